@@ -1,0 +1,1 @@
+"""ps-lab: run an experiment, watch it, check its decision log, compare runs."""

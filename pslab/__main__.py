@@ -1,0 +1,5 @@
+"""``python -m pslab``"""
+
+from pslab.cli import main
+
+main()

@@ -1,0 +1,8 @@
+"""Is a decision log what the servers promise? One small class per promise, all run in one pass.
+
+`check_run(Run(path))` or `check_log(entries.read(lines))` gives a `Verdict` that lists every violation.
+"""
+
+from pslab.check.promise import Promise, Violation
+
+__all__ = ["Promise", "Violation"]

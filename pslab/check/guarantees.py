@@ -1,0 +1,210 @@
+"""What each named policy guarantees, checked on its log.
+
+Sources: the shelf's own documentation of `sync`, `async`, `bounded` and `ssp` (BSP; Chen et al.
+2016 for backup workers; Dutta et al. 2018 for K-batch-async; Ho et al. 2013 §3 for SSP).
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from pslab.check import entries as e
+from pslab.check.ledger import OPEN, Ledger
+from pslab.check.promise import Promise
+
+
+class Mean(Promise):
+    """An update is the mean of its parts, and a part's factor is 1 where nothing else is said."""
+
+    def factor(self, part: e.Part) -> float:
+        """The factor that the policy gives this part."""
+        return 1.0
+
+    def stale_drop(self, staleness: int) -> str | None:
+        """Why a contribution of this staleness must not be dropped as stale; None when it may."""
+        return "this policy drops nothing for its staleness"
+
+    def see(self, entry: e.Entry, ledger: Ledger) -> Iterator[str]:
+        match entry.fact:
+            case e.Apply() as update:
+                yield from self._mean(update)
+                yield from self.update(update, ledger)
+            case e.Drop(worker, ticket, staleness, "stale"):
+                if why := self.stale_drop(staleness):
+                    yield f"ticket {ticket} of {worker} is dropped as stale at staleness {staleness}: {why}"
+
+    def update(self, update: e.Apply, ledger: Ledger) -> Iterator[str]:
+        """Sentences about one update beyond its weights."""
+        return iter(())
+
+    def _mean(self, update: e.Apply) -> Iterator[str]:
+        count = len(update.parts)
+        if not math.isclose(update.scale, 1 / count, rel_tol=1e-12):
+            yield f"version {update.version} has scale {update.scale}; a mean of {count} needs {1 / count}"
+        for part in update.parts:
+            if not math.isclose(part.factor, self.factor(part), rel_tol=1e-12):
+                yield (
+                    f"ticket {part.ticket} with staleness {part.staleness} has factor {part.factor},"
+                    f" the policy gives {self.factor(part)}"
+                )
+
+
+class Sync(Mean):
+    """sync: staleness 0, and one contribution of each participant (all but `backup` of them) per update."""
+
+    name = "guarantee of sync"
+
+    def __init__(self, knobs: Mapping[str, Any]) -> None:
+        self._backup = int(knobs.get("backup", 0))
+        # Who had worked when the round began; who comes later need not be in its update.
+        self._roster: set[str] = set()
+        self._dropped: set[str] = set()
+
+    def stale_drop(self, staleness: int) -> str | None:
+        return None if staleness > 0 else "it is fresh"
+
+    def see(self, entry: e.Entry, ledger: Ledger) -> Iterator[str]:
+        yield from super().see(entry, ledger)
+        match entry.fact:
+            case e.Drop(worker):
+                self._dropped.add(worker)
+            case e.Apply():
+                self._roster = {member.worker for member in ledger.playing()}
+                self._dropped.clear()
+
+    def update(self, update: e.Apply, ledger: Ledger) -> Iterator[str]:
+        workers = [part.worker for part in update.parts]
+        for part in update.parts:
+            if part.staleness != 0:
+                yield f"version {update.version} applies ticket {part.ticket} at staleness {part.staleness}"
+        for worker in sorted({w for w in workers if workers.count(w) > 1}):
+            yield f"version {update.version} applies {workers.count(worker)} contributions of {worker}"
+        present = ({member.worker for member in ledger.playing()} & self._roster) - self._dropped
+        missing = sorted(present - set(workers))
+        if len(missing) > self._backup:
+            but = f" (backup {self._backup} allows {self._backup})" if self._backup else ""
+            yield f"version {update.version} is made without {', '.join(missing)}{but}"
+        if self._backup == 0:
+            used = {part.ticket for part in update.parts}
+            for ticket in ledger.held():
+                if ticket.state == OPEN and ticket.number not in used:
+                    yield (
+                        f"version {update.version} leaves out ticket {ticket.number},"
+                        f" which {ticket.worker} works on"
+                    )
+
+
+class Async(Mean):
+    """async: every contribution is an update of its own."""
+
+    name = "guarantee of async"
+
+    def update(self, update: e.Apply, ledger: Ledger) -> Iterator[str]:
+        if len(update.parts) != 1:
+            yield f"version {update.version} has {len(update.parts)} parts, not 1"
+
+
+class Bounded(Mean):
+    """bounded: `aggregate` contributions per update; beyond `max_staleness`, what `on_stale` says."""
+
+    name = "guarantee of bounded"
+
+    def __init__(self, knobs: Mapping[str, Any]) -> None:
+        self._aggregate = int(knobs.get("aggregate", 1))
+        self._bound = int(knobs.get("max_staleness", 4))
+        self._on_stale = str(knobs.get("on_stale", "drop"))
+        self._strength = float(knobs.get("compensation", 0.04))
+
+    def factor(self, part: e.Part) -> float:
+        if self._on_stale != "downweight" or part.staleness <= self._bound:
+            return 1.0
+        return (self._bound + 1) / (part.staleness + 1)
+
+    def stale_drop(self, staleness: int) -> str | None:
+        if self._on_stale != "drop":
+            return f"on_stale is {self._on_stale}"
+        return None if staleness > self._bound else f"max_staleness is {self._bound}"
+
+    def update(self, update: e.Apply, ledger: Ledger) -> Iterator[str]:
+        yield from self._size(update, ledger)
+        for part in update.parts:
+            if self._on_stale in ("drop", "block") and part.staleness > self._bound:
+                yield (
+                    f"version {update.version} applies ticket {part.ticket} with staleness {part.staleness},"
+                    f" max_staleness is {self._bound}"
+                )
+            correct = self._on_stale == "compensate" and part.staleness > self._bound
+            if part.compensation != (self._strength if correct else 0.0):
+                yield (
+                    f"ticket {part.ticket} with staleness {part.staleness} has compensation"
+                    f" {part.compensation}, the policy gives {self._strength if correct else 0.0}"
+                )
+
+    def _size(self, update: e.Apply, ledger: Ledger) -> Iterator[str]:
+        count = len(update.parts)
+        # Fewer are right only once nothing more can come, more only while block holds an update back.
+        if count < self._aggregate and any(ledger.playing()):
+            yield f"version {update.version} has {count} parts, aggregate is {self._aggregate}"
+        if count > self._aggregate and self._on_stale != "block":
+            yield f"version {update.version} has {count} parts, aggregate is {self._aggregate}"
+
+
+class Ssp(Mean):
+    """ssp: a worker starts its next unit at most `slack` clocks ahead of the slowest that has data."""
+
+    name = "guarantee of ssp"
+
+    def __init__(self, knobs: Mapping[str, Any]) -> None:
+        self._slack = int(knobs.get("slack", 3))
+        # Commits of each member that works. A newcomer starts, with its first grant, at the slowest.
+        self._clocks: dict[str, int] = {}
+
+    def see(self, entry: e.Entry, ledger: Ledger) -> Iterator[str]:
+        yield from super().see(entry, ledger)
+        match entry.fact:
+            case e.Leave(worker) | e.Done(worker):
+                self._clocks.pop(worker, None)
+            case e.Commit(worker) if worker in self._clocks:
+                self._clocks[worker] += 1
+            case e.Grant(worker, ticket):
+                slowest = min(self._clocks.values(), default=0)
+                gap = self._clocks.setdefault(worker, slowest) - slowest
+                if gap > self._slack:
+                    yield (
+                        f"{worker} is granted ticket {ticket} at clock {self._clocks[worker]}, {gap} ahead"
+                        f" of the slowest (clock {slowest}); slack is {self._slack}"
+                    )
+
+    def update(self, update: e.Apply, ledger: Ledger) -> Iterator[str]:
+        if len(update.parts) != 1:
+            yield f"version {update.version} has {len(update.parts)} parts, not 1"
+
+
+GUARANTEES: Mapping[str, Callable[[Mapping[str, Any]], Promise]] = {
+    "sync": Sync,
+    "async": lambda knobs: Async(),
+    "bounded": Bounded,
+    "ssp": Ssp,
+}
+
+
+class PolicyGuarantee(Promise):
+    """The named policy's own guarantee, chosen by the job entry; nothing for a policy of the user's."""
+
+    name = "policy guarantee"
+
+    def __init__(self) -> None:
+        self._promise = Promise()
+
+    @property
+    def known(self) -> bool:
+        return type(self._promise) is not Promise
+
+    def see(self, entry: e.Entry, ledger: Ledger) -> Iterator[str]:
+        if isinstance(entry.fact, e.Job):
+            build = GUARANTEES.get(str(entry.fact.policy.get("name")))
+            self._promise = build(entry.fact.policy) if build else Promise()
+        yield from self._promise.see(entry, ledger)
+
+    def finish(self, ledger: Ledger) -> Iterator[str]:
+        yield from self._promise.finish(ledger)

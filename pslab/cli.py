@@ -1,0 +1,52 @@
+"""The command `ps-lab`."""
+
+import sys
+
+import click
+
+from pslab.commands.check import check
+from pslab.commands.failure import EPILOG, Failure
+from pslab.commands.quickstart import quickstart
+from pslab.commands.report import report
+from pslab.commands.run import run
+from pslab.commands.status import status
+from pswire.exits import ExitCode
+
+
+@click.group(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="paramserver", prog_name="ps-lab")
+def cli() -> None:
+    """Run experiments on a parameter server, watch them, check and compare what came out.
+
+    An experiment is one TOML file (see examples/). `run` trains it and leaves a run folder
+    with the decision log, metrics, a summary and the logs of every process; `check` proves
+    that the log keeps the promises; `report` puts runs side by side.
+
+    \b
+      ps-lab run examples/digits-bounded.toml --set policy.max_staleness=2
+      ps-lab check runs/digits-bounded
+      ps-lab report runs/digits-* --out digits.png
+    """
+
+
+for command in (run, status, check, report, quickstart):
+    cli.add_command(command)
+
+
+def main() -> None:
+    """Entry point: exits with a code of pswire.exits.ExitCode."""
+    try:
+        code = cli.main(prog_name="ps-lab", standalone_mode=False)
+    except Failure as error:
+        error.show()
+        code = error.code
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        code = ExitCode.INTERRUPTED
+    sys.exit(int(code or ExitCode.OK))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The subcommands of ps-lab, one file each."""

@@ -1,0 +1,39 @@
+"""``ps-lab check``"""
+
+from pathlib import Path
+
+import click
+
+from pslab.check.verify import check_run
+from pslab.checkview import verdict_json, verdict_lines
+from pslab.commands.failure import EPILOG, Failure, console
+from pslab.progress import print_json
+from pslab.runs import Run, RunError
+from pswire.exits import ExitCode
+
+
+@click.command(epilog=EPILOG)
+@click.argument("folders", metavar="RUN...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="All violations and counts, one JSON object per run.")
+@click.pass_context
+def check(context: click.Context, folders: tuple[Path, ...], as_json: bool) -> None:
+    """Verify that a run's decision log keeps every promise.
+
+    Reads RUN/decisions.jsonl once and reports every violation with its line and a sentence:
+    numbering, tickets, accounting, versions, staleness, weights, the policy's own guarantee,
+    and that summary.json and metrics.jsonl agree. Prints the staleness conservation law.
+    Exits with 9 when a promise is broken.
+    """
+    kept = True
+    for folder in folders:
+        try:
+            verdict = check_run(Run(folder))
+        except RunError as error:
+            raise Failure(error) from error
+        kept &= verdict.ok
+        if as_json:
+            print_json(verdict_json(str(folder), verdict))
+        else:
+            for line in verdict_lines(str(folder), verdict):
+                console().print(line)
+    context.exit(int(ExitCode.OK if kept else ExitCode.VIOLATIONS))

@@ -1,0 +1,23 @@
+"""What all subcommands share: foreseen errors, the exit codes in every --help, the console."""
+
+import click
+from rich.console import Console
+
+from pswire.exits import ExitCode, exit_codes_text
+
+# \b keeps click from re-wrapping the paragraph that follows.
+EPILOG = f"\b\nExit codes:\n{exit_codes_text()}"
+
+
+class Failure(click.ClickException):
+    """An error that was foreseen: one message, one exit code, no traceback."""
+
+    def __init__(self, message: object, code: ExitCode = ExitCode.USAGE) -> None:
+        super().__init__(str(message))
+        self.code = code
+
+
+def console() -> Console:
+    """Standard output as it is now; long lines are left to the terminal, tables in a file get room."""
+    plain = Console(highlight=False, soft_wrap=True)
+    return plain if plain.is_terminal else Console(highlight=False, soft_wrap=True, width=120)

@@ -1,0 +1,28 @@
+"""``ps-lab report``"""
+
+from pathlib import Path
+
+import click
+
+from pslab.commands.failure import EPILOG, Failure, console
+from pslab.report import draw
+from pslab.runs import Run, RunError
+from pslab.table import rich_table, rows
+
+
+@click.command(epilog=EPILOG)
+@click.argument("folders", metavar="RUN...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--out", type=click.Path(path_type=Path, dir_okay=False), metavar="PNG", help="Draw a picture, too."
+)
+@click.option("--title", default="", help="The picture's title.")
+def report(folders: tuple[Path, ...], out: Path | None, title: str) -> None:
+    """Put runs side by side: a table and, with --out, a picture of loss and staleness."""
+    try:
+        runs = [Run(folder) for folder in folders]
+        console().print(rich_table(rows(runs)))
+        if out is not None:
+            draw(runs, out, title)
+            click.echo(f"picture: {out}")
+    except RunError as error:
+        raise Failure(error) from error

@@ -1,0 +1,69 @@
+"""``ps-lab run``"""
+
+from pathlib import Path
+
+import click
+
+from pslab.commands.failure import EPILOG, Failure, console
+from pslab.experiments import load, run_local
+from pslab.outcome import outcome_json, outcome_text
+from pslab.progress import choose, print_json
+from pslab.runs import RunError
+from pswire.experiment import ExperimentError
+
+
+@click.command(epilog=EPILOG)
+@click.argument("experiment", type=click.Path(path_type=Path))
+@click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Override a key: policy.name=async. Repeatable.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Run folder [default: runs/NAME, or runs/NAME-2, ...].",
+)
+@click.option(
+    "--engine",
+    type=click.Choice(["local"]),
+    default="local",
+    show_default=True,
+    help="local: processes on this machine.",
+)
+@click.option("--force", is_flag=True, help="Replace a former run in --out.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line instead of a live table.")
+@click.option("--quiet", is_flag=True, help="No progress; warnings and the outcome only.")
+@click.pass_context
+def run(
+    context: click.Context,
+    experiment: Path,
+    overrides: tuple[str, ...],
+    out: Path | None,
+    engine: str,
+    force: bool,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Train EXPERIMENT with its servers and workers as processes on this machine.
+
+    Shows progress as a live table on a terminal and as plain lines elsewhere. Ctrl-C ends
+    every process in order, a second one at once. A worker that fails is reported while the
+    others go on. The path of a job module begins at the current directory.
+
+    The run folder gets the resolved experiment.toml, decisions.jsonl, metrics.jsonl,
+    summary.json, weights.safetensors and logs/ with what each process said.
+    """
+    try:
+        loaded = load(experiment, overrides)
+        finished = run_local(loaded, choose(as_json=as_json, quiet=quiet), out=out, force=force)
+    except (ExperimentError, RunError) as error:
+        raise Failure(error) from error
+    if as_json:
+        print_json(outcome_json(finished))
+    else:
+        console().print(outcome_text(finished))
+    context.exit(int(finished.result.verdict.code))

@@ -1,0 +1,68 @@
+"""``ps-lab status``"""
+
+import time
+from collections.abc import Callable, Iterator
+
+import click
+from rich.live import Live
+
+from pslab.commands.failure import EPILOG, Failure, console
+from pslab.poll import INTERVAL, Questioner, StatusError
+from pslab.progress import print_json
+from pslab.view import Pace, status_json, status_view
+from pswire.addresses import AddressError, parse_address
+from pswire.exits import ExitCode
+from pswire.v1 import coordinator_pb2 as pb
+
+
+@click.command(epilog=EPILOG)
+@click.argument("address", metavar="HOST:PORT")
+@click.option("--json", "as_json", is_flag=True, help="The whole status as one JSON object.")
+@click.option("--watch", is_flag=True, help="Ask again and again until the server is gone, or Ctrl-C.")
+def status(address: str, as_json: bool, watch: bool) -> None:
+    """What a cluster is doing, and why whoever waits is waiting.
+
+    HOST:PORT is the server with task index 0. For every waiting worker there is a sentence
+    that says what would release it and since when it waits.
+    """
+    try:
+        questioner = Questioner(str(parse_address(address)))
+    except AddressError as error:
+        raise Failure(error) from error
+    try:
+        first = questioner.ask()
+        if watch:
+            _watch(_statuses(first, questioner.ask), as_json)
+        elif as_json:
+            print_json(status_json(first))
+        else:
+            console().print(status_view(first))
+    except StatusError as error:
+        raise Failure(error, ExitCode.UNREACHABLE) from error
+    finally:
+        questioner.close()
+
+
+def _statuses(first: pb.StatusReply, ask: Callable[[], pb.StatusReply]) -> Iterator[pb.StatusReply]:
+    """The status now and again, until nobody answers any more."""
+    reply = first
+    while True:
+        yield reply
+        time.sleep(INTERVAL)
+        try:
+            reply = ask()
+        except StatusError as error:
+            click.echo(f"the server is gone: {error}", err=True)
+            return
+
+
+def _watch(statuses: Iterator[pb.StatusReply], as_json: bool) -> None:
+    if as_json:
+        for reply in statuses:
+            print_json(status_json(reply))
+        return
+    pace = Pace()
+    with Live(console=console(), auto_refresh=False) as live:
+        for reply in statuses:
+            pace.add(time.monotonic(), reply.samples)
+            live.update(status_view(reply, pace.rate), refresh=True)

@@ -1,0 +1,158 @@
+"""A coordinator's status as a table, a line and a JSON object. Pure: no clock, no terminal."""
+
+import math
+from collections import deque
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from pswire.v1 import coordinator_pb2 as pb
+
+# States of workers and servers, in the terminal's own colours.
+STYLES = {
+    "computing": "green",
+    "ready": "green",
+    "waiting": "yellow",
+    "lost": "red",
+    "left": "red",
+    "done": "cyan",
+}
+
+
+class Pace:
+    """Samples per second over the last few seconds, from statuses as they come."""
+
+    def __init__(self, window: float = 3.0) -> None:
+        self._window = window
+        self._seen: deque[tuple[float, int]] = deque()
+
+    def add(self, now: float, samples: int) -> None:
+        """`now` in seconds of any monotonic clock; `samples` is the job's total so far."""
+        self._seen.append((now, samples))
+        while len(self._seen) > 2 and now - self._seen[1][0] >= self._window:
+            self._seen.popleft()
+
+    @property
+    def rate(self) -> float:
+        """Samples per second; 0 before there are two statuses."""
+        if len(self._seen) < 2:
+            return 0.0
+        (earlier, before), (later, after) = self._seen[0], self._seen[-1]
+        return (after - before) / (later - earlier) if later > earlier else 0.0
+
+
+def number(value: float, digits: int = 3) -> str:
+    """A number for people; a dash when there is none yet."""
+    return "-" if not math.isfinite(value) else f"{value:.{digits}f}"
+
+
+def status_line(status: pb.StatusReply, rate: float) -> str:
+    """Everything in one line, for logs and pipes."""
+    states: dict[str, int] = {}
+    for worker in status.workers:
+        states[worker.state] = states.get(worker.state, 0) + 1
+    workers = ", ".join(f"{count} {state}" for state, count in sorted(states.items())) or "none yet"
+    line = (
+        f"{status.seconds:6.1f} s  {status.phase}  version {status.version}  {rate:.0f} samples/s"
+        f"  loss {number(status.loss)}  staleness mean {status.mean_staleness:.2f} max {status.max_staleness}"
+        f"  dropped {status.dropped}  workers: {workers}"
+    )
+    return f"{line}  ({status.note})" if status.note else line
+
+
+def waiting_sentences(status: pb.StatusReply, least: float = 0.0) -> list[str]:
+    """For every worker that waits for at least `least` seconds: since when, and what would release it."""
+    return [
+        f"{worker.name} has waited {worker.seconds:.1f} s for {worker.waiting_for}"
+        for worker in status.workers
+        if worker.state == "waiting" and worker.waiting_for and worker.seconds >= least
+    ]
+
+
+def status_view(status: pb.StatusReply, rate: float | None = None) -> RenderableType:
+    """Headline, workers, servers where they matter, and who waits for what.
+
+    `rate`: samples per second, for a view that renews itself; None for a single look.
+    """
+    parts: list[RenderableType] = [_headline(status, rate), _workers(status)]
+    troubled = [server for server in status.servers if server.state != "ready"]
+    if rate is None or troubled:
+        parts.append(_servers(status))
+    if status.note:
+        parts.append(Text(status.note, style="yellow"))
+    # A view that renews itself leaves out the short waits of every step.
+    least = 0.0 if rate is None else 1.0
+    parts += [Text(sentence) for sentence in waiting_sentences(status, least)]
+    return Group(*parts)
+
+
+def _headline(status: pb.StatusReply, rate: float | None) -> Text:
+    facts = [
+        f"version {status.version}",
+        f"loss {number(status.loss)}",
+        f"{status.samples} samples" if rate is None else f"{rate:.0f} samples/s",
+        f"{status.applied} applied, {status.dropped} dropped, {status.pending} pending",
+        f"{status.seconds:.1f} s",
+    ]
+    head = Text(f"{status.policy}, {status.optimizer}: {status.phase}", style="bold")
+    return head.append("  " + "  |  ".join(facts), style="not bold")
+
+
+def _workers(status: pb.StatusReply) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for title in ("worker", "state", "since", "ticket", "from version"):
+        table.add_column(title, no_wrap=True)
+    for title in ("committed", "applied", "dropped", "staleness mean", "max"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for w in status.workers:
+        busy = w.state == "computing"
+        table.add_row(
+            escape(w.name) + (f" #{w.incarnation}" if w.incarnation else ""),
+            Text(w.state, style=STYLES.get(w.state, "")),
+            f"{w.seconds:.1f} s",
+            str(w.ticket) if busy else "-",
+            str(w.base_version) if busy else "-",
+            str(w.committed),
+            str(w.applied),
+            str(w.dropped),
+            f"{w.mean_staleness:.2f}",
+            str(w.max_staleness),
+        )
+    return table
+
+
+def _servers(status: pb.StatusReply) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for title in ("server", "address", "state"):
+        table.add_column(title, no_wrap=True)
+    for title in ("MiB", "decisions executed"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for server in status.servers:
+        table.add_row(
+            str(server.task_index),
+            escape(server.address),
+            Text(server.state, style=STYLES.get(server.state, "")),
+            f"{server.bytes / 2**20:.2f}",
+            str(server.executed),
+        )
+    return table
+
+
+def status_json(status: pb.StatusReply) -> dict[str, Any]:
+    """Field for field as in the .proto; numbers stay numbers, NaN is null."""
+    return _plain(status)
+
+
+def _plain(message: Any) -> dict[str, Any]:
+    return {field.name: _value(getattr(message, field.name)) for field in message.DESCRIPTOR.fields}
+
+
+def _value(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, (str, int)):
+        return value
+    return [item if isinstance(item, str) else _plain(item) for item in value]

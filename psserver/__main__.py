@@ -1,0 +1,3 @@
+from psserver.cli import main
+
+main(prog_name="ps-server")

@@ -1,0 +1,179 @@
+"""The ps-server command."""
+
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from psserver import policies
+from psserver.optimizers import OptimizerError
+from psserver.optimizers import names as optimizer_names
+from psserver.policies import PolicyError
+from psserver.service.server import BindError, Server
+from psserver.settings import Options, SettingsError, resolve
+from pswire.addresses import AddressError
+from pswire.exits import ExitCode, exit_codes_text
+from pswire.experiment import ExperimentError
+from pswire.parent import die_with
+
+EPILOG = "\b\nExit codes:\n" + exit_codes_text()
+
+
+@click.command(
+    epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
+@click.version_option(package_name="paramserver", prog_name="ps-server")
+@click.option("--ps-hosts", metavar="HOST:PORT,...", help="All servers, in task order. Default: TF_CONFIG.")
+@click.option(
+    "--task-index", type=click.IntRange(min=0), help="Which of them this is; 0 is the coordinator too."
+)
+@click.option("--bind", metavar="ADDRESS", help="Interface to listen on. Default: loopback only.")
+@click.option("--config", type=click.Path(path_type=Path, dir_okay=False), help="Experiment file (TOML).")
+@click.option(
+    "--policy", metavar="NAME", help=f"{' | '.join(policies.names())}, or module:Class. Default: sync."
+)
+@click.option("--optimizer", metavar="NAME", help=f"{' | '.join(optimizer_names())}. Default: sgd.")
+@click.option("--learning-rate", type=float, help="Default: 0.01. A schedule needs --config.")
+@click.option("--workers", type=int, help="Training starts when so many workers are ready. Default: 1.")
+@click.option("--versions", type=int, help="Stop at this version. Default: when the workers' data ends.")
+@click.option("--seed", type=int, help="For the workers' data and initial values. Default: 0.")
+@click.option("--worker-timeout", type=float, help="Longest wait for a silent worker, seconds. Default: 10.")
+@click.option(
+    "--idle-timeout", type=float, help="Give up after so long without workers, seconds. Default: 600."
+)
+@click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Any key of an experiment file, e.g. policy.max_staleness=2. Repeatable.",
+)
+@click.option("--stay", is_flag=True, help="Do not exit when all workers are done.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Run folder for the decision log, metrics, summary and weights (task 0).",
+)
+@click.option(
+    "--arena-versions",
+    type=click.IntRange(min=2),
+    default=3,
+    show_default=True,
+    help="Copies of the model that this server may hold.",
+)
+@click.option(
+    "--staging-limit",
+    type=click.IntRange(min=1),
+    default=4,
+    show_default=True,
+    help="Gradients held out of order under a barrier.",
+)
+@click.option(
+    "--wait-warning",
+    type=float,
+    default=10.0,
+    show_default=True,
+    help="Log why somebody waits after so many seconds.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line on standard output.")
+@click.option("--parent", type=int, hidden=True, help="Exit when the parent process is no longer this one.")
+def main(
+    ps_hosts: str | None,
+    task_index: int | None,
+    bind: str | None,
+    config: Path | None,
+    overrides: tuple[str, ...],
+    stay: bool,
+    out: Path | None,
+    arena_versions: int,
+    staging_limit: int,
+    wait_warning: float,
+    as_json: bool,
+    parent: int | None,
+    **shortcuts: Any,
+) -> None:
+    """Hold one part of a model and apply what the workers push.
+
+    \b
+    On one machine, with two servers:
+      ps-server --ps-hosts localhost:7070,localhost:7071 --task-index 0 --workers 2
+      ps-server --ps-hosts localhost:7070,localhost:7071 --task-index 1
+    Then start workers with the same --ps-hosts (see ps-worker --help).
+
+    Server 0 decides what becomes of every gradient; policy, optimizer and the
+    other training options matter there only. The servers exit by themselves
+    when all workers are done. Watch them with: ps-lab status HOST:PORT
+    """
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s", stream=sys.stderr
+    )
+    # A policy of the user's lives where the command is run.
+    sys.path.insert(0, os.getcwd())
+    options = Options(
+        ps_hosts,
+        task_index,
+        bind,
+        config,
+        (*shortcut_overrides(shortcuts), *overrides),
+        out,
+        stay,
+        arena_versions,
+        staging_limit,
+        wait_warning,
+    )
+    try:
+        settings = resolve(options, os.environ.get("TF_CONFIG"))
+    except (SettingsError, ExperimentError, AddressError, PolicyError, OptimizerError) as error:
+        raise fail(str(error), ExitCode.USAGE) from error
+    server = Server(settings, announce_json if as_json else announce_text)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, server.interrupt)
+    if parent is not None:
+        die_with(parent)
+    try:
+        code = server.run()
+    except BindError as error:
+        raise fail(str(error), ExitCode.ADDRESS_IN_USE) from error
+    sys.exit(int(code))
+
+
+SHORTCUTS = {
+    "policy": "policy.name",
+    "optimizer": "optimizer.name",
+    "learning_rate": "optimizer.learning_rate",
+    "workers": "cluster.workers",
+    "versions": "run.versions",
+    "seed": "run.seed",
+    "worker_timeout": "cluster.worker_timeout",
+    "idle_timeout": "cluster.idle_timeout",
+}
+
+
+def shortcut_overrides(given: Mapping[str, Any]) -> list[str]:
+    """Options that are short for a key of the experiment file."""
+    return [f"{SHORTCUTS[name]}={json.dumps(value)}" for name, value in given.items() if value is not None]
+
+
+def fail(message: str, code: ExitCode) -> SystemExit:
+    click.echo(f"ps-server: {message}", err=True)
+    return SystemExit(int(code))
+
+
+def announce_json(event: str, fields: Mapping[str, Any]) -> None:
+    print(json.dumps({"event": event, **fields}), flush=True)
+
+
+def announce_text(event: str, fields: Mapping[str, Any]) -> None:
+    match event:
+        case "ready":
+            print(f"ps-server {fields['task_index']} is ready at {fields['address']}", flush=True)
+        case "plan":
+            print(fields["text"], flush=True)
+        case "stopped":
+            print(f"stopped: {fields['reason']}", flush=True)

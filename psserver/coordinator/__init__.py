@@ -1,0 +1,11 @@
+"""The coordinator: one place decides, numbers and tells.
+
+Rules of this package: standard library and psserver.policies only; time is an
+argument; no I/O, no threads, no tensors. Each input answers with outputs
+(log entries and notices to workers), to be carried out in order.
+"""
+
+from psserver.coordinator.coordinator import Coordinator, JobTerms
+from psserver.coordinator.outputs import JoinRefused, Output, Record, Tell
+
+__all__ = ["Coordinator", "JobTerms", "JoinRefused", "Output", "Record", "Tell"]

@@ -1,0 +1,190 @@
+"""The entries of the decision log. `kind` and the field names are those of decisions.jsonl."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    kind: ClassVar[str]
+
+    def to_json(self) -> dict[str, Any]:
+        """Without `i` and `t`. Fields that are None are left out; NaN and Inf become null."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {"kind": self.kind} | {k: _plain(v) for k, v in values.items() if v is not None}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, Entry):
+        json = value.to_json()
+        del json["kind"]
+        return json
+    return dict(value) if isinstance(value, Mapping) else value
+
+
+@dataclass(frozen=True, slots=True)
+class Job(Entry):
+    """Always entry 0: what was agreed before anything happened."""
+
+    kind = "job"
+    job: str
+    policy: Mapping[str, object]
+    optimizer: Mapping[str, object]
+    servers: int
+    workers: int
+    seed: int
+    format: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Join(Entry):
+    kind = "join"
+    worker: str
+    incarnation: int
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class Start(Entry):
+    """Enough workers are ready: the policy decides from here on."""
+
+    kind = "start"
+    workers: int
+
+
+@dataclass(frozen=True, slots=True)
+class Initialise(Entry):
+    """`worker` may push the variables' initial values under `ticket`."""
+
+    kind = "initialise"
+    worker: str
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True)
+class Install(Entry):
+    """The payload of `ticket` is the model's version 0."""
+
+    kind = "install"
+    worker: str
+    ticket: int
+    version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Grant(Entry):
+    kind = "grant"
+    worker: str
+    ticket: int
+    version: int
+    turn: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Commit(Entry):
+    kind = "commit"
+    worker: str
+    ticket: int
+    batch: int
+    samples: int
+    loss: float
+    norm: float
+
+
+@dataclass(frozen=True, slots=True)
+class Fold(Entry):
+    kind = "fold"
+    ticket: int
+    factor: float
+    compensation: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedPart(Entry):
+    """`weight` is final: factor * the Apply's scale."""
+
+    kind = "part"
+    ticket: int
+    worker: str
+    base: int
+    staleness: int
+    weight: float
+    factor: float
+    compensation: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Apply(Entry):
+    """`version` is the one that this update makes."""
+
+    kind = "apply"
+    version: int
+    scale: float
+    lr_scale: float
+    parts: tuple[AppliedPart, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Drop(Entry):
+    kind = "drop"
+    worker: str
+    ticket: int
+    staleness: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel(Entry):
+    kind = "cancel"
+    worker: str
+    ticket: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Abandon(Entry):
+    kind = "abandon"
+    worker: str
+    ticket: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lost(Entry):
+    """The connection broke; the worker may still come back."""
+
+    kind = "lost"
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class Back(Entry):
+    kind = "back"
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class Leave(Entry):
+    kind = "leave"
+    worker: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Done(Entry):
+    kind = "done"
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stop(Entry):
+    kind = "stop"
+    reason: str
+    version: int
+    success: bool

@@ -1,0 +1,195 @@
+"""What the cluster is doing, and why whoever waits is waiting."""
+
+from dataclasses import dataclass, field
+
+from psserver.coordinator.coordinator import Coordinator
+from psserver.coordinator.members import Member
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerReport:
+    """`seconds`: how long it has been in `state`. `waiting_for` is empty unless it waits."""
+
+    name: str
+    incarnation: int
+    state: str
+    seconds: float
+    waiting_for: str = ""
+    releasers: tuple[str, ...] = ()
+    ticket: int = 0
+    base: int = 0
+    committed: int = 0
+    applied: int = 0
+    dropped: int = 0
+    mean_staleness: float = 0.0
+    max_staleness: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class JobReport:
+    phase: str
+    version: int
+    committed: int
+    applied: int
+    dropped: int
+    samples: int
+    loss: float | None
+    mean_staleness: float
+    max_staleness: int
+    note: str
+    workers: list[WorkerReport] = field(default_factory=list)
+
+    @property
+    def pending(self) -> int:
+        return self.committed - self.applied - self.dropped
+
+
+def report(coordinator: Coordinator, now: float) -> JobReport:
+    """A consistent picture of the whole job."""
+    roster = coordinator.roster
+    workers = [_worker(coordinator, member, now) for member in roster.by_rank()]
+    gone = [name for name in roster.tallies if name not in roster.present]
+    workers += [_gone(coordinator, name, now) for name in gone]
+    tallies = roster.tallies.values()
+    histogram = [(s, count) for t in tallies for s, count in t.staleness.items()]
+    applied = sum(count for _, count in histogram)
+    return JobReport(
+        phase=phase(coordinator),
+        version=coordinator.version,
+        committed=sum(t.committed for t in tallies),
+        applied=applied,
+        dropped=sum(t.dropped for t in tallies),
+        samples=sum(t.samples for t in tallies),
+        loss=coordinator.loss,
+        mean_staleness=sum(s * count for s, count in histogram) / applied if applied else 0.0,
+        max_staleness=max((s for s, _ in histogram), default=0),
+        note=_note(coordinator),
+        workers=workers,
+    )
+
+
+def phase(coordinator: Coordinator) -> str:
+    if coordinator.stopped is not None:
+        return "stopped" if coordinator.over else "stopping"
+    if coordinator.started:
+        return "training"
+    if not coordinator.initialised and any(t.initialise for t in coordinator.tickets.in_state("open")):
+        return "initialising"
+    return "waiting for workers"
+
+
+def holdup(coordinator: Coordinator, now: float) -> tuple[float, str] | None:
+    """The longest current wait: its seconds, and the sentence that explains it."""
+    waiting = [m for m in coordinator.roster.by_rank() if m.state == "waiting"]
+    if not waiting or coordinator.stopped is not None:
+        return None
+    longest = min(waiting, key=lambda m: m.since)
+    sentence, _ = explain(coordinator, longest, now)
+    return now - longest.since, f"{longest.worker} has waited {now - longest.since:.1f} s for {sentence}"
+
+
+def explain(coordinator: Coordinator, member: Member, now: float) -> tuple[str, tuple[str, ...]]:
+    """What would release a waiting member, and whose move it is.
+
+    The sentence completes "it waits for ..."; it says of each releaser what it
+    is doing and since when.
+    """
+    event: str
+    releasers: tuple[str, ...]
+    if not coordinator.initialised:
+        holders = [t.worker for t in coordinator.tickets.in_state("open") if t.initialise]
+        event, releasers = "the initial values of the variables", tuple(holders)
+    elif not coordinator.started:
+        present = coordinator.roster.by_rank()
+        ready = [m for m in present if m.requested is not None or m.state == "done"]
+        late = tuple(m.worker for m in present if m not in ready)
+        missing = coordinator.terms.workers - len(ready)
+        event = f"{missing} more of {coordinator.terms.workers} workers to be ready"
+        releasers = late
+    else:
+        waiting = coordinator.policy.explain(member.worker)
+        if waiting is None:
+            return "the policy, which gives no reason", ()
+        event, releasers = waiting.event, waiting.releasers
+    doing = "; ".join(_doing(coordinator, name, now) for name in releasers)
+    return (f"{event} ({doing})" if doing else event), releasers
+
+
+def _doing(coordinator: Coordinator, name: str, now: float) -> str:
+    member = coordinator.roster.present.get(name)
+    if member is None:
+        return f"{name} has left"
+    if member.absent_since is not None:
+        left = coordinator.terms.grace - (now - member.absent_since)
+        return f"{name} lost its connection, given up in {max(left, 0):.1f} s"
+    for ticket in coordinator.tickets.open_of(name):
+        seconds = now - ticket.granted_at
+        return f"{name} computes ticket {ticket.number} from version {ticket.base} since {seconds:.1f} s"
+    return f"{name} is {member.state} since {now - member.since:.1f} s"
+
+
+def _note(coordinator: Coordinator) -> str:
+    if coordinator.stopped is not None:
+        return coordinator.stopped.reason
+    missing = coordinator.terms.workers - len(coordinator.roster.present)
+    if not coordinator.started and missing > 0:
+        return f"waiting for {missing} of {coordinator.terms.workers} workers to join"
+    return ""
+
+
+def _worker(coordinator: Coordinator, member: Member, now: float) -> WorkerReport:
+    sentence = ""
+    releasers: tuple[str, ...] = ()
+    if member.state == "waiting":
+        sentence, releasers = explain(coordinator, member, now)
+    lost = member.absent_since is not None and member.ever_connected
+    since = member.absent_since if lost and member.absent_since is not None else member.since
+    opened = coordinator.tickets.open_of(member.worker)
+    return _tallied(
+        coordinator,
+        member.worker,
+        member.incarnation,
+        "lost" if lost else member.state,
+        now - since,
+        sentence,
+        releasers,
+        opened[0].number if opened else 0,
+        opened[0].base if opened else 0,
+    )
+
+
+def _gone(coordinator: Coordinator, name: str, now: float) -> WorkerReport:
+    tally = coordinator.roster.tallies[name]
+    left = coordinator.roster.unfinished.get(name)
+    state = "done" if left is None else "left"
+    return _tallied(coordinator, name, tally.incarnations - 1, state, now - left if left else 0.0)
+
+
+def _tallied(
+    coordinator: Coordinator,
+    name: str,
+    incarnation: int,
+    state: str,
+    seconds: float,
+    waiting_for: str = "",
+    releasers: tuple[str, ...] = (),
+    ticket: int = 0,
+    base: int = 0,
+) -> WorkerReport:
+    tally = coordinator.roster.tally(name)
+    mean = sum(s * n for s, n in tally.staleness.items()) / tally.applied if tally.applied else 0.0
+    return WorkerReport(
+        name,
+        incarnation,
+        state,
+        seconds,
+        waiting_for,
+        releasers,
+        ticket,
+        base,
+        tally.committed,
+        tally.applied,
+        tally.dropped,
+        mean,
+        max(tally.staleness, default=0),
+    )

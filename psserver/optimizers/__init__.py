@@ -1,0 +1,33 @@
+"""Optimizers of the server: (init, update) pairs on flat float32 arrays.
+
+A rule (one small file each) is a formula with its source; a schedule gives
+the learning rate for a version; `Optimizer` binds the two and runs the
+formula in cache-sized blocks. Formulas and defaults are those of Keras 3,
+which is the oracle of the tests. Standard library and numpy only.
+
+    optimizer = build({"name": "adam", "learning_rate": 0.001})
+    state = optimizer.init(x.size)
+    optimizer.update(x, gradient, out, state, version=0, lr_scale=1.0)
+"""
+
+from psserver.optimizers.errors import OptimizerError
+from psserver.optimizers.optimizer import Optimizer
+from psserver.optimizers.registry import (
+    Description,
+    build,
+    describe,
+    describe_schedule,
+    names,
+    schedule_names,
+)
+
+__all__ = [
+    "Description",
+    "Optimizer",
+    "OptimizerError",
+    "build",
+    "describe",
+    "describe_schedule",
+    "names",
+    "schedule_names",
+]

@@ -1,0 +1,43 @@
+"""Adagrad: ``a' = a + g*g``, ``x' = x - rate * g / sqrt(a' + epsilon)``.
+
+Duchi, Hazan & Singer (JMLR 2011), the diagonal form; keras.optimizers.Adagrad,
+where epsilon is inside the root. Bit-equal to Keras.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from psserver.optimizers.blocks import Array, Kernel, State
+from psserver.optimizers.knobs import number
+
+
+@dataclass(frozen=True, slots=True)
+class Adagrad:
+    """Rates that shrink where gradients have been large."""
+
+    learning_rate: ClassVar[float] = 0.001
+    slots: ClassVar[tuple[str, ...]] = ("accumulator",)
+
+    initial_accumulator_value: float = number(0.1, at_least=0, doc="what the sum of squares starts from")
+    epsilon: float = number(1e-7, above=0, doc="added to the sum of squares under the root")
+
+    @property
+    def initial(self) -> float:
+        return self.initial_accumulator_value
+
+    def kernel(self, rate: np.float32, step: int) -> Kernel:
+        epsilon = np.float32(self.epsilon)
+
+        def shrink(x: Array, g: Array, out: Array, state: State) -> None:
+            total = state["accumulator"]
+            np.multiply(g, g, out=out)
+            np.add(total, out, out=total)
+            np.add(total, epsilon, out=out)
+            np.sqrt(out, out=out)
+            np.multiply(g, rate, out=g)
+            np.divide(g, out, out=g)
+            np.subtract(x, g, out=out)
+
+        return shrink

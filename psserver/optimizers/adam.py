@@ -1,0 +1,90 @@
+"""Adam, with the AMSGrad variant.
+
+With t = 1, 2, ... and all scalars in float32::
+
+    alpha = rate * sqrt(1 - beta_2**t) / (1 - beta_1**t)
+    m' = m + (g - m) * (1 - beta_1)
+    v' = v + (g*g - v) * (1 - beta_2)
+    x' = x - m' * alpha / (sqrt(v') + epsilon)
+
+amsgrad: ``h' = max(h, v')`` takes the place of v' in the last line.
+
+Kingma & Ba (ICLR 2015), the reordered form before section 2.1, whose epsilon
+is "epsilon hat"; Reddi, Kale & Kumar (ICLR 2018), algorithm 2;
+keras.optimizers.Adam. Slots are bit-equal to Keras. The powers are rounded
+from float64, so that they are the same on every machine; TensorFlow's are up
+to one float32 ulp off, which makes alpha differ in its last bits at a few t.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from psserver.optimizers.blocks import Array, Kernel, State
+from psserver.optimizers.knobs import flag, number
+
+
+@dataclass(frozen=True, slots=True)
+class Adam:
+    """Steps scaled by running means of the gradient and of its square."""
+
+    learning_rate: ClassVar[float] = 0.001
+    initial: ClassVar[float] = 0.0
+
+    beta_1: float = number(0.9, at_least=0, below=1, doc="decay of the running mean of gradients")
+    beta_2: float = number(0.999, at_least=0, below=1, doc="decay of the running mean of squared gradients")
+    epsilon: float = number(1e-7, above=0, doc="added to the root of the mean square")
+    amsgrad: bool = flag(False, doc="divide by the largest mean square so far")
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        hats = ("velocity_hat",) if self.amsgrad else ()
+        return ("momentum", "velocity", *hats)
+
+    def kernel(self, rate: np.float32, step: int) -> Kernel:
+        alpha = step_size(rate, self.beta_1, self.beta_2, step)
+        gain_1, gain_2 = np.float32(1 - self.beta_1), np.float32(1 - self.beta_2)
+        epsilon = np.float32(self.epsilon)
+
+        def adapt(x: Array, g: Array, out: Array, state: State) -> None:
+            scaled_step(g, out, state, alpha, gain_1, gain_2, epsilon)
+            np.subtract(x, out, out=out)
+
+        return adapt
+
+
+def step_size(rate: np.float32, beta_1: float, beta_2: float, step: int) -> np.float32:
+    """Adam's alpha at t = `step`: the rate, corrected for means that started at zero."""
+    one = np.float32(1)
+    power_1 = np.float32(math.pow(np.float32(beta_1), step))
+    power_2 = np.float32(math.pow(np.float32(beta_2), step))
+    return np.float32(rate * np.sqrt(one - power_2) / (one - power_1))
+
+
+def scaled_step(
+    g: Array,
+    out: Array,
+    state: State,
+    alpha: np.float32,
+    gain_1: np.float32,
+    gain_2: np.float32,
+    epsilon: np.float32,
+) -> None:
+    """Advance the slots and leave what is to be subtracted from x in `out`; `g` is spoilt."""
+    mean, square = state["momentum"], state["velocity"]
+    np.subtract(g, mean, out=out)
+    np.multiply(out, gain_1, out=out)
+    np.add(mean, out, out=mean)
+    np.multiply(g, g, out=g)
+    np.subtract(g, square, out=g)
+    np.multiply(g, gain_2, out=g)
+    np.add(square, g, out=square)
+    if "velocity_hat" in state:
+        largest = state["velocity_hat"]
+        square = np.maximum(largest, square, out=largest)
+    np.sqrt(square, out=g)
+    np.add(g, epsilon, out=g)
+    np.multiply(mean, alpha, out=out)
+    np.divide(out, g, out=out)

@@ -1,0 +1,38 @@
+"""Gradient descent with heavy-ball momentum.
+
+``m' = momentum * m - rate * g``, ``x' = x + m'``. Polyak (1964);
+keras.optimizers.SGD(momentum=...), where the learning rate is inside the
+velocity: after a change of the rate, old gradients keep their old rate.
+Bit-equal to Keras.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from psserver.optimizers.blocks import Array, Kernel, State
+from psserver.optimizers.knobs import number
+
+
+@dataclass(frozen=True, slots=True)
+class Momentum:
+    """A velocity that gradients push and friction slows."""
+
+    learning_rate: ClassVar[float] = 0.01
+    initial: ClassVar[float] = 0.0
+    slots: ClassVar[tuple[str, ...]] = ("momentum",)
+
+    momentum: float = number(0.9, at_least=0, at_most=1, doc="part of the velocity that is kept per update")
+
+    def kernel(self, rate: np.float32, step: int) -> Kernel:
+        kept = np.float32(self.momentum)
+
+        def roll(x: Array, g: Array, out: Array, state: State) -> None:
+            velocity = state["momentum"]
+            np.multiply(g, rate, out=g)
+            np.multiply(velocity, kept, out=velocity)
+            np.subtract(velocity, g, out=velocity)
+            np.add(x, velocity, out=out)
+
+        return roll

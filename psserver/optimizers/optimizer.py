@@ -1,0 +1,113 @@
+"""An optimizer: a rule and a schedule, as a pair of functions (init, update) on flat arrays."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+
+from psserver.optimizers import blocks
+from psserver.optimizers.blocks import Array
+from psserver.optimizers.errors import OptimizerError
+from psserver.optimizers.knobs import LARGEST_NUMBER, settings
+from psserver.optimizers.rule import Rule
+from psserver.optimizers.schedules import Schedule, schedule_config
+
+# Slots are cleared of subnormals once per so many versions: often enough that
+# they never linger, seldom enough that it costs nothing. A function of the
+# version alone, so that replays and restored runs clear at the same updates.
+SWEEP_EVERY = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Optimizer:
+    """Turns version v of an arena into version v+1. Holds no arrays and no counters.
+
+    All that an optimizer remembers is the dict made by `init`, and the version
+    is an argument, so a checkpoint is that dict and nothing else. Updates are
+    elementwise: a split of the arena over servers does not change a bit.
+    """
+
+    name: str
+    rule: Rule
+    schedule: Schedule
+
+    @property
+    def config(self) -> dict[str, object]:
+        """All settings, defaults included, JSON-able; `build` reads them back as an equal optimizer."""
+        return {"name": self.name, "learning_rate": schedule_config(self.schedule), **settings(self.rule)}
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """Names of the float32 arrays that it keeps, each as large as the arena."""
+        return self.rule.slots
+
+    def init(self, size: int) -> dict[str, Array]:
+        """Slots for an arena of `size` elements: name -> float32 array of shape (size,)."""
+        if size < 0:
+            raise OptimizerError(f"an arena has 0 or more elements, got {size}")
+        if self.rule.initial == 0:
+            return {slot: np.zeros(size, np.float32) for slot in self.slots}
+        return {slot: np.full(size, self.rule.initial, np.float32) for slot in self.slots}
+
+    def rate(self, version: int, lr_scale: float = 1.0) -> np.float32:
+        """The learning rate of the update from `version`: ``schedule(version) * lr_scale``, rounded once.
+
+        Raises OptimizerError unless version >= 0, lr_scale >= 0 and the product is finite in float32.
+        """
+        if version < 0:
+            raise OptimizerError(f"version counts from 0, got {version}")
+        scheduled = float(self.schedule.rate(version))
+        rate = scheduled * lr_scale
+        if not (math.isfinite(lr_scale) and lr_scale >= 0 and rate <= LARGEST_NUMBER):
+            raise OptimizerError(
+                "lr_scale must be >= 0, finite, and leave the learning rate finite, "
+                f"got {lr_scale} at version {version}, where the schedule says {scheduled:g}"
+            )
+        return np.float32(rate)
+
+    def update(
+        self,
+        x: Array,
+        gradient: Array,
+        out: Array,
+        state: Mapping[str, Array],
+        *,
+        version: int,
+        lr_scale: float,
+    ) -> None:
+        """Write version ``version + 1`` into `out`, from version `version` in `x`.
+
+        All arrays are float32 of shape (size,) and none overlaps another. `x`
+        is only read; `state` (as `init` made it) advances in place; `gradient`
+        is scratch: its contents are undefined afterwards.
+
+        The rate is ``schedule(version) * lr_scale``; where the formula has a
+        step count (Adam's t), it is ``version + 1``. Overflow yields inf or
+        NaN as in Keras, without a warning; finite inputs of ordinary size give
+        finite results. Raises OptimizerError for arrays that do not fit, with
+        nothing changed. May be called from several threads on disjoint arrays.
+        """
+        rate = self.rate(version, lr_scale)
+        self._check(x, gradient, out, state)
+        kernel = self.rule.kernel(rate, version + 1)
+        blocks.run(kernel, x, gradient, out, state, sweep=(version + 1) % SWEEP_EVERY == 0)
+
+    def _check(self, x: Array, gradient: Array, out: Array, state: Mapping[str, Array]) -> None:
+        if set(state) != set(self.slots):
+            raise OptimizerError(
+                f"optimizer {self.name!r} keeps the slots {list(self.slots)}, got {list(state)}; "
+                "use what init() returned"
+            )
+        arrays = {"x": x, "gradient": gradient, "out": out, **state}
+        for name, array in arrays.items():
+            if array.dtype != np.float32 or array.shape != (x.size,):
+                raise OptimizerError(
+                    f"{name} must be float32 of shape ({x.size},), got {array.dtype} of shape {array.shape}"
+                )
+            if name != "x" and not array.flags.writeable:
+                raise OptimizerError(f"{name} must be writable, got a read-only array; pass a copy")
+        for (name, array), (other, another) in combinations(arrays.items(), 2):
+            if np.may_share_memory(array, another):
+                raise OptimizerError(f"{name} and {other} share memory; every array needs its own")

@@ -1,0 +1,76 @@
+"""RMSprop, optionally centered and with momentum.
+
+    v' = rho * v + (1 - rho) * g*g
+    a' = rho * a + (1 - rho) * g                  (centered)
+    d = v' + epsilon, or v' - a'*a' + epsilon     (centered)
+    i = rate * g / sqrt(d)
+    x' = x - i, or m' = momentum * m + i and x' = x - m'
+
+Tieleman & Hinton (2012, lecture 6.5); centered: Graves (2013), equations 38-45;
+keras.optimizers.RMSprop, with epsilon under the root. Bit-equal to Keras,
+with one exception: in the centered form, rounding can make d <= 0 for large
+and nearly constant gradients, and Keras then yields NaN; here d becomes epsilon.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from psserver.optimizers.blocks import Array, Kernel, State
+from psserver.optimizers.knobs import flag, number
+
+
+@dataclass(frozen=True, slots=True)
+class RMSprop:
+    """Steps scaled by a running mean of squared gradients."""
+
+    learning_rate: ClassVar[float] = 0.001
+    initial: ClassVar[float] = 0.0
+
+    rho: float = number(0.9, at_least=0, below=1, doc="decay of the running means")
+    momentum: float = number(0.0, at_least=0, at_most=1, doc="part of the last step that is repeated")
+    epsilon: float = number(1e-7, above=0, doc="added to the mean square under the root")
+    centered: bool = flag(False, doc="divide by the standard deviation instead of the mean square")
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        moving = ("momentum",) if self.momentum > 0 else ()
+        means = ("average_gradient",) if self.centered else ()
+        return ("velocity", *moving, *means)
+
+    def kernel(self, rate: np.float32, step: int) -> Kernel:
+        rho, gain, epsilon = np.float32(self.rho), np.float32(1 - self.rho), np.float32(self.epsilon)
+        repeated = np.float32(self.momentum)
+
+        def scale(x: Array, g: Array, out: Array, state: State) -> None:
+            square = state["velocity"]
+            np.multiply(g, g, out=out)
+            _blend(square, out, rho, gain)
+            if "average_gradient" in state:
+                mean = state["average_gradient"]
+                np.copyto(out, g)
+                _blend(mean, out, rho, gain)
+                np.multiply(mean, mean, out=out)
+                np.subtract(square, out, out=out)
+                np.add(out, epsilon, out=out)
+                np.copyto(out, epsilon, where=out <= 0)
+            else:
+                np.add(square, epsilon, out=out)
+            np.sqrt(out, out=out)
+            np.multiply(g, rate, out=g)
+            np.divide(g, out, out=g)
+            if "momentum" in state:
+                velocity = state["momentum"]
+                np.multiply(velocity, repeated, out=velocity)
+                g = np.add(velocity, g, out=velocity)
+            np.subtract(x, g, out=out)
+
+        return scale
+
+
+def _blend(mean: Array, fresh: Array, rho: np.float32, gain: np.float32) -> None:
+    """``mean = rho * mean + gain * fresh``; `fresh` is spoilt."""
+    np.multiply(mean, rho, out=mean)
+    np.multiply(fresh, gain, out=fresh)
+    np.add(mean, fresh, out=mean)

@@ -1,0 +1,27 @@
+"""Stochastic gradient descent: ``x' = x - rate * g``.
+
+Robbins & Monro (1951); keras.optimizers.SGD without momentum. Bit-equal to Keras.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from psserver.optimizers.blocks import Array, Kernel, State
+
+
+@dataclass(frozen=True, slots=True)
+class SGD:
+    """Plain gradient descent; keeps nothing."""
+
+    learning_rate: ClassVar[float] = 0.01
+    initial: ClassVar[float] = 0.0
+    slots: ClassVar[tuple[str, ...]] = ()
+
+    def kernel(self, rate: np.float32, step: int) -> Kernel:
+        def descend(x: Array, g: Array, out: Array, state: State) -> None:
+            np.multiply(g, rate, out=g)
+            np.subtract(x, g, out=out)
+
+        return descend

@@ -1,0 +1,35 @@
+"""Who may start, which contributions form an update, and what becomes of a stale one.
+
+Rules of this package: standard library only; no clock, no randomness, no I/O,
+no threads; a policy hears events and answers with decisions; it sees tickets
+and never tensors. The same events give the same decisions, always.
+"""
+
+from psserver.policies.decisions import Apply, Cancel, Decision, Drop, Fold, Grant, Part, Stop
+from psserver.policies.events import Abandon, Commit, Done, Event, Join, Leave, Ready
+from psserver.policies.loading import build, describe, names
+from psserver.policies.policy import Policy, PolicyError, Waiting
+
+__all__ = [
+    "Abandon",
+    "Apply",
+    "Cancel",
+    "Commit",
+    "Decision",
+    "Done",
+    "Drop",
+    "Event",
+    "Fold",
+    "Grant",
+    "Join",
+    "Leave",
+    "Part",
+    "Policy",
+    "PolicyError",
+    "Ready",
+    "Stop",
+    "Waiting",
+    "build",
+    "describe",
+    "names",
+]

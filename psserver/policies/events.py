@@ -1,0 +1,57 @@
+"""Facts that a policy hears. Frozen, in order, without clocks and without tensors."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """A worker takes part from now on. `rank` orders workers; it is unique among the present."""
+
+    worker: str
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """A worker is gone without finishing. Its open tickets are closed by the coordinator."""
+
+    worker: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A worker has no more data. It stays a member, but nothing waits for it any more."""
+
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A worker is idle and asks to start the unit of work named `ticket`."""
+
+    worker: str
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """The contribution of a granted ticket exists on every shard. Heard at most once per ticket."""
+
+    worker: str
+    ticket: int
+    samples: int
+    loss: float
+    norm: float
+
+
+@dataclass(frozen=True, slots=True)
+class Abandon:
+    """A granted ticket will not be used; its worker asks again or is done."""
+
+    worker: str
+    ticket: int
+    reason: str
+
+
+Event = Join | Leave | Done | Ready | Commit | Abandon

@@ -1,0 +1,96 @@
+"""From a name and knobs, as they stand in an experiment file, to a policy."""
+
+import difflib
+import importlib
+import inspect
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, fields
+from typing import Any, cast
+
+from psserver.policies.machine import Machine
+from psserver.policies.policy import Policy, PolicyError
+from psserver.policies.shelf import SHELF, knob_docs
+
+
+def names() -> tuple[str, ...]:
+    """The named policies."""
+    return tuple(SHELF)
+
+
+def describe(name: str) -> str:
+    """Guarantee, source and knobs of a named policy, as a paragraph."""
+    entry = _entry(name)
+    lines = [
+        f"{name}: {inspect.getdoc(entry)}",
+        f"  guarantee: {entry.guarantee}",
+        f"  source: {entry.source}",
+    ]
+    lines += [f"  {knob} = {default!r}: {doc}" for knob, default, doc in knob_docs(entry)]
+    return "\n".join(lines)
+
+
+def build(name: str, knobs: Mapping[str, object], workers: int) -> Policy:
+    """The policy `name` for a job that starts with `workers` workers.
+
+    `name` is on the shelf, or "module:Class" for a class of the user's: it is
+    called as ``Class(workers=workers, **knobs)`` and must satisfy `Policy`.
+    Raises PolicyError when the name, a knob or a value is not acceptable.
+    """
+    if ":" in name:
+        return _custom(name, knobs, workers)
+    entry = _entry(name)
+    known = {f.name: f.default for f in fields(entry)}
+    for knob, value in knobs.items():
+        if knob not in known:
+            raise PolicyError(f"policy {name} has no knob {knob!r}{_known(knob, known)}")
+        _check_type(knob, value, known[knob])
+    chosen = entry(**knobs)
+    return Machine(name, asdict(chosen), chosen.compose(workers))
+
+
+def _entry(name: str) -> Any:
+    if name not in SHELF:
+        raise PolicyError(f"unknown policy {name!r}{_known(name, SHELF)}, or module:Class of your own")
+    return SHELF[name]
+
+
+def _known(name: str, known: Iterable[str]) -> str:
+    nearest = difflib.get_close_matches(name, known, n=1)
+    hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+    return f"{hint} Known: {', '.join(known) or 'none'}" if hint else f"; known: {', '.join(known) or 'none'}"
+
+
+def _check_type(knob: str, value: object, default: object) -> None:
+    expected = type(default)
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    fits = whole if expected is int else (whole or isinstance(value, expected))
+    if expected is str:
+        fits = isinstance(value, str)
+    if not fits:
+        raise PolicyError(f"policy.{knob} is {value!r}; expected {_noun(expected)} such as {default!r}")
+
+
+def _noun(kind: type) -> str:
+    return {int: "a whole number", float: "a number", str: "a word"}.get(kind, kind.__name__)
+
+
+def _custom(name: str, knobs: Mapping[str, object], workers: int) -> Policy:
+    module_name, _, attribute = name.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise PolicyError(f"policy {name!r}: cannot import {module_name!r}: {error}") from error
+    if not hasattr(module, attribute):
+        raise PolicyError(
+            f"policy {name!r}: {module_name} has no {attribute!r}{_known(attribute, dir(module))}"
+        )
+    try:
+        policy = getattr(module, attribute)(workers=workers, **knobs)
+    except TypeError as error:
+        raise PolicyError(
+            f"policy {name!r} does not accept workers={workers} and {dict(knobs)}: {error}"
+        ) from error
+    missing = [m for m in ("name", "knobs", "keep_bases", "step", "explain") if not hasattr(policy, m)]
+    if missing:
+        raise PolicyError(f"policy {name!r} lacks {', '.join(missing)}; see psserver.policies.Policy")
+    return cast(Policy, policy)

@@ -1,0 +1,57 @@
+"""The interface that the coordinator drives."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from psserver.policies.decisions import Decision
+from psserver.policies.events import Event
+
+
+class PolicyError(ValueError):
+    """A policy or one of its knobs is unknown or out of range. The text says what is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Why a worker has no grant.
+
+    `event` completes the sentence "<worker> waits for ...". `releasers` are
+    the workers whose next commit, done or departure can bring it about.
+    """
+
+    event: str
+    releasers: tuple[str, ...] = ()
+
+
+class Policy(Protocol):
+    """A deterministic state machine from events to decisions.
+
+    The coordinator promises: events of a worker come after its Join; a Ready
+    comes only from a worker that holds no open ticket; a Commit or Abandon
+    names a ticket that was granted and not cancelled; Leave closes the
+    worker's open tickets (no Abandon follows), while its committed ones stay.
+    The policy promises: it grants only tickets that wait, applies or drops
+    each committed ticket exactly once, and never leaves every worker waiting.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def knobs(self) -> Mapping[str, object]:
+        """Every knob with its value: JSON-able, complete, enough to build the policy again."""
+        ...
+
+    @property
+    def keep_bases(self) -> bool:
+        """True when an update reads the versions that its contributions started from."""
+        ...
+
+    def step(self, event: Event) -> list[Decision]:
+        """Take one fact; answer with decisions, to be executed in order before the next fact."""
+        ...
+
+    def explain(self, worker: str) -> Waiting | None:
+        """What would release a waiting worker; None when it does not wait."""
+        ...

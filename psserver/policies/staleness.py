@@ -1,0 +1,118 @@
+"""Staleness rule: what becomes of a contribution that is tau versions behind?
+
+tau is counted when the contribution is committed. It is the same at its
+Apply: the version moves only by an Apply, and an Apply takes the whole buffer.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from psserver.policies.view import Open, View
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    factor: float = 1.0
+    compensation: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    reason: str
+
+
+Verdict = Keep | Reject
+
+
+class StalenessRule(Protocol):
+    def judge(self, staleness: int) -> Verdict: ...
+
+    def blockers(self, view: View) -> list[Open]:
+        """Open tickets for whose sake the next update must wait."""
+        ...
+
+    def delays_grants(self) -> bool:
+        """True when a ticket granted while an update waits would itself hold that update up."""
+        ...
+
+    @property
+    def keep_bases(self) -> bool: ...
+
+
+class KeepAll:
+    """Every contribution counts in full, however old."""
+
+    keep_bases = False
+
+    def judge(self, staleness: int) -> Verdict:
+        return Keep()
+
+    def blockers(self, view: View) -> list[Open]:
+        return []
+
+    def delays_grants(self) -> bool:
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class DropStale(KeepAll):
+    """Guarantee: staleness <= bound. Later contributions are dropped, with the reason told."""
+
+    bound: int
+
+    def judge(self, staleness: int) -> Verdict:
+        if staleness <= self.bound:
+            return Keep()
+        return Reject("stale")
+
+
+@dataclass(frozen=True, slots=True)
+class Downweight(KeepAll):
+    """Beyond the bound a contribution weighs (bound + 1) / (staleness + 1): old news counts less.
+
+    With M = bound + 1 this is eta * M / max(M, tau) of Mishchenko et al.
+    (2022), applied to the gradient and counting a fresh one as 1.
+    """
+
+    bound: int
+
+    def judge(self, staleness: int) -> Verdict:
+        if staleness <= self.bound:
+            return Keep()
+        return Keep(factor=(self.bound + 1) / (staleness + 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Compensate(KeepAll):
+    """Beyond the bound a gradient is corrected to first order: g + lambda g*g*(x_now - x_base).
+
+    DC-ASGD with constant lambda (Zheng et al. 2017, eq. 10). The shards keep
+    every base version that an open ticket needs.
+    """
+
+    bound: int
+    strength: float
+    keep_bases = True
+
+    def judge(self, staleness: int) -> Verdict:
+        if staleness <= self.bound:
+            return Keep()
+        return Keep(compensation=self.strength)
+
+
+@dataclass(frozen=True, slots=True)
+class Block(KeepAll):
+    """Guarantee: staleness <= bound and nothing dropped. The update waits for old tickets.
+
+    An update makes version v + 1 and so ages every open ticket to
+    ``v + 1 - base`` or more: it waits while that would pass the bound.
+    """
+
+    bound: int
+
+    def blockers(self, view: View) -> list[Open]:
+        return [t for t in view.open.values() if view.version + 1 - t.base > self.bound]
+
+    def delays_grants(self) -> bool:
+        # A ticket granted now has base v and would reach 1.
+        return self.bound < 1

@@ -1,0 +1,40 @@
+"""Trigger: do the committed contributions make an update?"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from psserver.policies.view import View
+
+
+class Trigger(Protocol):
+    def fires(self, view: View) -> bool:
+        """True when the buffer, which is not empty, is to become the next version."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Everyone:
+    """Every active worker but `backup` of them has contributed.
+
+    The number needed is ``max(workers, most ever active) - backup``, or all
+    that are left when fewer are: a lost worker uses up a backup first.
+    """
+
+    workers: int
+    backup: int = 0
+
+    def fires(self, view: View) -> bool:
+        contributed = view.contributors()
+        present = len({m.worker for m in view.active()} | contributed)
+        needed = min(max(self.workers, view.peak) - self.backup, present)
+        return len(contributed) >= max(1, needed)
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """Any `count` contributions, or what there is once nothing more can come."""
+
+    count: int
+
+    def fires(self, view: View) -> bool:
+        return len(view.buffer) >= self.count or view.draining()

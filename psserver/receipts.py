@@ -1,0 +1,33 @@
+"""Receipts: how the coordinator knows that every shard holds a payload, without asking.
+
+A shard answers a complete push with a keyed digest of (job, ticket, shard);
+the key is known to the servers only. A commit carries the receipts of all
+shards, so a worker that skips a push, or reuses another's, is refused before
+anything is decided.
+"""
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Sequence
+
+LENGTH = 16
+
+
+def new_secret() -> bytes:
+    return secrets.token_bytes(32)
+
+
+def receipt(secret: bytes, job: str, ticket: int, server: int) -> bytes:
+    text = f"{job}/{ticket}/{server}".encode()
+    return hashlib.blake2b(text, key=secret, digest_size=LENGTH).digest()
+
+
+def missing(secret: bytes, job: str, ticket: int, servers: int, receipts: Sequence[bytes]) -> list[int]:
+    """The shards for which `receipts`, in task order, hold no valid receipt."""
+    return [
+        server
+        for server in range(servers)
+        if server >= len(receipts)
+        or not hmac.compare_digest(receipts[server], receipt(secret, job, ticket, server))
+    ]

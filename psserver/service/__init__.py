@@ -1,0 +1,1 @@
+"""The gRPC shell: the only place with threads, clocks and sockets. It decides nothing."""

@@ -1,0 +1,129 @@
+"""Between our own types and the wire's. Wire types go no further than this package."""
+
+from psserver.coordinator import outputs
+from psserver.coordinator.status import JobReport, WorkerReport
+from psserver.shard import orders
+from pswire.v1 import coordinator_pb2 as pb
+from pswire.v1 import shard_pb2
+
+_FATES = {
+    "applied": pb.Disposition.FATE_APPLIED,
+    "dropped": pb.Disposition.FATE_DROPPED,
+    "pending": pb.Disposition.FATE_PENDING,
+}
+
+
+def event_to_wire(notice: outputs.Notice) -> pb.SessionEvent:
+    match notice:
+        case outputs.GrantNotice(ticket, version, index, initialise):
+            grant = pb.Grant(ticket=ticket, version=version, index=index, initialise=initialise)
+            return pb.SessionEvent(grant=grant)
+        case outputs.CancelNotice(ticket, reason):
+            return pb.SessionEvent(cancel=pb.Cancel(ticket=ticket, reason=reason))
+        case outputs.DispositionNotice(ticket, fate, version, staleness, weight, reason):
+            disposition = pb.Disposition(
+                ticket=ticket,
+                fate=_FATES[fate],
+                version=version,
+                staleness=staleness,
+                weight=weight,
+                reason=reason,
+            )
+            return pb.SessionEvent(disposition=disposition)
+        case outputs.StopNotice(reason, version, success, index, evaluate):
+            stop = pb.Stop(reason=reason, version=version, success=success, index=index, evaluate=evaluate)
+            return pb.SessionEvent(stop=stop)
+        case outputs.RefusalNotice(message, fatal, ticket):
+            return pb.SessionEvent(refusal=pb.Refusal(message=message, fatal=fatal, ticket=ticket))
+
+
+def order_to_wire(index: int, order: orders.Order) -> shard_pb2.Decision:
+    match order:
+        case orders.Pin(ticket, version, turn, initialise):
+            pin = shard_pb2.PinVersion(ticket=ticket, version=version, turn=turn, initialise=initialise)
+            return shard_pb2.Decision(index=index, pin=pin)
+        case orders.Install(ticket):
+            return shard_pb2.Decision(index=index, install=shard_pb2.Install(ticket=ticket))
+        case orders.Seal(ticket):
+            return shard_pb2.Decision(index=index, seal=shard_pb2.Seal(ticket=ticket))
+        case orders.Fold():
+            return shard_pb2.Decision(index=index, fold=_fold_to_wire(order))
+        case orders.Apply(version, scale, lr_scale, parts):
+            apply = shard_pb2.Apply(
+                version=version, scale=scale, lr_scale=lr_scale, parts=[_fold_to_wire(p) for p in parts]
+            )
+            return shard_pb2.Decision(index=index, apply=apply)
+        case orders.Release(ticket):
+            return shard_pb2.Decision(index=index, release=shard_pb2.Release(ticket=ticket))
+        case orders.Note():
+            return shard_pb2.Decision(index=index, note=True)
+
+
+def order_from_wire(decision: shard_pb2.Decision) -> orders.Order:
+    """Raises ValueError for a decision of a kind that this version does not know."""
+    match decision.WhichOneof("decision"):
+        case "pin":
+            pin = decision.pin
+            turn = pin.turn if pin.HasField("turn") else None
+            return orders.Pin(pin.ticket, pin.version, turn, pin.initialise)
+        case "install":
+            return orders.Install(decision.install.ticket)
+        case "seal":
+            return orders.Seal(decision.seal.ticket)
+        case "fold":
+            return _fold_from_wire(decision.fold)
+        case "apply":
+            apply = decision.apply
+            parts = tuple(_fold_from_wire(part) for part in apply.parts)
+            return orders.Apply(apply.version, apply.scale, apply.lr_scale, parts)
+        case "release":
+            return orders.Release(decision.release.ticket)
+        case "note":
+            return orders.Note()
+        case other:
+            raise ValueError(
+                f"decision {decision.index} is of kind {other!r}, which this server does not know"
+            )
+
+
+def _fold_to_wire(fold: orders.Fold) -> shard_pb2.Fold:
+    return shard_pb2.Fold(ticket=fold.ticket, factor=fold.factor, compensation=fold.compensation)
+
+
+def _fold_from_wire(fold: shard_pb2.Fold) -> orders.Fold:
+    return orders.Fold(fold.ticket, fold.factor, fold.compensation)
+
+
+def report_to_wire(report: JobReport) -> pb.StatusReply:
+    return pb.StatusReply(
+        phase=report.phase,
+        version=report.version,
+        committed=report.committed,
+        applied=report.applied,
+        dropped=report.dropped,
+        pending=report.pending,
+        samples=report.samples,
+        loss=float("nan") if report.loss is None else report.loss,
+        mean_staleness=report.mean_staleness,
+        max_staleness=report.max_staleness,
+        note=report.note,
+        workers=[_worker_to_wire(worker) for worker in report.workers],
+    )
+
+
+def _worker_to_wire(worker: WorkerReport) -> pb.WorkerStatus:
+    return pb.WorkerStatus(
+        name=worker.name,
+        incarnation=worker.incarnation,
+        state=worker.state,
+        seconds=worker.seconds,
+        waiting_for=worker.waiting_for,
+        releasers=worker.releasers,
+        ticket=worker.ticket,
+        base_version=worker.base,
+        committed=worker.committed,
+        applied=worker.applied,
+        dropped=worker.dropped,
+        mean_staleness=worker.mean_staleness,
+        max_staleness=worker.max_staleness,
+    )

@@ -1,0 +1,135 @@
+"""The end of a job: the final weights from all shards, the summary, the exit code."""
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import grpc
+import numpy as np
+from numpy.typing import NDArray
+
+from psserver.service.followers import Follower
+from psserver.service.job import Job
+from pswire import frames
+from pswire.dtypes import WIRE
+from pswire.exits import ExitCode
+from pswire.plan import Plan, weights_sha256
+from pswire.v1 import shard_pb2
+
+log = logging.getLogger("ps-server")
+
+Floats = NDArray[np.float32]
+
+EXIT_CODES = {
+    "done": ExitCode.OK,
+    "versions": ExitCode.OK,
+    "policy": ExitCode.JOB_FAILED,
+    "abandoned": ExitCode.ABANDONED,
+    "server": ExitCode.UNREACHABLE,
+    "SIGINT": ExitCode.INTERRUPTED,
+    "SIGTERM": ExitCode.TERMINATED,
+}
+
+# How long the last entries may take to be executed everywhere, in seconds.
+PATIENCE = 60.0
+
+
+def exit_code(job: Job) -> ExitCode:
+    stopped = job.coordinator.stopped
+    assert stopped is not None
+    if stopped.success:
+        return ExitCode.OK
+    return EXIT_CODES[stopped.cause]
+
+
+def conclude(job: Job) -> None:
+    """Write weights and summary. Call once the job is over."""
+    weights = _final_weights(job)
+    sha256 = None
+    if weights is not None and job.plan is not None:
+        sha256 = weights_sha256(job.plan.variables, weights)
+        names = [variable.name for variable in job.plan.variables]
+        job.run_log.write_weights(dict(zip(names, weights, strict=True)))
+    job.run_log.write_summary(summary(job, sha256))
+    job.run_log.close()
+
+
+def summary(job: Job, sha256: str | None) -> dict[str, Any]:
+    """summary.json: what the run was and what came of it. Only for a job that is over."""
+    coordinator = job.coordinator
+    stopped = coordinator.stopped
+    assert stopped is not None
+    end = job.stop_notice_at or stopped.at
+    tallies = coordinator.roster.tallies
+    metrics = dict(job.metrics)
+    if "loss" not in metrics and job.run_log.last_loss is not None:
+        metrics["loss"] = job.run_log.last_loss
+    return {
+        "job": job.terms.job,
+        "success": stopped.success,
+        "reason": stopped.reason,
+        "policy": {"name": job.policy.name, **job.policy.knobs},
+        "optimizer": job.optimizer.config,
+        "servers": job.terms.servers,
+        "workers": len(tallies),
+        "versions": coordinator.version,
+        "samples": sum(tally.samples for tally in tallies.values()),
+        "wall_seconds": round(end - job.first_grant, 6) if job.first_grant is not None else 0.0,
+        "metrics": metrics,
+        "contributions": {
+            worker: {
+                "committed": tally.committed,
+                "applied": tally.applied,
+                "dropped": tally.dropped,
+                "pending": tally.pending,
+            }
+            for worker, tally in sorted(tallies.items())
+        },
+        "staleness": {
+            worker: {str(s): tally.staleness[s] for s in sorted(tally.staleness)}
+            for worker, tally in sorted(tallies.items())
+        },
+        "weights_sha256": sha256,
+    }
+
+
+def _final_weights(job: Job) -> list[Floats] | None:
+    """All variables of the last version, or None when no server can give them any more."""
+    if job.plan is None or not job.coordinator.initialised:
+        return None
+    entries = job.coordinator.entries
+    version = job.coordinator.version
+    if not job.host.wait_executed(entries, PATIENCE):
+        log.error("this server did not finish the log: %s", job.host.failure or "too slow")
+        return None
+    assert job.host.shard is not None
+    own = job.host.shard.arena.values(version)
+    assert own is not None
+    flats = [own]
+    for follower in job.followers:
+        if not follower.wait_executed(entries, PATIENCE):
+            log.error("server %d did not finish the log; no final weights", follower.server)
+            return None
+        try:
+            flats.append(_read(follower, job.terms.job, job.plan, version))
+        except (grpc.RpcError, frames.FrameError) as error:
+            log.error("server %d did not give its final weights: %s", follower.server, error)
+            return None
+    return job.plan.gather(flats)
+
+
+def _read(follower: Follower, job: str, plan: Plan, version: int) -> Floats:
+    values = np.empty(plan.shards[follower.server].elements, np.float32)
+    target = frames.as_bytes(values)
+    request = shard_pb2.PullRequest(
+        job=job, version=version, plan=plan.fingerprint, dtype=WIRE["float32"], ticket=0
+    )
+    call: Callable[[shard_pb2.PullRequest], Iterator[bytes]] = follower.channel.unary_stream(
+        "/pswire.v1.Shard/Pull",
+        request_serializer=shard_pb2.PullRequest.SerializeToString,
+        response_deserializer=None,
+    )
+    for message in call(request):
+        chunk, _ = frames.parse_pull(message)
+        target[chunk.offset : chunk.offset + chunk.data.nbytes] = chunk.data
+    return values

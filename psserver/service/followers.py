@@ -1,0 +1,120 @@
+"""Follow, seen from the coordinator: one stream of decisions to each other server."""
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Iterator, Sequence
+
+import grpc
+
+from psserver.service.adapters import order_to_wire
+from psserver.shard import Order
+from pswire.addresses import Address
+from pswire.channels import CHANNEL_OPTIONS
+from pswire.exits import ExitCode
+from pswire.v1 import shard_pb2, shard_pb2_grpc
+
+log = logging.getLogger("ps-server")
+
+# Between attempts to reach a server that is not there yet, in seconds.
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 5.0
+
+
+class Follower:
+    """Delivers the log to one remote shard. `state` is "connecting", "ready", "ended" or "lost"."""
+
+    def __init__(
+        self,
+        server: int,
+        address: Address,
+        opening: shard_pb2.Open,
+        worker_timeout: float,
+        on_lost: Callable[[int, str], None],
+    ) -> None:
+        self.server = server
+        self.address = address
+        self.state = "connecting"
+        self.executed = 0
+        self.nbytes = 0
+        self._opening = opening
+        self._on_lost = on_lost
+        self._outbox: queue.SimpleQueue[shard_pb2.FollowRequest | None] = queue.SimpleQueue()
+        self._progress = threading.Condition()
+        self._closing = threading.Event()
+        self.channel = grpc.insecure_channel(str(address), CHANNEL_OPTIONS(worker_timeout))
+        self._thread = threading.Thread(target=self._run, name=f"follower-{server}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def configure(self, message: shard_pb2.Configure) -> None:
+        self._outbox.put(shard_pb2.FollowRequest(configure=message))
+
+    def send(self, orders: Sequence[tuple[int, Order]]) -> None:
+        decisions = shard_pb2.Decisions(decisions=[order_to_wire(i, order) for i, order in orders])
+        self._outbox.put(shard_pb2.FollowRequest(decisions=decisions))
+
+    def wait_executed(self, count: int, seconds: float) -> bool:
+        with self._progress:
+            self._progress.wait_for(lambda: self.executed >= count or self.state == "lost", seconds)
+            return self.executed >= count
+
+    def shutdown(self, exit_code: ExitCode, reason: str) -> None:
+        """Tell the server to exit, and wait until it has heard."""
+        self._closing.set()
+        message = shard_pb2.Shutdown(reason=reason, exit_code=int(exit_code))
+        self._outbox.put(shard_pb2.FollowRequest(shutdown=message))
+        self._outbox.put(None)
+        self._thread.join(timeout=5.0)
+        self.channel.close()
+
+    def _run(self) -> None:
+        if not self._connect():
+            return
+        stub = shard_pb2_grpc.ShardStub(self.channel)
+        try:
+            for reply in stub.Follow(self._requests()):
+                self._heard(reply)
+            lost = "it ended the decision stream"
+        except grpc.RpcError as error:
+            lost = f"{error.code().name}: {error.details()}"
+        expected = self._closing.is_set()
+        with self._progress:
+            self.state = "ended" if expected else "lost"
+            self._progress.notify_all()
+        if not expected:
+            self._on_lost(self.server, f"server {self.server} at {self.address} was lost: {lost}")
+
+    def _connect(self) -> bool:
+        """Keep trying; say which server it is that cannot be reached."""
+        pause = FIRST_PAUSE
+        waited = 0.0
+        while not self._closing.is_set():
+            try:
+                grpc.channel_ready_future(self.channel).result(timeout=pause)
+                return True
+            except grpc.FutureTimeoutError:
+                waited += pause
+                log.warning(
+                    "server %d at %s cannot be reached (tried for %.1f s, still trying)",
+                    self.server,
+                    self.address,
+                    waited,
+                )
+                pause = min(2 * pause, LONGEST_PAUSE)
+        return False
+
+    def _requests(self) -> Iterator[shard_pb2.FollowRequest]:
+        yield shard_pb2.FollowRequest(open=self._opening)
+        while (request := self._outbox.get()) is not None:
+            yield request
+
+    def _heard(self, reply: shard_pb2.FollowReply) -> None:
+        with self._progress:
+            if self.state == "connecting":
+                self.state = "ready"
+                log.info("server %d at %s is ready", self.server, self.address)
+            self.executed, self.nbytes = reply.executed, reply.bytes
+            self._progress.notify_all()
+        if reply.error and not self._closing.is_set():
+            self._on_lost(self.server, reply.error)

@@ -1,0 +1,270 @@
+"""The job: one coordinator under one lock, and the routes of what it decides.
+
+Every input takes the lock, steps the coordinator, and routes the outputs in
+order: entries to the run log, to the local shard and to the followers;
+notices to the outboxes of the workers' sessions.
+"""
+
+import json
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from psserver.coordinator import Coordinator, JobTerms, JoinRefused, Output, Record, Tell
+from psserver.coordinator.members import Member
+from psserver.coordinator.outputs import Notice, StopNotice
+from psserver.coordinator.status import JobReport, holdup, report
+from psserver.dispatch import Dispatch
+from psserver.optimizers import Optimizer
+from psserver.policies import Policy
+from psserver.service.followers import Follower
+from psserver.service.rpc import precondition
+from psserver.service.run_log import RunLog
+from psserver.service.shard_host import ShardHost
+from psserver.shard import Order
+from pswire.plan import Plan, VariableSpec, explain_mismatch, make_plan
+from pswire.specs import specs_to_wire
+from pswire.v1 import shard_pb2
+
+log = logging.getLogger("ps-server")
+
+# Notices that a worker has not read yet; a peer with more is not reading.
+OUTBOX_LIMIT = 4096
+
+
+@dataclass(slots=True)
+class Outbox:
+    """Notices for one session stream. None ends the stream."""
+
+    notices: queue.SimpleQueue[Notice | None] = field(default_factory=queue.SimpleQueue)
+
+
+class Job:
+    """Thread-safe face of the coordinator."""
+
+    def __init__(
+        self,
+        terms: JobTerms,
+        policy: Policy,
+        optimizer: Optimizer,
+        host: ShardHost,
+        run_log: RunLog,
+        announce: Callable[[Plan], None],
+    ) -> None:
+        self.terms = terms
+        self.policy = policy
+        self.optimizer = optimizer
+        self.host = host
+        self.run_log = run_log
+        self.followers: list[Follower] = []
+        self.plan: Plan | None = None
+        self.metrics: dict[str, float] = {}
+        self.over = threading.Event()
+        self.began = time.monotonic()
+        self.first_grant: float | None = None
+        self.stop_notice_at: float | None = None
+        self._announce = announce
+        self._lock = threading.Lock()
+        self._dispatch = Dispatch()
+        self._outboxes: dict[tuple[str, int], Outbox] = {}
+        self._coordinator = Coordinator(terms, policy, self.began)
+
+    def open(self) -> None:
+        """The log's first entry."""
+        self._input(lambda c, now: c.opening())
+
+    @property
+    def coordinator(self) -> Coordinator:
+        """For reading once the job is over; while it runs use `report`."""
+        return self._coordinator
+
+    # Inputs
+
+    def _input(self, step: Callable[[Coordinator, float], list[Output]]) -> None:
+        with self._lock:
+            self._route(step(self._coordinator, time.monotonic()))
+        self.host.execute_submitted()
+
+    def _route(self, outputs: list[Output]) -> None:
+        orders: list[tuple[int, Order]] = []
+        for output in outputs:
+            match output:
+                case Record(index, _, entry):
+                    self.run_log.append(output)
+                    orders.append((index, self._dispatch.order(entry)))
+                    if entry.kind in ("grant", "stop"):
+                        self._mark(entry.kind)
+                case Tell(worker, incarnation, notice):
+                    self._post(worker, incarnation, notice)
+        if orders:
+            self.host.submit(orders)
+            for follower in self.followers:
+                follower.send(orders)
+        if self._coordinator.over:
+            self.over.set()
+
+    def _mark(self, kind: str) -> None:
+        now = time.monotonic()
+        if kind == "grant" and self.first_grant is None:
+            self.first_grant = now
+        if kind == "stop":
+            self.stop_notice_at = now
+
+    def _post(self, worker: str, incarnation: int, notice: Notice) -> None:
+        outbox = self._outboxes.get((worker, incarnation))
+        if outbox is None:
+            return
+        if outbox.notices.qsize() > OUTBOX_LIMIT:
+            log.warning("worker %s does not read its session: closing it", worker)
+            del self._outboxes[worker, incarnation]
+            outbox.notices.put(None)
+            return
+        outbox.notices.put(notice)
+
+    # Members
+
+    def join(
+        self, variables: tuple[VariableSpec, ...], plan: str, worker: str, session: str, rank: int | None
+    ) -> Member:
+        """Raises Refused when the model is another one, PlanError when it cannot be planned."""
+        proposed = make_plan(variables, self.terms.servers)
+        if plan != proposed.fingerprint:
+            raise precondition(
+                f"plan fingerprint: expected {proposed.fingerprint} for these variables on {self.terms.servers} "
+                f"servers, got {plan!r}: is every --ps-hosts the same, and the software the same version?"
+            )
+        with self._lock:
+            if self.plan is not None and proposed.fingerprint != self.plan.fingerprint:
+                difference = explain_mismatch(self.plan.variables, variables)
+                raise precondition(f"this job trains another model: {difference}")
+            try:
+                member, outputs = self._coordinator.join(worker, session, rank, time.monotonic())
+            except JoinRefused as refusal:
+                raise precondition(str(refusal)) from refusal
+            if self.plan is None:
+                self._adopt(proposed)
+            self._route(outputs)
+        self.host.execute_submitted()
+        return member
+
+    def _adopt(self, plan: Plan) -> None:
+        self.plan = plan
+        keep_bases = self.policy.keep_bases
+        self.host.configure(plan, self.optimizer, keep_bases=keep_bases)
+        message = shard_pb2.Configure(
+            variables=specs_to_wire(plan.variables),
+            plan=plan.fingerprint,
+            optimizer=json.dumps(self.optimizer.config),
+            keep_bases=keep_bases,
+        )
+        for follower in self.followers:
+            follower.configure(message)
+        self._announce(plan)
+
+    def next_batch(self, worker: str) -> int:
+        with self._lock:
+            return self._coordinator.roster.tally(worker).next_batch
+
+    def attach(self, worker: str, incarnation: int, session: str) -> Outbox:
+        """A session stream stands; it takes the place of an older one of the same incarnation."""
+        outbox = Outbox()
+        with self._lock:
+            before = self._outboxes.pop((worker, incarnation), None)
+            if before is not None:
+                before.notices.put(None)
+            self._outboxes[worker, incarnation] = outbox
+            self._route(self._coordinator.connect(worker, incarnation, session, time.monotonic()))
+        self.host.execute_submitted()
+        return outbox
+
+    def detach(self, worker: str, incarnation: int, outbox: Outbox) -> None:
+        """The stream of `outbox` is over. A newer stream of the same worker is left alone."""
+        with self._lock:
+            if self._outboxes.get((worker, incarnation)) is outbox:
+                del self._outboxes[worker, incarnation]
+                self._route(self._coordinator.disconnect(worker, incarnation, time.monotonic()))
+        outbox.notices.put(None)
+        self.host.execute_submitted()
+
+    # Work
+
+    def ready(self, worker: str, incarnation: int) -> None:
+        self._input(lambda c, now: c.ready(worker, incarnation, now))
+
+    def commit(
+        self,
+        worker: str,
+        incarnation: int,
+        ticket: int,
+        *,
+        batch: int,
+        samples: int,
+        loss: float,
+        norm: float,
+        ready: bool,
+    ) -> None:
+        self._input(
+            lambda c, now: c.commit(
+                worker,
+                incarnation,
+                ticket,
+                now,
+                batch=batch,
+                samples=samples,
+                loss=loss,
+                norm=norm,
+                ready=ready,
+            )
+        )
+
+    def abandon(self, worker: str, incarnation: int, ticket: int, reason: str) -> None:
+        self._input(lambda c, now: c.abandon(worker, incarnation, ticket, reason, now))
+
+    def done(self, worker: str, incarnation: int) -> None:
+        self._input(lambda c, now: c.done(worker, incarnation, now))
+
+    def leave(self, worker: str, incarnation: int, reason: str) -> None:
+        self._input(lambda c, now: c.leave(worker, incarnation, reason, now))
+
+    def report_metrics(self, worker: str, version: int, metrics: dict[str, float]) -> None:
+        with self._lock:
+            self.metrics = metrics
+            t = round(time.monotonic() - self.began, 6)
+            self.run_log.metric(
+                {"t": t, "kind": "eval", "version": version, "worker": worker, "metrics": metrics}
+            )
+
+    # Time and the outside world
+
+    def tick(self) -> None:
+        self._input(lambda c, now: c.tick(now))
+        with self._lock:
+            self.run_log.flush()
+
+    def stop(self, reason: str, *, success: bool, cause: str) -> None:
+        self._input(lambda c, now: c.stop(reason, now, success=success, cause=cause))
+
+    def refuse_all(self) -> None:
+        """End every session stream."""
+        with self._lock:
+            for outbox in self._outboxes.values():
+                outbox.notices.put(None)
+
+    def report(self) -> JobReport:
+        with self._lock:
+            return report(self._coordinator, time.monotonic())
+
+    def holdup(self) -> tuple[float, str] | None:
+        with self._lock:
+            return holdup(self._coordinator, time.monotonic())
+
+    def stopped(self) -> StopNotice | None:
+        """Set once the job has stopped."""
+        with self._lock:
+            stopped = self._coordinator.stopped
+            if stopped is None:
+                return None
+            return StopNotice(stopped.reason, stopped.version, stopped.success, 0)

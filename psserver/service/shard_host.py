@@ -1,0 +1,254 @@
+"""One shard made safe for many threads: its lock, its waits, and who executes orders."""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import grpc
+
+from psserver.optimizers import Optimizer
+from psserver.receipts import receipt
+from psserver.service.rpc import Refused, invalid, precondition
+from psserver.shard import Order, Shard
+from psserver.shard.arena import Version
+from psserver.shard.staging import Slot
+from pswire.plan import Plan
+
+log = logging.getLogger("ps-server")
+
+
+@dataclass(frozen=True, slots=True)
+class HostOptions:
+    """`lease`: seconds that an unread grant may hold up an update. `patience`: how long a
+    reader or a pusher waits for this shard to catch up with the log."""
+
+    arena_versions: int = 3
+    staging: int = 4
+    lease: float = 5.0
+    patience: float = 30.0
+
+
+class ShardHost:
+    """A shard, the job that it serves, and how far it has executed the log.
+
+    Orders are submitted in log order. They are executed by the submitting
+    thread if nobody else is at it (an update of a small model then costs no
+    thread switch), else by the thread that runs `run_executor`.
+    """
+
+    def __init__(self, server: int, options: HostOptions) -> None:
+        self.server = server
+        self.options = options
+        self.job = ""
+        self.secret = b""
+        self.shard: Shard | None = None
+        # Entries [0, executed) of the log are executed.
+        self.executed = 0
+        self.failure: str | None = None
+        self.closed = False
+        self._changed = threading.Condition()
+        self._executing = threading.Lock()
+        self._queue: deque[tuple[int, Order]] = deque()
+
+    # The job
+
+    def open(self, job: str, secret: bytes) -> None:
+        with self._changed:
+            self.job, self.secret = job, secret
+
+    def configure(self, plan: Plan, optimizer: Optimizer, *, keep_bases: bool) -> None:
+        with self._changed:
+            self.shard = Shard(
+                plan,
+                self.server,
+                optimizer,
+                versions=self.options.arena_versions,
+                staging=self.options.staging,
+                keep_bases=keep_bases,
+            )
+
+    @property
+    def nbytes(self) -> int:
+        return self.shard.layout.nbytes if self.shard else 0
+
+    def close(self) -> None:
+        """No more orders; whoever waits is refused."""
+        with self._changed:
+            self.closed = True
+            self._changed.notify_all()
+
+    # Orders
+
+    def submit(self, orders: Iterable[tuple[int, Order]]) -> None:
+        """Queue orders; they carry the indices that follow on what was submitted before."""
+        self._queue.extend(orders)
+
+    def execute_submitted(self) -> None:
+        """Execute what is queued now, unless another thread is at it; that one, or the executor, goes on."""
+        last = self._queue[-1][0] if self._queue else -1
+        if last < self.executed or not self._executing.acquire(blocking=False):
+            self._wake()
+            return
+        try:
+            while self._queue and self._queue[0][0] <= last:
+                self._next()
+        finally:
+            self._executing.release()
+        self._wake()
+
+    def run_executor(self) -> None:
+        """Execute whatever nobody else does, until closed."""
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._queue or self.closed)
+                if self.closed and not self._queue:
+                    return
+            with self._executing:
+                while self._queue:
+                    self._next()
+
+    def _wake(self) -> None:
+        if self._queue:
+            with self._changed:
+                self._changed.notify_all()
+
+    def _next(self) -> None:
+        index, order = self._queue[0]
+        if self.failure is None:
+            try:
+                self._execute(index, order)
+            except Exception as error:
+                log.exception("entry %d of the decision log cannot be executed", index)
+                with self._changed:
+                    self.failure = f"server {self.server} cannot execute entry {index}: {error}"
+                    self._changed.notify_all()
+        self._queue.popleft()
+
+    def _execute(self, index: int, order: Order) -> None:
+        with self._changed:
+            shard = self.shard
+            if shard is not None:
+                self._wait_for_buffer(shard, order)
+            work = shard.prepare(order) if shard is not None else None
+        if work is not None:
+            work.compute()
+        with self._changed:
+            if work is not None:
+                work.finish()
+            self.executed = index + 1
+            self._changed.notify_all()
+
+    def _wait_for_buffer(self, shard: Shard, order: Order) -> None:
+        """An update waits for readers of old versions, but no longer than their lease."""
+        if not shard.blocked(order):
+            return
+        if not self._changed.wait_for(lambda: not shard.blocked(order) or self.closed, self.options.lease):
+            log.warning(
+                "tickets %s did not read their version within %.1f s: taken back, they will be granted again",
+                ", ".join(map(str, shard.arena.holders())) or "of slow readers",
+                self.options.lease,
+            )
+            shard.arena.evict()
+
+    # Workers
+
+    def serving(self, job: str, plan: str, after: int) -> Shard:
+        """The shard, once it has executed entry `after`. Raises Refused for another job or plan."""
+        with self._changed:
+            self._check_job(job)
+            caught_up = self._wait(lambda: self.executed > after, self.options.patience)
+            shard = self.shard
+            if shard is None:
+                raise precondition("no model yet: expected a worker to join the coordinator (task 0) first")
+            if plan != shard.plan.fingerprint:
+                raise precondition(f"expected plan {shard.plan.fingerprint}, got {plan!r}; join again")
+            if not caught_up:
+                raise Refused(
+                    grpc.StatusCode.DEADLINE_EXCEEDED,
+                    f"server {self.server} has executed {self.executed} entries of the log, expected more than "
+                    f"{after}; it waited {self.options.patience:g} s",
+                )
+            return shard
+
+    def _check_job(self, job: str) -> None:
+        if not self.job:
+            self._wait(lambda: bool(self.job), self.options.patience)
+        if job != self.job:
+            raise precondition(
+                f"expected job {self.job!r}, got {job!r}: this server serves another job; join again"
+            )
+
+    def _wait(self, condition: Callable[[], bool], seconds: float) -> bool:
+        self._changed.wait_for(lambda: condition() or self.closed or bool(self.failure), seconds)
+        if self.failure is not None:
+            raise Refused(grpc.StatusCode.INTERNAL, self.failure)
+        if self.closed and not condition():
+            raise Refused(grpc.StatusCode.UNAVAILABLE, f"server {self.server} is shutting down")
+        return condition()
+
+    def begin_push(self, shard: Shard, ticket: int, alive: Callable[[], bool]) -> Slot:
+        """A slot for the ticket's payload, as soon as memory admits it."""
+        with self._changed:
+            while True:
+                refusal = shard.refusal(ticket)
+                if refusal is not None:
+                    raise Refused(grpc.StatusCode.ABORTED, refusal)
+                if shard.staging.admits(ticket):
+                    return shard.begin(ticket)
+                if not alive():
+                    raise Refused(grpc.StatusCode.CANCELLED, "the worker has gone")
+                self._wait(lambda: shard.refusal(ticket) is not None or shard.staging.admits(ticket), 1.0)
+
+    def finish_push(self, shard: Shard, slot: Slot) -> bytes:
+        """The payload is complete and finite: the receipt."""
+        with self._changed:
+            if not shard.staging.finish(slot):
+                refusal = shard.refusal(slot.ticket) or "its payload came too late"
+                raise Refused(grpc.StatusCode.ABORTED, refusal)
+            self._changed.notify_all()
+            return receipt(self.secret, self.job, slot.ticket, self.server)
+
+    def give_up_push(self, shard: Shard, slot: Slot) -> None:
+        with self._changed:
+            shard.staging.give_up(slot)
+            self._changed.notify_all()
+
+    def start_read(self, shard: Shard, ticket: int, version: int) -> Version:
+        """The version, kept until `end_read`. Raises Refused (ABORTED) when it is gone."""
+        with self._changed:
+            if ticket == 0:
+                self._wait(lambda: shard.version >= version, self.options.patience)
+            found = shard.arena.start_read(version)
+            if found is None:
+                newest = shard.version
+                if version > newest:
+                    raise invalid(f"version {version} does not exist yet; the newest is {newest}")
+                raise Refused(
+                    grpc.StatusCode.ABORTED,
+                    f"version {version} is gone (its lease of {self.options.lease:g} s is over, or ticket {ticket} "
+                    f"is settled); the newest is {newest}: ask for a new grant",
+                )
+            return found
+
+    def still_readable(self, shard: Shard, version: Version) -> bool:
+        return shard.arena.values(version.number) is version.values
+
+    def end_read(self, shard: Shard, ticket: int, version: Version, *, complete: bool) -> None:
+        with self._changed:
+            if complete:
+                shard.arena.unpin(ticket)
+            shard.arena.end_read(version)
+            self._changed.notify_all()
+
+    def wait_executed(self, count: int, seconds: float) -> bool:
+        """True once `count` entries are executed; False after `seconds` or when closed or failed."""
+        deadline = time.monotonic() + seconds
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self.executed >= count or self.closed or self.failure is not None,
+                max(0.0, deadline - time.monotonic()),
+            )
+            return self.executed >= count

@@ -1,0 +1,135 @@
+"""From options, an experiment file and TF_CONFIG to the settings of one server."""
+
+import ipaddress
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from psserver.coordinator import JobTerms
+from psserver.optimizers import build as build_optimizer
+from psserver.policies import build as build_policy
+from psserver.service.server import ServerSettings, new_job_name
+from psserver.service.shard_host import HostOptions
+from pswire.addresses import Address, cluster_from_tf_config, parse_hosts
+from pswire.experiment import Experiment, ExperimentError, load_experiment, parse_experiment
+from pswire.overrides import OverrideError, apply_overrides
+
+
+class SettingsError(ValueError):
+    """Options that do not make a server; the text says which and what was expected."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The command line as it came in; None where nothing was said."""
+
+    ps_hosts: str | None = None
+    task_index: int | None = None
+    bind: str | None = None
+    config: Path | None = None
+    overrides: Sequence[str] = ()
+    out: Path | None = None
+    stay: bool = False
+    arena_versions: int = 3
+    staging: int = 4
+    wait_warning: float = 10.0
+
+
+def resolve(options: Options, tf_config: str | None) -> ServerSettings:
+    """Raises SettingsError, ExperimentError, AddressError, PolicyError or OptimizerError."""
+    hosts, index, workers = _cluster(options, tf_config)
+    experiment = _experiment(options, len(hosts), workers)
+    cluster, run = experiment.cluster, experiment.run
+    optimizer = build_optimizer(experiment.optimizer.config)
+    return ServerSettings(
+        hosts=hosts,
+        task_index=index,
+        bind=_bind(options.bind, hosts[index]),
+        terms=JobTerms(
+            job=new_job_name(),
+            optimizer=optimizer.config,
+            servers=len(hosts),
+            workers=cluster.workers,
+            seed=run.seed,
+            worker_timeout=cluster.worker_timeout,
+            idle_timeout=cluster.idle_timeout,
+            versions=run.versions,
+            stay=options.stay,
+        ),
+        policy=build_policy(experiment.policy.name, experiment.policy.knobs, cluster.workers),
+        optimizer=optimizer,
+        host=HostOptions(arena_versions=options.arena_versions, staging=options.staging),
+        out=options.out,
+        wait_warning=options.wait_warning,
+    )
+
+
+def _cluster(options: Options, tf_config: str | None) -> tuple[tuple[Address, ...], int, int | None]:
+    """Addresses of the servers, which one this is, and the number of workers if TF_CONFIG says it."""
+    workers: int | None = None
+    index = options.task_index
+    if options.ps_hosts is not None:
+        hosts = parse_hosts(options.ps_hosts)
+    elif tf_config:
+        cluster = cluster_from_tf_config(tf_config)
+        if cluster.task_type != "ps":
+            raise SettingsError(f"TF_CONFIG: task.type: expected ps for a ps-server, got {cluster.task_type}")
+        hosts, workers = cluster.ps, len(cluster.workers)
+        index = cluster.task_index if index is None else index
+    else:
+        raise SettingsError(
+            "expected --ps-hosts host:port,... (or TF_CONFIG in the environment), got neither"
+        )
+    if index is None:
+        if len(hosts) > 1:
+            raise SettingsError(
+                f"--ps-hosts lists {len(hosts)} servers: expected --task-index 0..{len(hosts) - 1}"
+            )
+        index = 0
+    if not 0 <= index < len(hosts):
+        raise SettingsError(
+            f"--task-index: expected 0..{len(hosts) - 1} for {len(hosts)} servers, got {index}"
+        )
+    return hosts, index, workers
+
+
+def _experiment(options: Options, servers: int, workers: int | None) -> Experiment:
+    if options.config is not None:
+        experiment = load_experiment(options.config, options.overrides)
+        if experiment.cluster.servers != servers:
+            raise SettingsError(
+                f"{options.config} says cluster.servers = {experiment.cluster.servers}, but there are {servers} "
+                "addresses in --ps-hosts"
+            )
+        return experiment
+    document: dict[str, Any] = {"cluster": {"servers": servers, **_given(workers=workers)}}
+    try:
+        apply_overrides(document, options.overrides)
+    except OverrideError as error:
+        raise ExperimentError(str(error)) from error
+    return parse_experiment(document, "options")
+
+
+def _given(**values: object) -> Mapping[str, object]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _bind(bind: str | None, own: Address) -> str:
+    """Loopback unless told otherwise; a server that others cannot reach says so at once."""
+    if bind is not None:
+        return bind
+    if own.host == "localhost" or _is_loopback(own.host):
+        return own.host
+    raise SettingsError(
+        f"--ps-hosts gives this server the address {own}, but a server listens on loopback unless told otherwise: "
+        f"add --bind {own.host} (or --bind 0.0.0.0 for every interface) if the network is trusted; "
+        "there is no authentication"
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

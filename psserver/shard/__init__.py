@@ -1,0 +1,21 @@
+"""One server's part of the model: it holds arrays and obeys orders.
+
+Rules of this package: numpy, the plan and the optimizers only; no I/O, no
+threads, no clock. Same orders, same payloads, same bits.
+"""
+
+from psserver.shard.orders import Apply, Fold, Install, Note, Order, Pin, Release, Seal
+from psserver.shard.shard import Shard, ShardError
+
+__all__ = [
+    "Apply",
+    "Fold",
+    "Install",
+    "Note",
+    "Order",
+    "Pin",
+    "Release",
+    "Seal",
+    "Shard",
+    "ShardError",
+]

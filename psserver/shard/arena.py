@@ -1,0 +1,134 @@
+"""Published versions of a shard's variables: immutable, pinned by readers, recycled afterwards."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+
+
+@dataclass(slots=True)
+class Version:
+    """A published version. `values` never changes while the version lives."""
+
+    number: int
+    values: Floats
+    # Reads under way.
+    readers: int = 0
+
+
+class Arena:
+    """At most `limit` buffers of `elements` float32, unless bases must be kept.
+
+    Invariant: every buffer is the newest version, an older one that somebody
+    still may read, free, or taken for the version that is being made.
+    """
+
+    def __init__(self, elements: int, limit: int, *, unlimited: bool = False) -> None:
+        if limit < 2:
+            raise ValueError(f"arena versions is {limit}; expected at least 2 (one to read, one to write)")
+        self.elements = elements
+        self.limit = limit
+        self._unlimited = unlimited
+        self._live: dict[int, Version] = {}
+        self._free: list[Floats] = []
+        self._taken = 0
+        # Ticket -> version. A pin ends with the ticket's pull, a base with the ticket.
+        self._pins: dict[int, int] = {}
+        self._bases: dict[int, int] = {}
+        self.newest = -1
+
+    # Buffers
+
+    @property
+    def buffers(self) -> int:
+        """Buffers that exist now."""
+        return len(self._live) + len(self._free) + self._taken
+
+    def can_take(self) -> bool:
+        return bool(self._free) or self._unlimited or self.buffers < self.limit
+
+    def take(self) -> Floats:
+        """A buffer to write the next version into. Requires `can_take`."""
+        assert self.can_take()
+        self._taken += 1
+        return self._free.pop() if self._free else np.empty(self.elements, np.float32)
+
+    def publish(self, values: Floats) -> int:
+        """Make `values`, which came from `take`, the newest version. Returns its number."""
+        assert self._taken > 0
+        self._taken -= 1
+        previous = self.newest
+        self.newest += 1
+        self._live[self.newest] = Version(self.newest, values)
+        self._recycle(previous)
+        return self.newest
+
+    # Readers
+
+    def values(self, number: int) -> Floats | None:
+        version = self._live.get(number)
+        return None if version is None else version.values
+
+    def pin(self, ticket: int, number: int, *, keep_base: bool) -> None:
+        """Keep version `number`, which must be live, until the ticket has read it."""
+        assert number in self._live, f"pin of version {number}; live: {sorted(self._live)}"
+        self._pins[ticket] = number
+        if keep_base:
+            self._bases[ticket] = number
+
+    def base_of(self, ticket: int) -> Floats:
+        return self._live[self._bases[ticket]].values
+
+    def unpin(self, ticket: int) -> None:
+        """The ticket has read, or lost its lease. Unknown tickets are no news."""
+        number = self._pins.pop(ticket, None)
+        if number is not None:
+            self._recycle(number)
+
+    def forget(self, ticket: int) -> None:
+        """The ticket is over: neither pin nor base remain."""
+        self.unpin(ticket)
+        base = self._bases.pop(ticket, None)
+        if base is not None:
+            self._recycle(base)
+
+    def start_read(self, number: int) -> Version | None:
+        """None when the version is gone (its lease ran out, or it is too old)."""
+        version = self._live.get(number)
+        if version is not None:
+            version.readers += 1
+        return version
+
+    def end_read(self, version: Version) -> None:
+        version.readers -= 1
+        if self._live.get(version.number) is version:
+            self._recycle(version.number)
+
+    def holders(self) -> tuple[int, ...]:
+        """Tickets whose unread pins keep old versions alive."""
+        return tuple(t for t, number in self._pins.items() if number != self.newest)
+
+    def evict(self) -> None:
+        """Take old versions from their readers: leases are over.
+
+        A read under way loses its version too: its buffer is left to it and
+        replaced, so that no reader ever sees a version change.
+        """
+        for ticket in self.holders():
+            del self._pins[ticket]
+        for number in [n for n in self._live if n != self.newest and n not in self._bases.values()]:
+            version = self._live.pop(number)
+            if version.readers == 0:
+                self._free.append(version.values)
+
+    def _recycle(self, number: int) -> None:
+        version = self._live.get(number)
+        if version is None or number == self.newest or version.readers:
+            return
+        if number in self._pins.values() or number in self._bases.values():
+            return
+        del self._live[number]
+        if len(self._live) + len(self._free) + self._taken < self.limit:
+            self._free.append(version.values)

@@ -1,0 +1,65 @@
+"""What a shard is told to do: the entries of the decision log, as far as they concern arrays."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """A ticket was granted: it will read `version` and may push.
+
+    `turn`: its place in the round's order of summation; None when payloads
+    are summed as they are committed. `initialise`: its payload is version 0.
+    """
+
+    ticket: int
+    version: int
+    turn: int | None = None
+    initialise: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Install:
+    """The ticket's payload is version 0."""
+
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """The ticket is committed: its payload is final."""
+
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """sum += factor * payload; `compensation` is the DC-ASGD lambda, 0 for none."""
+
+    ticket: int
+    factor: float
+    compensation: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Make `version` from scale * sum; `parts` lists those that are not in the sum yet."""
+
+    version: int
+    scale: float
+    lr_scale: float
+    parts: tuple[Fold, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """The ticket is over without a contribution."""
+
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Nothing changes on a shard."""
+
+
+Order = Pin | Install | Seal | Fold | Apply | Release | Note

@@ -1,0 +1,112 @@
+"""Pushed payloads that wait for the decision about their ticket."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+
+
+@dataclass(slots=True)
+class OpenTicket:
+    """A granted ticket as the shard knows it."""
+
+    ticket: int
+    turn: int | None
+    initialise: bool
+    sealed: bool = False
+
+
+@dataclass(slots=True)
+class Slot:
+    """A payload on its way in. Only the stream that began it writes to it."""
+
+    ticket: int
+    values: Floats
+
+
+class Staging:
+    """Idempotent per ticket: the last complete payload counts until the ticket is sealed.
+
+    Payloads of a round that is summed in a fixed order (turn) are admitted so
+    that at most `limit` of them are held out of order: a payload is let in
+    when fewer are held, or when it is the next to be summed. All shards agree
+    on which is next, so every push ends.
+    """
+
+    def __init__(self, elements: int, limit: int) -> None:
+        if limit < 1:
+            raise ValueError(f"staging limit is {limit}; expected at least 1")
+        self._elements = elements
+        self._limit = limit
+        self.tickets: dict[int, OpenTicket] = {}
+        self._incoming: dict[int, list[Slot]] = {}
+        self._complete: dict[int, Slot] = {}
+        self._free: list[Floats] = []
+        # The most payload buffers that were ever held at once.
+        self.peak = 0
+
+    @property
+    def held(self) -> int:
+        """Payload buffers in use."""
+        return len(self._complete) + sum(len(slots) for slots in self._incoming.values())
+
+    def admits(self, ticket: int) -> bool:
+        """May this open ticket's payload come in now?"""
+        turn = self.tickets[ticket].turn
+        if turn is None or self.held < self._limit or ticket in self._complete:
+            return True
+        return turn == min(t.turn for t in self.tickets.values() if t.turn is not None)
+
+    def begin(self, ticket: int) -> Slot:
+        """A slot for the payload of an open, unsealed, admitted ticket."""
+        values = self._free.pop() if self._free else np.empty(self._elements, np.float32)
+        slot = Slot(ticket, values)
+        self._incoming.setdefault(ticket, []).append(slot)
+        self.peak = max(self.peak, self.held)
+        return slot
+
+    def finish(self, slot: Slot) -> bool:
+        """The payload is complete; it replaces an earlier one. False when the ticket is closed or sealed."""
+        self._drop_incoming(slot)
+        opened = self.tickets.get(slot.ticket)
+        if opened is None or opened.sealed:
+            self.recycle(slot.values)
+            return False
+        before = self._complete.get(slot.ticket)
+        if before is not None:
+            self.recycle(before.values)
+        self._complete[slot.ticket] = slot
+        return True
+
+    def give_up(self, slot: Slot) -> None:
+        """The stream broke or its payload was refused."""
+        self._drop_incoming(slot)
+        self.recycle(slot.values)
+
+    def take(self, ticket: int) -> Floats:
+        """The payload of a committed ticket; it leaves the staging, and the ticket is closed."""
+        slot = self._complete.pop(ticket)
+        self.close(ticket)
+        return slot.values
+
+    def holds(self, ticket: int) -> bool:
+        return ticket in self._complete
+
+    def close(self, ticket: int) -> None:
+        """Free what the ticket still has. Streams under way find out when they finish."""
+        self.tickets.pop(ticket, None)
+        slot = self._complete.pop(ticket, None)
+        if slot is not None:
+            self.recycle(slot.values)
+
+    def recycle(self, values: Floats) -> None:
+        if len(self._free) < self._limit:
+            self._free.append(values)
+
+    def _drop_incoming(self, slot: Slot) -> None:
+        slots = self._incoming[slot.ticket]
+        slots.remove(slot)
+        if not slots:
+            del self._incoming[slot.ticket]

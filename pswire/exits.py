@@ -1,0 +1,47 @@
+"""Exit codes of ps-server, ps-worker and ps-lab: one meaning each, the same for all three."""
+
+from enum import IntEnum
+from typing import Final
+
+
+class ExitCode(IntEnum):
+    """A process's exit status."""
+
+    OK = 0
+    INTERNAL = 1
+    USAGE = 2
+    UNREACHABLE = 3
+    ADDRESS_IN_USE = 4
+    REFUSED = 5
+    JOB_FAILED = 6
+    ABANDONED = 7
+    DIVERGED = 8
+    VIOLATIONS = 9
+    INTERRUPTED = 130
+    TERMINATED = 143
+
+    @property
+    def meaning(self) -> str:
+        """The line that --help and the documentation print."""
+        return _MEANINGS[self]
+
+
+_MEANINGS: Final = {
+    ExitCode.OK: "the job succeeded",
+    ExitCode.INTERNAL: "a fault of this program; please report it with the traceback",
+    ExitCode.USAGE: "wrong options, experiment file or TF_CONFIG",
+    ExitCode.UNREACHABLE: "a server cannot be reached or was lost",
+    ExitCode.ADDRESS_IN_USE: "another process listens on the server's address",
+    ExitCode.REFUSED: "refused by the servers: another model, plan or job, or a newer process took the name",
+    ExitCode.JOB_FAILED: "the job module (or policy class) does not import, or its code raised",
+    ExitCode.ABANDONED: "every worker is gone before the work was done",
+    ExitCode.DIVERGED: "gradients went on being NaN or infinite",
+    ExitCode.VIOLATIONS: "ps-lab check found a run that breaks a promise",
+    ExitCode.INTERRUPTED: "stopped by Ctrl-C (SIGINT)",
+    ExitCode.TERMINATED: "stopped by SIGTERM",
+}
+
+
+def exit_codes_text() -> str:
+    """All codes, one aligned line each, for --help."""
+    return "\n".join(f"{int(code):>5}  {code.meaning}" for code in ExitCode)

@@ -1,0 +1,41 @@
+"""`section.key=value` from a command line, put over a document that was read from a file."""
+
+import tomllib
+from collections.abc import Sequence
+from datetime import date, time
+from typing import Any
+
+
+class OverrideError(ValueError):
+    """An override that cannot be understood or has no place in the document."""
+
+
+def apply_overrides(document: dict[str, Any], overrides: Sequence[str]) -> None:
+    """Set each override's key in `document`, in order; missing tables are made.
+
+    Raises OverrideError for text that is not key=value and for a path through something that is no table.
+    """
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        path = [part.strip() for part in key.split(".")]
+        if not equals or len(path) < 2 or not all(path):
+            raise OverrideError(f"expected section.key=value (policy.max_staleness=2, say), got {override!r}")
+        table = document
+        for depth, part in enumerate(path[:-1], 1):
+            child = table.setdefault(part, {})
+            if not isinstance(child, dict):
+                raise OverrideError(f"{override!r}: {'.'.join(path[:depth])} is no table, it is {child!r}")
+            table = child
+        table[path[-1]] = parse_value(text.strip())
+
+
+def parse_value(text: str) -> Any:
+    """A TOML value; text that is none, or is a date, is a string as it stands."""
+    try:
+        parsed = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    # A line break in the text could have smuggled in a second key.
+    if list(parsed) != ["value"] or isinstance(parsed["value"], date | time):
+        return text
+    return parsed["value"]

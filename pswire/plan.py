@@ -1,0 +1,211 @@
+"""Every process computes the same layout of the model over the servers, balanced by bytes.
+
+Pure and deterministic: the same variables in the same order and the same
+number of servers give the same plan on every machine; its fingerprint proves it.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from pswire.blocks import Piece, assign
+from pswire.variables import (
+    Kind,
+    PlanError,
+    VariableSpec,
+    check_specs,
+    checked_arrays,
+    explain_mismatch,
+    weights_sha256,
+)
+
+__all__ = [
+    "Kind",
+    "Plan",
+    "PlanError",
+    "ShardLayout",
+    "Slice",
+    "VariableSpec",
+    "explain_mismatch",
+    "make_plan",
+    "weights_sha256",
+]
+
+Flat = NDArray[np.float32]
+
+# Part of the fingerprint: raise it whenever the same variables could be laid out differently.
+ALGORITHM: Final = 1
+MAX_SERVERS: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Rows [start, stop) of variable `variable`: `size` elements at element `offset` of a payload."""
+
+    variable: int
+    start: int
+    stop: int
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShardLayout:
+    """One server's payload: `trainable` elements, then `state` elements, float32 each.
+
+    Invariant: `slices` follow each other without gaps, in the order of the variables within each kind.
+    """
+
+    server: int
+    slices: tuple[Slice, ...]
+    trainable: int
+    state: int
+
+    @property
+    def elements(self) -> int:
+        return self.trainable + self.state
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in the arena; fewer on the wire when that has a smaller dtype."""
+        return 4 * self.elements
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The layout of `variables` over `shards`. Equal fingerprints mean equal layouts."""
+
+    variables: tuple[VariableSpec, ...]
+    shards: tuple[ShardLayout, ...]
+    fingerprint: str = field(repr=False)
+
+    def scatter(self, arrays: Sequence[ArrayLike]) -> list[Flat]:
+        """One new flat float32 payload per shard, from one array per variable, in the variables' order.
+
+        Raises PlanError for a wrong number of arrays, a wrong shape, or a dtype that does not cast.
+        """
+        checked = checked_arrays(self.variables, arrays)
+        flats = [np.empty(shard.elements, np.float32) for shard in self.shards]
+        # An overflow to infinity is for the receiver to judge; it looks at every payload anyway.
+        with np.errstate(over="ignore"):
+            for shard, flat in zip(self.shards, flats, strict=True):
+                for piece in shard.slices:
+                    rows = np.atleast_1d(checked[piece.variable])[piece.start : piece.stop]
+                    into = flat[piece.offset : piece.offset + piece.size].reshape(rows.shape)
+                    np.copyto(into, rows, casting="same_kind")
+        return flats
+
+    def gather(self, flats: Sequence[Flat]) -> list[Flat]:
+        """The float32 arrays, in the variables' order, of one flat payload per shard.
+
+        A variable that lies whole in one shard is returned as a view of its payload, without a copy.
+        Raises PlanError for a wrong number, length or dtype of payloads.
+        """
+        self._check_flats(flats)
+        # Every variable has an element, hence a piece: none stays None.
+        arrays: list[Flat | None] = [None] * len(self.variables)
+        for shard, flat in zip(self.shards, flats, strict=True):
+            for piece in shard.slices:
+                spec = self.variables[piece.variable]
+                values = flat[piece.offset : piece.offset + piece.size]
+                if piece.size == spec.size:
+                    arrays[piece.variable] = values.reshape(spec.shape)
+                    continue
+                whole = arrays[piece.variable]
+                if whole is None:
+                    whole = arrays[piece.variable] = np.empty(spec.shape, np.float32)
+                whole[piece.start : piece.stop] = values.reshape(-1, *spec.shape[1:])
+        return [array for array in arrays if array is not None]
+
+    def _check_flats(self, flats: Sequence[Flat]) -> None:
+        if len(flats) != len(self.shards):
+            raise PlanError(f"expected {len(self.shards)} payloads, one per server, got {len(flats)}")
+        for shard, flat in zip(self.shards, flats, strict=True):
+            if flat.dtype != np.float32 or flat.shape != (shard.elements,):
+                got = f"{flat.dtype}{list(flat.shape)}"
+                expected = f"float32[{shard.elements}]"
+                raise PlanError(f"payload of server {shard.server}: expected {expected}, got {got}")
+
+    def describe(self) -> str:
+        """Text for people: bytes per server, how even they are, the largest variables and where they lie."""
+        total = sum(shard.nbytes for shard in self.shards)
+        uneven = max(shard.nbytes for shard in self.shards) * len(self.shards) / total
+        title = f"plan {self.fingerprint[:12]}: {_count(len(self.variables), 'variable')}, {_bytes(total)}"
+        lines = [f"{title} on {_count(len(self.shards), 'server')}, max/mean {uneven:.3f}"]
+        for shard in self.shards:
+            state = f", {_bytes(4 * shard.state)} of it state" if shard.state else ""
+            pieces = _count(len(shard.slices), "piece")
+            lines.append(f"  server {shard.server}: {_bytes(shard.nbytes)} in {pieces}{state}")
+        largest = sorted(range(len(self.variables)), key=lambda number: -self.variables[number].size)[:5]
+        return "\n".join([*lines, "  largest variables:", *(f"    {self._whereabouts(n)}" for n in largest)])
+
+    def _whereabouts(self, number: int) -> str:
+        spec = self.variables[number]
+        homes = [
+            str(shard.server)
+            for shard in self.shards
+            if any(piece.variable == number for piece in shard.slices)
+        ]
+        where = f"{'server' if len(homes) == 1 else 'servers'} {', '.join(homes)}"
+        return f"{_bytes(4 * spec.size)}  {spec} on {where}"
+
+
+def make_plan(variables: Sequence[VariableSpec], servers: int) -> Plan:
+    """Lay `variables` out over `servers` shards.
+
+    Guarantee, with r the bytes of the largest axis-0 row of any variable and
+    mean the model's bytes / servers, both kinds of variables counted::
+
+        largest shard <= max(1.05 * mean, mean + (1 - 1/servers) * r)
+
+    so max/mean <= 1.05 whenever no row exceeds 5% of the mean; the rule and its
+    proof are in `pswire.blocks`. A variable stays whole where that leaves its
+    shard within 1.05 of the mean. With more servers than rows some shards are empty.
+
+    Raises PlanError on no variables, duplicate names, unknown dtypes or kinds, dimensions < 1,
+    more than 2**40 elements, servers < 1 or > 4096.
+    """
+    specs = tuple(variables)
+    if not 1 <= servers <= MAX_SERVERS:
+        raise PlanError(f"servers: expected a number from 1 to {MAX_SERVERS}, got {servers}")
+    check_specs(specs)
+    pieces = assign([(spec.rows, spec.width) for spec in specs], servers)
+    shards = tuple(_layout(specs, server, owned) for server, owned in enumerate(pieces))
+    return Plan(specs, shards, _fingerprint(specs, servers))
+
+
+def _layout(specs: Sequence[VariableSpec], server: int, owned: Sequence[Piece]) -> ShardLayout:
+    slices: list[Slice] = []
+    elements = {"trainable": 0, "state": 0}
+    for kind in elements:
+        for variable, start, stop in sorted(owned):
+            if specs[variable].kind == kind:
+                size = (stop - start) * specs[variable].width
+                slices.append(Slice(variable, start, stop, sum(elements.values()), size))
+                elements[kind] += size
+    return ShardLayout(server, tuple(slices), **elements)
+
+
+def _fingerprint(specs: Sequence[VariableSpec], servers: int) -> str:
+    lines = [json.dumps([spec.name, list(spec.shape), spec.dtype, spec.kind]) for spec in specs]
+    return hashlib.sha256("\n".join([f"plan {ALGORITHM} servers {servers}", *lines]).encode()).hexdigest()
+
+
+def _bytes(count: int) -> str:
+    """`1.5 MiB`."""
+    if count < 1024:
+        return f"{count} B"
+    amount, unit = count / 1024, "KiB"
+    for larger in ("MiB", "GiB"):
+        if amount >= 1024:
+            amount, unit = amount / 1024, larger
+    return f"{amount:.1f} {unit}"
+
+
+def _count(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

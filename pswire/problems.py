@@ -1,0 +1,73 @@
+"""What is wrong with a document, in words: pydantic's findings as "section.key: expected ..., got ..."."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from pswire.nearest import did_you_mean
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+    from pydantic_core import ErrorDetails
+
+# Where pydantic's own words speak of Python rather than of the file.
+_EXPECTED: Final = {
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "string_type": "a string",
+    "dict_type": "a table",
+    "model_type": "a table",
+    "model_attributes_type": "a table",
+    "literal_error": "{expected}",
+    "greater_than": "more than {gt}",
+    "greater_than_equal": "at least {ge}",
+    "less_than": "less than {lt}",
+    "less_than_equal": "at most {le}",
+    "finite_number": "a finite number",
+    "string_too_short": "a name",
+}
+
+
+def describe_problems(error: "ValidationError", known: Mapping[str, Sequence[str]]) -> list[str]:
+    """One sentence per finding. `known`: key names by section, "" for the sections themselves."""
+    return [_describe(finding, known) for finding in error.errors(include_url=False)]
+
+
+def _describe(finding: "ErrorDetails", known: Mapping[str, Sequence[str]]) -> str:
+    path = [str(part) for part in finding["loc"]]
+    kind = finding["type"]
+    if kind == "extra_forbidden":
+        return _unknown(path, known)
+    if path and path[-1] == "[key]":
+        return f"{'.'.join(path[:-1])}: expected a worker's number, such as [{path[0]}.0]"
+    if kind == "missing":
+        return f"{'.'.join(path)}: missing"
+    if not path:
+        return finding["msg"]
+    if kind in _EXPECTED:
+        expected = "expected " + _EXPECTED[kind].format_map(finding.get("ctx", {}))
+    else:
+        expected = finding["msg"]
+    return f"{'.'.join(path)}: {expected}, got {_readable(finding['input'])}"
+
+
+def _unknown(path: list[str], known: Mapping[str, Sequence[str]]) -> str:
+    section, key = path[0] if len(path) > 1 else "", path[-1]
+    what = f"{'.'.join(path)}: unknown key" if section else f"[{key}]: unknown section"
+    elsewhere = [other for other, keys in known.items() if other and key in keys]
+    if elsewhere:
+        return f"{what}; did you mean {' or '.join(f'{other}.{key}' for other in elsewhere)}?"
+    return what + did_you_mean(key, known[section])
+
+
+def _readable(value: Any) -> str:
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case str():
+            return f'the string "{value[:80]}"'
+        case dict():
+            return "a table"
+        case list():
+            return "a list"
+    return repr(value)[:80]

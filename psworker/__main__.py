@@ -1,0 +1,3 @@
+from psworker.cli import main
+
+main(prog_name="ps-worker")

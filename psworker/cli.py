@@ -1,0 +1,288 @@
+"""The ps-worker command."""
+
+import json
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import click
+
+from pswire.addresses import Address, AddressError, cluster_from_tf_config, parse_hosts
+from pswire.exits import ExitCode, exit_codes_text
+from pswire.experiment import Experiment, ExperimentError, load_experiment, parse_experiment
+from pswire.overrides import OverrideError, apply_overrides
+from pswire.parent import die_with
+from psworker.errors import Refused, SessionError, Unreachable
+from psworker.grants import Disposition
+from psworker.job import Job, JobError, load_job
+from psworker.loop import Diverged, Outcome, train
+from psworker.session import Session, connect
+
+log = logging.getLogger("ps-worker")
+
+EPILOG = "\b\nExit codes:\n" + exit_codes_text()
+
+# Between progress lines, in seconds.
+PROGRESS_EVERY = 2.0
+
+
+class UsageError(ValueError):
+    """Options that do not make a worker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the servers are and which worker this is."""
+
+    hosts: tuple[Address, ...]
+    task_index: int | None
+
+
+@click.command(
+    epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
+@click.version_option(package_name="paramserver", prog_name="ps-worker")
+@click.option("--ps-hosts", metavar="HOST:PORT,...", help="All servers, in task order. Default: TF_CONFIG.")
+@click.option("--job", metavar="MODULE:NAME", help="What to train: package.module:name or path/file.py:name.")
+@click.option(
+    "--task-index",
+    type=click.IntRange(min=0),
+    help="Which part of the data to take. Default: the servers choose.",
+)
+@click.option("--name", help="This worker's name in logs. Default: w<task index>.")
+@click.option("--epochs", type=int, help="Passes over this worker's data. Default: 1.")
+@click.option(
+    "--option", "options", multiple=True, metavar="KEY=VALUE", help="An option of the job. Repeatable."
+)
+@click.option("--device", help="auto | cpu | gpu:N. Default: auto.")
+@click.option("--config", type=click.Path(path_type=Path, dir_okay=False), help="Experiment file (TOML).")
+@click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Any key of an experiment file. Repeatable.",
+)
+@click.option("--wire-dtype", help="float32 | bfloat16 | float16. Default: float32.")
+@click.option(
+    "--server-timeout",
+    type=float,
+    default=60.0,
+    show_default=True,
+    help="Keep trying a server that does not answer for so long, seconds.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line on standard output.")
+@click.option("--parent", type=int, hidden=True, help="Exit when the parent process is no longer this one.")
+def main(
+    ps_hosts: str | None,
+    job: str | None,
+    task_index: int | None,
+    name: str | None,
+    epochs: int | None,
+    options: tuple[str, ...],
+    device: str | None,
+    config: Path | None,
+    overrides: tuple[str, ...],
+    wire_dtype: str | None,
+    server_timeout: float,
+    as_json: bool,
+    parent: int | None,
+) -> None:
+    """Compute gradients of a job's model and push them to the parameter servers.
+
+    \b
+    With servers at localhost:7070 and localhost:7071 (see ps-server --help):
+      ps-worker --ps-hosts localhost:7070,localhost:7071 --job examples.digits:Digits
+
+    The job is a small Python module of yours: a model, a dataset for worker i
+    of n, and a loss (see psworker.job.Job). A worker may join or be restarted
+    at any time; it goes on with the first batch that it has not committed.
+    """
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s", stream=sys.stderr
+    )
+    signal.signal(signal.SIGTERM, _terminated)
+    if parent is not None:
+        die_with(parent)
+    shortcuts = {
+        "job.module": job,
+        "job.epochs": epochs,
+        "cluster.wire_dtype": wire_dtype,
+    }
+    given = [f"{key}={json.dumps(value)}" for key, value in shortcuts.items() if value is not None]
+    given += [f"job.options.{option}" for option in options]
+    try:
+        place = find_place(ps_hosts, task_index, os.environ.get("TF_CONFIG"))
+        experiment = read_experiment(config, (*given, *overrides), place)
+    except (UsageError, AddressError, ExperimentError) as error:
+        raise fail(str(error), ExitCode.USAGE) from error
+    report = Reporter(as_json)
+    code = run(experiment, place, name, device, server_timeout, report)
+    sys.exit(int(code))
+
+
+def find_place(ps_hosts: str | None, task_index: int | None, tf_config: str | None) -> Place:
+    """From options and TF_CONFIG. Raises UsageError, AddressError."""
+    if ps_hosts is not None:
+        return Place(parse_hosts(ps_hosts), task_index)
+    if not tf_config:
+        raise UsageError("expected --ps-hosts host:port,... (or TF_CONFIG in the environment), got neither")
+    cluster = cluster_from_tf_config(tf_config)
+    if cluster.task_type != "worker":
+        raise UsageError(
+            f"TF_CONFIG: task.type: expected worker or chief for a ps-worker, got {cluster.task_type}"
+        )
+    return Place(cluster.ps, cluster.task_index if task_index is None else task_index)
+
+
+def read_experiment(config: Path | None, overrides: Sequence[str], place: Place) -> Experiment:
+    """Raises ExperimentError, UsageError."""
+    if config is not None:
+        experiment = load_experiment(config, overrides)
+    else:
+        document: dict[str, Any] = {"cluster": {"servers": len(place.hosts)}}
+        try:
+            apply_overrides(document, overrides)
+        except OverrideError as error:
+            raise ExperimentError(str(error)) from error
+        if "job" not in document:
+            raise UsageError("expected --job package.module:name (or --config with a [job]), got neither")
+        experiment = parse_experiment(document, "options")
+    if not experiment.job.module:
+        raise UsageError(f'{config} has no [job]: add module = "package.module:name", or give --job')
+    return experiment
+
+
+def run(
+    experiment: Experiment,
+    place: Place,
+    name: str | None,
+    device: str | None,
+    server_timeout: float,
+    report: "Reporter",
+) -> ExitCode:
+    """Train; every failure is one clear message and its exit code."""
+    try:
+        outcome = _train(experiment, place, name, device, server_timeout, report)
+    except JobError as error:
+        raise fail(f"{error}\n{error.details}".rstrip(), ExitCode.JOB_FAILED) from error
+    except Unreachable as error:
+        raise fail(str(error), ExitCode.UNREACHABLE) from error
+    except Diverged as error:
+        raise fail(str(error), ExitCode.DIVERGED) from error
+    except Refused as error:
+        raise fail(str(error), ExitCode.REFUSED) from error
+    except SessionError as error:
+        raise fail(str(error), ExitCode.INTERNAL) from error
+    except KeyboardInterrupt:
+        raise fail("interrupted", ExitCode.INTERRUPTED) from None
+    report.finished(outcome)
+    assert outcome.stop is not None
+    return ExitCode.OK if outcome.stop.success else ExitCode.UNREACHABLE
+
+
+def _train(
+    experiment: Experiment,
+    place: Place,
+    name: str | None,
+    device: str | None,
+    server_timeout: float,
+    report: "Reporter",
+) -> Outcome:
+    sys.path.insert(0, os.getcwd())
+    section = experiment.workers.get(place.task_index) if place.task_index is not None else None
+    chosen = device or (section.device if section else "auto")
+    trainer = _trainer(experiment, chosen)
+    with connect(
+        place.hosts,
+        trainer.specs,
+        name=name,
+        task_index=place.task_index,
+        wire_dtype=experiment.cluster.wire_dtype,
+        server_timeout=server_timeout,
+    ) as session:
+        trainer.attach(session.plan)
+        report.joined(session, trainer.device)
+        return train(session, trainer, experiment.job.epochs, report.progress)
+
+
+def _trainer(experiment: Experiment, device: str) -> Any:
+    """TensorFlow is loaded here, when everything that could be wrong without it has been looked at."""
+    import psworker.tensorflow.quiet  # noqa: F401
+    from psworker.tensorflow.device import DeviceError
+    from psworker.tensorflow.trainer import Trainer
+
+    job: Job = load_job(experiment.job.module, experiment.job.options)
+    run = experiment.run
+    try:
+        return Trainer(job, device=device, seed=run.seed, deterministic=run.deterministic)
+    except DeviceError as error:
+        raise fail(str(error), ExitCode.USAGE) from error
+
+
+class Reporter:
+    """What the worker prints: plain lines every few seconds, or JSON lines."""
+
+    def __init__(self, as_json: bool) -> None:
+        self._as_json = as_json
+        self._last = time.monotonic()
+        self._steps = 0
+        self._counts: dict[str, int] = {}
+
+    def joined(self, session: Session, device: str) -> None:
+        fields = {
+            "worker": session.worker,
+            "index": session.worker_index,
+            "device": device,
+            "job": session.job,
+        }
+        start = f", going on at batch {session.next_batch}" if session.next_batch else ""
+        self._say("joined", fields, f"{session.worker} joined job {session.job} on {device}{start}")
+
+    def progress(self, steps: int, loss: float, fates: list[Disposition]) -> None:
+        for fate in fates:
+            self._counts[fate.fate] = self._counts.get(fate.fate, 0) + 1
+        now = time.monotonic()
+        if now - self._last < PROGRESS_EVERY:
+            return
+        rate = (steps - self._steps) / (now - self._last)
+        self._last, self._steps = now, steps
+        counts = ", ".join(f"{count} {fate}" for fate, count in sorted(self._counts.items()))
+        fields = {"steps": steps, "loss": loss, "steps_per_second": round(rate, 2), **self._counts}
+        self._say(
+            "progress",
+            fields,
+            f"step {steps}: loss {loss:.4f}, {rate:.1f} steps/s, {counts or 'none settled'}",
+        )
+
+    def finished(self, outcome: Outcome) -> None:
+        assert outcome.stop is not None
+        metrics = ", ".join(f"{name} {value:.4f}" for name, value in outcome.metrics.items())
+        fields = {
+            "steps": outcome.steps,
+            "reason": outcome.stop.reason,
+            "version": outcome.stop.version,
+            "metrics": outcome.metrics,
+        }
+        text = f"finished after {outcome.steps} steps, version {outcome.stop.version}: {outcome.stop.reason}"
+        self._say("finished", fields, f"{text}; {metrics}" if metrics else text)
+
+    def _say(self, event: str, fields: Mapping[str, Any], text: str) -> None:
+        print(json.dumps({"event": event, **fields}) if self._as_json else text, flush=True)
+
+
+def fail(message: str, code: ExitCode) -> SystemExit:
+    click.echo(f"ps-worker: {message}", err=True)
+    return SystemExit(int(code))
+
+
+def _terminated(number: int, frame: FrameType | None) -> None:
+    # As an exception, so that the session says goodbye.
+    raise SystemExit(int(ExitCode.TERMINATED))

@@ -1,0 +1,28 @@
+"""What can go wrong in a session.
+
+SessionError
+  Unreachable      a server did not answer for too long
+  Refused          the servers do not want this worker: another model, job or newer process
+  PayloadRefused   one payload was not accepted (NaN, wrong shape); the ticket is still open
+  Voided           the ticket is no longer valid; abandon it and ask again
+"""
+
+
+class SessionError(RuntimeError):
+    """Base of all errors of a session."""
+
+
+class Unreachable(SessionError):
+    """A server did not answer within the session's server_timeout; the text names it."""
+
+
+class Refused(SessionError):
+    """The servers refuse this worker for good; the text says why."""
+
+
+class PayloadRefused(SessionError):
+    """A payload was not accepted and has changed nothing; the text says what was expected."""
+
+
+class Voided(SessionError):
+    """The ticket was cancelled or lost its version: abandon it and ask for the next."""

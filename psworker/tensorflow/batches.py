@@ -1,0 +1,48 @@
+"""A worker's batches, numbered over all epochs, from whatever a job's `dataset` returned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from psworker.job_error import JobError, blame
+
+
+def numbered_batches(dataset: Any, epochs: int, skip: int) -> Iterator[tuple[int, Any]]:
+    """(number, batch) from number `skip` on; numbers count from 0 over all epochs.
+
+    `dataset` is an iterable of batches (a `tf.data.Dataset`, say) or a function
+    of the epoch that returns one. The batches before `skip`, which an earlier
+    life of this worker has committed, are read and thrown away. Raises
+    JobError when the user's code raises, when `dataset` is neither, and when
+    it can be read only once although there are more epochs.
+    """
+    number = 0
+    for epoch in range(epochs):
+        for batch in _one_epoch(dataset, epoch, epochs):
+            if number >= skip:
+                yield number, batch
+            number += 1
+
+
+def _one_epoch(dataset: Any, epoch: int, epochs: int) -> Iterator[Any]:
+    with blame("the job's dataset"):
+        batches = dataset if hasattr(dataset, "__iter__") or not callable(dataset) else dataset(epoch)
+        if not hasattr(batches, "__iter__"):
+            raise JobError(
+                "the job's dataset must be an iterable of batches or a function of the epoch "
+                f"that returns one, got {type(batches).__name__}"
+            )
+        iterator = iter(batches)
+    if iterator is dataset and epochs > 1:
+        raise JobError(
+            f"the job's dataset is a {type(dataset).__name__}, which can be read once, but there are "
+            f"{epochs} epochs: return a list, a tf.data.Dataset, or a function of the epoch"
+        )
+    while True:
+        with blame("the job's dataset"):
+            try:
+                batch = next(iterator)
+            except StopIteration:
+                return
+        yield batch

@@ -1,0 +1,81 @@
+"""Choose the device of this process, once, before TensorFlow starts using any."""
+
+from __future__ import annotations
+
+import re
+
+import keras
+import tensorflow as tf
+
+from psworker.tensorflow.quiet import without_chatter
+
+
+class DeviceError(Exception):
+    """The wanted device is not there, or TensorFlow has been set up otherwise in this process."""
+
+
+def choose_device(wanted: str) -> str:
+    """Make only `wanted` visible to TensorFlow; returns its name, "cpu" or "gpu:N".
+
+    "auto" is the first GPU that TensorFlow sees, else the CPU. A GPU's memory
+    is taken as it is needed (memory growth), so that several workers can share
+    one. Raises DeviceError when gpu:N is not there, naming what is.
+    """
+    with without_chatter():
+        gpus = tf.config.list_physical_devices("GPU")
+        index = _index(wanted, len(gpus))
+        chosen = [] if index is None else [gpus[index]]
+        try:
+            tf.config.set_visible_devices(chosen, "GPU")
+            for gpu in chosen:
+                tf.config.experimental.set_memory_growth(gpu, True)
+        except RuntimeError as error:
+            raise DeviceError(f"cannot switch to {wanted!r}, TensorFlow is in use: {error}") from error
+    return "cpu" if index is None else f"gpu:{index}"
+
+
+def make_deterministic() -> None:
+    """Same inputs, same bits, on any number of cores: in this process, from now on.
+
+    Measured on TensorFlow 2.21, CPU (tests/worker_tf/test_determinism.py):
+    reruns with one intra-op thread are bit-equal. With more threads, kernels
+    split their reductions by the number of threads, so the bits depend on the
+    machine's cores. Op determinism is needed beside that on GPUs, and it makes
+    an operation without a deterministic kernel an error instead of a surprise.
+    Both are properties of the process: raises DeviceError when TensorFlow has
+    already started with another number of threads.
+    """
+    try:
+        tf.config.threading.set_intra_op_parallelism_threads(1)
+        tf.config.threading.set_inter_op_parallelism_threads(1)
+    except RuntimeError as error:
+        raise DeviceError(
+            "deterministic training needs one thread, but TensorFlow has already started in this process: "
+            "make the Trainer before anything else uses TensorFlow, or ask for deterministic=False"
+        ) from error
+    tf.config.experimental.enable_op_determinism()
+
+
+def require_tensorflow_backend() -> None:
+    """Raise DeviceError when Keras was told to compute with something else than TensorFlow."""
+    backend = keras.backend.backend()
+    if backend != "tensorflow":
+        raise DeviceError(
+            f"Keras computes with {backend!r} here, a worker needs 'tensorflow': set KERAS_BACKEND=tensorflow"
+        )
+
+
+def _index(wanted: str, gpus: int) -> int | None:
+    """Number of the GPU that `wanted` means; None is the CPU."""
+    if wanted == "cpu":
+        return None
+    if wanted == "auto":
+        return 0 if gpus else None
+    match = re.fullmatch(r"gpu:(\d+)", wanted)
+    if match is None:
+        raise DeviceError(f"a device is 'auto', 'cpu' or 'gpu:N' (N from 0), got {wanted!r}")
+    index = int(match[1])
+    if index >= gpus:
+        there = ", ".join(["cpu", *(f"gpu:{n}" for n in range(gpus))])
+        raise DeviceError(f"there is no {wanted!r}: TensorFlow sees {there}")
+    return index

@@ -1,0 +1,82 @@
+"""One traced function per shape of batch, and few shapes: the axis of the samples is always open."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+Body = Callable[[list[Any], Any], Any]
+
+
+class Traces:
+    """`body(flats, batch)` as concrete functions, traced as rarely as the batches allow.
+
+    Axis 0 of every array in a batch has no fixed size, so that a short last
+    batch needs no new trace. Batches that differ in another axis (sequences of
+    varying length) open that axis in a second trace, which then serves them all.
+    """
+
+    def __init__(self, body: Body, flat_sizes: list[int]) -> None:
+        self._body = body
+        self._flats = [tf.TensorSpec([size], tf.float32) for size in flat_sizes]
+        self._traced: list[tuple[Any, Any]] = []  # (batch spec, tf.function), most open last
+
+    @property
+    def count(self) -> int:
+        """Traces made so far."""
+        return len(self._traced)
+
+    def __call__(self, flats: list[Any], batch: Any) -> Any:
+        """`body`'s result; arrays in `batch` become tensors."""
+        batch = tf.nest.map_structure(_tensor, batch)
+        return self._for(batch)(flats, batch)
+
+    def _for(self, batch: Any) -> Any:
+        for spec, function in reversed(self._traced):
+            if _fits(spec, batch):
+                return function
+        spec = self._open(tf.nest.map_structure(_spec, batch))
+        function = tf.function(self._body, input_signature=[self._flats, spec], autograph=False)
+        self._traced.append((spec, function))
+        return function
+
+    def _open(self, spec: Any) -> Any:
+        """`spec`, with every axis open in which it differs from an earlier one of its kind."""
+        for earlier, _ in self._traced:
+            if _same_structure(earlier, spec):
+                both = [
+                    new.most_specific_common_supertype([old])
+                    for new, old in zip(tf.nest.flatten(spec), tf.nest.flatten(earlier), strict=True)
+                ]
+                if None not in both:  # None: another dtype or rank
+                    spec = tf.nest.pack_sequence_as(spec, both)
+        return spec
+
+
+def _tensor(value: Any) -> Any:
+    return value if isinstance(value, tf.SparseTensor | tf.RaggedTensor) else tf.convert_to_tensor(value)
+
+
+def _spec(tensor: Any) -> Any:
+    """The tensor's type, its sample axis open."""
+    spec = tf.type_spec_from_value(tensor)
+    if isinstance(spec, tf.TensorSpec) and spec.shape.rank:
+        return tf.TensorSpec([None, *spec.shape[1:]], spec.dtype)
+    return spec
+
+
+def _fits(spec: Any, batch: Any) -> bool:
+    if not _same_structure(spec, batch):
+        return False
+    pairs = zip(tf.nest.flatten(spec), tf.nest.flatten(batch), strict=True)
+    return all(one.is_compatible_with(tensor) for one, tensor in pairs)
+
+
+def _same_structure(one: Any, other: Any) -> bool:
+    try:
+        tf.nest.assert_same_structure(one, other)
+    except (TypeError, ValueError):
+        return False
+    return True

@@ -1,0 +1,107 @@
+"""`Trainer`: a job's model, data and loss, in the form that the worker's loop needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+
+from pswire.plan import Plan, VariableSpec
+from psworker.job import Job
+from psworker.job_error import blame
+from psworker.tensorflow.batches import numbered_batches
+from psworker.tensorflow.device import choose_device, make_deterministic, require_tensorflow_backend
+from psworker.tensorflow.evaluation import evaluate
+from psworker.tensorflow.losses import loss_function
+from psworker.tensorflow.step import Flat, FlatStep, StepResult
+from psworker.tensorflow.variables import collect
+
+
+class Trainer:
+    """Made, then asked for `specs`, then attached to a plan, then `batches` and `step` in turn.
+
+    `seed` decides the initial values, the same in every worker. `device` is
+    "auto", "cpu" or "gpu:N". `deterministic` makes results independent of the
+    number of cores and of the run (see `make_deterministic`, which concerns
+    the whole process). Raises DeviceError, and JobError wherever the user's
+    code raises or returns something that cannot be trained.
+    """
+
+    def __init__(self, job: Job, *, device: str = "auto", seed: int = 0, deterministic: bool = True) -> None:
+        require_tensorflow_backend()
+        if deterministic:
+            make_deterministic()
+        self.device = choose_device(device)
+        self.job = job
+        self._name = type(job).__name__
+        # Keras numbers the layers' names within a process; begin at the beginning, as every worker does.
+        keras.utils.clear_session()
+        keras.utils.set_random_seed(seed % 2**32)
+        with blame(f"model() of job {self._name}"):
+            self.model = job.model()
+        self._variables = collect(self.model)
+        self._step: FlatStep | None = None
+        self._plan: Plan | None = None
+
+    @property
+    def specs(self) -> list[tuple[VariableSpec, np.ndarray]]:
+        """Every travelling variable with its present value (float32, of its shape)."""
+        return list(zip(self._variables.specs, self._variables.values(), strict=True))
+
+    @property
+    def traces(self) -> int:
+        """How often the step was traced so far."""
+        return self._step.traces if self._step else 0
+
+    def attach(self, plan: Plan) -> None:
+        """Lay the step out for `plan`, whose variables must be this trainer's."""
+        if plan.variables != self._variables.specs:
+            raise ValueError("the plan is for other variables than this trainer's `specs`")
+        self._plan = plan
+        self._step = FlatStep(plan, self._variables, loss_function(self.job, self.model))
+
+    def batches(
+        self, worker_index: int, worker_count: int, seed: int, epochs: int, skip: int = 0
+    ) -> Iterator[tuple[int, Any]]:
+        """(number, batch) over `epochs` epochs of this worker's part of the data, from number `skip` on.
+
+        Also gives this worker its own stream of random numbers (dropout,
+        augmentation), which depends on `seed` and `worker_index` alone. The
+        step is warmed up on the first batch before that is handed out: a slow
+        first step would be a very stale one.
+        """
+        if self._step is None:
+            raise RuntimeError("attach(plan) comes before batches()")
+        own = np.random.SeedSequence([seed, worker_index]).generate_state(2)
+        keras.utils.set_random_seed(int(own[0]))
+        for number, variable in enumerate(self._variables.seeds):
+            variable.assign(np.array([own[1], number], dtype=variable.dtype.as_numpy_dtype))
+        with blame(f"dataset() of job {self._name}"):
+            dataset = self.job.dataset(worker_index, worker_count, seed)
+        return self._prepared(numbered_batches(dataset, epochs, skip), self._step)
+
+    def _prepared(self, batches: Iterator[tuple[int, Any]], step: FlatStep) -> Iterator[tuple[int, Any]]:
+        first = next(batches, None)
+        if first is None:
+            return
+        with blame(f"a training step of job {self._name}"):
+            step.prepare(first[1])
+        yield first
+        yield from batches
+
+    def step(self, flats: list[Flat], batch: Any) -> StepResult:
+        """One batch on the weights `flats` (one float32 payload per shard): see `FlatStep`."""
+        if self._step is None:
+            raise RuntimeError("attach(plan) comes before step()")
+        with blame(f"a training step of job {self._name}"):
+            return self._step(flats, batch)
+
+    def evaluate(self, flats: list[Flat]) -> dict[str, float]:
+        """The job's metrics of the model with the weights `flats`; {} when the job measures nothing."""
+        if self._plan is None:
+            raise RuntimeError("attach(plan) comes before evaluate()")
+        self._variables.assign(self._plan.gather(flats))
+        with blame(f"evaluate() of job {self._name}"):
+            return evaluate(self.job, self.model)

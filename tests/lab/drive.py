@@ -1,0 +1,43 @@
+"""A local run with fake daemons as a program of its own, so that tests can interrupt it.
+
+python -m tests.lab.drive FOLDER SERVER-BEHAVIOUR WORKER-BEHAVIOUR
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from pslab.experiments import Finished, run_local
+from pslab.local import Daemons
+from pslab.outcome import outcome_json
+from pslab.progress import Display, JsonLines
+from pswire.experiment import Experiment, parse_experiment
+
+FAKE = str(Path(__file__).with_name("fake_daemon.py"))
+
+
+def experiment(servers: int = 2, workers: int = 3) -> Experiment:
+    document = {
+        "cluster": {"servers": servers, "workers": workers, "worker_timeout": 0.5},
+        "job": {"module": "fake:job"},
+    }
+    return parse_experiment(document, "test")
+
+
+def run_fakes(
+    folder: Path, server: str = "ok", worker: str = "ok", display: Display | None = None, **times: float
+) -> Finished:
+    """Short times: fakes need none of the patience that TensorFlow does."""
+    defaults = {"startup": 20.0, "linger": 0.5, "patience": 0.5, "farewell": 1.0}
+    daemons = Daemons(
+        server=(sys.executable, FAKE, "server", server),
+        worker=(sys.executable, FAKE, "worker", worker),
+        **{**defaults, **times},
+    )
+    return run_local(experiment(), display or JsonLines(), out=folder, daemons=daemons)
+
+
+if __name__ == "__main__":
+    finished = run_fakes(Path(sys.argv[1]), sys.argv[2], sys.argv[3])
+    print(json.dumps(outcome_json(finished)), flush=True)
+    sys.exit(int(finished.result.verdict.code))

@@ -1,0 +1,96 @@
+"""Stands in for ps-server and ps-worker: the same command line and JSON lines, no training.
+
+    python fake_daemon.py server|worker BEHAVIOUR --ps-hosts ... --task-index ... [...]
+
+A server says ready, hears `cluster.workers` workers come and go, and exits 0. A worker visits
+every server. BEHAVIOUR changes that; "crash@1" is the behaviour of task 1 only.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+
+def say(event: str, **fields: object) -> None:
+    print(json.dumps({"event": event, **fields}), flush=True)
+
+
+def option(name: str) -> str:
+    return sys.argv[sys.argv.index(name) + 1]
+
+
+def behaviour() -> str:
+    """What this task is to do; "ok" when the word is for another task."""
+    word, _, task = sys.argv[2].partition("@")
+    return word if not task or task == option("--task-index") else "ok"
+
+
+def serve(mood: str) -> int:
+    if mood == "in-use":
+        print("ps-server: the address is in use", file=sys.stderr)
+        return 4
+    if mood == "mute":
+        wait_for_ever()
+    workers = tomllib.loads(Path(option("--config")).read_text())["cluster"]["workers"]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        host, port = listener.getsockname()
+        say("ready", address=f"{host}:{port}", pid=os.getpid(), hosts=option("--ps-hosts"))
+        if mood == "stay":
+            wait_for_ever()
+        if mood == "die":
+            listener.accept()
+            print("ps-server: cannot go on", file=sys.stderr)
+            return 8
+        for _ in range(workers):
+            visit(listener)
+    say("stopped", reason="all workers are done")
+    return 0
+
+
+def visit(listener: socket.socket) -> None:
+    """One worker from its greeting to its goodbye. Whoever does not greet is no worker."""
+    while True:
+        connection, _ = listener.accept()
+        with connection:
+            if connection.recv(1) != b"w":
+                continue
+            while connection.recv(64):
+                pass
+            return
+
+
+def work(mood: str) -> int:
+    addresses = [address.rsplit(":", 1) for address in option("--ps-hosts").split(",")]
+    servers = [socket.create_connection((host, int(port))) for host, port in addresses]
+    for server in servers:
+        server.sendall(b"w")
+    say("started", pid=os.getpid(), tf_config=os.environ.get("TF_CONFIG"))
+    if mood == "crash":
+        print("Traceback of the job\nValueError: no data", file=sys.stderr)
+        return 6
+    if mood == "stubborn":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if mood == "fertile":
+        child = subprocess.Popen(["sleep", "600"])
+        say("child", pid=child.pid)
+        return 0
+    if mood in ("hang", "stubborn"):
+        say("computing", pid=os.getpid())
+        wait_for_ever()
+    for server in servers:
+        server.close()
+    return 0
+
+
+def wait_for_ever() -> None:
+    while True:
+        signal.pause()
+
+
+if __name__ == "__main__":
+    sys.exit(serve(behaviour()) if sys.argv[1] == "server" else work(behaviour()))

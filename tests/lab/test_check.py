@@ -1,0 +1,337 @@
+"""Every promise: logs that keep it pass, and a planted breach is found, named and placed."""
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from pslab.check import entries
+from pslab.check.verify import check_log
+from tests.lab.logs import (
+    Record,
+    async_log,
+    bounded_log,
+    changed,
+    find,
+    inserted,
+    part_changed,
+    renumber,
+    repeated,
+    sync_log,
+    text,
+    verify,
+    without,
+)
+
+Breach = Callable[[list[Record]], None]
+SSP = {"name": "ssp", "slack": 1}
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        sync_log(),
+        async_log(),
+        bounded_log(),
+        async_log(name="ssp", slack=3),
+        async_log(name="my.module:Mine"),
+        sync_log(workers=1),
+    ],
+    ids=["sync", "async", "bounded", "ssp", "custom", "alone"],
+)
+def test_good_logs_keep_every_promise(records: list[Record]) -> None:
+    verdict = verify(records)
+    assert verdict.violations == ()
+    assert verdict.ok
+    assert set(verdict.kept.values()) == {0}
+
+
+def swap_parts(records: list[Record]) -> None:
+    parts = find(records, "apply")["parts"]
+    parts[0], parts[1] = parts[1], parts[0]
+
+
+def swap_folds(records: list[Record]) -> None:
+    """Another order of summation, told consistently: only the turns know better."""
+    first, second = find(records, "fold", 0), find(records, "fold", 1)
+    first["ticket"], second["ticket"] = second["ticket"], first["ticket"]
+    records.remove(first)
+    records.insert(records.index(second), first)
+    swap_parts(records)
+    renumber(records)
+
+
+def one_contribution_twice(records: list[Record]) -> None:
+    update = find(records, "apply")
+    update["parts"].append(dict(update["parts"][0]))
+
+
+def both_fates(records: list[Record]) -> None:
+    part = find(records, "apply")["parts"][0]
+    drop = {"kind": "drop", "worker": part["worker"], "ticket": part["ticket"], "staleness": 1, "reason": "x"}
+    records.insert(records.index(find(records, "apply")) + 1, {"i": 0, "t": 0.0, **drop})
+    renumber(records)
+
+
+def lose_an_update(records: list[Record]) -> None:
+    """The last update vanishes; what it applied stays pending for ever."""
+    records.remove(find(records, "apply", -1))
+    find(records, "stop")["version"] -= 1
+    renumber(records)
+
+
+def sync_leaves_one_out(records: list[Record]) -> None:
+    update = find(records, "apply", 1)
+    update["parts"].pop()
+    update["scale"] = 0.5
+    for part in update["parts"]:
+        part["weight"] = 0.5
+
+
+def claim(policy: dict[str, object]) -> Breach:
+    """The same log, said to be another policy's."""
+    return changed("job", policy=policy)
+
+
+SYNC, ASYNC, BOUNDED = sync_log, async_log, bounded_log
+PLANTED: list[tuple[Callable[[], list[Record]], Breach, str, str]] = [
+    # (log, breach, promise, words of the sentence)
+    (SYNC, changed("commit", i=99), "indices", "index should be"),
+    (SYNC, changed("commit", t=0.0), "time", "t goes back"),
+    (SYNC, without("job"), "first and last", "first entry should be of kind job, got join"),
+    (SYNC, repeated("job"), "first and last", "described a second time"),
+    (SYNC, changed("job", format=2), "first and last", "has format 2"),
+    (SYNC, repeated("stop"), "first and last", "stops a second time"),
+    (
+        SYNC,
+        inserted("leave", kind="grant", worker="w0", ticket=99, version=3),
+        "first and last",
+        "after the job",
+    ),
+    (SYNC, inserted("apply", kind="teleport"), "entries", "unknown kind 'teleport'"),
+    (SYNC, changed("commit", samples="8"), "entries", "samples should be a whole number"),
+    (SYNC, changed("apply", parts=[]), "entries", "parts should be a list of objects"),
+    (
+        SYNC,
+        part_changed(weight=None),
+        "entries",
+        "part 0 of the apply entry: weight should be a finite number",
+    ),
+    (SYNC, without("join", 1), "members", "w1 is granted ticket 3, but never joined"),
+    (
+        SYNC,
+        inserted("commit", kind="leave", worker="w1", reason="?"),
+        "members",
+        "ticket 3 is open, not cancelled",
+    ),
+    (
+        SYNC,
+        inserted("grant", kind="leave", worker="w1", reason="?"),
+        "members",
+        "is granted ticket 3, but has left",
+    ),
+    (SYNC, inserted("grant", -1, kind="done", worker="w2"), "members", "granted ticket 10 after it was done"),
+    (SYNC, repeated("join", 1), "members", "incarnation 0 has not left"),
+    (SYNC, changed("join", 1, rank=0), "members", "joins with rank 0, which w0 has"),
+    (SYNC, repeated("leave", -1), "members", "w2 leaves, but has left"),
+    (SYNC, repeated("grant"), "tickets", "ticket 2 is granted a second time"),
+    (
+        SYNC,
+        repeated("grant", ticket=77),
+        "one open ticket",
+        "w0 is granted ticket 77 while it holds ticket 2",
+    ),
+    (SYNC, repeated("commit"), "tickets", "commit of ticket 2, but it is already committed"),
+    (SYNC, without("commit"), "tickets", "fold of ticket 2, but it is open and was never committed"),
+    (SYNC, changed("commit", ticket=66), "tickets", "commit of ticket 66, which was never granted"),
+    (SYNC, changed("commit", worker="w1"), "tickets", "ticket 2 by w1, but it was granted to w0"),
+    (SYNC, one_contribution_twice, "tickets", "ticket 2 is applied 2 times in one update"),
+    (ASYNC, repeated("apply", version=2), "tickets", "apply of ticket 3, but it was already applied"),
+    (ASYNC, both_fates, "tickets", "drop of ticket 3, but it was already applied"),
+    (
+        ASYNC,
+        inserted("apply", kind="cancel", worker="w1", ticket=3, reason="?"),
+        "tickets",
+        "already committed",
+    ),
+    (ASYNC, changed("abandon", ticket=1), "tickets", "abandon of ticket 1 by w1, but it was granted to w0"),
+    (ASYNC, lose_an_update, "accounting", "contributions of w0 are still pending"),
+    (BOUNDED, repeated("drop"), "accounting", "w2 committed 2 contributions, but 1 applied + 2 dropped"),
+    (SYNC, changed("apply", 1, version=3), "versions", "should make version 2, got 3"),
+    (SYNC, changed("grant", -1, version=1), "versions", "ticket 10 is granted version 1, but 2 is current"),
+    (SYNC, without("install"), "versions", "before any values were installed"),
+    (SYNC, changed("install", version=4), "versions", "should become version 0, got 4"),
+    (SYNC, repeated("install"), "versions", "although version 0 exists"),
+    (SYNC, changed("stop", version=9), "versions", "stops at version 9, but the last version made is 3"),
+    (ASYNC, part_changed(4, staleness=7), "staleness", "has staleness 7, but version 5 - 1 - base"),
+    (ASYNC, part_changed(4, base=0, staleness=4), "staleness", "applied with base 0, but was granted"),
+    (
+        BOUNDED,
+        changed("drop", staleness=0),
+        "staleness",
+        "dropped with staleness 0, but version 2 - base 0 = 2",
+    ),
+    (SYNC, part_changed(weight=0.5), "weights", "has weight 0.5, but factor 1.0"),
+    (SYNC, part_changed(factor=0.5), "weights", "but factor 0.5"),
+    (SYNC, swap_parts, "folds", "should begin with the folded tickets [2, 3]"),
+    (SYNC, changed("fold", factor=2.0), "folds", "folded with factor 2.0"),
+    (SYNC, repeated("fold"), "folds", "folded twice"),
+    (
+        BOUNDED,
+        inserted("drop", kind="fold", ticket=2, factor=1.0),
+        "folds",
+        "dropped although it was already folded",
+    ),
+    (
+        SYNC,
+        inserted("done", kind="fold", ticket=10, factor=1.0),
+        "folds",
+        "[10] were folded, but never applied",
+    ),
+    (SYNC, swap_folds, "turns", "sums turns [1, 0, 2]"),
+    (SYNC, sync_leaves_one_out, "policy guarantee", "version 2 is made without w2"),
+    (ASYNC, claim({"name": "sync", "backup": 0}), "policy guarantee", "at staleness"),
+    (
+        ASYNC,
+        claim({"name": "sync", "backup": 0}),
+        "policy guarantee",
+        "leaves out ticket 2, which w0 works on",
+    ),
+    (SYNC, claim({"name": "sync", "backup": 1}), "", ""),
+    (SYNC, claim({"name": "async"}), "policy guarantee", "has 3 parts, not 1"),
+    (SYNC, changed("apply", scale=1.0), "policy guarantee", "a mean of 3 needs"),
+    (SYNC, claim({"name": "bounded", "aggregate": 2}), "policy guarantee", "has 3 parts, aggregate is 2"),
+    (SYNC, claim({"name": "bounded", "aggregate": 2, "on_stale": "block"}), "", ""),
+    (ASYNC, claim({"name": "bounded", "aggregate": 2}), "policy guarantee", "has 1 parts, aggregate is 2"),
+    (ASYNC, claim({"name": "bounded", "max_staleness": 1}), "policy guarantee", "max_staleness is 1"),
+    (
+        ASYNC,
+        claim({"name": "bounded", "max_staleness": 1, "on_stale": "block"}),
+        "policy guarantee",
+        "max_staleness is 1",
+    ),
+    (
+        ASYNC,
+        claim({"name": "bounded", "max_staleness": 1, "on_stale": "downweight"}),
+        "policy guarantee",
+        "has factor 1.0, the policy gives",
+    ),
+    (
+        ASYNC,
+        claim({"name": "bounded", "max_staleness": 1, "on_stale": "compensate"}),
+        "policy guarantee",
+        "has compensation 0.0, the policy gives 0.04",
+    ),
+    (BOUNDED, part_changed(compensation=0.1), "policy guarantee", "the policy gives 0.0"),
+    (
+        BOUNDED,
+        claim({"name": "bounded", "aggregate": 2, "max_staleness": 2}),
+        "policy guarantee",
+        "dropped as stale at staleness 2: max_staleness is 2",
+    ),
+    (
+        BOUNDED,
+        claim({"name": "bounded", "aggregate": 2, "max_staleness": 1, "on_stale": "block"}),
+        "policy guarantee",
+        "on_stale is block",
+    ),
+    (ASYNC, claim(SSP), "policy guarantee", "ahead of the slowest (clock"),
+    (ASYNC, part_changed(4, staleness=7), "staleness law", "!="),
+    (BOUNDED, changed("drop", staleness=0), "staleness law", "!="),
+]
+
+
+@pytest.mark.parametrize(
+    ("log", "breach", "promise", "words"),
+    PLANTED,
+    ids=[f"{number}-{case[2]}".replace(" ", "-") for number, case in enumerate(PLANTED)],
+)
+def test_a_planted_breach_is_found(
+    log: Callable[[], list[Record]], breach: Breach, promise: str, words: str
+) -> None:
+    records = log()
+    breach(records)
+    verdict = verify(records)
+    if not promise:
+        assert verdict.violations == ()
+        return
+    assert not verdict.ok
+    assert verdict.kept[promise] > 0
+    found = [violation for violation in verdict.violations if violation.promise == promise]
+    assert any(words in violation.message for violation in found), [str(violation) for violation in found]
+
+
+def test_a_violation_names_line_and_entry() -> None:
+    records = sync_log()
+    commit = find(records, "commit")
+    repeated("commit")(records)
+    line = records.index(commit) + 2
+    (violation,) = [v for v in verify(records).violations if v.promise == "tickets"]
+    assert (violation.line, violation.index) == (line, line - 1)
+    assert str(violation).startswith(f"line {line}, entry {line - 1}: ")
+
+
+def test_every_violation_is_reported_not_only_the_first() -> None:
+    records = async_log()
+    for record in records:
+        if record["kind"] == "apply":
+            record["parts"][0]["weight"] = 3.0
+    assert verify(records).kept["weights"] == 12
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("{not json\n", "is not a JSON object"),
+        ('{"i": 5, "t": 0.1, "ki', "was the file cut off here?"),
+        ("\n", "is not a JSON object"),
+        ("[1]\n", "expected a JSON object, got '[1]'"),
+        ('{"t": 1.0, "kind": "start"}\n', "has no 'i'"),
+        ('{"i": -3, "t": 1.0, "kind": "start"}\n', "i should be a whole number >= 0, got -3"),
+        ('{"i": true, "t": 1.0, "kind": "start"}\n', "i should be a whole number >= 0, got true"),
+        ('{"i": 9, "t": NaN, "kind": "start"}\n', "contains NaN"),
+        ('{"i": 9, "t": 1.0, "kind": "done"}\n', "done entry has no 'worker'"),
+    ],
+)
+def test_a_line_that_cannot_be_read_is_a_violation_and_the_rest_is_still_checked(
+    line: str, words: str
+) -> None:
+    lines = text(sync_log()).splitlines(keepends=True)
+    lines.insert(8, line)
+    verdict = check_log(entries.read(lines))
+    (unreadable,) = [v for v in verdict.violations if v.promise == "entries"]
+    assert unreadable.line == 9
+    assert words in unreadable.message
+    assert verdict.entries == len(lines) - 1
+
+
+def test_a_null_loss_and_unknown_keys_are_fine() -> None:
+    records = sync_log()
+    find(records, "commit").update(loss=None, norm=None, colour="blue")
+    assert verify(records).ok
+
+
+def test_a_log_that_was_cut_off_keeps_its_promises_and_says_so() -> None:
+    records = async_log()
+    verdict = verify(records[: len(records) // 2])
+    assert verdict.ok
+    assert verdict.notes == ("the log has no stop entry: the job is still running, or was cut off",)
+
+
+def test_an_empty_log_keeps_no_promise() -> None:
+    verdict = check_log([])
+    assert [violation.message for violation in verdict.violations] == ["the log is empty"]
+
+
+def test_a_restarted_worker_and_its_pending_contribution_are_legal() -> None:
+    """What a worker committed before it left stays valid: it is never lost in silence."""
+    records = json.loads(json.dumps(bounded_log()))
+    at = records.index(find(records, "fold")) + 1
+    coming = [
+        {"kind": "lost", "worker": "w0"},
+        {"kind": "leave", "worker": "w0", "reason": "connection lost"},
+        {"kind": "join", "worker": "w0", "incarnation": 1, "rank": 0},
+    ]
+    for offset, record in enumerate(coming):
+        records.insert(at + offset, {"i": 0, "t": 0.0, **record})
+    assert verify(renumber(records)).violations == ()

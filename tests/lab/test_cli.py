@@ -1,0 +1,244 @@
+"""The ps-lab command: exit codes, help, machine-readable output."""
+
+import json
+import sys
+from collections.abc import Iterator
+from concurrent import futures
+from pathlib import Path
+
+import grpc
+import pytest
+
+from pslab import quickstart
+from pslab.cli import main
+from pslab.course import Verdict
+from pslab.experiments import Finished
+from pslab.local import Result
+from pslab.mailbox import Answered, Mailbox, Unanswered
+from pslab.poll import Poller, Questioner, StatusError
+from pswire.exits import ExitCode
+from pswire.v1 import coordinator_pb2 as pb
+from pswire.v1 import coordinator_pb2_grpc as rpc
+from tests.lab.logs import async_log, find, sync_log, write_run
+from tests.lab.test_view import a_status
+
+
+def ps_lab(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
+    monkeypatch.setattr(sys, "argv", ["ps-lab", *(str(argument) for argument in arguments)])
+    with pytest.raises(SystemExit) as exit_:
+        main()
+    assert isinstance(exit_.value.code, int)
+    return exit_.value.code
+
+
+class Coordinator(rpc.CoordinatorServicer):
+    def Status(self, request: pb.StatusRequest, context: grpc.ServicerContext) -> pb.StatusReply:
+        return a_status()
+
+
+@pytest.fixture
+def coordinator() -> Iterator[str]:
+    """The address of a server that answers Status."""
+    server = grpc.server(futures.ThreadPoolExecutor(max_workers=2))
+    rpc.add_CoordinatorServicer_to_server(Coordinator(), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield f"127.0.0.1:{port}"
+    server.stop(0).wait()
+
+
+Capture = pytest.CaptureFixture[str]
+Patch = pytest.MonkeyPatch
+
+
+@pytest.mark.parametrize("command", [[], ["run"], ["status"], ["check"], ["report"], ["quickstart"]])
+def test_help_explains_itself_and_lists_the_exit_codes(
+    monkeypatch: Patch, capsys: Capture, command: list[str]
+) -> None:
+    assert ps_lab(monkeypatch, *command, "--help") == 0
+    text = capsys.readouterr().out
+    assert "Exit codes:" in text
+    assert "9  ps-lab check" in text
+
+
+def test_check_passes_a_sound_run(monkeypatch: Patch, capsys: Capture, tmp_path: Path) -> None:
+    assert ps_lab(monkeypatch, "check", write_run(tmp_path / "a", async_log())) == 0
+    text = capsys.readouterr().out
+    assert "every promise is kept" in text
+    assert "12 updates while 3 workers held tickets: staleness grew by 24 = (3 - 1) * 12" in text
+
+
+def test_check_tells_a_breach_by_line_and_exits_9(
+    monkeypatch: Patch, capsys: Capture, tmp_path: Path
+) -> None:
+    records = sync_log()
+    find(records, "apply", 1)["parts"][0]["weight"] = 1.0
+    assert ps_lab(monkeypatch, "check", write_run(tmp_path / "a", records)) == ExitCode.VIOLATIONS
+    text = capsys.readouterr().out
+    assert "BROKEN  weights  1 time" in text
+    assert "has weight 1.0, but factor 1.0" in text
+    assert "1 violation" in text
+
+
+def test_check_prints_not_more_than_a_screenful_of_one_promise(
+    monkeypatch: Patch, capsys: Capture, tmp_path: Path
+) -> None:
+    records = async_log(50)
+    for record in records:
+        if record["kind"] == "apply":
+            record["parts"][0]["weight"] = 9.0
+    folder = write_run(tmp_path / "a", records)
+    assert ps_lab(monkeypatch, "check", folder) == ExitCode.VIOLATIONS
+    assert "and 30 more (--json lists all)" in capsys.readouterr().out
+    assert ps_lab(monkeypatch, "check", folder, "--json") == ExitCode.VIOLATIONS
+    record = json.loads(capsys.readouterr().out)
+    assert len(record["violations"]) == record["promises"]["weights"] == 50
+    assert record["staleness_law"]["holds"]
+
+
+def test_check_and_report_of_nothing_are_usage_errors(
+    monkeypatch: Patch, capsys: Capture, tmp_path: Path
+) -> None:
+    assert ps_lab(monkeypatch, "check", tmp_path / "no") == ExitCode.USAGE
+    assert ps_lab(monkeypatch, "report", tmp_path / "no") == ExitCode.USAGE
+    assert "no such run folder" in capsys.readouterr().err
+
+
+def test_report_prints_the_table_and_draws(monkeypatch: Patch, capsys: Capture, tmp_path: Path) -> None:
+    runs = [write_run(tmp_path / name, log) for name, log in (("s", sync_log()), ("a", async_log()))]
+    assert ps_lab(monkeypatch, "report", *runs, "--out", tmp_path / "x.png") == 0
+    text = capsys.readouterr().out
+    assert "held-out accuracy" in text
+    assert f"picture: {tmp_path / 'x.png'}" in text
+    assert (tmp_path / "x.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["run", "nowhere.toml"], "nowhere.toml"),
+        (["run", "a.toml", "--set", "policy.nmae=async"], "nmae"),
+        (["run", "a.toml", "--set", "policy.name=asynk"], "did you mean 'async'"),
+        (["run", "a.toml", "--set", "policy.name=bounded", "--set", "policy.aggregate=5"], "aggregate is 5"),
+        (["run", "a.toml", "--set", "optimizer.name=adm"], "adam"),
+        (["run", "a.toml", "--set", "cluster.workers=0"], "cluster.workers"),
+        (["run", "b.toml"], "job.module is missing"),
+        (["run", "a.toml", "--out", "full"], "is not empty"),
+        (["run", "a.toml", "--engine", "ray"], "--engine"),
+        (["status", "nohost"], "host:port"),
+    ],
+)
+def test_what_cannot_be_run_is_a_usage_error_before_any_process(
+    monkeypatch: Patch, capsys: Capture, tmp_path: Path, arguments: list[str], words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.toml").write_text('[cluster]\nworkers = 3\n[job]\nmodule = "m:job"\n')
+    Path("b.toml").write_text("")
+    Path("full").mkdir()
+    Path("full/file").write_text("")
+    assert ps_lab(monkeypatch, *arguments) == ExitCode.USAGE
+    assert words in capsys.readouterr().err
+    assert not Path("runs").exists()
+
+
+def test_status_shows_who_waits(monkeypatch: Patch, capsys: Capture, coordinator: str) -> None:
+    assert ps_lab(monkeypatch, "status", coordinator) == 0
+    assert "w1 has waited 3.2 s for version 8" in capsys.readouterr().out
+    assert ps_lab(monkeypatch, "status", coordinator, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["version"] == 7
+
+
+def test_status_of_nobody_is_unreachable(monkeypatch: Patch, capsys: Capture) -> None:
+    assert ps_lab(monkeypatch, "status", "127.0.0.1:1") == ExitCode.UNREACHABLE
+    assert "nobody listens on 127.0.0.1:1" in capsys.readouterr().err
+
+
+def test_a_server_without_a_coordinator_is_told_as_such() -> None:
+    server = grpc.server(futures.ThreadPoolExecutor(max_workers=1))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    questioner = Questioner(f"127.0.0.1:{port}")
+    with pytest.raises(StatusError, match="ask the server with task index 0"):
+        questioner.ask()
+    questioner.close()
+    server.stop(0).wait()
+
+
+def test_the_poller_puts_answers_and_silence_into_the_mailbox(coordinator: str) -> None:
+    mailbox = Mailbox()
+    poller = Poller(coordinator, mailbox)
+    answer = mailbox.get(timeout=10)
+    poller.stop()
+    assert isinstance(answer, Answered)
+    assert answer.status.version == 7
+    poller = Poller("127.0.0.1:1", mailbox := Mailbox())
+    silence = mailbox.get(timeout=10)
+    poller.stop()
+    assert isinstance(silence, Unanswered)
+
+
+def test_watch_ends_when_the_server_does(monkeypatch: Patch, capsys: Capture) -> None:
+    replies = iter([a_status(version=1), a_status(version=2)])
+
+    def ask(self: Questioner) -> pb.StatusReply:
+        for reply in replies:
+            return reply
+        raise StatusError("gone")
+
+    monkeypatch.setattr(Questioner, "ask", ask)
+    monkeypatch.setattr(sys.modules["pslab.commands.status"], "INTERVAL", 0.0)
+    assert ps_lab(monkeypatch, "status", "localhost:1", "--watch", "--json") == 0
+    captured = capsys.readouterr()
+    assert [json.loads(line)["version"] for line in captured.out.splitlines()] == [1, 2]
+    assert "the server is gone" in captured.err
+
+
+def fake_runs(monkeypatch: Patch, tmp_path: Path, code: int = 0, spoil: str = "") -> list[str]:
+    """`run_local` without processes: leaves a run of the wanted policy behind."""
+    started = []
+
+    def run_local(experiment: object, display: object, *, out: Path, force: bool, cwd: Path) -> Finished:
+        started.append(out.name)
+        assert force
+        records = sync_log() if out.name != "async" else async_log()
+        if out.name == spoil:
+            find(records, "commit")["t"] = 0.0
+        write_run(out, records)
+        return Finished(out, Result(Verdict(code, "because"), ()), "")
+
+    monkeypatch.setattr(quickstart, "run_local", run_local)
+    monkeypatch.setattr(quickstart, "load", lambda path, overrides: None)
+    monkeypatch.setattr(quickstart, "examples", lambda: tmp_path / "examples")
+    return started
+
+
+def test_quickstart_runs_checks_compares_and_draws(
+    monkeypatch: Patch, capsys: Capture, tmp_path: Path
+) -> None:
+    started = fake_runs(monkeypatch, tmp_path)
+    assert ps_lab(monkeypatch, "quickstart", "--out", tmp_path / "q") == 0
+    assert started == ["sync", "async", "bounded"]
+    text = capsys.readouterr().out
+    assert text.count("every promise is kept") == 3
+    assert "held-out accuracy" in text
+    assert f"run folders: {tmp_path / 'q' / 'sync'}" in text
+    assert (tmp_path / "q" / "report.png").exists()
+
+
+def test_quickstart_fails_when_a_check_fails_and_still_compares(
+    monkeypatch: Patch, capsys: Capture, tmp_path: Path
+) -> None:
+    fake_runs(monkeypatch, tmp_path, spoil="async")
+    assert ps_lab(monkeypatch, "quickstart", "--out", tmp_path / "q") == ExitCode.VIOLATIONS
+    text = capsys.readouterr().out
+    assert "t goes back" in text
+    assert "held-out accuracy" in text
+
+
+@pytest.mark.parametrize(("code", "runs"), [(6, 3), (130, 1)])
+def test_quickstart_passes_a_failure_on_and_stops_when_interrupted(
+    monkeypatch: Patch, tmp_path: Path, code: int, runs: int
+) -> None:
+    started = fake_runs(monkeypatch, tmp_path, code=code)
+    assert ps_lab(monkeypatch, "quickstart", "--out", tmp_path / "q") == code
+    assert len(started) == runs

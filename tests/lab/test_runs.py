@@ -1,0 +1,151 @@
+"""Run folders: read back, refused with file and line, made without harm to anything else."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pslab.check.verify import check_run
+from pslab.runs import Run, RunError, free_folder, make_folder
+from tests.lab.logs import async_log, bounded_log, sync_log, write_run
+
+
+def test_a_run_is_read_back(tmp_path: Path) -> None:
+    run = Run(write_run(tmp_path / "a", async_log()))
+    assert run.summary.versions == 12
+    assert run.summary.samples_per_second == 8 * 12 / 2.0
+    assert run.summary.histogram.total() == 12
+    assert [metric.version for metric in run.metrics()] == list(range(1, 13))
+    assert next(run.decisions()).kind == "job"
+
+
+def test_a_sound_run_passes_the_check(tmp_path: Path) -> None:
+    for name, records in (("s", sync_log()), ("a", async_log()), ("b", bounded_log())):
+        verdict = check_run(Run(write_run(tmp_path / name, records)))
+        assert verdict.violations == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "promise", "words"),
+    [
+        ({"versions": 5}, "summary", "summary.json says 5 versions, the log 12"),
+        ({"samples": 1}, "summary", "says 1 samples, the log 96"),
+        ({"workers": 9}, "summary", "says 9 workers, the log 3"),
+        ({"success": False}, "summary", "says success False"),
+        ({"job": "other"}, "summary", "is of job other"),
+        ({"policy": {"name": "sync"}}, "summary", "names policy sync, not async"),
+        (
+            {"contributions": {}},
+            "summary",
+            "w0: summary.json says committed, applied, dropped, pending = 0, 0, 0, 0",
+        ),
+        ({"staleness": {"w0": {"0": 6}}}, "summary", "w0: summary.json has the staleness histogram {0: 6}"),
+    ],
+)
+def test_a_summary_that_disagrees_is_found(
+    tmp_path: Path, change: dict[str, object], promise: str, words: str
+) -> None:
+    verdict = check_run(Run(write_run(tmp_path / "a", async_log(), **change)))
+    assert verdict.kept[promise] > 0
+    assert any(words in violation.message for violation in verdict.violations)
+    assert {violation.promise for violation in verdict.violations} == {promise}
+
+
+def test_metrics_that_miss_a_version_are_found(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "a", async_log())
+    lines = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (folder / "metrics.jsonl").write_text("".join(lines[:4] + lines[5:]))
+    verdict = check_run(Run(folder))
+    assert [v.message for v in verdict.violations] == ["metrics.jsonl has version 6 where 5 should follow"]
+
+
+def test_a_missing_summary_is_a_violation_only_after_a_stop(tmp_path: Path) -> None:
+    records = async_log()
+    whole, cut = write_run(tmp_path / "whole", records), write_run(tmp_path / "cut", records[:20])
+    for folder in (whole, cut):
+        (folder / "summary.json").unlink()
+    assert [v.message for v in check_run(Run(whole)).violations] == [
+        "the log stops in good order, but summary.json is missing"
+    ]
+    assert check_run(Run(cut)).ok
+    with pytest.raises(RunError, match=r"summary\.json: is missing; the job has not stopped yet"):
+        _ = Run(cut).summary
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "summary.json: is not JSON"),
+        ("[]", "summary.json: is no summary"),
+        ("{}", "summary.json: is no summary: no 'job'"),
+    ],
+)
+def test_an_edited_summary_is_told_by_its_file(tmp_path: Path, text: str, words: str) -> None:
+    folder = write_run(tmp_path / "a", async_log())
+    (folder / "summary.json").write_text(text)
+    with pytest.raises(RunError, match=words.replace(".", r"\.")):
+        _ = Run(folder).summary
+    assert any(words in violation.message for violation in check_run(Run(folder)).violations)
+
+
+def test_a_bad_line_is_told_by_file_and_line(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "a", async_log())
+    for name in ("decisions.jsonl", "metrics.jsonl"):
+        lines = (folder / name).read_text().splitlines(keepends=True)
+        lines[2] = "oops\n"
+        (folder / name).write_text("".join(lines))
+    with pytest.raises(RunError, match=r"decisions\.jsonl:3: is not a JSON object"):
+        list(Run(folder).decisions())
+    with pytest.raises(RunError, match=r"metrics\.jsonl:3: is no line of metrics"):
+        list(Run(folder).metrics())
+
+
+def test_bytes_that_are_no_text_are_a_bad_line(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "a", async_log())
+    raw = (folder / "decisions.jsonl").read_bytes().splitlines(keepends=True)
+    raw[4] = b"\xff\xfe\x00\n"
+    (folder / "decisions.jsonl").write_bytes(b"".join(raw))
+    verdict = check_run(Run(folder))
+    assert verdict.kept["entries"] == 1
+
+
+def test_what_is_no_run_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="no such run folder"):
+        Run(tmp_path / "nowhere")
+    with pytest.raises(RunError, match=r"it has no decisions\.jsonl"):
+        Run(tmp_path)
+
+
+def test_a_new_folder_never_meets_an_old_one(tmp_path: Path) -> None:
+    assert free_folder("a", tmp_path) == tmp_path / "a"
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a-2").mkdir()
+    assert free_folder("a", tmp_path) == tmp_path / "a-3"
+
+
+def test_force_replaces_a_run_and_nothing_else(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "a", async_log())
+    with pytest.raises(RunError, match="is not empty; choose another"):
+        make_folder(folder)
+    with pytest.raises(RunError, match="holds no former run"):
+        make_folder(folder, force=True)
+    (folder / "experiment.toml").write_text("")
+    (folder / "notes.txt").write_text("mine")
+    made = make_folder(folder, force=True)
+    assert sorted(path.name for path in made.iterdir()) == ["logs", "notes.txt"]
+
+
+def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("")
+    with pytest.raises(RunError, match="is a file"):
+        make_folder(tmp_path / "a")
+    with pytest.raises(RunError, match="cannot be made"):
+        make_folder(tmp_path / "a" / "b")
+
+
+def test_null_metrics_are_no_error(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "a", async_log(), metrics={"loss": None})
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"t": 3.0, "version": 12, "kind": "eval", "metrics": {"loss": None}}) + "\n")
+    assert Run(folder).summary.metrics == {"loss": None}
+    assert list(Run(folder).metrics())[-1].kind == "eval"

@@ -1,0 +1,126 @@
+"""A status for people and for programs."""
+
+import io
+import json
+import math
+
+from rich.console import Console
+
+from pslab.progress import Lines
+from pslab.progress import Table as LiveTable
+from pslab.view import Pace, status_json, status_line, status_view, waiting_sentences
+from pswire.v1 import coordinator_pb2 as pb
+
+
+def a_status(**fields: object) -> pb.StatusReply:
+    reply = pb.StatusReply(
+        job="j",
+        phase="training",
+        version=7,
+        seconds=12.5,
+        policy="sync",
+        optimizer="sgd",
+        committed=20,
+        applied=18,
+        dropped=1,
+        pending=1,
+        samples=640,
+        loss=0.25,
+        mean_staleness=0.5,
+        max_staleness=2,
+    )
+    reply.workers.add(name="w0", state="computing", seconds=0.2, ticket=21, base_version=7, committed=10)
+    reply.workers.add(
+        name="w1",
+        incarnation=1,
+        state="waiting",
+        seconds=3.25,
+        waiting_for="version 8, which needs a commit of w0 (w0 computes ticket 21 since 0.2 s)",
+        releasers=["w0"],
+    )
+    reply.servers.add(task_index=0, address="127.0.0.1:7070", state="ready", bytes=2**20, executed=61)
+    reply.servers.add(task_index=1, address="127.0.0.1:7071", state="lost")
+    for name, value in fields.items():
+        setattr(reply, name, value)
+    return reply
+
+
+def shown(reply: pb.StatusReply) -> str:
+    console = Console(width=160, file=io.StringIO())
+    console.print(status_view(reply))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_the_view_says_who_waits_for_whom_and_since_when() -> None:
+    text = shown(a_status())
+    assert "w1 has waited 3.2 s for version 8, which needs a commit of w0" in text
+    for words in ("sync, sgd: training", "version 7", "w1 #1", "127.0.0.1:7071", "lost", "1.00"):
+        assert words in text
+
+
+def test_a_view_that_renews_itself_leaves_out_short_waits() -> None:
+    reply = a_status()
+    assert len(waiting_sentences(reply, least=1.0)) == 1
+    reply.workers[1].seconds = 0.1
+    assert waiting_sentences(reply, least=1.0) == []
+    assert len(waiting_sentences(reply)) == 1
+
+
+def test_names_are_not_taken_for_markup() -> None:
+    reply = a_status(note="[red]careful[/red]")
+    reply.workers[0].name = "[bold]w"
+    assert "[red]careful[/red]" in shown(reply)
+    assert "[bold]w" in shown(reply)
+
+
+def test_a_line_has_all_of_it() -> None:
+    line = status_line(a_status(note="w1 is late"), 512.0)
+    assert "version 7  512 samples/s  loss 0.250" in line
+    assert "1 computing, 1 waiting" in line
+    assert line.endswith("(w1 is late)")
+
+
+def test_before_the_first_commit_there_is_no_loss() -> None:
+    reply = pb.StatusReply(phase="waiting for workers", loss=math.nan)
+    assert "loss -" in status_line(reply, 0.0)
+    assert "workers: none yet" in status_line(reply, 0.0)
+    assert waiting_sentences(reply) == []
+
+
+def test_json_has_every_field_and_null_for_nan() -> None:
+    record = json.loads(json.dumps(status_json(a_status(loss=math.nan)), allow_nan=False))
+    assert record["loss"] is None
+    assert record["samples"] == 640
+    assert record["workers"][1]["releasers"] == ["w0"]
+    assert set(record) == {field.name for field in pb.StatusReply.DESCRIPTOR.fields}
+
+
+def test_the_pace_is_that_of_the_last_seconds() -> None:
+    pace = Pace(window=3.0)
+    pace.add(0.0, 0)
+    assert pace.rate == 0.0
+    for second in range(1, 11):
+        pace.add(float(second), second * 100 if second <= 5 else 500 + (second - 5) * 10)
+    assert pace.rate == 10.0
+
+
+def test_plain_lines_come_every_two_seconds_and_at_a_change_of_phase() -> None:
+    display = Lines()
+    display._console = Console(file=io.StringIO(), width=200)
+    for quarter in range(17):
+        display.status(a_status(), quarter / 4)
+    display.status(a_status(phase="stopping"), 4.1)
+    assert isinstance(display._console.file, io.StringIO)
+    assert display._console.file.getvalue().count("\n") == 4
+
+
+def test_the_live_table_shows_the_last_status_and_warnings_above_it() -> None:
+    console = Console(file=io.StringIO(), width=160, force_terminal=True)
+    with LiveTable(console) as display:
+        display.status(a_status(), 0.0)
+        display.warning("worker-1 exited with code 6", "ValueError: no data")
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    assert "version 7" in text
+    assert "ValueError: no data" in text

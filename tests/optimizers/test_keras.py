@@ -1,0 +1,153 @@
+"""Keras is the oracle: the same formula, step by step, for hundreds of steps.
+
+Asserted, on CPU, with gradients and slots in the normal range of float32:
+slots of every rule are bit-equal to Keras's, and so are the weights of sgd,
+momentum, nesterov, adagrad and rmsprop. TensorFlow's float32 power differs
+from the correctly rounded one by an ulp at a few steps, so the weights of adam
+and adamw are bit-equal where powers are exact (both betas 0 or 0.5), and
+within `ADAM_RTOL` of the distance travelled otherwise.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from psserver.optimizers import build
+
+pytestmark = pytest.mark.tensorflow
+
+STEPS = 200
+SHAPES = ((), (3, 1, 4, 2), (1000,))
+ADAM_RTOL = 1e-6
+
+CASES: list[tuple[str, dict[str, object], str, dict[str, object]]] = [
+    # ours, its knobs, the class in Keras, its extra arguments
+    ("sgd", {}, "SGD", {}),
+    ("sgd", {"learning_rate": 0.3}, "SGD", {}),
+    ("momentum", {}, "SGD", {"momentum": 0.9}),
+    ("momentum", {"momentum": 0.5, "learning_rate": 0.05}, "SGD", {}),
+    ("nesterov", {}, "SGD", {"momentum": 0.9, "nesterov": True}),
+    ("nesterov", {"momentum": 0.99, "learning_rate": 0.003}, "SGD", {"nesterov": True}),
+    ("adagrad", {}, "Adagrad", {}),
+    ("adagrad", {"learning_rate": 0.1, "initial_accumulator_value": 0.0, "epsilon": 1e-3}, "Adagrad", {}),
+    ("rmsprop", {}, "RMSprop", {}),
+    ("rmsprop", {"rho": 0.5, "epsilon": 1e-3}, "RMSprop", {}),
+    ("rmsprop", {"momentum": 0.9}, "RMSprop", {}),
+    ("rmsprop", {"centered": True}, "RMSprop", {}),
+    ("rmsprop", {"centered": True, "momentum": 0.7, "rho": 0.95, "learning_rate": 0.01}, "RMSprop", {}),
+    ("adam", {}, "Adam", {}),
+    ("adam", {"beta_1": 0.5, "beta_2": 0.5, "epsilon": 1e-3, "learning_rate": 0.02}, "Adam", {}),
+    ("adam", {"amsgrad": True, "beta_2": 0.9}, "Adam", {}),
+    ("adamw", {}, "AdamW", {}),
+    ("adamw", {"weight_decay": 0.1, "learning_rate": 0.05}, "AdamW", {}),
+    ("adamw", {"beta_1": 0.5, "beta_2": 0.5, "weight_decay": 0.3, "learning_rate": 0.01}, "AdamW", {}),
+    ("adamw", {"amsgrad": True, "beta_1": 0.0, "beta_2": 0.5, "weight_decay": 0.0}, "AdamW", {}),
+]
+
+
+@pytest.fixture(scope="module")
+def keras() -> Iterator[Any]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KERAS_BACKEND", "tensorflow")
+        keras = pytest.importorskip("keras")
+    assert keras.backend.backend() == "tensorflow"
+    with pytest.importorskip("tensorflow").device("CPU:0"):
+        yield keras
+
+
+def gradients(step: int, sizes: list[int]) -> list[np.ndarray]:
+    """Gradients over four decades; every fifth step, half of them are zero."""
+    generator = np.random.default_rng(step)
+    made = []
+    for size in sizes:
+        g = generator.standard_normal(size) * 10.0 ** generator.uniform(-3, 1, size)
+        if step % 5 == 4:
+            g[generator.random(size) < 0.5] = 0
+        made.append(g.astype(np.float32))
+    return made
+
+
+def flat(arrays: list[np.ndarray]) -> np.ndarray:
+    return np.concatenate([np.asarray(a, np.float32).reshape(-1) for a in arrays])
+
+
+class Twin:
+    """Keras's optimizer on variables of several shapes, ours on one arena that holds them all."""
+
+    def __init__(self, keras: Any, config: dict[str, object], oracle: Any) -> None:
+        generator = np.random.default_rng(7)
+        starts = [generator.standard_normal(shape).astype(np.float32) for shape in SHAPES]
+        self.sizes = [start.size for start in starts]
+        self.variables = [keras.Variable(start) for start in starts]
+        self.oracle = oracle
+        self.oracle.build(self.variables)
+        self.ours = build(config)
+        self.x = flat(starts)
+        self.state = self.ours.init(self.x.size)
+        self.version = 0
+
+    def step(self) -> None:
+        parts = gradients(self.version, self.sizes)
+        self.oracle.apply([g.reshape(shape) for g, shape in zip(parts, SHAPES, strict=True)])
+        out = np.empty_like(self.x)
+        self.ours.update(self.x, flat(parts), out, self.state, version=self.version, lr_scale=1.0)
+        self.x = out
+        self.version += 1
+
+    def weights(self) -> np.ndarray:
+        return flat([variable.numpy() for variable in self.variables])
+
+    def slot(self, name: str) -> np.ndarray:
+        own = [v for v in self.oracle.variables if v.name.endswith(f"_{name}")]
+        assert len(own) == len(SHAPES)
+        return flat([variable.numpy() for variable in own])
+
+
+def oracle_of(keras: Any, kind: str, knobs: dict[str, object], more: dict[str, object]) -> Any:
+    return getattr(keras.optimizers, kind)(**knobs, **more)
+
+
+@pytest.mark.parametrize(("name", "knobs", "kind", "more"), CASES)
+def test_many_steps_equal_keras(
+    keras: Any, name: str, knobs: dict[str, object], kind: str, more: dict[str, object]
+) -> None:
+    twin = Twin(keras, {"name": name, **knobs}, oracle_of(keras, kind, knobs, more))
+    exact = name not in ("adam", "adamw") or all(
+        knobs.get(beta) in (0.0, 0.5) for beta in ("beta_1", "beta_2")
+    )
+    travelled = np.zeros_like(twin.x)
+    for _ in range(STEPS):
+        before = twin.x
+        twin.step()
+        travelled += np.abs(twin.x - before)
+        for slot in twin.ours.slots:
+            np.testing.assert_array_equal(twin.state[slot], twin.slot(slot), f"{slot} @{twin.version}")
+        if exact:
+            np.testing.assert_array_equal(twin.x, twin.weights(), f"weights @{twin.version}")
+    error = np.abs(twin.x - twin.weights())
+    assert (error <= ADAM_RTOL * (travelled + np.abs(twin.x))).all(), error.max()
+    assert travelled.min() > 0
+
+
+def test_defaults_are_those_of_keras(keras: Any) -> None:
+    kinds = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW", "adagrad": "Adagrad", "rmsprop": "RMSprop"}
+    for name, kind in kinds.items():
+        theirs = getattr(keras.optimizers, kind)().get_config()
+        for knob, value in build({"name": name}).config.items():
+            if knob != "name":
+                assert np.float32(value) == np.float32(theirs[knob]), (name, knob)
+
+
+@pytest.mark.parametrize(("name", "kind"), [("momentum", "SGD"), ("adamw", "AdamW")])
+def test_the_schedule_is_on_the_same_step_as_in_keras(keras: Any, name: str, kind: str) -> None:
+    """A change of rate between two steps would show at once: the values differ a hundredfold."""
+    table = {"boundaries": [3, 8], "values": [0.1, 0.001, 0.01]}
+    schedule = keras.optimizers.schedules.PiecewiseConstantDecay(**table)
+    more = {"momentum": 0.9} if kind == "SGD" else {}
+    config = {"name": name, "learning_rate": {"schedule": "piecewise", **table}}
+    twin = Twin(keras, config, getattr(keras.optimizers, kind)(learning_rate=schedule, **more))
+    for _ in range(15):
+        twin.step()
+        np.testing.assert_allclose(twin.x, twin.weights(), rtol=1e-6, atol=1e-7)

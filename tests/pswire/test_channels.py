@@ -1,0 +1,147 @@
+"""Channel options, on real sockets: which messages pass, who owns a port, how soon a dead peer is noticed."""
+
+import selectors
+import socket
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event, Thread
+from typing import Any
+
+import grpc
+import pytest
+
+from pswire.channels import CHANNEL_OPTIONS, MESSAGE_BYTES, SERVER_OPTIONS
+
+WORKER_TIMEOUT = 0.9  # seconds
+
+
+class Echo:
+    """A server with a method that answers at once and one that waits, and what it saw of its peer."""
+
+    def __init__(self, address: str = "127.0.0.1:0") -> None:
+        self.release, self.called, self.peer_lost = Event(), Event(), Event()
+        handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+            "Echo": grpc.unary_unary_rpc_method_handler(lambda request, context: request),
+            "Wait": grpc.unary_unary_rpc_method_handler(self.wait),
+        }
+        self.server = grpc.server(ThreadPoolExecutor(2), options=SERVER_OPTIONS(WORKER_TIMEOUT))
+        self.server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("test.Echo", handlers)])
+        self.port = self.server.add_insecure_port(address)
+        self.server.start()
+
+    def wait(self, request: bytes, context: grpc.ServicerContext) -> bytes:
+        context.add_callback(self.peer_lost.set)
+        self.called.set()
+        self.release.wait(float(request))
+        return b"awake"
+
+    def stop(self) -> None:
+        self.release.set()
+        self.server.stop(None).wait()
+
+
+@pytest.fixture
+def echo() -> Iterator[Echo]:
+    server = Echo()
+    yield server
+    server.stop()
+
+
+Call = Callable[..., Any]
+
+
+def open_channel(port: int) -> grpc.Channel:
+    return grpc.insecure_channel(f"127.0.0.1:{port}", options=CHANNEL_OPTIONS(WORKER_TIMEOUT))
+
+
+def test_messages_up_to_the_bound_pass(echo: Echo) -> None:
+    with open_channel(echo.port) as channel:
+        call: Call = channel.unary_unary("/test.Echo/Echo")
+        assert call(bytes(MESSAGE_BYTES), timeout=30) == bytes(MESSAGE_BYTES)
+        with pytest.raises(grpc.RpcError) as caught:
+            call(bytes(MESSAGE_BYTES + 1), timeout=30)
+        assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+def test_a_silent_call_survives_its_keep_alive_pings(echo: Echo) -> None:
+    # One ping a second; with gRPC's defaults the server ends the connection at the fifth or sixth.
+    with open_channel(echo.port) as channel:
+        call: Call = channel.unary_unary("/test.Echo/Wait")
+        assert call(b"6.5", timeout=30) == b"awake"
+
+
+class Relay:
+    """A link between a client and a server that can go dead without closing, as a pulled cable does."""
+
+    def __init__(self, port: int) -> None:
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self.listener.getsockname()[1]
+        self.target, self.frozen = port, Event()
+        self.wake, self.woken = socket.socketpair()
+        self.ends: list[socket.socket] = []
+        self.thread = Thread(target=self.forward, daemon=True)
+        self.thread.start()
+
+    def forward(self) -> None:
+        client, _ = self.listener.accept()
+        server = socket.create_connection(("127.0.0.1", self.target))
+        self.ends = [client, server]
+        with selectors.DefaultSelector() as selector:
+            selector.register(client, selectors.EVENT_READ, server)
+            selector.register(server, selectors.EVENT_READ, client)
+            selector.register(self.woken, selectors.EVENT_READ, None)
+            while not self.frozen.is_set():
+                for key, _ in selector.select():
+                    if isinstance(key.fileobj, socket.socket) and key.data is not None:
+                        key.data.sendall(key.fileobj.recv(65536))
+
+    def freeze(self) -> None:
+        self.frozen.set()
+        self.wake.send(b"x")
+        self.thread.join()
+
+    def close(self) -> None:
+        self.freeze()
+        for end in [self.listener, self.wake, self.woken, *self.ends]:
+            end.close()
+
+
+def test_both_ends_notice_a_dead_link(echo: Echo) -> None:
+    relay = Relay(echo.port)
+    try:
+        with open_channel(relay.port) as channel:
+            call: Call = channel.unary_unary("/test.Echo/Wait").future
+            answer = call(b"60", timeout=60)
+            assert echo.called.wait(30)
+            relay.freeze()
+            begin = time.monotonic()
+            assert answer.code() == grpc.StatusCode.UNAVAILABLE
+            assert echo.peer_lost.wait(30)
+            # A second until the ping, a third of the timeout for its answer; and slack for a busy machine.
+            assert time.monotonic() - begin < 1 + WORKER_TIMEOUT / 3 + 5
+    finally:
+        relay.close()
+
+
+def test_a_web_proxy_is_not_asked(echo: Echo, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    monkeypatch.setenv("no_proxy", "")
+    with open_channel(echo.port) as channel:
+        call: Call = channel.unary_unary("/test.Echo/Echo")
+        assert call(b"hello", timeout=30) == b"hello"
+
+
+def test_a_port_has_one_owner(echo: Echo) -> None:
+    with pytest.raises(RuntimeError, match="[Ff]ailed to bind"):
+        Echo(f"127.0.0.1:{echo.port}")
+
+
+def test_intervals_follow_the_timeout() -> None:
+    client, server = dict(CHANNEL_OPTIONS(9.0)), dict(SERVER_OPTIONS(9.0))
+    for options in (client, server):
+        assert options["grpc.keepalive_time_ms"] == options["grpc.keepalive_timeout_ms"] == 3000
+        assert options["grpc.http2.ping_timeout_ms"] == 3000
+    assert server["grpc.http2.min_ping_interval_without_data_ms"] < 3000
+    with pytest.raises(ValueError, match="worker_timeout: expected seconds > 0, got 0"):
+        SERVER_OPTIONS(0)

@@ -1,0 +1,172 @@
+"""Who may import whom (docs/design.md, import rules). Each rule is one line of the table below.
+
+Files are parsed, not imported, so an import inside a function or under
+TYPE_CHECKING counts too. What a running process really loads is asked of a
+fresh interpreter further down.
+"""
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("pswire", "psserver", "psworker", "pslab")
+TENSORFLOW = ("tensorflow", "keras")
+PYDANTIC = ("pydantic", "pydantic_core")
+# What would let time, chance, other threads or other machines into the pure parts.
+IMPURE = (
+    *("time", "datetime", "random", "secrets", "uuid"),
+    *("threading", "asyncio", "concurrent", "multiprocessing", "subprocess", "signal"),
+    *("socket", "selectors", "grpc"),
+)
+# Formats that run code when they are read.
+PICKLES = ("pickle", "cPickle", "cloudpickle", "dill", "marshal", "shelve")
+STDLIB = tuple(sys.stdlib_module_names)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Files of module `where` (but not `but`) import nothing of `never`, and only `only` when it is given."""
+
+    where: str
+    only: tuple[str, ...] | None = None
+    never: tuple[str, ...] = ()
+    but: tuple[str, ...] = ()
+
+
+RULES = (
+    *(Rule(package, never=PICKLES) for package in PACKAGES),
+    Rule("pswire", only=(*STDLIB, "pswire", "numpy", "ml_dtypes", "grpc", "google.protobuf", *PYDANTIC)),
+    Rule("pswire", never=PYDANTIC, but=("pswire.experiment", "pswire.problems")),
+    Rule("psserver", never=(*TENSORFLOW, "psworker", "pslab", "examples")),
+    Rule("psserver.policies", only=(*STDLIB, "psserver.policies"), never=IMPURE),
+    Rule("psserver.coordinator", only=(*STDLIB, "psserver.policies", "psserver.coordinator"), never=IMPURE),
+    Rule(
+        "psserver.shard",
+        only=(*STDLIB, "numpy", "psserver.shard", "psserver.policies", "psserver.optimizers", "pswire.plan"),
+        never=IMPURE,
+    ),
+    Rule("psserver.optimizers", only=(*STDLIB, "numpy", "psserver.optimizers"), never=IMPURE),
+    Rule("psworker", never=("psserver", "pslab", "examples")),
+    Rule("psworker", never=TENSORFLOW, but=("psworker.tensorflow",)),
+    Rule("pslab", never=(*TENSORFLOW, "psworker.tensorflow", "examples")),
+)
+
+
+def within(module: str, packages: tuple[str, ...]) -> bool:
+    return any(module == package or module.startswith(package + ".") for package in packages)
+
+
+def module_name(path: Path, root: Path) -> str:
+    parts = path.relative_to(root).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports(path: Path, root: Path) -> Iterator[tuple[int, str]]:
+    """(line, absolute module name) of every import; `from a import b` is named a.b, for b may be a module."""
+    package = module_name(path, root).split(".")
+    if path.name != "__init__.py":
+        package.pop()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) + 1 - node.level] if node.level else []
+            stem = ".".join([*base, *([node.module] if node.module else [])])
+            yield from ((node.lineno, f"{stem}.{alias.name}") for alias in node.names)
+
+
+def violations(rule: Rule, root: Path) -> list[str]:
+    found = []
+    for path in sorted((root / rule.where.split(".")[0]).rglob("*.py")):
+        name = module_name(path, root)
+        if not within(name, (rule.where,)) or within(name, rule.but):
+            continue
+        for line, imported in imports(path, root):
+            if within(imported, rule.never) or (rule.only is not None and not within(imported, rule.only)):
+                found.append(f"{path.relative_to(root)}:{line}: {name} must not import {imported}")
+    return found
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.where)
+def test_rule_holds(rule: Rule) -> None:
+    found = violations(rule, ROOT)
+    assert not found, "\n".join(found)
+
+
+def test_rules_name_what_exists() -> None:
+    """A rule about a module that was renamed would hold for ever."""
+    for rule in RULES:
+        for name in (rule.where, *rule.but):
+            path = ROOT / name.replace(".", "/")
+            assert path.is_dir() or path.with_suffix(".py").is_file(), f"no module {name}; correct the table"
+
+
+@pytest.mark.parametrize(
+    ("source", "imported"),
+    [
+        ("import time", "time"),
+        ("def f() -> None:\n    from time import monotonic", "time.monotonic"),
+        ("import numpy.linalg as la", "numpy.linalg"),
+        ("from ..coordinator import entries", "psserver.coordinator.entries"),
+        ("from .. import service", "psserver.service"),
+        ("import psserver.policiesque", "psserver.policiesque"),
+    ],
+)
+def test_violation_is_found(tmp_path: Path, source: str, imported: str) -> None:
+    home = tmp_path / "psserver" / "policies"
+    home.mkdir(parents=True)
+    (home / "machine.py").write_text(f"import math\nfrom . import events\nfrom .a import A\n{source}\n")
+    rule = Rule("psserver.policies", only=(*STDLIB, "psserver.policies"), never=IMPURE)
+    line = 3 + len(source.splitlines())
+    assert violations(rule, tmp_path) == [
+        f"psserver/policies/machine.py:{line}: psserver.policies.machine must not import {imported}"
+    ]
+
+
+def loaded(code: str) -> set[str]:
+    """Top-level packages that a fresh interpreter holds after `code`, and psworker's modules by full name."""
+    ask = "\nimport json, sys\nprint(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", code + ask], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    modules: list[str] = json.loads(done.stdout.splitlines()[-1])
+    return {name for name in modules if "." not in name or name.startswith("psworker.")}
+
+
+def import_all(package: str, but: tuple[str, ...] = ()) -> str:
+    """Code that imports every module of `package`; importing a __main__ would run it."""
+    names = (module_name(path, ROOT) for path in sorted((ROOT / package).rglob("*.py")))
+    wanted = [name for name in names if not name.endswith("__main__") and not within(name, but)]
+    return f"import importlib\nfor name in {wanted!r}:\n    importlib.import_module(name)"
+
+
+def test_server_loads_no_worker() -> None:
+    assert not loaded("import psserver.cli, psserver.service") & {*TENSORFLOW, "psworker", "pslab"}
+
+
+def test_no_server_module_loads_tensorflow() -> None:
+    assert not loaded(import_all("psserver")) & {*TENSORFLOW, "psworker", "pslab"}
+
+
+def test_worker_without_tensorflow() -> None:
+    """The session is a library for loops that need numpy only."""
+    code = import_all("psworker", but=("psworker.tensorflow",))
+    assert not loaded(code) & {*TENSORFLOW, "psserver", "psworker.tensorflow"}
+
+
+def test_lab_loads_no_tensorflow() -> None:
+    assert not loaded(import_all("pslab")) & {*TENSORFLOW, "psworker.tensorflow"}
+
+
+def test_light_parts_of_the_wire_stay_light() -> None:
+    """They are on the start-up path of every daemon."""
+    code = "import pswire.plan, pswire.frames, pswire.addresses, pswire.exits, pswire.channels"
+    assert not loaded(code) & {*TENSORFLOW, "pydantic", "ml_dtypes"}
