@@ -20,6 +20,7 @@ from psserver.settings import Options, SettingsError, resolve
 from pswire.addresses import AddressError
 from pswire.exits import ExitCode, exit_codes_text
 from pswire.experiment import ExperimentError
+from pswire.memory import keep_large_blocks
 from pswire.parent import die_with
 
 EPILOG = "\b\nExit codes:\n" + exit_codes_text()
@@ -68,6 +69,13 @@ EPILOG = "\b\nExit codes:\n" + exit_codes_text()
     help="Copies of the model that this server may hold.",
 )
 @click.option(
+    "--threads",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Threads that an update of this server may use.",
+)
+@click.option(
     "--staging-limit",
     type=click.IntRange(min=1),
     default=4,
@@ -93,6 +101,7 @@ def main(
     out: Path | None,
     arena_versions: int,
     staging_limit: int,
+    threads: int,
     wait_warning: float,
     as_json: bool,
     parent: int | None,
@@ -113,6 +122,7 @@ def main(
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s", stream=sys.stderr
     )
+    keep_large_blocks()
     # A policy of the user's lives where the command is run.
     sys.path.insert(0, os.getcwd())
     options = Options(
@@ -125,6 +135,7 @@ def main(
         stay,
         arena_versions,
         staging_limit,
+        threads,
         wait_warning,
     )
     try:

@@ -33,6 +33,7 @@ class Options:
     stay: bool = False
     arena_versions: int = 3
     staging: int = 4
+    threads: int = 1
     wait_warning: float = 10.0
 
 
@@ -59,7 +60,9 @@ def resolve(options: Options, tf_config: str | None) -> ServerSettings:
         ),
         policy=build_policy(experiment.policy.name, experiment.policy.knobs, cluster.workers),
         optimizer=optimizer,
-        host=HostOptions(arena_versions=options.arena_versions, staging=options.staging),
+        host=HostOptions(
+            arena_versions=options.arena_versions, staging=options.staging, threads=options.threads
+        ),
         out=options.out,
         wait_warning=options.wait_warning,
     )

@@ -1,9 +1,10 @@
 """gRPC channel and server options on which both ends must agree.
 
-Liveness: each side pings a connection on which it heard nothing for a third
-of `worker_timeout`, and gives the answer as long again, so a dead peer is
-noticed within two thirds of the time that the others are promised to wait at
-most. gRPC sends no two pings within a second: a `worker_timeout` below 3 s is
+Liveness: each side pings a connection on which it heard nothing for three
+tenths of `worker_timeout`, and gives the answer as long again, so a dead peer
+is noticed within six tenths of the time that the others are promised to wait
+at most. The coordinator then waits a third for it to come back; what is left
+is for noticing and deciding. gRPC sends no two pings within a second: a `worker_timeout` below 3 s is
 kept only to within a second. A server must accept pings that often, or it
 would close the connection for "too many pings".
 """
@@ -19,7 +20,7 @@ MESSAGE_BYTES: Final = 64 * 2**20
 def _shared(worker_timeout: float) -> Options:
     if not worker_timeout > 0:
         raise ValueError(f"worker_timeout: expected seconds > 0, got {worker_timeout}")
-    interval = max(1, round(worker_timeout * 1000 / 3))
+    interval = max(1, round(worker_timeout * 300))
     return [
         ("grpc.max_send_message_length", MESSAGE_BYTES),
         ("grpc.max_receive_message_length", MESSAGE_BYTES),
@@ -40,7 +41,7 @@ def SERVER_OPTIONS(worker_timeout: float) -> Options:
         # Without this, two servers may share a port and steal each other's calls.
         ("grpc.so_reuseport", 0),
         # Half of the interval at which clients ping: timers are allowed to be early.
-        ("grpc.http2.min_ping_interval_without_data_ms", max(1, round(worker_timeout * 1000 / 6))),
+        ("grpc.http2.min_ping_interval_without_data_ms", max(1, round(worker_timeout * 150))),
         ("grpc.http2.max_ping_strikes", 0),
     ]
 

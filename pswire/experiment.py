@@ -16,6 +16,18 @@ from pydantic_core import PydanticCustomError
 from pswire.overrides import OverrideError, apply_overrides
 from pswire.plan import MAX_SERVERS
 from pswire.problems import describe_problems
+from pswire.sections import (
+    Crash,
+    DelayText,
+    Disconnect,
+    FaultsSection,
+    Join,
+    Leave,
+    LinksSection,
+    Section,
+    SimulationSection,
+    keyed_by_number,
+)
 from pswire.toml import toml_text
 
 Name = Annotated[str, Field(min_length=1)]
@@ -28,12 +40,7 @@ class ExperimentError(ValueError):
     """An experiment that cannot be used; the message lists every problem with its file and key."""
 
 
-class _Section(BaseModel):
-    # Strict: 1 for true or "1" for 1 is a slip, not a style.
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class RunSection(_Section):
+class RunSection(Section):
     """[run]"""
 
     name: Name = "run"
@@ -42,7 +49,7 @@ class RunSection(_Section):
     deterministic: bool = True
 
 
-class ClusterSection(_Section):
+class ClusterSection(Section):
     """[cluster]"""
 
     servers: Annotated[int, Field(ge=1, le=MAX_SERVERS)] = 1
@@ -52,7 +59,7 @@ class ClusterSection(_Section):
     wire_dtype: Literal["float32", "bfloat16", "float16"] = "float32"
 
 
-class PolicySection(_Section):
+class PolicySection(Section):
     """[policy]: a name and free knobs."""
 
     model_config = ConfigDict(extra="allow")
@@ -65,7 +72,7 @@ class PolicySection(_Section):
         return dict(self.model_extra or {})
 
 
-class OptimizerSection(_Section):
+class OptimizerSection(Section):
     """[optimizer]: a name, a learning rate (number or schedule table) and free knobs."""
 
     model_config = ConfigDict(extra="allow")
@@ -86,7 +93,7 @@ class OptimizerSection(_Section):
         return {"name": self.name, "learning_rate": self.learning_rate, **(self.model_extra or {})}
 
 
-class JobSection(_Section):
+class JobSection(Section):
     """[job]: where the user's code is. An empty `module` (no [job] in a file) names none."""
 
     module: str = ""
@@ -101,10 +108,11 @@ class JobSection(_Section):
         return value
 
 
-class WorkerSection(_Section):
+class WorkerSection(Section):
     """[workers.N]"""
 
     device: str = "auto"
+    delay: DelayText = "constant(0)"  # injected after each step, by real and simulated workers alike
 
     @field_validator("device")
     @classmethod
@@ -114,7 +122,7 @@ class WorkerSection(_Section):
         return value
 
 
-class Experiment(_Section):
+class Experiment(Section):
     """A whole experiment; every section has defaults, so that daemons can run without a file."""
 
     run: RunSection = RunSection()
@@ -123,15 +131,14 @@ class Experiment(_Section):
     optimizer: OptimizerSection = OptimizerSection()
     job: JobSection = JobSection()
     workers: dict[int, WorkerSection] = Field(default_factory=dict)
+    links: LinksSection = LinksSection()
+    faults: FaultsSection = FaultsSection()
+    simulation: SimulationSection = SimulationSection()
 
     @field_validator("workers", mode="before")
     @classmethod
     def _by_number(cls, value: Any) -> Any:
-        """TOML's keys are strings; a key that is no number stays one and is refused for it."""
-        if not isinstance(value, Mapping):
-            return value
-        is_number = re.compile(r"[0-9]{1,9}").fullmatch
-        return {int(key) if is_number(str(key)) else key: entry for key, entry in value.items()}
+        return keyed_by_number(value)
 
     @model_validator(mode="after")
     def _parts_agree(self) -> "Experiment":
@@ -158,6 +165,9 @@ class Experiment(_Section):
             tables["job"] = self.job.model_dump()
         for number, worker in sorted(self.workers.items()):
             tables[f"workers.{number}"] = worker.model_dump()
+        # Sections that no daemon reads stay out of a file that does not use them.
+        for name in sorted(self.model_fields_set & {"links", "faults", "simulation"}):
+            tables[name] = getattr(self, name).model_dump()
         return toml_text(tables)
 
 
@@ -208,6 +218,15 @@ def _known_keys() -> dict[str, list[str]]:
         "optimizer": OptimizerSection,
         "job": JobSection,
         "workers": WorkerSection,
+        "links": LinksSection,
+        "faults": FaultsSection,
+        "simulation": SimulationSection,
     }
-    known = {name: list(section.model_fields) for name, section in sections.items()}
+    entries: dict[str, type[BaseModel]] = {
+        "faults.crashes": Crash,
+        "faults.leaves": Leave,
+        "faults.joins": Join,
+        "faults.disconnects": Disconnect,
+    }
+    known = {name: list(section.model_fields) for name, section in (sections | entries).items()}
     return {"": list(sections), **known}

@@ -109,6 +109,51 @@ def parse_pull(message: bytes) -> tuple[ChunkView, int | None]:
     return ChunkView(reply.chunk.offset, memoryview(reply.chunk.data)), reply.bytes or None
 
 
+def split_chunk(message: bytes) -> tuple[memoryview, ChunkView | None]:
+    """Cut a message in which a chunk (field 2, as in ExchangeRequest) may come last: the rest, and the chunk.
+
+    Without a chunk at its end the rest is the whole message. Raises FrameError when the fields before it
+    are cut off.
+    """
+    return _split(message, _MESSAGE_CHUNK_PUSH)
+
+
+def split_reply(message: bytes) -> tuple[memoryview, ChunkView | None]:
+    """As `split_chunk` for ExchangeReply, where the chunk is field 1."""
+    return _split(message, _MESSAGE_CHUNK_PULL)
+
+
+def _split(message: bytes, tag: int) -> tuple[memoryview, ChunkView | None]:
+    view, at = memoryview(message), 0
+    while at < len(message):
+        if message[at] == tag:
+            found = _read_chunk(message, tag, at)
+            if found is not None and found[1] == len(message):
+                return view[:at], found[0]
+        skipped = _skip_field(message, at)
+        if skipped is None:
+            raise FrameError(f"expected whole fields, got {len(message)} bytes that end within one")
+        at = skipped
+    return view, None
+
+
+def _skip_field(message: bytes, at: int) -> int | None:
+    """The position after the field at `at`; None when the bytes end first or it is of no kind in use."""
+    key = _read_varint(message, at)
+    if key is None:
+        return None
+    number = _read_varint(message, key[1])
+    if number is None or key[0] & 7 not in (0, 2):
+        return None
+    end = number[1] + (number[0] if key[0] & 7 == 2 else 0)
+    return end if end <= len(message) else None
+
+
+def chunk_field(offset: int, data: Data, *, reply: bool = False) -> list[bytes | memoryview]:
+    """The pieces of a chunk field to put at the end of an ExchangeRequest (or reply), to be joined."""
+    return _chunk_parts(_MESSAGE_CHUNK_PULL if reply else _MESSAGE_CHUNK_PUSH, offset, data)
+
+
 def chunks(data: Data, size: int = CHUNK_BYTES) -> Iterator[tuple[int, memoryview]]:
     """Cut a payload into (byte offset, view) pairs of at most `size` bytes; none for an empty payload.
 
@@ -166,11 +211,11 @@ def _read_varint(message: bytes, at: int) -> tuple[int, int] | None:
     return None
 
 
-def _read_chunk(message: bytes, tag: int) -> tuple[ChunkView, int] | None:
-    """A canonical chunk field at the start of `message` and the position after it; None when it is none."""
-    if not message or message[0] != tag:
+def _read_chunk(message: bytes, tag: int, start: int = 0) -> tuple[ChunkView, int] | None:
+    """A canonical chunk field at `start` in `message` and the position after it; None when it is none."""
+    if start >= len(message) or message[start] != tag:
         return None
-    length = _read_varint(message, 1)
+    length = _read_varint(message, start + 1)
     if length is None or length[1] + length[0] > len(message):
         return None
     at, end = length[1], length[1] + length[0]

@@ -44,6 +44,8 @@ def _describe(finding: "ErrorDetails", known: Mapping[str, Sequence[str]]) -> st
         return f"{'.'.join(path)}: missing"
     if not path:
         return finding["msg"]
+    if kind == "delay":
+        return f"{'.'.join(path)}: {finding['msg']}"  # quotes what it got
     if kind in _EXPECTED:
         expected = "expected " + _EXPECTED[kind].format_map(finding.get("ctx", {}))
     else:
@@ -57,7 +59,8 @@ def _unknown(path: list[str], known: Mapping[str, Sequence[str]]) -> str:
     elsewhere = [other for other, keys in known.items() if other and key in keys]
     if elsewhere:
         return f"{what}; did you mean {' or '.join(f'{other}.{key}' for other in elsewhere)}?"
-    return what + did_you_mean(key, known[section])
+    table = ".".join(part for part in path[:-1] if not part.isdecimal())
+    return what + did_you_mean(key, known.get(table, known[section]))
 
 
 def _readable(value: Any) -> str:

@@ -18,6 +18,7 @@ from pswire.addresses import Address, AddressError, cluster_from_tf_config, pars
 from pswire.exits import ExitCode, exit_codes_text
 from pswire.experiment import Experiment, ExperimentError, load_experiment, parse_experiment
 from pswire.overrides import OverrideError, apply_overrides
+from pswire.memory import keep_large_blocks
 from pswire.parent import die_with
 from psworker.errors import Refused, SessionError, Unreachable
 from psworker.grants import Disposition
@@ -108,6 +109,7 @@ def main(
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s", stream=sys.stderr
     )
+    keep_large_blocks()
     signal.signal(signal.SIGTERM, _terminated)
     if parent is not None:
         die_with(parent)

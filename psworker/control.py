@@ -4,7 +4,7 @@ import logging
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import grpc
 
@@ -52,6 +52,10 @@ class Control:
         self._done = False
         self._unanswered: dict[int, pb.Commit] = {}
         self._awaited: set[int] = set()
+        # Abandoned, and not yet known to have been heard.
+        self._abandoned: dict[int, str] = {}
+        # Granted to the training loop, and neither committed nor abandoned by it.
+        self._held: int | None = None
         self._void: dict[int, str] = {}
         self._dispositions: deque[Disposition] = deque(maxlen=KEPT_DISPOSITIONS)
         self._error: SessionError | None = None
@@ -66,6 +70,10 @@ class Control:
         """Say ready, unless said already, and wait. None: the job has stopped. Raises SessionError."""
         with self._changed:
             self._raise_error()
+            if self._held is not None and self._held not in self._void and self.stop is None:
+                raise SessionError(
+                    f"ready while ticket {self._held} is open: expected its commit or abandon first"
+                )
             if not self._asked and not self._grants and self.stop is None:
                 self._asked = True
                 self._say(pb.SessionRequest(ready=pb.Ready()))
@@ -73,11 +81,46 @@ class Control:
             self._raise_error()
             if self.stop is not None:
                 return None
-            return self._grants.popleft()
+            grant = self._grants.popleft()
+            self._held = grant.ticket
+            return grant
+
+    def expect(self, message: pb.Commit) -> None:
+        """The commit is on its way by an exchange: `hear` or `commit` will follow."""
+        with self._changed:
+            self._raise_error()
+            self._held = None
+            self._unanswered[message.ticket] = message
+            self._awaited.add(message.ticket)
+            self._asked = message.ready
+
+    def unexpect(self, ticket: int) -> None:
+        """The exchange was refused before the commit was made."""
+        with self._changed:
+            self._held = ticket
+            self._unanswered.pop(ticket, None)
+            self._awaited.discard(ticket)
+            self._asked = False
+
+    def hear(self, events: Iterable[pb.SessionEvent]) -> None:
+        """Events that came by an exchange instead of the session stream."""
+        with self._changed:
+            for event in events:
+                self._hear(event, self._sender)
+            self._changed.notify_all()
+
+    @property
+    def hello(self) -> pb.Hello:
+        """Who this is, as every stream says first."""
+        reply = self.reply
+        return pb.Hello(
+            job=reply.job, worker=reply.worker, incarnation=reply.incarnation, session=self._session
+        )
 
     def commit(self, message: pb.Commit) -> None:
         with self._changed:
             self._raise_error()
+            self._held = None
             if message.ticket in self._void:
                 # Cancelled in the meantime: there is nothing to commit to.
                 if message.ready:
@@ -92,7 +135,9 @@ class Control:
     def abandon(self, ticket: int, reason: str) -> None:
         with self._changed:
             self._raise_error()
+            self._held = None
             if self._void.pop(ticket, None) is None:
+                self._abandoned[ticket] = reason
                 self._say(pb.SessionRequest(abandon=pb.Abandon(ticket=ticket, reason=reason)))
 
     def done(self) -> None:
@@ -180,13 +225,7 @@ class Control:
             self._rejoin()
         self._conversed = True
         sender: Sender = queue.SimpleQueue()
-        hello = pb.Hello(
-            job=self.reply.job,
-            worker=self.reply.worker,
-            incarnation=self.reply.incarnation,
-            session=self._session,
-        )
-        sender.put(pb.SessionRequest(hello=hello))
+        sender.put(pb.SessionRequest(hello=self.hello))
         try:
             for reply in self._stub.Session(_drained(sender)):
                 with self._changed:
@@ -214,8 +253,9 @@ class Control:
             self._grants.clear()
             self._unanswered.clear()
             self._awaited.clear()
+            self._abandoned.clear()
 
-    def _hear(self, event: pb.SessionEvent, sender: Sender) -> None:
+    def _hear(self, event: pb.SessionEvent, sender: Sender | None) -> None:
         match event.WhichOneof("event"):
             case "welcome":
                 self._sender = sender
@@ -231,6 +271,7 @@ class Control:
                     self._grants.append(grant)
             case "cancel":
                 self._void[event.cancel.ticket] = event.cancel.reason
+                self._abandoned.pop(event.cancel.ticket, None)
             case "disposition":
                 self._settle(disposition_from_wire(event.disposition))
             case "stop":
@@ -240,15 +281,19 @@ class Control:
 
     def _resume(self) -> None:
         """Say again what may not have been heard."""
+        for ticket, reason in self._abandoned.items():
+            self._say(pb.SessionRequest(abandon=pb.Abandon(ticket=ticket, reason=reason)))
         for message in self._unanswered.values():
             self._say(pb.SessionRequest(commit=message))
-        if self._asked and not any(m.ready for m in self._unanswered.values()):
+        # Said although a commit above may say it too: asking twice gives one ticket.
+        if self._asked:
             self._say(pb.SessionRequest(ready=pb.Ready()))
         if self._done:
             self._say(pb.SessionRequest(done=pb.Done()))
 
     def _settle(self, disposition: Disposition) -> None:
         self._unanswered.pop(disposition.ticket, None)
+        self._abandoned.pop(disposition.ticket, None)
         if disposition.fate != "pending" and disposition.ticket in self._awaited:
             self._awaited.discard(disposition.ticket)
             self._dispositions.append(disposition)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psworker.errors import PayloadRefused, SessionError, Voided
-from psworker.grants import Disposition, Grant, StopNotice
+from psworker.grants import Disposition, StopNotice
 from psworker.session import Session
 
 log = logging.getLogger("ps-worker")
@@ -106,7 +106,15 @@ def step(
             result = trainer.step(weights, batch)
             if not math.isfinite(result.norm):
                 raise PayloadRefused(f"the gradient's norm is {result.norm} (loss {result.loss})")
-            session.push_flat(grant, result.flats)
+            session.contribute(
+                grant,
+                result.flats,
+                samples=result.samples,
+                loss=result.loss,
+                norm=result.norm,
+                batch=number,
+                ready=more,
+            )
         except Voided as reason:
             log.info("%s", reason)
             session.abandon(grant, "cancelled")
@@ -115,7 +123,6 @@ def step(
             log.warning("batch %d is skipped: %s", number, refusal)
             session.abandon(grant, "nonfinite")
             return False
-        _commit(session, grant, result, number, more)
         outcome.steps += 1
         fates = session.dispositions()
         for disposition in fates:
@@ -123,12 +130,6 @@ def step(
         progress(outcome.steps, result.loss, fates)
         return True
     return True
-
-
-def _commit(session: Session, grant: Grant, result: Result, number: int, more: bool) -> None:
-    session.commit(
-        grant, samples=result.samples, loss=result.loss, norm=result.norm, batch=number, ready=more
-    )
 
 
 def with_more(items: Iterable[Any]) -> Iterator[tuple[Any, bool]]:

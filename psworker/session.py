@@ -4,11 +4,12 @@ The life of one step: `ready` -> `pull` -> compute -> `push` -> `commit`. Only
 numpy is needed; see `examples/numpy_loop.py`.
 """
 
+import logging
 import math
 import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -24,10 +25,12 @@ from pswire.specs import specs_to_wire
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import coordinator_pb2_grpc
 from psworker.control import Control
-from psworker.errors import Voided
+from psworker.errors import SessionError, Voided
 from psworker.grants import Disposition, Grant, StopNotice
 from psworker.retrying import Backoff, insist
 from psworker.shards import ShardClient
+
+log = logging.getLogger("ps-worker")
 
 R = TypeVar("R")
 Floats = NDArray[np.float32]
@@ -80,6 +83,8 @@ class Session:
         self._name, self._task_index = name, task_index
         self._token = secrets.token_hex(16)
         self._receipts: dict[int, list[bytes]] = {}
+        # The next grant's version, when it came with the answer to a commit.
+        self._ahead: dict[int, list[Floats]] = {}
         self._closing = threading.Event()
         # Control messages never queue behind payloads: each server's data has its own connection.
         self._channels = [_channel(address) for address in (hosts[0], *hosts)]
@@ -168,6 +173,9 @@ class Session:
 
     def pull_flat(self, grant: Grant) -> list[Floats]:
         """As `pull`, but one float32 array per server: its trainable part, then its state part."""
+        ahead = self._ahead.pop(grant.ticket, None)
+        if ahead is not None:
+            return ahead
         return self._each(lambda shard: shard.pull(grant.ticket, grant.version, grant.index))
 
     def push_flat(self, grant: Grant, flats: Sequence[Floats]) -> None:
@@ -205,6 +213,45 @@ class Session:
                 ready=ready,
             )
         )
+
+    def contribute(
+        self,
+        grant: Grant,
+        flats: Sequence[Floats],
+        *,
+        samples: int,
+        loss: float = math.nan,
+        norm: float = math.nan,
+        batch: int = 0,
+        ready: bool = False,
+    ) -> None:
+        """`push_flat` and `commit` in one; with a single server also the next grant and its version.
+
+        That saves most of a small step's time. Raises as `push_flat`.
+        """
+        if len(self._shards) > 1:
+            self.push_flat(grant, flats)
+            self.commit(grant, samples=samples, loss=loss, norm=norm, batch=batch, ready=ready)
+            return
+        self._check(grant)
+        commit = pb.Commit(
+            ticket=grant.ticket, batch=batch, samples=samples, loss=loss, norm=norm, ready=ready
+        )
+        control, shard = self._control, self._shards[0]
+        control.expect(commit)
+        try:
+            events, version = shard.step(grant.ticket, flats[0], grant.index, commit, control.hello)
+        except SessionError:
+            control.unexpect(grant.ticket)
+            raise
+        except grpc.RpcError:
+            # The answer is lost, perhaps the commit too: both steps again, which counts once.
+            self._contribute_again(grant, flats, commit)
+            return
+        granted = [event.grant.ticket for event in events if event.HasField("grant")]
+        if granted and version is not None:
+            self._ahead = {granted[0]: [version]}
+        control.hear(events)
 
     def abandon(self, grant: Grant, reason: str) -> None:
         """Give the ticket back unused."""
@@ -278,6 +325,15 @@ class Session:
             return
         self.commit(grant, samples=0)
 
+    def _contribute_again(self, grant: Grant, flats: Sequence[Floats], commit: pb.Commit) -> None:
+        try:
+            self.push_flat(grant, flats)
+        except Voided:
+            # Its payload is final, or it was cancelled: the answer to the commit says which.
+            log.info("ticket %d was settled while its answer was lost", grant.ticket)
+        commit.receipts.extend(self._receipts.pop(grant.ticket, []))
+        self._control.commit(commit)
+
     def _check(self, grant: Grant) -> None:
         reason = self._control.void(grant.ticket)
         if reason is not None:
@@ -286,10 +342,15 @@ class Session:
     def _each(self, call: Callable[[ShardClient], R]) -> list[R]:
         if self._pool is None:
             return [call(self._shards[0])]
-        return list(self._pool.map(call, self._shards))
+        calls = [self._pool.submit(call, shard) for shard in self._shards]
+        # A server's exchange serves one request at a time: after a failure, too, nothing stays under way.
+        wait(calls)
+        return [made.result() for made in calls]
 
     def _release(self) -> None:
         self._closing.set()
+        for shard in self._shards:
+            shard.close()
         if self._pool is not None:
             self._pool.shutdown(wait=False)
         for channel in self._channels:

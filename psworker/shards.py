@@ -1,4 +1,4 @@
-"""Pull and Push: one flat payload between this worker and one server."""
+"""Pull, push and step: one flat payload between this worker and one server."""
 
 import threading
 from collections.abc import Iterator
@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 
 from pswire import frames
 from pswire.addresses import Address
-from pswire.dtypes import WIRE, from_wire, itemsize, to_wire
+from pswire.dtypes import WIRE, to_wire
 from pswire.plan import Plan
+from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
-from psworker.errors import SessionError
-from psworker.retrying import Backoff, insist
+from psworker.exchange import Exchange
+from psworker.retrying import MEANING, Backoff, insist, translated
 
 Floats = NDArray[np.float32]
 
@@ -42,10 +43,7 @@ class ShardClient:
         self._dtype = dtype
         self._patience = patience
         self._closing = closing
-        self._push: Any = channel.stream_unary("/pswire.v1.Shard/Push", None, shard_pb2.PushReply.FromString)
-        self._pull: Any = channel.unary_stream(
-            "/pswire.v1.Shard/Pull", shard_pb2.PullRequest.SerializeToString, None
-        )
+        self._exchange = Exchange(channel)
 
     def pull(self, ticket: int, version: int, after: int) -> Floats:
         """The payload of `version`. Raises Voided when it is gone, Refused, Unreachable."""
@@ -57,52 +55,75 @@ class ShardClient:
             dtype=WIRE[self._dtype],
             after=after,
         )
-        return insist(lambda: self._receive(request), self._backoff())
+        message = shard_pb2.ExchangeRequest(pull=request).SerializeToString()
+        return insist(lambda: self._received(*self._exchange.ask([message])), self._backoff())
 
-    def _receive(self, request: shard_pb2.PullRequest) -> Floats:
+    def _received(self, first: shard_pb2.ExchangeReply, chunk: frames.ChunkView | None) -> Floats:
         values = np.empty(self.elements, np.float32)
-        size, received = itemsize(self._dtype), 0
-        for message in self._pull(request):
-            chunk, _ = frames.parse_pull(message)
-            length = chunk.data.nbytes
-            if chunk.offset != received or received + length > values.size * size:
-                raise SessionError(
-                    f"server {self.server} at {self.address}: expected a chunk at offset {received} of "
-                    f"{values.size * size} bytes, got {length} bytes at {chunk.offset}"
-                )
-            from_wire(chunk.data, self._dtype, values[received // size : (received + length) // size])
-            received += length
-        if received != values.size * size:
-            raise SessionError(
-                f"server {self.server} at {self.address}: expected {values.size * size} bytes, got {received}"
-            )
+        self._exchange.payload(first, chunk, self._dtype, values)
         return values
 
     def push(self, ticket: int, values: Floats, after: int) -> bytes:
         """Stage `values` under `ticket`; the receipt. Raises PayloadRefused, Voided, Refused, Unreachable."""
+        payload = self._payload(values)
+        reply, _ = insist(lambda: self._exchange.ask(self._messages(ticket, payload, after)), self._backoff())
+        return bytes(reply.receipt)
+
+    def step(
+        self, ticket: int, values: Floats, after: int, commit: pb.Commit, hello: pb.Hello
+    ) -> tuple[list[pb.SessionEvent], Floats | None]:
+        """Push and commit in one round trip; what came of it, and the version that was granted next.
+
+        Only for a job with one server. Tried once: raises grpc.RpcError when the
+        answer does not come; whether the commit counted is then for the session to find out.
+        Otherwise as `push`.
+        """
+        payload = self._payload(values)
+        try:
+            reply, chunk = self._exchange.ask(self._messages(ticket, payload, after, commit, hello))
+            granted = any(event.HasField("grant") for event in reply.events)
+            return list(reply.events), self._received(reply, chunk) if granted else None
+        except grpc.RpcError as error:
+            if error.code() in MEANING:
+                raise translated(error, f"server {self.server} at {self.address}") from error
+            raise
+
+    def _payload(self, values: Floats) -> NDArray[Any]:
         if values.shape != (self.elements,) or values.dtype != np.float32:
             raise ValueError(
                 f"payload for server {self.server}: expected float32 of shape ({self.elements},), "
                 f"got {values.dtype} of shape {values.shape}"
             )
-        payload = to_wire(np.ascontiguousarray(values), self._dtype)
-        header = frames.push_header(
+        return to_wire(np.ascontiguousarray(values), self._dtype)
+
+    def _messages(
+        self,
+        ticket: int,
+        payload: NDArray[Any],
+        after: int,
+        commit: pb.Commit | None = None,
+        hello: pb.Hello | None = None,
+    ) -> Iterator[bytes]:
+        """The header, with the first chunk in the same message, then the other chunks."""
+        header = shard_pb2.PushHeader(
             job=self.job,
             worker=self.worker,
             ticket=ticket,
             plan=self._plan,
-            dtype=self._dtype,
-            nbytes=payload.nbytes,
+            dtype=WIRE[self._dtype],
+            bytes=payload.nbytes,
             after=after,
         )
+        request = shard_pb2.ExchangeRequest(push=header, commit=commit, hello=hello)
+        head = request.SerializeToString()
+        for offset, data in frames.chunks(payload):
+            yield b"".join([head, *frames.chunk_field(offset, data)])
+            head = b""
+        if head:
+            yield head
 
-        def messages() -> Iterator[bytes]:
-            yield header
-            for offset, data in frames.chunks(payload):
-                yield frames.push_chunk(offset, data)
-
-        reply = insist(lambda: self._push(messages()), self._backoff())
-        return bytes(reply.receipt)
+    def close(self) -> None:
+        self._exchange.close()
 
     def _backoff(self) -> Backoff:
         return Backoff(self.server, self.address, self._patience, self._closing)

@@ -21,6 +21,19 @@ settings.register_profile(
 )
 settings.load_profile("ci" if os.environ.get("CI") else "local")
 
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--regenerate", action="store_true", help="write golden traces anew instead of comparing with them"
+    )
+
+
+@pytest.fixture
+def regenerate(request: pytest.FixtureRequest) -> bool:
+    """Golden files are to be written."""
+    return bool(request.config.getoption("--regenerate"))
+
+
 ORPHANS_TIMEOUT = 5.0  # seconds
 
 

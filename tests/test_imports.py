@@ -43,7 +43,7 @@ class Rule:
 RULES = (
     *(Rule(package, never=PICKLES) for package in PACKAGES),
     Rule("pswire", only=(*STDLIB, "pswire", "numpy", "ml_dtypes", "grpc", "google.protobuf", *PYDANTIC)),
-    Rule("pswire", never=PYDANTIC, but=("pswire.experiment", "pswire.problems")),
+    Rule("pswire", never=PYDANTIC, but=("pswire.experiment", "pswire.problems", "pswire.sections")),
     Rule("psserver", never=(*TENSORFLOW, "psworker", "pslab", "examples")),
     Rule("psserver.policies", only=(*STDLIB, "psserver.policies"), never=IMPURE),
     Rule("psserver.coordinator", only=(*STDLIB, "psserver.policies", "psserver.coordinator"), never=IMPURE),

@@ -1,20 +1,22 @@
 """The coordinator's inputs: what workers say and what time does.
 
 Every method is one input. It answers with outputs in order; afterwards the
-state is consistent again. How policy decisions are carried out is in `ruling`.
+state is consistent again. How policy decisions are carried out is in
+`ruling`, beginning and end of a job are in `phases`.
 """
 
 from psserver.coordinator import entries, outputs
 from psserver.coordinator.members import Member
 from psserver.coordinator.outputs import JoinRefused, Output
-from psserver.coordinator.ruling import JobTerms, Ruling
+from psserver.coordinator.phases import Phases
+from psserver.coordinator.ruling import JobTerms
 from psserver.coordinator.tickets import Ticket
-from psserver.policies import Abandon, Commit, Done, Join, Leave, Policy, Ready
+from psserver.policies import Abandon, Commit, Done, Leave, Policy
 
 __all__ = ["Coordinator", "JobTerms"]
 
 
-class Coordinator(Ruling):
+class Coordinator(Phases):
     """Membership, tickets and one policy: a deterministic state machine.
 
     `now` is any monotonic number of seconds. Inputs of an unknown or
@@ -56,12 +58,11 @@ class Coordinator(Ruling):
         known = self.roster.present.get(worker) if worker else None
         if known is None and not worker and rank is not None:
             known = self.roster.holder(rank)
-            worker = known.worker if known else f"w{rank}"
         if known is not None and known.session == session:
             return known, []
         if rank is None:
             rank = known.rank if known else self.roster.free_rank()
-        worker = worker or f"w{rank}"
+        worker = worker or (known.worker if known else self._name(rank))
         holder = self.roster.holder(rank)
         if holder is not None and holder.worker != worker:
             raise JoinRefused(
@@ -69,15 +70,29 @@ class Coordinator(Ruling):
                 f"(the lowest free is {self.roster.free_rank()})"
             )
         if known is not None:
+            if session in self.roster.tally(worker).sessions:
+                raise JoinRefused(f"another process joined as {worker!r} while this one was away")
             self._tell(known, outputs.RefusalNotice(f"another process joined as {worker!r}", fatal=True))
             self._depart(known, "superseded by a newer incarnation", now)
         return self._admit(worker, session, rank, now), self._emit()
+
+    def _name(self, rank: int) -> str:
+        """The name of a worker that brought none. Nobody is superseded by it."""
+        name = f"w{rank}"
+        namesake = self.roster.present.get(name)
+        if namesake is not None:
+            raise JoinRefused(
+                f"task index {rank} would be named {name!r}, which is the name of the worker with task index "
+                f"{namesake.rank}: expected a name of its own for it (--name)"
+            )
+        return name
 
     def _admit(self, worker: str, session: str, rank: int, now: float) -> Member:
         tally = self.roster.tally(worker)
         member = Member(worker, tally.incarnations, rank, session, "joined", now, absent_since=now)
         tally.incarnations += 1
-        self.roster.present[worker] = member
+        tally.sessions.add(session)
+        self.roster.add(member)
         self.roster.unfinished.pop(worker, None)
         self._empty_since = None
         self._record(entries.Join(worker, member.incarnation, rank), now)
@@ -95,8 +110,7 @@ class Coordinator(Ruling):
             if ticket.fate is not None and ticket.incarnation == incarnation:
                 self._tell(member, ticket.fate)
         for ticket in self.tickets.open_of(worker):
-            grant = outputs.GrantNotice(ticket.number, ticket.base, ticket.index, ticket.initialise)
-            self._tell(member, grant)
+            self._tell_grant(member, ticket)
         if self.stopped is not None:
             self._tell(member, self._stop_notice(member))
         return self._emit()
@@ -117,12 +131,13 @@ class Coordinator(Ruling):
         member = self._member(worker, incarnation)
         if member is not None:
             self._depart(member, reason, now)
+            self._start_when_complete(now)
         return self._emit()
 
     # Work
 
     def ready(self, worker: str, incarnation: int, now: float) -> list[Output]:
-        """The worker is idle and asks for its next ticket."""
+        """The worker is idle and asks for its next ticket. While it holds one, it is told that one again."""
         member = self._member(worker, incarnation)
         if member is None:
             return self._stranger(worker, incarnation)
@@ -130,12 +145,8 @@ class Coordinator(Ruling):
         if self.stopped is not None:
             self._tell(member, self._stop_notice(member))
         elif opened:
-            self._refuse(
-                member,
-                f"{worker} said ready while it holds ticket {opened[0].number}: "
-                "expected its commit or abandon first",
-                opened[0].number,
-            )
+            # Said again after a reconnection that the grant did not survive, or crossed it on the way.
+            self._tell_grant(member, opened[0])
         elif member.state == "done":
             self._refuse(member, f"{worker} said ready after done: expected nothing more from it")
         elif member.requested is None:
@@ -167,13 +178,14 @@ class Coordinator(Ruling):
             elif found.initialise:
                 self._install(member, found, now)
             else:
-                found.state, found.samples, found.loss = "pending", samples, loss
+                self.tickets.commit(found)
+                found.samples, found.loss = samples, loss
                 self._count_commit(found, batch)
                 self._record(entries.Commit(worker, ticket, batch, samples, loss, norm), now)
                 self._decide(Commit(worker, ticket, samples, loss, norm), now)
-                if found.state == "pending":
+                if found.fate is None:
                     self._tell(member, outputs.DispositionNotice(ticket, "pending"))
-            if ready and member.requested is None and not self.tickets.open_of(worker):
+            if ready and member.requested is None and member.state != "done":
                 return self._emit() + self.ready(worker, incarnation, now)
         self._watch(now)
         return self._emit()
@@ -185,30 +197,31 @@ class Coordinator(Ruling):
             return self._stranger(worker, incarnation)
         found = self._own(member, ticket, "abandon")
         if found is not None and found.state == "open":
-            member.enter("joined", now)
-            self._record(entries.Abandon(worker, ticket, reason), now)
-            self._settle(found, outputs.DispositionNotice(ticket, "dropped", reason=reason))
-            if found.initialise:
-                self._offer_initialisation(now)
-            else:
-                self._decide(Abandon(worker, ticket, reason), now)
+            self._give_up(member, found, reason, now)
         self._watch(now)
         return self._emit()
 
+    def _give_up(self, member: Member, ticket: Ticket, reason: str, now: float) -> None:
+        member.enter("joined", now)
+        self._record(entries.Abandon(member.worker, ticket.number, reason), now)
+        self._settle(ticket, outputs.DispositionNotice(ticket.number, "dropped", reason=reason))
+        if ticket.initialise:
+            self._offer_initialisation(now)
+        else:
+            self._decide(Abandon(member.worker, ticket.number, reason), now)
+
     def done(self, worker: str, incarnation: int, now: float) -> list[Output]:
-        """The worker has no more data. Barriers shrink; when all are done the job is."""
+        """The worker has no more data. Barriers shrink; when all are done the job is.
+
+        A ticket that it still holds is abandoned: a ready that it repeated after
+        a reconnection may have brought one that it never wanted.
+        """
         member = self._member(worker, incarnation)
         if member is None:
             return self._stranger(worker, incarnation)
-        opened = self.tickets.open_of(worker)
-        if opened:
-            self._refuse(
-                member,
-                f"{worker} said done while it holds ticket {opened[0].number}: "
-                "expected its commit or abandon first",
-                opened[0].number,
-            )
-        elif self.stopped is not None:
+        for ticket in self.tickets.open_of(worker):
+            self._give_up(member, ticket, "done", now)
+        if self.stopped is not None:
             self._tell(member, self._stop_notice(member))
         elif member.state != "done":
             member.enter("done", now)
@@ -233,6 +246,7 @@ class Coordinator(Ruling):
             if member.absent_since is not None and now - member.absent_since >= self.terms.grace:
                 seconds = now - member.absent_since
                 self._depart(member, f"connection lost for {seconds:.1f} s", now)
+        self._start_when_complete(now)
         self._finish_when_done(now)
         idle = self.terms.idle_timeout
         if self._empty_since is not None and idle > 0 and now - self._empty_since >= idle:
@@ -262,53 +276,8 @@ class Coordinator(Ruling):
             self._play(member, now)
         self._watch(now)
 
-    def _play(self, member: Member, now: float) -> None:
-        """Bring a member's request before the policy."""
-        if not member.playing:
-            member.playing = True
-            self._decide(Join(member.worker, member.rank), now)
-        if member.requested is not None and self.stopped is None:
-            self._decide(Ready(member.worker, member.requested), now)
-
-    def _offer_initialisation(self, now: float) -> None:
-        """The first that asks, by rank, may install version 0; nobody else while it tries."""
-        if self.initialised or any(t.initialise for t in self.tickets.in_state("open")):
-            return
-        for member in self.roster.by_rank():
-            if member.requested is not None:
-                number, member.requested = member.requested, None
-                member.enter("computing", now)
-                index = self._record(entries.Initialise(member.worker, number), now)
-                ticket = Ticket(number, member.worker, member.incarnation, 0, now, index, initialise=True)
-                self.tickets.open(ticket)
-                self._tell(member, outputs.GrantNotice(number, 0, index, initialise=True))
-                return
-
-    def _install(self, member: Member, ticket: Ticket, now: float) -> None:
-        self.initialised = True
-        member.enter("joined", now)
-        self._record(entries.Install(member.worker, ticket.number), now)
-        self._settle(ticket, outputs.DispositionNotice(ticket.number, "applied", version=0))
-        self._start_when_complete(now)
-
-    def _start_when_complete(self, now: float) -> None:
-        """The first grants go out together, so that a slow starter misses nothing."""
-        if self.started or not self.initialised:
-            return
-        here = [m for m in self.roster.by_rank() if m.requested is not None or m.state == "done"]
-        if len(here) < self.terms.workers:
-            return
-        self.started = True
-        self._record(entries.Start(len(here)), now)
-        asking = [m for m in here if m.requested is not None]
-        for member in asking:
-            member.playing = True
-            self._decide(Join(member.worker, member.rank), now)
-        for member in asking:
-            self._play(member, now)
-
     def _depart(self, member: Member, reason: str, now: float) -> None:
-        del self.roster.present[member.worker]
+        self.roster.remove(member)
         if member.state != "done":
             self.roster.unfinished[member.worker] = now
         for ticket in self.tickets.open_of(member.worker):
@@ -326,17 +295,3 @@ class Coordinator(Ruling):
         self._offer_initialisation(now)
         self._finish_when_done(now)
         self._watch(now)
-
-    def _finish_when_done(self, now: float) -> None:
-        """Everyone present is done, and whoever left unfinished had time to come back."""
-        if self.stopped is not None or not self.started or self.terms.stay:
-            return
-        present = self.roster.present.values()
-        finished_before = not present and not self.roster.unfinished
-        if not finished_before and (not present or any(m.state != "done" for m in present)):
-            return
-        since = max((m.since for m in present), default=now)
-        since = max([since, *self.roster.unfinished.values()])
-        if self.roster.unfinished and now - since < self.terms.worker_timeout:
-            return
-        self._stop("all workers are done", now, success=True, cause="done")

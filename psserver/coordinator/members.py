@@ -19,6 +19,8 @@ class Tally:
     # First batch of its data that was never committed.
     next_batch: int = 0
     incarnations: int = 0
+    # Of all its processes so far: an older one never takes the name back from a newer one.
+    sessions: set[str] = field(default_factory=set)
 
     @property
     def pending(self) -> int:
@@ -50,23 +52,42 @@ class Member:
 
 
 class Roster:
-    """Present members by name, and the tallies of everyone who ever was here."""
+    """Present members by name, and the tallies of everyone who ever was here.
+
+    `present` changes through `add` and `remove` only: ranks are indexed beside it.
+    """
 
     def __init__(self) -> None:
         self.present: dict[str, Member] = {}
+        self._holders: dict[int, Member] = {}
+        # Every rank below it is taken.
+        self._lowest_free = 0
         self.tallies: dict[str, Tally] = {}
         # Left without being done: they may come back and finish.
         self.unfinished: dict[str, float] = {}
+
+    def add(self, member: Member) -> None:
+        self.present[member.worker] = member
+        self._holders[member.rank] = member
+
+    def remove(self, member: Member) -> None:
+        del self.present[member.worker]
+        del self._holders[member.rank]
+        self._lowest_free = min(self._lowest_free, member.rank)
 
     def by_rank(self) -> list[Member]:
         return sorted(self.present.values(), key=lambda m: m.rank)
 
     def free_rank(self) -> int:
-        taken = {m.rank for m in self.present.values()}
-        return next(rank for rank in range(len(taken) + 1) if rank not in taken)
+        while self._lowest_free in self._holders:
+            self._lowest_free += 1
+        return self._lowest_free
 
     def holder(self, rank: int) -> Member | None:
-        return next((m for m in self.present.values() if m.rank == rank), None)
+        return self._holders.get(rank)
 
     def tally(self, worker: str) -> Tally:
-        return self.tallies.setdefault(worker, Tally())
+        found = self.tallies.get(worker)
+        if found is None:
+            found = self.tallies[worker] = Tally()
+        return found

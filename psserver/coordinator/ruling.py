@@ -1,5 +1,6 @@
 """How the policy's decisions become entries, notices and facts."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ from psserver.policies import (
     Event,
     Fold,
     Grant,
+    Part,
     Policy,
     PolicyError,
     Stop,
@@ -53,7 +55,7 @@ class JobTerms:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """`cause`: "done", "versions", "policy", "abandoned", "server" or "signal"."""
+    """`cause`: "done", "empty", "versions", "policy", "abandoned", "server" or the name of a signal."""
 
     reason: str
     version: int
@@ -79,8 +81,8 @@ class Ruling:
         self._began = now
         self._index = 0
         self._out: list[Output] = []
-        # Tickets in the shards' open sum, in order.
-        self._folded: list[int] = []
+        # What is in the shards' open sum, in order.
+        self._folded: dict[int, Part] = {}
         self._evaluator: str | None = None
         self._stop_index = 0
 
@@ -161,7 +163,9 @@ class Ruling:
                 self._committed(number, "fold")
                 if number in self._folded:
                     raise PolicyError(f"ticket {number} is folded already")
-                self._folded.append(number)
+                part = Part(number, factor, compensation)
+                self._check_part(part)
+                self._folded[number] = part
                 self._record(entries.Fold(number, factor, compensation or None), now)
             case Apply():
                 self._apply(decision, now)
@@ -174,6 +178,8 @@ class Ruling:
                 self._cancel(number, reason, now)
             case Stop(reason):
                 self._stop(reason, now, success=True, cause="policy")
+            case _:
+                raise PolicyError(f"expected Grant, Fold, Apply, Drop, Cancel or Stop, got {decision!r}")
 
     def _grant(self, grant: Grant, now: float) -> None:
         member = self.roster.present.get(grant.worker)
@@ -190,8 +196,15 @@ class Ruling:
         numbers = [part.ticket for part in apply.parts]
         if not numbers or len(set(numbers)) != len(numbers):
             raise PolicyError(f"apply of tickets {numbers}: expected at least one, and each once")
-        if numbers[: len(self._folded)] != self._folded:
-            raise PolicyError(f"apply of tickets {numbers}: expected the folded ones {self._folded} first")
+        head = list(apply.parts[: len(self._folded)])
+        if head != list(self._folded.values()):
+            raise PolicyError(
+                f"apply of {head}: expected first what was folded, as it was: {list(self._folded.values())}"
+            )
+        if not (math.isfinite(apply.scale) and math.isfinite(apply.lr_scale)):
+            raise PolicyError(f"expected finite scales, got {apply.scale} and {apply.lr_scale}")
+        for part in apply.parts:
+            self._check_part(part)
         tickets = [self._committed(number, "apply") for number in numbers]
         parts = tuple(
             AppliedPart(
@@ -205,7 +218,7 @@ class Ruling:
             )
             for part, ticket in zip(apply.parts, tickets, strict=True)
         )
-        self._folded = []
+        self._folded = {}
         self.version += 1
         self._record(entries.Apply(self.version, apply.scale, apply.lr_scale, parts), now)
         for applied, ticket in zip(parts, tickets, strict=True):
@@ -218,6 +231,12 @@ class Ruling:
             self._settle(ticket, fate)
         if self.terms.versions and self.version >= self.terms.versions:
             self._stop(f"version {self.version} is reached", now, success=True, cause="versions")
+
+    def _check_part(self, part: Part) -> None:
+        if not (math.isfinite(part.factor) and math.isfinite(part.compensation)):
+            raise PolicyError(f"expected finite weights, got {part}")
+        if part.compensation and not self.policy.keep_bases:
+            raise PolicyError(f"compensation of ticket {part.ticket}: expected a policy that keeps bases")
 
     def _committed(self, number: int, verb: str) -> Ticket:
         ticket = self.tickets.live.get(number)
@@ -274,6 +293,10 @@ class Ruling:
             member.requested = None
             self._tell(member, self._stop_notice(member))
 
+    def _tell_grant(self, member: Member, ticket: Ticket) -> None:
+        grant = outputs.GrantNotice(ticket.number, ticket.base, ticket.index, ticket.initialise)
+        self._tell(member, grant)
+
     def _stop_notice(self, member: Member) -> StopNotice:
         assert self.stopped is not None
         stopped = self.stopped
@@ -282,8 +305,11 @@ class Ruling:
 
     def _watch(self, now: float) -> None:
         """It is an error of the policy if everybody waits and nobody can end it."""
+        # Whoever holds a ticket does not wait. This spares a look at everybody at each message.
+        if self.tickets.any_open or self.stopped is not None or not self.started:
+            return
         present = [m for m in self.roster.present.values() if m.state != "done"]
-        if self.stopped is not None or not self.started or not present:
+        if not present:
             return
         if all(m.requested is not None and m.playing and m.absent_since is None for m in present):
             waiting = ", ".join(m.worker for m in present)

@@ -101,13 +101,13 @@ def explain(coordinator: Coordinator, member: Member, now: float) -> tuple[str, 
         event, releasers = "the initial values of the variables", tuple(holders)
     elif not coordinator.started:
         present = coordinator.roster.by_rank()
-        ready = [m for m in present if m.requested is not None or m.state == "done"]
-        late = tuple(m.worker for m in present if m not in ready)
-        missing = coordinator.terms.workers - len(ready)
-        event = f"{missing} more of {coordinator.terms.workers} workers to be ready"
-        releasers = late
+        releasers = tuple(m.worker for m in present if m.requested is None and m.state != "done")
+        event = f"{coordinator.missing} more of {coordinator.terms.workers} workers to be ready"
     else:
-        waiting = coordinator.policy.explain(member.worker)
+        try:
+            waiting = coordinator.policy.explain(member.worker)
+        except Exception as error:
+            return f"the policy, whose explain failed with {type(error).__name__}: {error}", ()
         if waiting is None:
             return "the policy, which gives no reason", ()
         event, releasers = waiting.event, waiting.releasers
@@ -124,6 +124,8 @@ def _doing(coordinator: Coordinator, name: str, now: float) -> str:
         return f"{name} lost its connection, given up in {max(left, 0):.1f} s"
     for ticket in coordinator.tickets.open_of(name):
         seconds = now - ticket.granted_at
+        if ticket.initialise:
+            return f"{name} brings them with ticket {ticket.number} since {seconds:.1f} s"
         return f"{name} computes ticket {ticket.number} from version {ticket.base} since {seconds:.1f} s"
     return f"{name} is {member.state} since {now - member.since:.1f} s"
 
@@ -131,9 +133,9 @@ def _doing(coordinator: Coordinator, name: str, now: float) -> str:
 def _note(coordinator: Coordinator) -> str:
     if coordinator.stopped is not None:
         return coordinator.stopped.reason
-    missing = coordinator.terms.workers - len(coordinator.roster.present)
-    if not coordinator.started and missing > 0:
-        return f"waiting for {missing} of {coordinator.terms.workers} workers to join"
+    to_join = coordinator.terms.workers - len(coordinator.roster.tallies)
+    if not coordinator.started and to_join > 0:
+        return f"waiting for {to_join} of {coordinator.terms.workers} workers to join"
     return ""
 
 

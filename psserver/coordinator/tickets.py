@@ -30,11 +30,18 @@ class Ticket:
 
 @dataclass(slots=True)
 class TicketTable:
-    """Open and pending tickets, and each worker's most recent settled ones (bounded)."""
+    """Open and pending tickets, and each worker's most recent settled ones (bounded).
+
+    Everything that is asked for each message is found by an index, not by a search.
+    """
 
     next_number: int = 1
     live: dict[int, Ticket] = field(default_factory=dict)
     settled: dict[str, deque[Ticket]] = field(default_factory=dict)
+    # Worker -> its open ticket. At most one: a worker that holds one gets no other.
+    _opened: dict[str, Ticket] = field(default_factory=dict)
+    # What `settled` holds, by number.
+    _remembered: dict[int, Ticket] = field(default_factory=dict)
 
     def allocate(self) -> int:
         number = self.next_number
@@ -42,27 +49,42 @@ class TicketTable:
         return number
 
     def open(self, ticket: Ticket) -> None:
+        assert ticket.worker not in self._opened, f"{ticket.worker} holds an open ticket already"
         self.live[ticket.number] = ticket
+        self._opened[ticket.worker] = ticket
 
     def find(self, number: int) -> Ticket | None:
-        if number in self.live:
-            return self.live[number]
-        for tickets in self.settled.values():
-            for ticket in tickets:
-                if ticket.number == number:
-                    return ticket
-        return None
+        return self.live.get(number) or self._remembered.get(number)
+
+    @property
+    def any_open(self) -> bool:
+        return bool(self._opened)
 
     def open_of(self, worker: str) -> list[Ticket]:
-        return [t for t in self.live.values() if t.worker == worker and t.state == "open"]
+        """Its open ticket, if any."""
+        ticket = self._opened.get(worker)
+        return [] if ticket is None else [ticket]
+
+    def commit(self, ticket: Ticket) -> None:
+        """An open ticket's contribution exists; its fate is pending."""
+        ticket.state = "pending"
+        del self._opened[ticket.worker]
 
     def recent_of(self, worker: str) -> list[Ticket]:
         return list(self.settled.get(worker, ()))
 
     def settle(self, number: int, fate: DispositionNotice) -> Ticket:
         ticket = self.live.pop(number)
+        if ticket.state == "open":
+            del self._opened[ticket.worker]
         ticket.state, ticket.fate = "settled", fate
-        self.settled.setdefault(ticket.worker, deque(maxlen=REMEMBERED)).append(ticket)
+        recent = self.settled.get(ticket.worker)
+        if recent is None:
+            recent = self.settled[ticket.worker] = deque()
+        elif len(recent) == REMEMBERED:
+            del self._remembered[recent.popleft().number]
+        recent.append(ticket)
+        self._remembered[number] = ticket
         return ticket
 
     def in_state(self, state: TicketState) -> list[Ticket]:

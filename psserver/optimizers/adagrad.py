@@ -9,8 +9,10 @@ from typing import ClassVar
 
 import numpy as np
 
+from psserver.optimizers import loops
 from psserver.optimizers.blocks import Array, Kernel, State
 from psserver.optimizers.knobs import number
+from psserver.optimizers.rule import Fused
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,3 +43,6 @@ class Adagrad:
             np.subtract(x, g, out=out)
 
         return shrink
+
+    def fused(self, rate: np.float32, step: int) -> Fused:
+        return Fused(loops.adagrad, ("accumulator",), (rate, np.float32(self.epsilon)))

@@ -22,8 +22,10 @@ from typing import ClassVar
 
 import numpy as np
 
+from psserver.optimizers import loops
 from psserver.optimizers.blocks import Array, Kernel, State
 from psserver.optimizers.knobs import flag, number
+from psserver.optimizers.rule import Fused
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,13 @@ class Adam:
             np.subtract(x, out, out=out)
 
         return adapt
+
+    def fused(self, rate: np.float32, step: int) -> Fused:
+        alpha = step_size(rate, self.beta_1, self.beta_2, step)
+        gain_1, gain_2 = np.float32(1 - self.beta_1), np.float32(1 - self.beta_2)
+        hat = "velocity_hat" if self.amsgrad else None
+        scalars = (alpha, gain_1, gain_2, np.float32(self.epsilon), None, None)
+        return Fused(loops.adam, ("momentum", "velocity", hat), scalars)
 
 
 def step_size(rate: np.float32, beta_1: float, beta_2: float, step: int) -> np.float32:

@@ -12,9 +12,11 @@ from typing import ClassVar
 
 import numpy as np
 
+from psserver.optimizers import loops
 from psserver.optimizers.adam import scaled_step, step_size
 from psserver.optimizers.blocks import Array, Kernel, State
 from psserver.optimizers.knobs import flag, number
+from psserver.optimizers.rule import Fused
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,3 +51,10 @@ class AdamW:
             np.subtract(g, out, out=out)
 
         return adapt
+
+    def fused(self, rate: np.float32, step: int) -> Fused:
+        alpha = step_size(rate, self.beta_1, self.beta_2, step)
+        gain_1, gain_2 = np.float32(1 - self.beta_1), np.float32(1 - self.beta_2)
+        hat = "velocity_hat" if self.amsgrad else None
+        scalars = (alpha, gain_1, gain_2, np.float32(self.epsilon), rate, np.float32(self.weight_decay))
+        return Fused(loops.adam, ("momentum", "velocity", hat), scalars)

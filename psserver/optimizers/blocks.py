@@ -29,10 +29,19 @@ TINY = np.finfo(np.float32).tiny
 
 
 def run(
-    kernel: Kernel, x: Array, g: Array, out: Array, state: State, *, sweep: bool = False, block: int = BLOCK
+    kernel: Kernel,
+    x: Array,
+    g: Array,
+    out: Array,
+    state: State,
+    *,
+    factors: tuple[np.float32, ...] = (),
+    sweep: bool = False,
+    block: int = BLOCK,
 ) -> None:
     """Apply `kernel` to consecutive blocks of flat arrays of equal length.
 
+    The gradient is `g` multiplied by each of `factors`, one after the other.
     With `sweep`, slots are cleared of subnormal numbers on the way (see
     `clear_subnormals`). Arithmetic follows IEEE 754 without warnings: an
     overflow yields inf, as it does in Keras, and is the caller's to detect.
@@ -41,10 +50,13 @@ def run(
         for start in range(0, x.size, block):
             part = slice(start, start + block)
             slots = {name: slot[part] for name, slot in state.items()}
-            kernel(x[part], g[part], out[part], slots)
+            gradient = g[part]
+            for factor in factors:
+                np.multiply(gradient, factor, out=gradient)
+            kernel(x[part], gradient, out[part], slots)
             if sweep:
                 for slot in slots.values():
-                    clear_subnormals(slot, scratch=g[part])
+                    clear_subnormals(slot, scratch=gradient)
 
 
 def clear_subnormals(slot: Array, scratch: Array) -> None:

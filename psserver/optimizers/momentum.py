@@ -11,8 +11,10 @@ from typing import ClassVar
 
 import numpy as np
 
+from psserver.optimizers import loops
 from psserver.optimizers.blocks import Array, Kernel, State
 from psserver.optimizers.knobs import number
+from psserver.optimizers.rule import Fused
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,3 +38,6 @@ class Momentum:
             np.add(x, velocity, out=out)
 
         return roll
+
+    def fused(self, rate: np.float32, step: int) -> Fused:
+        return Fused(loops.momentum, ("momentum",), (rate, np.float32(self.momentum)))

@@ -11,8 +11,10 @@ from typing import ClassVar
 
 import numpy as np
 
+from psserver.optimizers import loops
 from psserver.optimizers.blocks import Array, Kernel, State
 from psserver.optimizers.knobs import number
+from psserver.optimizers.rule import Fused
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,3 +40,6 @@ class Nesterov:
             np.add(x, out, out=out)
 
         return look_ahead
+
+    def fused(self, rate: np.float32, step: int) -> Fused:
+        return Fused(loops.nesterov, ("momentum",), (rate, np.float32(self.momentum)))

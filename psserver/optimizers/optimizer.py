@@ -8,6 +8,7 @@ from itertools import combinations
 import numpy as np
 
 from psserver.optimizers import blocks
+from psserver.optimizers.backend import NUMPY, Backend, Loop
 from psserver.optimizers.blocks import Array
 from psserver.optimizers.errors import OptimizerError
 from psserver.optimizers.knobs import LARGEST_NUMBER, settings
@@ -76,8 +77,14 @@ class Optimizer:
         *,
         version: int,
         lr_scale: float,
+        factor: float = 1.0,
+        scale: float = 1.0,
+        backend: Backend = NUMPY,
     ) -> None:
-        """Write version ``version + 1`` into `out`, from version `version` in `x`.
+        """Write version ``version + 1`` into `out`, from version `version` in `x`: one pass over memory.
+
+        The gradient is ``gradient * factor * scale``, both rounded to float32
+        and multiplied in this order.
 
         All arrays are float32 of shape (size,) and none overlaps another. `x`
         is only read; `state` (as `init` made it) advances in place; `gradient`
@@ -91,8 +98,28 @@ class Optimizer:
         """
         rate = self.rate(version, lr_scale)
         self._check(x, gradient, out, state)
-        kernel = self.rule.kernel(rate, version + 1)
-        blocks.run(kernel, x, gradient, out, state, sweep=(version + 1) % SWEEP_EVERY == 0)
+        step, sweep = version + 1, (version + 1) % SWEEP_EVERY == 0
+        fused, kernel = self.rule.fused(rate, step), self.rule.kernel(rate, step)
+        names = fused.slots
+        factors = tuple(np.float32(each) for each in (factor, scale) if each != 1.0)
+
+        def twin(x: Array, g: Array, out: Array, *rest: Array) -> None:
+            slots = {name: slot for name, slot in zip(names, rest, strict=False) if name is not None}
+            blocks.run(kernel, x, g, out, slots, factors=factors, sweep=sweep)
+
+        tiny = blocks.TINY if sweep else np.float32(0)
+        backend.run(
+            fused.loop,
+            twin,
+            (x, gradient, out, *(None if name is None else state[name] for name in names)),
+            (*fused.scalars, np.float32(factor), np.float32(scale), tiny),
+        )
+
+    def variant(self) -> tuple[Loop, str]:
+        """The loop that every update runs, and which of its arguments are there (`Loop.variant`)."""
+        fused = self.rule.fused(np.float32(0), 1)
+        here = (0, 0, 0, *fused.slots, *fused.scalars, 0, 0, 0)
+        return fused.loop, fused.loop.variant(here)
 
     def _check(self, x: Array, gradient: Array, out: Array, state: Mapping[str, Array]) -> None:
         if set(state) != set(self.slots):

@@ -17,8 +17,10 @@ from typing import ClassVar
 
 import numpy as np
 
+from psserver.optimizers import loops
 from psserver.optimizers.blocks import Array, Kernel, State
 from psserver.optimizers.knobs import flag, number
+from psserver.optimizers.rule import Fused
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,13 @@ class RMSprop:
             np.subtract(x, g, out=out)
 
         return scale
+
+    def fused(self, rate: np.float32, step: int) -> Fused:
+        rho, gain, epsilon = np.float32(self.rho), np.float32(1 - self.rho), np.float32(self.epsilon)
+        moving = "momentum" if self.momentum > 0 else None
+        mean = "average_gradient" if self.centered else None
+        scalars = (rate, rho, gain, epsilon, np.float32(self.momentum))
+        return Fused(loops.rmsprop, ("velocity", moving, mean), scalars)
 
 
 def _blend(mean: Array, fresh: Array, rho: np.float32, gain: np.float32) -> None:

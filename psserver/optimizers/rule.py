@@ -1,10 +1,24 @@
-"""What an optimizer is to this package: slots, their initial value, and a kernel."""
+"""What an optimizer is to this package: slots, their initial value, a numpy kernel and a fused loop."""
 
+from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 import numpy as np
 
+from psserver.optimizers.backend import Loop
 from psserver.optimizers.blocks import Kernel
+
+
+@dataclass(frozen=True, slots=True)
+class Fused:
+    """One update as a fused loop: its arguments between (x, g, out) and (factor, scale, tiny).
+
+    `slots` are names, None for one that this variant does not keep.
+    """
+
+    loop: Loop
+    slots: tuple[str | None, ...]
+    scalars: tuple[np.float32 | None, ...]
 
 
 class Rule(Protocol):
@@ -26,3 +40,6 @@ class Rule(Protocol):
 
     def kernel(self, rate: np.float32, step: int) -> Kernel:
         """The update number `step` (the first is 1) at learning rate `rate`, for any block."""
+
+    def fused(self, rate: np.float32, step: int) -> Fused:
+        """The same update as a loop; bit-equal to `kernel`."""

@@ -8,7 +8,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from psserver.optimizers import loops
 from psserver.optimizers.blocks import Array, Kernel, State
+from psserver.optimizers.rule import Fused
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,3 +27,6 @@ class SGD:
             np.subtract(x, g, out=out)
 
         return descend
+
+    def fused(self, rate: np.float32, step: int) -> Fused:
+        return Fused(loops.sgd, (), (rate,))

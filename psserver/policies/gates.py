@@ -8,27 +8,52 @@ from psserver.policies.view import Member, View
 
 
 class Gate(Protocol):
+    def admits(self, view: View, member: Member) -> bool:
+        """It may start."""
+        ...
+
     def hold(self, view: View, member: Member) -> Waiting | None:
-        """None: it may start. Otherwise why not."""
+        """None: it may start. Otherwise why not, in words: for whoever asks, not for every event."""
+        ...
+
+    def epoch(self, view: View) -> object:
+        """A value that is another one whenever a worker that was held may have become free.
+
+        While it stays equal, only a worker that has just asked is looked at: a
+        step must not cost a look at everybody who waits. A gate that cannot
+        tell returns ``object()``.
+        """
         ...
 
 
 class Immediate:
     """Nobody ever waits."""
 
+    def admits(self, view: View, member: Member) -> bool:
+        return True
+
     def hold(self, view: View, member: Member) -> Waiting | None:
+        return None
+
+    def epoch(self, view: View) -> object:
         return None
 
 
 class Flush:
     """A worker that contributed to the coming update waits for it."""
 
+    def admits(self, view: View, member: Member) -> bool:
+        return member.worker not in view.contributors()
+
     def hold(self, view: View, member: Member) -> Waiting | None:
-        contributed = view.contributors()
-        if member.worker not in contributed:
+        if self.admits(view, member):
             return None
+        contributed = view.contributors()
         missing = tuple(m.worker for m in view.active() if m.worker not in contributed)
         return Waiting(f"version {view.version + 1}, which needs a commit of {listed(missing)}", missing)
+
+    def epoch(self, view: View) -> object:
+        return view.version
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +66,22 @@ class Slack:
 
     slack: int
 
+    def admits(self, view: View, member: Member) -> bool:
+        return member.clock - view.slowest_clock() <= self.slack
+
     def hold(self, view: View, member: Member) -> Waiting | None:
-        slowest = view.slowest_clock()
-        if member.clock - slowest <= self.slack:
+        if self.admits(view, member):
             return None
+        slowest = view.slowest_clock()
         behind = tuple(m.worker for m in view.active() if m.clock == slowest)
         return Waiting(
             f"{listed(behind)} to complete clock {member.clock - self.slack} "
             f"(now at {slowest}; {member.worker} is at {member.clock}, slack {self.slack})",
             behind,
         )
+
+    def epoch(self, view: View) -> object:
+        return view.slowest_clock()
 
 
 def listed(workers: tuple[str, ...]) -> str:

@@ -3,6 +3,7 @@
 import difflib
 import importlib
 import inspect
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields
 from typing import Any, cast
@@ -68,6 +69,8 @@ def _check_type(knob: str, value: object, default: object) -> None:
         fits = isinstance(value, str)
     if not fits:
         raise PolicyError(f"policy.{knob} is {value!r}; expected {_noun(expected)} such as {default!r}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise PolicyError(f"policy.{knob} is {value!r}; expected a finite number such as {default!r}")
 
 
 def _noun(kind: type) -> str:
@@ -78,17 +81,21 @@ def _custom(name: str, knobs: Mapping[str, object], workers: int) -> Policy:
     module_name, _, attribute = name.partition(":")
     try:
         module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise PolicyError(f"policy {name!r}: cannot import {module_name!r}: {error}") from error
+    except Exception as error:
+        reason = str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
+        raise PolicyError(f"policy {name!r}: cannot import {module_name!r}: {reason}") from error
     if not hasattr(module, attribute):
         raise PolicyError(
             f"policy {name!r}: {module_name} has no {attribute!r}{_known(attribute, dir(module))}"
         )
     try:
         policy = getattr(module, attribute)(workers=workers, **knobs)
-    except TypeError as error:
+    except PolicyError:
+        raise
+    except Exception as error:
         raise PolicyError(
-            f"policy {name!r} does not accept workers={workers} and {dict(knobs)}: {error}"
+            f"policy {name!r} does not accept workers={workers} and {dict(knobs)}: "
+            f"{type(error).__name__}: {error}"
         ) from error
     missing = [m for m in ("name", "knobs", "keep_bases", "step", "explain") if not hasattr(policy, m)]
     if missing:

@@ -13,7 +13,7 @@ from psserver.policies.gates import Gate, listed
 from psserver.policies.policy import PolicyError, Waiting
 from psserver.policies.staleness import Reject, StalenessRule
 from psserver.policies.triggers import Trigger
-from psserver.policies.view import Contribution, Member, Open, View
+from psserver.policies.view import Contribution, Member, View
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,8 @@ class Machine:
         self.knobs = dict(knobs)
         self._rules = composition
         self._view = View()
+        # The gate's epoch when everybody who waits was last looked at; None: look again.
+        self._looked: tuple[object] | None = None
 
     @property
     def keep_bases(self) -> bool:
@@ -49,22 +51,24 @@ class Machine:
 
     def step(self, event: Event) -> list[Decision]:
         decisions: list[Decision] = []
+        view = self._view
+        asking: str | None = None
         match event:
-            case Join(worker, rank):
-                self._join(worker, rank)
-            case Leave(worker, _):
-                self._forget(worker)
-            case Done(worker):
-                self._view.members[worker].done = True
-                self._view.waiting.pop(worker, None)
             case Ready(worker, ticket):
-                self._view.waiting[worker] = ticket
-            case Abandon(_, ticket, _):
-                self._view.open.pop(ticket, None)
+                view.waiting[worker] = ticket
+                asking = worker
             case Commit(worker, ticket):
                 self._commit(worker, ticket, decisions)
+            case Join(worker, rank):
+                view.join(worker, rank)
+            case Leave(worker, _):
+                view.forget(worker)
+            case Done(worker):
+                view.finish(worker)
+            case Abandon(_, ticket, _):
+                view.close(ticket)
         self._update(decisions)
-        self._grant(decisions)
+        self._grant(asking, decisions)
         return decisions
 
     def explain(self, worker: str) -> Waiting | None:
@@ -74,32 +78,19 @@ class Machine:
 
     # Events
 
-    def _join(self, worker: str, rank: int) -> None:
-        view = self._view
-        view.members[worker] = Member(worker, rank, clock=view.slowest_clock())
-        view.peak = max(view.peak, len(view.active()))
-
-    def _forget(self, worker: str) -> None:
-        view = self._view
-        view.members.pop(worker, None)
-        view.waiting.pop(worker, None)
-        view.open = {t: o for t, o in view.open.items() if o.worker != worker}
-
     def _commit(self, worker: str, ticket: int, decisions: list[Decision]) -> None:
         view = self._view
-        if ticket not in view.open:
+        opened = view.close(ticket)
+        if opened is None:
             raise PolicyError(f"commit of ticket {ticket}, which {self.name} did not grant or has closed")
-        base = view.open.pop(ticket).base
         member = view.members[worker]
-        member.clock += 1
-        verdict = self._rules.staleness.judge(view.version - base)
+        view.advance(member)
+        verdict = self._rules.staleness.judge(view.version - opened.base)
         if isinstance(verdict, Reject):
             decisions.append(Drop(ticket, verdict.reason))
             return
-        view.buffer.append(Contribution(ticket, worker, member.rank, verdict.factor, verdict.compensation))
-        if self._rules.order == "rank":
-            # Folded ones keep their place: the log has already fixed it.
-            view.buffer.sort(key=lambda c: (not c.folded, 0 if c.folded else c.rank))
+        contribution = Contribution(ticket, worker, member.rank, verdict.factor, verdict.compensation)
+        view.contribute(contribution, by_rank=self._rules.order == "rank")
 
     # Updates
 
@@ -107,7 +98,7 @@ class Machine:
         view = self._view
         if not view.buffer:
             return
-        if self._rules.trigger.fires(view) and not self._rules.staleness.blockers(view):
+        if self._rules.trigger.fires(view) and not self._rules.staleness.blocked(view):
             self._apply(decisions)
         else:
             self._fold(decisions)
@@ -117,48 +108,61 @@ class Machine:
         parts = tuple(Part(c.ticket, c.factor, c.compensation) for c in view.buffer)
         scale = 1.0 / len(parts) if self._rules.weight == "mean" else 1.0
         decisions.append(Apply(parts, scale))
-        view.buffer = []
-        view.version += 1
+        view.renew()
         if self._rules.cancel:
             for ticket in [t for t, o in view.open.items() if o.base < view.version]:
                 decisions.append(Cancel(ticket, f"version {view.version} was made without it"))
-                del view.open[ticket]
+                view.close(ticket)
 
     def _fold(self, decisions: list[Decision]) -> None:
         """Have the shards sum what has its final place in the order of summation."""
-        for contribution in self._view.buffer:
-            if contribution.folded:
-                continue
-            if self._rules.order == "rank" and self._expects_lower(contribution.rank):
+        view, by_rank = self._view, self._rules.order == "rank"
+        while view.folded < len(view.buffer):
+            contribution = view.buffer[view.folded]
+            if by_rank and view.expects_below(contribution.rank):
                 return
-            contribution.folded = True
+            view.folded += 1
             decisions.append(Fold(contribution.ticket, contribution.factor, contribution.compensation))
-
-    def _expects_lower(self, rank: int) -> bool:
-        contributed = self._view.contributors()
-        return any(m.rank < rank and m.worker not in contributed for m in self._view.active())
 
     # Grants
 
-    def _grant(self, decisions: list[Decision]) -> None:
+    def _grant(self, asking: str | None, decisions: list[Decision]) -> None:
+        """Let start who may, by rank: everybody who waits is looked at when the gate's epoch has changed."""
         view = self._view
-        by_rank = sorted(view.waiting, key=lambda worker: view.members[worker].rank)
-        for worker in by_rank:
+        if not view.waiting:
+            return
+        if self._update_waits():
+            self._looked = None
+            return
+        epoch = (self._rules.gate.epoch(view),)
+        if epoch != self._looked:
+            self._looked = epoch
+            candidates = sorted(view.waiting, key=lambda worker: view.members[worker].rank)
+        else:
+            candidates = [asking] if asking in view.waiting else []
+        for worker in candidates:
             member = view.members[worker]
-            if self._hold(member) is not None:
-                continue
-            ticket = view.waiting.pop(worker)
-            view.open[ticket] = Open(ticket, worker, view.version)
-            decisions.append(Grant(worker, ticket, member.rank if self._rules.order == "rank" else None))
+            if self._rules.gate.admits(view, member):
+                ticket = view.grant(worker)
+                decisions.append(Grant(worker, ticket, member.rank if self._rules.order == "rank" else None))
+
+    def _update_waits(self) -> bool:
+        """An update waits, and whoever started now would hold it up."""
+        view, staleness = self._view, self._rules.staleness
+        return (
+            staleness.delays_grants()
+            and bool(view.buffer)
+            and staleness.blocked(view)
+            and self._rules.trigger.fires(view)
+        )
 
     def _hold(self, member: Member) -> Waiting | None:
         view, staleness = self._view, self._rules.staleness
-        if staleness.delays_grants() and view.buffer and self._rules.trigger.fires(view):
+        if self._update_waits():
             blockers = tuple(o.worker for o in staleness.blockers(view))
-            if blockers:
-                return Waiting(
-                    f"version {view.version + 1}, held until {listed(blockers)} commits "
-                    "what it started from an older version",
-                    blockers,
-                )
+            return Waiting(
+                f"version {view.version + 1}, held until {listed(blockers)} commits "
+                "what it started from an older version",
+                blockers,
+            )
         return self._rules.gate.hold(view, member)

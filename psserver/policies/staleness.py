@@ -27,8 +27,12 @@ Verdict = Keep | Reject
 class StalenessRule(Protocol):
     def judge(self, staleness: int) -> Verdict: ...
 
+    def blocked(self, view: View) -> bool:
+        """Must the next update wait for open tickets?"""
+        ...
+
     def blockers(self, view: View) -> list[Open]:
-        """Open tickets for whose sake the next update must wait."""
+        """Open tickets for whose sake the next update must wait: for sentences, not for every event."""
         ...
 
     def delays_grants(self) -> bool:
@@ -46,6 +50,9 @@ class KeepAll:
 
     def judge(self, staleness: int) -> Verdict:
         return Keep()
+
+    def blocked(self, view: View) -> bool:
+        return False
 
     def blockers(self, view: View) -> list[Open]:
         return []
@@ -109,6 +116,10 @@ class Block(KeepAll):
     """
 
     bound: int
+
+    def blocked(self, view: View) -> bool:
+        oldest = view.oldest_base()
+        return oldest is not None and view.version + 1 - oldest > self.bound
 
     def blockers(self, view: View) -> list[Open]:
         return [t for t in view.open.values() if view.version + 1 - t.base > self.bound]

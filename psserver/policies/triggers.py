@@ -24,10 +24,8 @@ class Everyone:
     backup: int = 0
 
     def fires(self, view: View) -> bool:
-        contributed = view.contributors()
-        present = len({m.worker for m in view.active()} | contributed)
-        needed = min(max(self.workers, view.peak) - self.backup, present)
-        return len(contributed) >= max(1, needed)
+        needed = min(max(self.workers, view.peak) - self.backup, view.present_count())
+        return len(view.contributors()) >= max(1, needed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,7 +122,7 @@ class CoordinatorRpc:
     def _commit(self, commit: pb.Commit, hello: pb.Hello, outbox: Outbox) -> None:
         terms, host = self._job.terms, self._job.host
         missing = receipts.missing(host.secret, terms.job, commit.ticket, terms.servers, commit.receipts)
-        if missing:
+        if missing and not self._job.repeated(hello.worker, commit.ticket):
             servers = ", ".join(map(str, missing))
             message = (
                 f"commit of ticket {commit.ticket}: expected a receipt from every server's Push, "

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from psserver.service.followers import Follower
 from psserver.service.job import Job
+from psserver.summary import summarise
 from pswire import frames
 from pswire.dtypes import WIRE
 from pswire.exits import ExitCode
@@ -23,6 +24,7 @@ Floats = NDArray[np.float32]
 EXIT_CODES = {
     "done": ExitCode.OK,
     "versions": ExitCode.OK,
+    "empty": ExitCode.JOB_FAILED,
     "policy": ExitCode.JOB_FAILED,
     "abandoned": ExitCode.ABANDONED,
     "server": ExitCode.UNREACHABLE,
@@ -55,42 +57,15 @@ def conclude(job: Job) -> None:
 
 
 def summary(job: Job, sha256: str | None) -> dict[str, Any]:
-    """summary.json: what the run was and what came of it. Only for a job that is over."""
-    coordinator = job.coordinator
-    stopped = coordinator.stopped
+    """summary.json. Only for a job that is over."""
+    stopped = job.coordinator.stopped
     assert stopped is not None
-    end = job.stop_notice_at or stopped.at
-    tallies = coordinator.roster.tallies
     metrics = dict(job.metrics)
     if "loss" not in metrics and job.run_log.last_loss is not None:
         metrics["loss"] = job.run_log.last_loss
-    return {
-        "job": job.terms.job,
-        "success": stopped.success,
-        "reason": stopped.reason,
-        "policy": {"name": job.policy.name, **job.policy.knobs},
-        "optimizer": job.optimizer.config,
-        "servers": job.terms.servers,
-        "workers": len(tallies),
-        "versions": coordinator.version,
-        "samples": sum(tally.samples for tally in tallies.values()),
-        "wall_seconds": round(end - job.first_grant, 6) if job.first_grant is not None else 0.0,
-        "metrics": metrics,
-        "contributions": {
-            worker: {
-                "committed": tally.committed,
-                "applied": tally.applied,
-                "dropped": tally.dropped,
-                "pending": tally.pending,
-            }
-            for worker, tally in sorted(tallies.items())
-        },
-        "staleness": {
-            worker: {str(s): tally.staleness[s] for s in sorted(tally.staleness)}
-            for worker, tally in sorted(tallies.items())
-        },
-        "weights_sha256": sha256,
-    }
+    begun, end = job.first_grant, job.stop_notice_at or stopped.at
+    seconds = 0.0 if begun is None else end - begun
+    return summarise(job.coordinator, metrics=metrics, seconds=seconds, sha256=sha256)
 
 
 def _final_weights(job: Job) -> list[Floats] | None:

@@ -5,23 +5,27 @@ order: entries to the run log, to the local shard and to the followers;
 notices to the outboxes of the workers' sessions.
 """
 
+import hmac
 import json
 import logging
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+
+import grpc
 
 from psserver.coordinator import Coordinator, JobTerms, JoinRefused, Output, Record, Tell
 from psserver.coordinator.members import Member
-from psserver.coordinator.outputs import Notice, StopNotice
+from psserver.coordinator.outputs import GrantNotice, Notice, RefusalNotice, StopNotice
 from psserver.coordinator.status import JobReport, holdup, report
 from psserver.dispatch import Dispatch
 from psserver.optimizers import Optimizer
 from psserver.policies import Policy
 from psserver.service.followers import Follower
-from psserver.service.rpc import precondition
+from psserver.service.rpc import Refused, precondition
 from psserver.service.run_log import RunLog
 from psserver.service.shard_host import ShardHost
 from psserver.shard import Order
@@ -37,9 +41,67 @@ OUTBOX_LIMIT = 4096
 
 @dataclass(slots=True)
 class Outbox:
-    """Notices for one session stream. None ends the stream."""
+    """Notices for one session stream. None ends the stream.
 
+    `diversion`: while an Exchange waits for the answer to its commit, notices
+    go there, to be sent in one message with the next weights.
+    """
+
+    session: str
     notices: queue.SimpleQueue[Notice | None] = field(default_factory=queue.SimpleQueue)
+    diversion: "Diversion | None" = None
+
+    def end(self) -> None:
+        """The stream is over: nothing more comes by it, nor by an exchange on its behalf."""
+        self.notices.put(None)
+        if self.diversion is not None:
+            self.diversion.end()
+
+
+class Diversion:
+    """Collects a worker's notices for the Exchange that waits for them."""
+
+    def __init__(self) -> None:
+        self._notices: list[Notice] = []
+        self._taken = 0
+        self._changed = threading.Condition()
+        self._ended = False
+
+    def put(self, notice: Notice) -> None:
+        with self._changed:
+            self._notices.append(notice)
+            self._changed.notify_all()
+
+    def take(self, *, wait_for_grant: bool, alive: Callable[[], bool]) -> list[Notice]:
+        """What has come; with `wait_for_grant`, not before a grant, a stop or a refusal is among it."""
+        decisive = (GrantNotice, StopNotice, RefusalNotice)
+        with self._changed:
+            while wait_for_grant and not any(isinstance(n, decisive) for n in self._notices):
+                if self._ended:
+                    raise Refused(
+                        grpc.StatusCode.UNAVAILABLE, "the worker's session broke; it hears more there"
+                    )
+                self._changed.wait(1.0)
+                if not alive():
+                    raise Refused(grpc.StatusCode.CANCELLED, "the worker has gone")
+            self._taken = len(self._notices)
+            return list(self._notices)
+
+    def end(self) -> None:
+        """What is decided from now on is told elsewhere."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def delivered(self) -> None:
+        """What `take` returned has been sent. What came since has not."""
+        with self._changed:
+            del self._notices[: self._taken]
+            self._taken = 0
+
+    def undelivered(self) -> list[Notice]:
+        with self._changed:
+            return list(self._notices)
 
 
 class Job:
@@ -120,9 +182,12 @@ class Job:
         if outbox.notices.qsize() > OUTBOX_LIMIT:
             log.warning("worker %s does not read its session: closing it", worker)
             del self._outboxes[worker, incarnation]
-            outbox.notices.put(None)
+            outbox.end()
             return
-        outbox.notices.put(notice)
+        if outbox.diversion is not None:
+            outbox.diversion.put(notice)
+        else:
+            outbox.notices.put(notice)
 
     # Members
 
@@ -170,11 +235,11 @@ class Job:
 
     def attach(self, worker: str, incarnation: int, session: str) -> Outbox:
         """A session stream stands; it takes the place of an older one of the same incarnation."""
-        outbox = Outbox()
+        outbox = Outbox(session)
         with self._lock:
             before = self._outboxes.pop((worker, incarnation), None)
             if before is not None:
-                before.notices.put(None)
+                before.end()
             self._outboxes[worker, incarnation] = outbox
             self._route(self._coordinator.connect(worker, incarnation, session, time.monotonic()))
         self.host.execute_submitted()
@@ -186,8 +251,31 @@ class Job:
             if self._outboxes.get((worker, incarnation)) is outbox:
                 del self._outboxes[worker, incarnation]
                 self._route(self._coordinator.disconnect(worker, incarnation, time.monotonic()))
-        outbox.notices.put(None)
+            outbox.end()
         self.host.execute_submitted()
+
+    @contextmanager
+    def divert(self, worker: str, incarnation: int, session: str) -> Iterator[Diversion]:
+        """Collect this worker's notices; what is not delivered goes to its session after all.
+
+        Raises Refused unless that very session is open.
+        """
+        diversion = Diversion()
+        with self._lock:
+            outbox = self._outboxes.get((worker, incarnation))
+            if outbox is None or not hmac.compare_digest(outbox.session, session):
+                raise precondition(
+                    f"worker {worker!r}, incarnation {incarnation}, has no open session; join again"
+                )
+            outbox.diversion = diversion
+        try:
+            yield diversion
+        finally:
+            with self._lock:
+                if outbox.diversion is diversion:
+                    outbox.diversion = None
+                for notice in diversion.undelivered():
+                    outbox.notices.put(notice)
 
     # Work
 
@@ -219,6 +307,12 @@ class Job:
                 ready=ready,
             )
         )
+
+    def repeated(self, worker: str, ticket: int) -> bool:
+        """The worker's ticket is no longer open: a commit of it is a repeated one and changes nothing."""
+        with self._lock:
+            found = self._coordinator.tickets.find(ticket)
+            return found is not None and found.worker == worker and found.state != "open"
 
     def abandon(self, worker: str, incarnation: int, ticket: int, reason: str) -> None:
         self._input(lambda c, now: c.abandon(worker, incarnation, ticket, reason, now))

@@ -124,3 +124,15 @@ def stream_out(
             abort(context, refused)
 
     return grpc.unary_stream_rpc_method_handler(serve, parse(request), None)
+
+
+def raw(function: Callable[[Iterator[bytes], grpc.ServicerContext], Iterable[bytes]]) -> "Method":
+    """A stream of raw messages each way; `function` parses and serialises by itself."""
+
+    def serve(messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+        try:
+            yield from function(messages, context)
+        except Refused as refused:
+            abort(context, refused)
+
+    return grpc.stream_stream_rpc_method_handler(serve, None, None)

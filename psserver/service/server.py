@@ -22,6 +22,7 @@ from psserver.receipts import new_secret
 from psserver.service import rpc
 from psserver.service.coordinator_rpc import CoordinatorRpc
 from psserver.service.ending import conclude, exit_code
+from psserver.service.exchange_rpc import ExchangeRpc
 from psserver.service.follow_rpc import FollowRpc
 from psserver.service.followers import Follower
 from psserver.service.job import Job
@@ -116,11 +117,6 @@ class Server:
         return port
 
     def _register(self, hosts: tuple[Address, ...]) -> None:
-        shard = ShardRpc(self._host)
-        methods = {
-            "Push": rpc.stream_in(shard.push, shard_pb2.PushReply),
-            "Pull": rpc.stream_out(shard.pull, shard_pb2.PullRequest),
-        }
         names = [SHARD]
         if self.settings.task_index == 0:
             self._job = self._make_job(hosts)
@@ -140,7 +136,14 @@ class Server:
                     ),
                 },
             )
-        else:
+        shard = ShardRpc(self._host)
+        exchange = ExchangeRpc(self._host, self._job)
+        methods = {
+            "Push": rpc.stream_in(shard.push, shard_pb2.PushReply),
+            "Pull": rpc.stream_out(shard.pull, shard_pb2.PullRequest),
+            "Exchange": rpc.raw(exchange.exchange),
+        }
+        if self._job is None:
             self._follow = FollowRpc(self._host, len(hosts))
             follow = self._follow.follow
             methods["Follow"] = rpc.bidirectional(follow, shard_pb2.FollowRequest, shard_pb2.FollowReply)

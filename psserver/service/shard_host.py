@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 import grpc
 
+from psserver.fast import FastBackend
 from psserver.optimizers import Optimizer
 from psserver.receipts import receipt
 from psserver.service.rpc import Refused, invalid, precondition
-from psserver.shard import Order, Shard
+from psserver.shard import Order, Shard, arithmetic
 from psserver.shard.arena import Version
 from psserver.shard.staging import Slot
 from pswire.plan import Plan
@@ -23,12 +24,13 @@ log = logging.getLogger("ps-server")
 @dataclass(frozen=True, slots=True)
 class HostOptions:
     """`lease`: seconds that an unread grant may hold up an update. `patience`: how long a
-    reader or a pusher waits for this shard to catch up with the log."""
+    reader or a pusher waits for this shard to catch up with the log. `threads`: of an update."""
 
     arena_versions: int = 3
     staging: int = 4
     lease: float = 5.0
     patience: float = 30.0
+    threads: int = 1
 
 
 class ShardHost:
@@ -52,6 +54,7 @@ class ShardHost:
         self._changed = threading.Condition()
         self._executing = threading.Lock()
         self._queue: deque[tuple[int, Order]] = deque()
+        self._backend = FastBackend(options.threads)
 
     # The job
 
@@ -60,6 +63,8 @@ class ShardHost:
             self.job, self.secret = job, secret
 
     def configure(self, plan: Plan, optimizer: Optimizer, *, keep_bases: bool) -> None:
+        """A new shard. Its loops are compiled meanwhile; until they are, numpy gives the same bits."""
+        self._backend.prepare([optimizer.variant(), *((loop, loop.letters) for loop in arithmetic.LOOPS)])
         with self._changed:
             self.shard = Shard(
                 plan,
@@ -68,6 +73,7 @@ class ShardHost:
                 versions=self.options.arena_versions,
                 staging=self.options.staging,
                 keep_bases=keep_bases,
+                backend=self._backend,
             )
 
     @property
@@ -79,6 +85,7 @@ class ShardHost:
         with self._changed:
             self.closed = True
             self._changed.notify_all()
+        self._backend.close()
 
     # Orders
 

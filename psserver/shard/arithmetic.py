@@ -1,44 +1,76 @@
-"""The arithmetic of contributions, block by block so that each block stays in cache.
+"""The arithmetic of contributions, in single passes over memory.
 
 The order of operations is part of the contract: replaying a log must give the
-same bits, so every function here names its formula exactly.
+same bits, so every function here names its formula exactly. Each pass is a
+loop to be compiled and a numpy twin; both give the same bits (see
+psserver.optimizers.backend). The twins go block by block, so that a block
+stays in cache from one ufunc to the next.
 """
+
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
+from psserver.optimizers import NUMPY, Backend, Loop
+from psserver.shard import loops
+
 Floats = NDArray[np.float32]
 
 BLOCK = 1 << 15
+LARGEST = np.float32(np.finfo(np.float32).max)
+
+# What a server compiles besides its optimizer.
+LOOPS: tuple[Loop, ...] = (
+    loops.fold,
+    loops.compensate,
+    loops.finite,
+    loops.copy_finite,
+    loops.widen_finite,
+)
 
 
-def scale(values: Floats, factor: float) -> None:
-    """values *= float32(factor); nothing is done for a factor of 1."""
+def fold(total: Floats, kept: float, values: Floats, factor: float, backend: Backend = NUMPY) -> None:
+    """``total = total * kept + values * factor``, the scalars in float32. `values` may be spoilt."""
+    backend.run(loops.fold, _fold, (total, values), (np.float32(kept), np.float32(factor)))
+
+
+def _fold(total: Floats, values: Floats, kept: np.float32, factor: np.float32) -> None:
+    with np.errstate(all="ignore"):
+        for part in _blocks(total.size):
+            scale(total[part], kept)
+            scale(values[part], factor)
+            np.add(total[part], values[part], out=total[part])
+
+
+def scale(values: Floats, factor: float | np.float32) -> None:
+    """``values *= float32(factor)``; nothing is done for a factor of 1."""
     if factor != 1.0:
         np.multiply(values, np.float32(factor), out=values)
 
 
-def add_scaled(total: Floats, values: Floats, factor: float) -> None:
-    """total += float32(factor) * values. `values` may be used as scratch."""
-    scale(values, factor)
-    np.add(total, values, out=total)
-
-
-def compensate(gradient: Floats, now: Floats, base: Floats, strength: float) -> None:
-    """g += lambda * g * g * (x_now - x_base), in place.
+def compensate(
+    gradient: Floats, now: Floats, base: Floats, strength: float, backend: Backend = NUMPY
+) -> None:
+    """``g += (x_now - x_base) * g * g * lambda``, in place, multiplied from left to right.
 
     DC-ASGD: first-order Taylor correction with lambda g*g as the diagonal of
     the Hessian (Zheng et al. 2017, eq. 10).
     """
-    scratch = np.empty(BLOCK, np.float32)
-    for start in range(0, gradient.size, BLOCK):
-        g = gradient[start : start + BLOCK]
-        correction = scratch[: g.size]
-        np.subtract(now[start : start + BLOCK], base[start : start + BLOCK], out=correction)
-        np.multiply(correction, g, out=correction)
-        np.multiply(correction, g, out=correction)
-        np.multiply(correction, np.float32(strength), out=correction)
-        np.add(g, correction, out=g)
+    backend.run(loops.compensate, _compensate, (gradient, now, base), (np.float32(strength),))
+
+
+def _compensate(gradient: Floats, now: Floats, base: Floats, strength: np.float32) -> None:
+    scratch = np.empty(min(BLOCK, gradient.size), np.float32)
+    with np.errstate(all="ignore"):
+        for part in _blocks(gradient.size):
+            g = gradient[part]
+            correction = scratch[: g.size]
+            np.subtract(now[part], base[part], out=correction)
+            np.multiply(correction, g, out=correction)
+            np.multiply(correction, g, out=correction)
+            np.multiply(correction, strength, out=correction)
+            np.add(g, correction, out=g)
 
 
 def add_mean(state: Floats, deltas: Floats, total: float, out: Floats) -> None:
@@ -50,14 +82,49 @@ def add_mean(state: Floats, deltas: Floats, total: float, out: Floats) -> None:
     np.add(out, state, out=out)
 
 
-def first_nonfinite(values: Floats) -> int | None:
-    """Position of the first NaN or Inf, or None.
+def first_nonfinite(values: Floats, backend: Backend = NUMPY) -> int | None:
+    """Position of the first NaN or Inf, or None."""
+    if backend.run(loops.finite, _finite, (values,), (LARGEST,)):
+        return None
+    return int(np.argmin(np.isfinite(values)))
 
-    The sum of squares is finite whenever all values are and none is huge: one
-    fast pass decides almost always.
+
+def _finite(values: Floats, largest: np.float32) -> bool:
+    return all(bool(np.isfinite(values[part]).all()) for part in _blocks(values.size))
+
+
+def copy_finite(target: Floats, source: Floats, backend: Backend = NUMPY) -> int | None:
+    """Copy, and tell the position of the first NaN or Inf, or None; `source` need not be aligned.
+
+    One pass instead of a copy and a check: for payloads that come in.
     """
-    with np.errstate(over="ignore", invalid="ignore"):
-        if np.isfinite(np.dot(values, values)):
-            return None
-    finite = np.isfinite(values)
-    return None if finite.all() else int(np.argmin(finite))
+    if backend.run(loops.copy_finite, _copy_finite, (target, source), (LARGEST,)):
+        return None
+    return int(np.argmin(np.isfinite(target)))
+
+
+def _copy_finite(target: Floats, source: Floats, largest: np.float32) -> bool:
+    good = True
+    for part in _blocks(target.size):
+        target[part] = source[part]
+        good = bool(np.isfinite(target[part]).all()) and good
+    return good
+
+
+def widen_finite(target: Floats, source: NDArray[np.uint16], backend: Backend = NUMPY) -> int | None:
+    """`copy_finite` from the bits of bfloat16 numbers, which are the upper halves of float32 numbers."""
+    if backend.run(loops.widen_finite, _widen_finite, (target.view(np.uint32), source)):
+        return None
+    return int(np.argmin(np.isfinite(target)))
+
+
+def _widen_finite(target: NDArray[np.uint32], source: NDArray[np.uint16]) -> bool:
+    good = True
+    for part in _blocks(target.size):
+        np.left_shift(source[part], np.uint32(16), out=target[part], dtype=np.uint32)
+        good = bool(np.isfinite(target[part].view(np.float32)).all()) and good
+    return good
+
+
+def _blocks(size: int) -> Iterator[slice]:
+    return (slice(start, start + BLOCK) for start in range(0, size, BLOCK))

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from psserver.optimizers import Optimizer
+from psserver.optimizers import NUMPY, Backend, Optimizer
 from psserver.shard import arithmetic
 from psserver.shard.arena import Arena
 from psserver.shard.orders import Apply, Fold, Install, Note, Order, Pin, Release, Seal
@@ -22,10 +23,14 @@ class ShardError(RuntimeError):
 
 @dataclass(slots=True)
 class OpenSum:
-    """Contributions summed so far for the coming update: sum of factor * payload."""
+    """Contributions summed so far for the coming update: ``values * pending`` is the sum of factor * payload.
+
+    The first payload's factor is left pending, so that no pass is spent on it alone.
+    """
 
     values: Floats
     factors: float
+    pending: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +58,7 @@ class Shard:
         versions: int = 3,
         staging: int = 4,
         keep_bases: bool = False,
+        backend: Backend = NUMPY,
     ) -> None:
         self.plan = plan
         self.layout = plan.shards[server]
@@ -60,6 +66,7 @@ class Shard:
         self.arena = Arena(self.layout.elements, versions, unlimited=keep_bases)
         self.staging = Staging(self.layout.elements, staging)
         self._keep_bases = keep_bases
+        self._backend = backend
         self._slots = optimizer.init(self.layout.trainable)
         self._sum: OpenSum | None = None
 
@@ -81,9 +88,19 @@ class Shard:
 
     def nonfinite(self, values: Floats, start: int = 0) -> str | None:
         """Names the first NaN or Inf in `values`, which begins at element `start`; None if all are finite."""
-        found = arithmetic.first_nonfinite(values)
-        if found is None:
-            return None
+        found = arithmetic.first_nonfinite(values, self._backend)
+        return None if found is None else self._bad(values, found, start)
+
+    def copy_in(self, target: Floats, source: NDArray[Any], start: int) -> str | None:
+        """`nonfinite`, in one pass with the copy of a piece of a payload from `source` to `target`.
+
+        `source` holds float32, or the bits of bfloat16 as uint16, of the same number of elements.
+        """
+        copy = arithmetic.copy_finite if source.dtype == np.float32 else arithmetic.widen_finite
+        found = copy(target, source, self._backend)
+        return None if found is None else self._bad(target, found, start)
+
+    def _bad(self, values: Floats, found: int, start: int) -> str:
         return f"{values[found]} at {self._where(start + found)}"
 
     def _where(self, element: int) -> str:
@@ -173,13 +190,13 @@ class Shard:
     def _add(self, payload: Floats, fold: Fold, now: Floats | None, base: Floats | None) -> None:
         if base is not None and now is not None:
             end = self.layout.trainable
-            arithmetic.compensate(payload[:end], now[:end], base[:end], fold.compensation)
+            arithmetic.compensate(payload[:end], now[:end], base[:end], fold.compensation, self._backend)
         if self._sum is None:
             # The first contribution's buffer becomes the sum: nothing is copied.
-            arithmetic.scale(payload, fold.factor)
-            self._sum = OpenSum(payload, fold.factor)
+            self._sum = OpenSum(payload, fold.factor, pending=fold.factor)
         else:
-            arithmetic.add_scaled(self._sum.values, payload, fold.factor)
+            arithmetic.fold(self._sum.values, self._sum.pending, payload, fold.factor, self._backend)
+            self._sum.pending = 1.0
             self._sum.factors += fold.factor
 
     def _apply(self, apply: Apply) -> Work:
@@ -212,9 +229,16 @@ class Shard:
     def _step(self, now: Floats, out: Floats, apply: Apply) -> None:
         assert self._sum is not None
         end, total = self.layout.trainable, self._sum.values
+        arithmetic.scale(total[end:], self._sum.pending)
         arithmetic.add_mean(now[end:], total[end:], self._sum.factors, out[end:])
-        gradient = total[:end]
-        arithmetic.scale(gradient, apply.scale)
         self.optimizer.update(
-            now[:end], gradient, out[:end], self._slots, version=self.version, lr_scale=apply.lr_scale
+            now[:end],
+            total[:end],
+            out[:end],
+            self._slots,
+            version=self.version,
+            lr_scale=apply.lr_scale,
+            factor=self._sum.pending,
+            scale=apply.scale,
+            backend=self._backend,
         )

@@ -18,9 +18,12 @@ class OpenTicket:
     sealed: bool = False
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Slot:
-    """A payload on its way in. Only the stream that began it writes to it."""
+    """A payload on its way in. Only the stream that began it writes to it.
+
+    Compared by identity: a ticket may have several streams under way.
+    """
 
     ticket: int
     values: Floats

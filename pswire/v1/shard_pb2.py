@@ -22,52 +22,57 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from pswire.v1 import coordinator_pb2 as pswire_dot_v1_dot_coordinator__pb2
 from pswire.v1 import model_pb2 as pswire_dot_v1_dot_model__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15pswire/v1/shard.proto\x12\tpswire.v1\x1a\x15pswire/v1/model.proto\"a\n\x0bPushRequest\x12\'\n\x06header\x18\x01 \x01(\x0b\x32\x15.pswire.v1.PushHeaderH\x00\x12!\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x10.pswire.v1.ChunkH\x00\x42\x06\n\x04part\"\x8a\x01\n\nPushHeader\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x0e\n\x06worker\x18\x02 \x01(\t\x12\x0e\n\x06ticket\x18\x03 \x01(\x04\x12\x0c\n\x04plan\x18\x04 \x01(\t\x12#\n\x05\x64type\x18\x05 \x01(\x0e\x32\x14.pswire.v1.WireDtype\x12\r\n\x05\x62ytes\x18\x06 \x01(\x04\x12\r\n\x05\x61\x66ter\x18\x07 \x01(\x04\"\x1c\n\tPushReply\x12\x0f\n\x07receipt\x18\x01 \x01(\x0c\"}\n\x0bPullRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x0e\n\x06ticket\x18\x02 \x01(\x04\x12\x0f\n\x07version\x18\x03 \x01(\x04\x12\x0c\n\x04plan\x18\x04 \x01(\t\x12#\n\x05\x64type\x18\x05 \x01(\x0e\x32\x14.pswire.v1.WireDtype\x12\r\n\x05\x61\x66ter\x18\x06 \x01(\x04\";\n\tPullReply\x12\x1f\n\x05\x63hunk\x18\x01 \x01(\x0b\x32\x10.pswire.v1.Chunk\x12\r\n\x05\x62ytes\x18\x02 \x01(\x04\"\xba\x01\n\rFollowRequest\x12\x1f\n\x04open\x18\x01 \x01(\x0b\x32\x0f.pswire.v1.OpenH\x00\x12)\n\tconfigure\x18\x02 \x01(\x0b\x32\x14.pswire.v1.ConfigureH\x00\x12)\n\tdecisions\x18\x03 \x01(\x0b\x32\x14.pswire.v1.DecisionsH\x00\x12\'\n\x08shutdown\x18\x04 \x01(\x0b\x32\x13.pswire.v1.ShutdownH\x00\x42\t\n\x07message\"W\n\x04Open\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x12\n\ntask_index\x18\x03 \x01(\r\x12\x0f\n\x07servers\x18\x04 \x01(\r\x12\x0e\n\x06secret\x18\x05 \x01(\x0c\"l\n\tConfigure\x12*\n\tvariables\x18\x01 \x03(\x0b\x32\x17.pswire.v1.VariableSpec\x12\x0c\n\x04plan\x18\x02 \x01(\t\x12\x11\n\toptimizer\x18\x03 \x01(\t\x12\x12\n\nkeep_bases\x18\x04 \x01(\x08\"3\n\tDecisions\x12&\n\tdecisions\x18\x01 \x03(\x0b\x32\x13.pswire.v1.Decision\"\x8e\x02\n\x08\x44\x65\x63ision\x12\r\n\x05index\x18\x01 \x01(\x04\x12$\n\x03pin\x18\x02 \x01(\x0b\x32\x15.pswire.v1.PinVersionH\x00\x12%\n\x07install\x18\x03 \x01(\x0b\x32\x12.pswire.v1.InstallH\x00\x12\x1f\n\x04\x66old\x18\x04 \x01(\x0b\x32\x0f.pswire.v1.FoldH\x00\x12!\n\x05\x61pply\x18\x05 \x01(\x0b\x32\x10.pswire.v1.ApplyH\x00\x12%\n\x07release\x18\x06 \x01(\x0b\x32\x12.pswire.v1.ReleaseH\x00\x12\x0e\n\x04note\x18\x07 \x01(\x08H\x00\x12\x1f\n\x04seal\x18\x08 \x01(\x0b\x32\x0f.pswire.v1.SealH\x00\x42\n\n\x08\x64\x65\x63ision\"]\n\nPinVersion\x12\x0e\n\x06ticket\x18\x01 \x01(\x04\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12\x11\n\x04turn\x18\x03 \x01(\x04H\x00\x88\x01\x01\x12\x12\n\ninitialise\x18\x04 \x01(\x08\x42\x07\n\x05_turn\"\x19\n\x07Install\x12\x0e\n\x06ticket\x18\x01 \x01(\x04\"\x16\n\x04Seal\x12\x0e\n\x06ticket\x18\x01 \x01(\x04\"<\n\x04\x46old\x12\x0e\n\x06ticket\x18\x01 \x01(\x04\x12\x0e\n\x06\x66\x61\x63tor\x18\x02 \x01(\x01\x12\x14\n\x0c\x63ompensation\x18\x03 \x01(\x01\"Y\n\x05\x41pply\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\x10\n\x08lr_scale\x18\x02 \x01(\x01\x12\r\n\x05scale\x18\x03 \x01(\x01\x12\x1e\n\x05parts\x18\x04 \x03(\x0b\x32\x0f.pswire.v1.Fold\"\x19\n\x07Release\x12\x0e\n\x06ticket\x18\x01 \x01(\x04\"-\n\x08Shutdown\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x11\n\texit_code\x18\x02 \x01(\r\"=\n\x0b\x46ollowReply\x12\x10\n\x08\x65xecuted\x18\x01 \x01(\x04\x12\r\n\x05\x65rror\x18\x02 \x01(\t\x12\r\n\x05\x62ytes\x18\x03 \x01(\x04\x32\xb7\x01\n\x05Shard\x12\x36\n\x04Push\x12\x16.pswire.v1.PushRequest\x1a\x14.pswire.v1.PushReply(\x01\x12\x36\n\x04Pull\x12\x16.pswire.v1.PullRequest\x1a\x14.pswire.v1.PullReply0\x01\x12>\n\x06\x46ollow\x12\x18.pswire.v1.FollowRequest\x1a\x16.pswire.v1.FollowReply(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15pswire/v1/shard.proto\x12\tpswire.v1\x1a\x1bpswire/v1/coordinator.proto\x1a\x15pswire/v1/model.proto\"a\n\x0bPushRequest\x12\'\n\x06header\x18\x01 \x01(\x0b\x32\x15.pswire.v1.PushHeaderH\x00\x12!\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x10.pswire.v1.ChunkH\x00\x42\x06\n\x04part\"\x8a\x01\n\nPushHeader\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x0e\n\x06worker\x18\x02 \x01(\t\x12\x0e\n\x06ticket\x18\x03 \x01(\x04\x12\x0c\n\x04plan\x18\x04 \x01(\t\x12#\n\x05\x64type\x18\x05 \x01(\x0e\x32\x14.pswire.v1.WireDtype\x12\r\n\x05\x62ytes\x18\x06 \x01(\x04\x12\r\n\x05\x61\x66ter\x18\x07 \x01(\x04\"\x1c\n\tPushReply\x12\x0f\n\x07receipt\x18\x01 \x01(\x0c\"}\n\x0bPullRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x0e\n\x06ticket\x18\x02 \x01(\x04\x12\x0f\n\x07version\x18\x03 \x01(\x04\x12\x0c\n\x04plan\x18\x04 \x01(\t\x12#\n\x05\x64type\x18\x05 \x01(\x0e\x32\x14.pswire.v1.WireDtype\x12\r\n\x05\x61\x66ter\x18\x06 \x01(\x04\";\n\tPullReply\x12\x1f\n\x05\x63hunk\x18\x01 \x01(\x0b\x32\x10.pswire.v1.Chunk\x12\r\n\x05\x62ytes\x18\x02 \x01(\x04\"\xc1\x01\n\x0f\x45xchangeRequest\x12#\n\x04push\x18\x01 \x01(\x0b\x32\x15.pswire.v1.PushHeader\x12\x1f\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x10.pswire.v1.Chunk\x12$\n\x04pull\x18\x03 \x01(\x0b\x32\x16.pswire.v1.PullRequest\x12!\n\x06\x63ommit\x18\x04 \x01(\x0b\x32\x11.pswire.v1.Commit\x12\x1f\n\x05hello\x18\x05 \x01(\x0b\x32\x10.pswire.v1.Hello\"y\n\rExchangeReply\x12\x1f\n\x05\x63hunk\x18\x01 \x01(\x0b\x32\x10.pswire.v1.Chunk\x12\r\n\x05\x62ytes\x18\x02 \x01(\x04\x12\x0f\n\x07receipt\x18\x03 \x01(\x0c\x12\'\n\x06\x65vents\x18\x04 \x03(\x0b\x32\x17.pswire.v1.SessionEvent\"\xba\x01\n\rFollowRequest\x12\x1f\n\x04open\x18\x01 \x01(\x0b\x32\x0f.pswire.v1.OpenH\x00\x12)\n\tconfigure\x18\x02 \x01(\x0b\x32\x14.pswire.v1.ConfigureH\x00\x12)\n\tdecisions\x18\x03 \x01(\x0b\x32\x14.pswire.v1.DecisionsH\x00\x12\'\n\x08shutdown\x18\x04 \x01(\x0b\x32\x13.pswire.v1.ShutdownH\x00\x42\t\n\x07message\"W\n\x04Open\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x12\n\ntask_index\x18\x03 \x01(\r\x12\x0f\n\x07servers\x18\x04 \x01(\r\x12\x0e\n\x06secret\x18\x05 \x01(\x0c\"l\n\tConfigure\x12*\n\tvariables\x18\x01 \x03(\x0b\x32\x17.pswire.v1.VariableSpec\x12\x0c\n\x04plan\x18\x02 \x01(\t\x12\x11\n\toptimizer\x18\x03 \x01(\t\x12\x12\n\nkeep_bases\x18\x04 \x01(\x08\"3\n\tDecisions\x12&\n\tdecisions\x18\x01 \x03(\x0b\x32\x13.pswire.v1.Decision\"\x8e\x02\n\x08\x44\x65\x63ision\x12\r\n\x05index\x18\x01 \x01(\x04\x12$\n\x03pin\x18\x02 \x01(\x0b\x32\x15.pswire.v1.PinVersionH\x00\x12%\n\x07install\x18\x03 \x01(\x0b\x32\x12.pswire.v1.InstallH\x00\x12\x1f\n\x04\x66old\x18\x04 \x01(\x0b\x32\x0f.pswire.v1.FoldH\x00\x12!\n\x05\x61pply\x18\x05 \x01(\x0b\x32\x10.pswire.v1.ApplyH\x00\x12%\n\x07release\x18\x06 \x01(\x0b\x32\x12.pswire.v1.ReleaseH\x00\x12\x0e\n\x04note\x18\x07 \x01(\x08H\x00\x12\x1f\n\x04seal\x18\x08 \x01(\x0b\x32\x0f.pswire.v1.SealH\x00\x42\n\n\x08\x64\x65\x63ision\"]\n\nPinVersion\x12\x0e\n\x06ticket\x18\x01 \x01(\x04\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12\x11\n\x04turn\x18\x03 \x01(\x04H\x00\x88\x01\x01\x12\x12\n\ninitialise\x18\x04 \x01(\x08\x42\x07\n\x05_turn\"\x19\n\x07Install\x12\x0e\n\x06ticket\x18\x01 \x01(\x04\"\x16\n\x04Seal\x12\x0e\n\x06ticket\x18\x01 \x01(\x04\"<\n\x04\x46old\x12\x0e\n\x06ticket\x18\x01 \x01(\x04\x12\x0e\n\x06\x66\x61\x63tor\x18\x02 \x01(\x01\x12\x14\n\x0c\x63ompensation\x18\x03 \x01(\x01\"Y\n\x05\x41pply\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\x10\n\x08lr_scale\x18\x02 \x01(\x01\x12\r\n\x05scale\x18\x03 \x01(\x01\x12\x1e\n\x05parts\x18\x04 \x03(\x0b\x32\x0f.pswire.v1.Fold\"\x19\n\x07Release\x12\x0e\n\x06ticket\x18\x01 \x01(\x04\"-\n\x08Shutdown\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x11\n\texit_code\x18\x02 \x01(\r\"=\n\x0b\x46ollowReply\x12\x10\n\x08\x65xecuted\x18\x01 \x01(\x04\x12\r\n\x05\x65rror\x18\x02 \x01(\t\x12\r\n\x05\x62ytes\x18\x03 \x01(\x04\x32\xfd\x01\n\x05Shard\x12\x36\n\x04Push\x12\x16.pswire.v1.PushRequest\x1a\x14.pswire.v1.PushReply(\x01\x12\x36\n\x04Pull\x12\x16.pswire.v1.PullRequest\x1a\x14.pswire.v1.PullReply0\x01\x12\x44\n\x08\x45xchange\x12\x1a.pswire.v1.ExchangeRequest\x1a\x18.pswire.v1.ExchangeReply(\x01\x30\x01\x12>\n\x06\x46ollow\x12\x18.pswire.v1.FollowRequest\x1a\x16.pswire.v1.FollowReply(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'pswire.v1.shard_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_PUSHREQUEST']._serialized_start=59
-  _globals['_PUSHREQUEST']._serialized_end=156
-  _globals['_PUSHHEADER']._serialized_start=159
-  _globals['_PUSHHEADER']._serialized_end=297
-  _globals['_PUSHREPLY']._serialized_start=299
-  _globals['_PUSHREPLY']._serialized_end=327
-  _globals['_PULLREQUEST']._serialized_start=329
-  _globals['_PULLREQUEST']._serialized_end=454
-  _globals['_PULLREPLY']._serialized_start=456
-  _globals['_PULLREPLY']._serialized_end=515
-  _globals['_FOLLOWREQUEST']._serialized_start=518
-  _globals['_FOLLOWREQUEST']._serialized_end=704
-  _globals['_OPEN']._serialized_start=706
-  _globals['_OPEN']._serialized_end=793
-  _globals['_CONFIGURE']._serialized_start=795
-  _globals['_CONFIGURE']._serialized_end=903
-  _globals['_DECISIONS']._serialized_start=905
-  _globals['_DECISIONS']._serialized_end=956
-  _globals['_DECISION']._serialized_start=959
-  _globals['_DECISION']._serialized_end=1229
-  _globals['_PINVERSION']._serialized_start=1231
-  _globals['_PINVERSION']._serialized_end=1324
-  _globals['_INSTALL']._serialized_start=1326
-  _globals['_INSTALL']._serialized_end=1351
-  _globals['_SEAL']._serialized_start=1353
-  _globals['_SEAL']._serialized_end=1375
-  _globals['_FOLD']._serialized_start=1377
-  _globals['_FOLD']._serialized_end=1437
-  _globals['_APPLY']._serialized_start=1439
-  _globals['_APPLY']._serialized_end=1528
-  _globals['_RELEASE']._serialized_start=1530
-  _globals['_RELEASE']._serialized_end=1555
-  _globals['_SHUTDOWN']._serialized_start=1557
-  _globals['_SHUTDOWN']._serialized_end=1602
-  _globals['_FOLLOWREPLY']._serialized_start=1604
-  _globals['_FOLLOWREPLY']._serialized_end=1665
-  _globals['_SHARD']._serialized_start=1668
-  _globals['_SHARD']._serialized_end=1851
+  _globals['_PUSHREQUEST']._serialized_start=88
+  _globals['_PUSHREQUEST']._serialized_end=185
+  _globals['_PUSHHEADER']._serialized_start=188
+  _globals['_PUSHHEADER']._serialized_end=326
+  _globals['_PUSHREPLY']._serialized_start=328
+  _globals['_PUSHREPLY']._serialized_end=356
+  _globals['_PULLREQUEST']._serialized_start=358
+  _globals['_PULLREQUEST']._serialized_end=483
+  _globals['_PULLREPLY']._serialized_start=485
+  _globals['_PULLREPLY']._serialized_end=544
+  _globals['_EXCHANGEREQUEST']._serialized_start=547
+  _globals['_EXCHANGEREQUEST']._serialized_end=740
+  _globals['_EXCHANGEREPLY']._serialized_start=742
+  _globals['_EXCHANGEREPLY']._serialized_end=863
+  _globals['_FOLLOWREQUEST']._serialized_start=866
+  _globals['_FOLLOWREQUEST']._serialized_end=1052
+  _globals['_OPEN']._serialized_start=1054
+  _globals['_OPEN']._serialized_end=1141
+  _globals['_CONFIGURE']._serialized_start=1143
+  _globals['_CONFIGURE']._serialized_end=1251
+  _globals['_DECISIONS']._serialized_start=1253
+  _globals['_DECISIONS']._serialized_end=1304
+  _globals['_DECISION']._serialized_start=1307
+  _globals['_DECISION']._serialized_end=1577
+  _globals['_PINVERSION']._serialized_start=1579
+  _globals['_PINVERSION']._serialized_end=1672
+  _globals['_INSTALL']._serialized_start=1674
+  _globals['_INSTALL']._serialized_end=1699
+  _globals['_SEAL']._serialized_start=1701
+  _globals['_SEAL']._serialized_end=1723
+  _globals['_FOLD']._serialized_start=1725
+  _globals['_FOLD']._serialized_end=1785
+  _globals['_APPLY']._serialized_start=1787
+  _globals['_APPLY']._serialized_end=1876
+  _globals['_RELEASE']._serialized_start=1878
+  _globals['_RELEASE']._serialized_end=1903
+  _globals['_SHUTDOWN']._serialized_start=1905
+  _globals['_SHUTDOWN']._serialized_end=1950
+  _globals['_FOLLOWREPLY']._serialized_start=1952
+  _globals['_FOLLOWREPLY']._serialized_end=2013
+  _globals['_SHARD']._serialized_start=2016
+  _globals['_SHARD']._serialized_end=2269
 # @@protoc_insertion_point(module_scope)

@@ -7,6 +7,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from pswire.v1 import coordinator_pb2 as _coordinator_pb2
 from pswire.v1 import model_pb2 as _model_pb2
 import builtins as _builtins
 import sys
@@ -163,6 +164,88 @@ class PullReply(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PullReply: _TypeAlias = PullReply  # noqa: Y015
+
+@_typing.final
+class ExchangeRequest(_message.Message):
+    """A request is one message with `push` or `pull`; a push is followed by the
+    chunks that its own message did not hold. A message's chunk comes last in it.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PUSH_FIELD_NUMBER: _builtins.int
+    CHUNK_FIELD_NUMBER: _builtins.int
+    PULL_FIELD_NUMBER: _builtins.int
+    COMMIT_FIELD_NUMBER: _builtins.int
+    HELLO_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def push(self) -> Global___PushHeader: ...
+    @_builtins.property
+    def chunk(self) -> _model_pb2.Chunk: ...
+    @_builtins.property
+    def pull(self) -> Global___PullRequest: ...
+    @_builtins.property
+    def commit(self) -> _coordinator_pb2.Commit:
+        """With a push to the only server of a job: commit the payload once it is
+        complete (no receipt is needed) and, when it says ready, wait for the next
+        grant and send its version too. A step is one round trip then.
+        """
+
+    @_builtins.property
+    def hello(self) -> _coordinator_pb2.Hello:
+        """Who commits; needed with `commit`."""
+
+    def __init__(
+        self,
+        *,
+        push: Global___PushHeader | None = ...,
+        chunk: _model_pb2.Chunk | None = ...,
+        pull: Global___PullRequest | None = ...,
+        commit: _coordinator_pb2.Commit | None = ...,
+        hello: _coordinator_pb2.Hello | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk", "commit", b"commit", "hello", b"hello", "pull", b"pull", "push", b"push"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk", "commit", b"commit", "hello", b"hello", "pull", b"pull", "push", b"push"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExchangeRequest: _TypeAlias = ExchangeRequest  # noqa: Y015
+
+@_typing.final
+class ExchangeReply(_message.Message):
+    """The answer to a push: one message with the receipt or the events, and with
+    them the next version's chunks, if there is a grant. To a pull: chunks.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHUNK_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    RECEIPT_FIELD_NUMBER: _builtins.int
+    EVENTS_FIELD_NUMBER: _builtins.int
+    bytes: _builtins.int
+    """Bytes of the whole payload on the wire; in the first message."""
+    receipt: _builtins.bytes
+    @_builtins.property
+    def chunk(self) -> _model_pb2.Chunk: ...
+    @_builtins.property
+    def events(self) -> _containers.RepeatedCompositeFieldContainer[_coordinator_pb2.SessionEvent]: ...
+    def __init__(
+        self,
+        *,
+        chunk: _model_pb2.Chunk | None = ...,
+        bytes: _builtins.int = ...,
+        receipt: _builtins.bytes = ...,
+        events: _abc.Iterable[_coordinator_pb2.SessionEvent] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "chunk", b"chunk", "events", b"events", "receipt", b"receipt"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExchangeReply: _TypeAlias = ExchangeReply  # noqa: Y015
 
 @_typing.final
 class FollowRequest(_message.Message):

@@ -46,6 +46,11 @@ class ShardStub:
                 request_serializer=pswire_dot_v1_dot_shard__pb2.PullRequest.SerializeToString,
                 response_deserializer=pswire_dot_v1_dot_shard__pb2.PullReply.FromString,
                 _registered_method=True)
+        self.Exchange = channel.stream_stream(
+                '/pswire.v1.Shard/Exchange',
+                request_serializer=pswire_dot_v1_dot_shard__pb2.ExchangeRequest.SerializeToString,
+                response_deserializer=pswire_dot_v1_dot_shard__pb2.ExchangeReply.FromString,
+                _registered_method=True)
         self.Follow = channel.stream_stream(
                 '/pswire.v1.Shard/Follow',
                 request_serializer=pswire_dot_v1_dot_shard__pb2.FollowRequest.SerializeToString,
@@ -73,6 +78,14 @@ class ShardServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Exchange(self, request_iterator, context):
+        """Push and Pull for all steps of a worker on one open stream, strictly in
+        turn: one request, one answer. Saves setting up a call per payload.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Follow(self, request_iterator, context):
         """The decision stream, from the coordinator to this shard.
         """
@@ -92,6 +105,11 @@ def add_ShardServicer_to_server(servicer, server):
                     servicer.Pull,
                     request_deserializer=pswire_dot_v1_dot_shard__pb2.PullRequest.FromString,
                     response_serializer=pswire_dot_v1_dot_shard__pb2.PullReply.SerializeToString,
+            ),
+            'Exchange': grpc.stream_stream_rpc_method_handler(
+                    servicer.Exchange,
+                    request_deserializer=pswire_dot_v1_dot_shard__pb2.ExchangeRequest.FromString,
+                    response_serializer=pswire_dot_v1_dot_shard__pb2.ExchangeReply.SerializeToString,
             ),
             'Follow': grpc.stream_stream_rpc_method_handler(
                     servicer.Follow,
@@ -155,6 +173,33 @@ class Shard:
             '/pswire.v1.Shard/Pull',
             pswire_dot_v1_dot_shard__pb2.PullRequest.SerializeToString,
             pswire_dot_v1_dot_shard__pb2.PullReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Exchange(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/pswire.v1.Shard/Exchange',
+            pswire_dot_v1_dot_shard__pb2.ExchangeRequest.SerializeToString,
+            pswire_dot_v1_dot_shard__pb2.ExchangeReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -41,6 +41,10 @@ class ShardStub:
     """
     Pull: _grpc.UnaryStreamMultiCallable[_shard_pb2.PullRequest, _shard_pb2.PullReply]
     """Read the granted version. Waits until the log has been executed that far."""
+    Exchange: _grpc.StreamStreamMultiCallable[_shard_pb2.ExchangeRequest, _shard_pb2.ExchangeReply]
+    """Push and Pull for all steps of a worker on one open stream, strictly in
+    turn: one request, one answer. Saves setting up a call per payload.
+    """
     Follow: _grpc.StreamStreamMultiCallable[_shard_pb2.FollowRequest, _shard_pb2.FollowReply]
     """The decision stream, from the coordinator to this shard."""
 
@@ -57,6 +61,10 @@ class ShardAsyncStub(ShardStub):
     """
     Pull: _aio.UnaryStreamMultiCallable[_shard_pb2.PullRequest, _shard_pb2.PullReply]  # type: ignore[assignment]
     """Read the granted version. Waits until the log has been executed that far."""
+    Exchange: _aio.StreamStreamMultiCallable[_shard_pb2.ExchangeRequest, _shard_pb2.ExchangeReply]  # type: ignore[assignment]
+    """Push and Pull for all steps of a worker on one open stream, strictly in
+    turn: one request, one answer. Saves setting up a call per payload.
+    """
     Follow: _aio.StreamStreamMultiCallable[_shard_pb2.FollowRequest, _shard_pb2.FollowReply]  # type: ignore[assignment]
     """The decision stream, from the coordinator to this shard."""
 
@@ -82,6 +90,16 @@ class ShardServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_shard_pb2.PullReply], _abc.AsyncIterator[_shard_pb2.PullReply]]:
         """Read the granted version. Waits until the log has been executed that far."""
+
+    @_abc_1.abstractmethod
+    def Exchange(
+        self,
+        request_iterator: _MaybeAsyncIterator[_shard_pb2.ExchangeRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_shard_pb2.ExchangeReply], _abc.AsyncIterator[_shard_pb2.ExchangeReply]]:
+        """Push and Pull for all steps of a worker on one open stream, strictly in
+        turn: one request, one answer. Saves setting up a call per payload.
+        """
 
     @_abc_1.abstractmethod
     def Follow(

@@ -138,7 +138,7 @@ def test_a_port_has_one_owner(echo: Echo) -> None:
 
 
 def test_intervals_follow_the_timeout() -> None:
-    client, server = dict(CHANNEL_OPTIONS(9.0)), dict(SERVER_OPTIONS(9.0))
+    client, server = dict(CHANNEL_OPTIONS(10.0)), dict(SERVER_OPTIONS(10.0))
     for options in (client, server):
         assert options["grpc.keepalive_time_ms"] == options["grpc.keepalive_timeout_ms"] == 3000
         assert options["grpc.http2.ping_timeout_ms"] == 3000

@@ -1,0 +1,120 @@
+"""The command `scripts/bench`."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from benchmarks import chart, kernel_speed, loads, tables
+from benchmarks.child import ROOT, ChildError
+from benchmarks.machine import facts
+from benchmarks.results import Results
+from benchmarks.rounds import MODES, Mode, TooFewBytes
+from benchmarks.sections import scaling, training, transport
+from benchmarks.stage import LABELS, Stage
+
+SECTIONS = ("transport", "training", "optimizers", "scaling")
+USUAL = ("transport", "training")
+
+# A table in a log file needs no line breaks for the sake of a terminal.
+console = Console(width=None if sys.stdout.isatty() else 140)
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.argument("sections", nargs=-1, type=click.Choice(SECTIONS))
+@click.option(
+    "--mode",
+    type=click.Choice(list(MODES)),
+    default="short",
+    show_default=True,
+    help="short: under 2 minutes; full: under 15.",
+)
+@click.option("--load", "wanted", multiple=True, metavar="TEXT", help="Only loads whose name has this in it.")
+@click.option(
+    "--peer", "peers", multiple=True, type=click.Choice(list(LABELS)), help="Only these peers. Repeatable."
+)
+@click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Default: runs/bench-TIME.")
+def main(
+    sections: tuple[str, ...], mode: str, wanted: tuple[str, ...], peers: tuple[str, ...], out: Path | None
+) -> None:
+    """Measure this parameter server beside TensorFlow's ParameterServerStrategy, on one machine.
+
+    \b
+    transport   communication only: a step pulls all weights, pushes as large a gradient
+    training    real steps: an MLP of 17M parameters, a CNN on digits, 200 small variables
+    optimizers  update kernels against the machine's memory bandwidth
+    scaling     several workers and servers
+    Without a name: transport and training. All peers run side by side and take turns.
+    """
+    folder = out or ROOT / "runs" / f"bench-{datetime.now():%Y%m%d-%H%M%S}"
+    folder.mkdir(parents=True, exist_ok=True)
+    results = Results(mode, facts())
+    begin = time.monotonic()
+    try:
+        run(sections or USUAL, MODES[mode], wanted, peers, folder, results)
+    except (ChildError, TooFewBytes) as error:
+        raise click.ClickException(str(error)) from error
+    finally:
+        results.seconds = time.monotonic() - begin
+        console.print(f"all samples: {results.write(folder)}", soft_wrap=True)
+    machine = results.machine
+    title = f"{machine['processor']}, {machine['cores']} cores, {machine['date'][:10]}, {mode} mode"
+    if chart.draw(results.sections, folder / "chart.png", title):
+        console.print(f"a picture: {folder / 'chart.png'}", soft_wrap=True)
+    console.print(f"{results.seconds:.0f} s")
+
+
+def run(
+    sections: Sequence[str],
+    mode: Mode,
+    wanted: Sequence[str],
+    peers: Sequence[str],
+    folder: Path,
+    results: Results,
+) -> None:
+    """Measure `sections` and print each one's table as soon as it is known."""
+    processes = [name for name in sections if name != "optimizers"]
+    if processes:
+        with progress() as say, Stage(mode, folder / "logs", say, peers) as stage:
+            for name in processes:
+                _section(name, stage, wanted, results)
+            results.limits, results.left_out = stage.limits.samples, stage.left_out
+        console.print(tables.limits(results.limits))
+        for line in results.left_out:
+            console.print(f"left out: {line}")
+    if "optimizers" in sections:
+        with progress() as say:
+            rows = kernel_speed.optimizers(mode, folder / "logs", say)
+        results.optimizers = kernel_speed.as_json(rows)
+        console.print(kernel_speed.table(rows))
+
+
+def _section(name: str, stage: Stage, wanted: Sequence[str], results: Results) -> None:
+    def chosen(load: loads.Load) -> bool:
+        return not wanted or any(text in load.name for text in wanted)
+
+    measured = {"transport": transport, "training": training, "scaling": scaling}[name](stage, chosen)
+    results.sections.update({title: rows for title, rows in measured.items() if rows})
+    for title, rows in measured.items():
+        if rows:
+            console.print(tables.scaling(title, rows) if name == "scaling" else tables.ratios(title, rows))
+
+
+@contextmanager
+def progress() -> Iterator[Callable[[str], None]]:
+    """A moving line on a terminal, plain lines elsewhere; with the seconds since the block began."""
+    begin = time.monotonic()
+
+    def timed(text: str) -> str:
+        return f"{time.monotonic() - begin:4.0f} s  {text}"
+
+    if not console.is_terminal:
+        yield lambda text: console.print(timed(text), soft_wrap=True, highlight=False)
+        return
+    with console.status("starting") as status:
+        yield lambda text: status.update(timed(text))

@@ -1,0 +1,122 @@
+"""What this machine can do at this moment, whatever the software: the raw limits."""
+
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from queue import SimpleQueue
+from types import TracebackType
+from typing import Self
+
+import grpc
+import numpy as np
+
+from benchmarks.child import Child
+from benchmarks.kernels import Arena, triad
+from psserver.fast import FastBackend
+
+SOCKET_BYTES = 64 << 20
+COPY_FLOATS = 16 << 20  # 67 MB: beyond any cache, as large as the largest load
+MESSAGE = bytes(64)
+
+# Name -> what it is, with its unit.
+MEANING = {
+    "socket": "loopback socket, one way, GB/s",
+    "memcpy": "memory copy, bytes copied, GB/s",
+    "triad": "a = b + s * c, one thread, bytes read and written, GB/s",
+    "unary": "gRPC-Python unary call, ms",
+    "stream": "gRPC-Python message and answer on an open stream, ms",
+}
+
+
+class Limits:
+    """Measures all limits again each time it is asked. A context manager."""
+
+    def __init__(self, logs: Path) -> None:
+        self.samples: dict[str, list[float]] = {name: [] for name in MEANING}
+        self._arena = Arena(COPY_FLOATS)
+        with ExitStack() as stack:
+            self._backend = stack.enter_context(FastBackend(1))
+            self._backend.prepare([(triad, triad.letters)])
+            if not self._backend.wait_ready():
+                raise RuntimeError(f"expected a compiled triad, but {self._backend.reason}")
+            echo = Child("echo", ["-m", "benchmarks.programs.echo"], logs / "echo.log")
+            stack.callback(echo.close)
+            ports = echo.hear()
+            self._socket = stack.enter_context(socket.create_connection(("127.0.0.1", ports["socket"])))
+            self._channel = stack.enter_context(grpc.insecure_channel(f"127.0.0.1:{ports['grpc']}"))
+            self._stack = stack.pop_all()
+
+    def measure(self, seconds: float) -> dict[str, float]:
+        """One more sample of each limit, in about `seconds` altogether."""
+        share = seconds / len(MEANING)
+        arena = self._arena
+        gigabytes = arena.x.nbytes / 1e9
+        measured = {
+            "socket": SOCKET_BYTES / 1e9 / _each(self._send, share),
+            "memcpy": gigabytes / _each(lambda: np.copyto(arena.out, arena.x), share),
+            "triad": 3 * gigabytes / _each(lambda: arena.triad(self._backend), share),
+            "unary": 1e3 * self._unary(share),
+            "stream": 1e3 * self._stream(share),
+        }
+        for name, value in measured.items():
+            self.samples[name].append(value)
+        return measured
+
+    def _send(self) -> None:
+        data = memoryview(self._arena.x).cast("B")
+        piece = 2 << 20
+        self._socket.sendall(struct.pack("<Q", SOCKET_BYTES))
+        for start in range(0, SOCKET_BYTES, piece):
+            # Walk through memory, as a payload does: no piece is still in a cache.
+            at = start % (data.nbytes - piece)
+            self._socket.sendall(data[at : at + piece])
+        self._socket.recv(1)
+
+    def _unary(self, seconds: float) -> float:
+        call = self._channel.unary_unary("/bench.Echo/Unary")
+        return _each(lambda: call(MESSAGE), seconds)
+
+    def _stream(self, seconds: float) -> float:
+        outgoing: SimpleQueue[bytes | None] = SimpleQueue()
+
+        def messages() -> Iterator[bytes]:
+            while (message := outgoing.get()) is not None:
+                yield message
+
+        answers = self._channel.stream_stream("/bench.Echo/Stream")(messages())
+
+        def there_and_back() -> None:
+            outgoing.put(MESSAGE)
+            next(answers)
+
+        with _ended(outgoing):
+            return _each(there_and_back, seconds)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+
+@contextmanager
+def _ended(outgoing: "SimpleQueue[bytes | None]") -> Iterator[None]:
+    try:
+        yield
+    finally:
+        outgoing.put(None)
+
+
+def _each(action: Callable[[], object], seconds: float) -> float:
+    """Seconds per call, over at least two calls after a first one that does not count."""
+    action()
+    begin, calls = time.perf_counter(), 0
+    while calls < 2 or time.perf_counter() - begin < seconds:
+        action()
+        calls += 1
+    return (time.perf_counter() - begin) / calls

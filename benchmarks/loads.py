@@ -1,0 +1,81 @@
+"""What is measured: sizes, models, and the ratios that were aimed at."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+MB = 1e6
+
+# Kinds of peers (see peers.py) as they are named in targets and in the results.
+TF = "tf"
+TF_PACKED = "tf-packed"
+GRPC = "grpc"
+GRPC_BF16 = "grpc-bf16"
+SHM = "shm"
+ALONE = "alone"
+
+
+@dataclass(frozen=True)
+class Load:
+    """One row of a table.
+
+    Either `shapes`, whose values are pulled and whose prepared gradient is
+    pushed without any compute, or `model`, a name in models.py, with real
+    training steps. `think`: seconds that each worker idles per step, as if an
+    accelerator computed. `targets`: wanted multiples of TensorFlow's rate, by peer.
+    """
+
+    name: str
+    shapes: tuple[tuple[int, ...], ...] = ()
+    model: str = ""
+    workers: int = 1
+    servers: int = 1
+    think: float = 0.0
+    targets: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all weights in float32; 0 when only the model knows."""
+        return 4 * sum(math.prod(shape) for shape in self.shapes)
+
+
+def even(megabytes: float, variables: int) -> tuple[tuple[int, ...], ...]:
+    """`variables` vectors of equal length, float32, `megabytes` together."""
+    return ((round(megabytes * MB / 4 / variables),),) * variables
+
+
+_LARGE = {GRPC: 1.1, GRPC_BF16: 1.8}
+
+TRANSPORT = (
+    Load("0.26 MB, 4 variables", even(0.26, 4), targets={GRPC: 4, SHM: 8}),
+    Load("0.66 MB, 40 variables", even(0.66, 40), targets={GRPC: 5, SHM: 12}),
+    Load("16.8 MB, 4 variables", even(16.8, 4), targets={**_LARGE, SHM: 5}),
+    Load("67 MB, 4 variables", even(67, 4), targets={**_LARGE, SHM: 4}),
+    Load("67 MB, 4 variables, 2 workers", even(67, 4), workers=2, targets={**_LARGE, SHM: 4}),
+)
+
+TRAINING = (
+    Load("MLP, 17M parameters", model="mlp"),
+    Load("CNN on digits", model="cnn"),
+    Load("200 small variables", model="deep"),
+)
+
+
+def scaling(workers: tuple[int, ...], servers: tuple[int, ...], think: float) -> list[Load]:
+    """A grid over 16.8 MB in eight variables."""
+    idle = f", {think * 1e3:.0f} ms" if think else ""
+    return [
+        Load(
+            f"{_count(n, 'worker')}, {_count(m, 'server')}{idle}",
+            even(16.8, 8),
+            workers=n,
+            servers=m,
+            think=think,
+        )
+        for m in servers
+        for n in workers
+    ]
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}{'' if number == 1 else 's'}"

@@ -1,0 +1,149 @@
+"""A worker of ours, steered by the benchmark: pull, gradient, push, commit, in bursts.
+
+Commands: prepare {load, hosts, connect, shapes | model, think}, measure {load,
+steps}, release {load}. Without `hosts` the load is computed alone, with nobody to
+talk to: what the step would cost without communication.
+"""
+
+import inspect
+import os
+import time
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Protocol
+
+import numpy as np
+
+import psworker
+from benchmarks.programs.lines import serve
+from pswire.plan import Plan, make_plan
+from psworker import Grant, Session, Voided
+
+Flats = list[np.ndarray]  # one float32 payload per server
+
+
+class Computation(Protocol):
+    """`variables`: names or specifications with initial values. Flat weights to flat gradients."""
+
+    variables: Any
+
+    def attach(self, plan: Plan) -> None: ...
+
+    def __call__(self, weights: Flats) -> Flats: ...
+
+
+class Prepared:
+    """No compute at all: the gradient lies ready. `think` seconds pass as if somebody else computed."""
+
+    def __init__(self, shapes: list[list[int]], think: float) -> None:
+        self.variables = {f"v{i}": np.zeros(shape, np.float32) for i, shape in enumerate(shapes)}
+        self._think = think
+        self._gradient: Flats = []
+
+    def attach(self, plan: Plan) -> None:
+        self._gradient = [np.full(shard.elements, 1e-6, np.float32) for shard in plan.shards]
+
+    def __call__(self, weights: Flats) -> Flats:
+        if self._think:
+            time.sleep(self._think)
+        return self._gradient
+
+
+@cache
+def trained(model: str) -> Computation:
+    """Real training steps. Loads TensorFlow, so this is the only mention of it here."""
+    from benchmarks.programs.trained import Trained
+
+    return Trained(model)
+
+
+@dataclass
+class Running:
+    """A prepared load; without a session, one that is computed alone from `weights`."""
+
+    computation: Computation
+    session: Session | None
+    weights: Flats
+
+
+loads: dict[str, Running] = {}
+
+
+def prepare(
+    load: str,
+    hosts: str = "",
+    connect: dict[str, Any] | None = None,
+    shapes: list[list[int]] | None = None,
+    model: str = "",
+    think: float = 0.0,
+) -> None:
+    computation = trained(model) if model else Prepared(shapes or [], think)
+    if not hosts:
+        specs = computation.variables
+        plan = make_plan([spec for spec, _ in specs], 1)
+        computation.attach(plan)
+        loads[load] = Running(computation, None, plan.scatter([value for _, value in specs]))
+        return
+    session = psworker.connect(hosts, computation.variables, **(connect or {}))
+    computation.attach(session.plan)
+    loads[load] = Running(computation, session, [])
+
+
+def measure(load: str, steps: int) -> dict[str, Any]:
+    """`begin` and `end` in seconds of the machine's monotonic clock."""
+    running = loads[load]
+    if running.session is not None:
+        return burst(running.session, running.computation, steps)
+    begin = time.monotonic()
+    for _ in range(steps):
+        running.computation(running.weights)
+    return {"begin": begin, "end": time.monotonic(), "steps": steps}
+
+
+def burst(session: Session, computation: Computation, steps: int) -> dict[str, Any]:
+    """From one pulled version to the pulled version `steps` commits later: every part of a step, each
+    exactly `steps` times. The last grant is given back, for a burst may be long in coming."""
+    grant, weights = fresh(session)
+    begin, committed = time.monotonic(), 0
+    while committed < steps:
+        try:
+            session.push_flat(grant, computation(weights))
+            session.commit(grant, samples=1, ready=True)
+            committed += 1
+        except Voided as reason:
+            session.abandon(grant, str(reason))
+        grant, weights = fresh(session)
+    end = time.monotonic()
+    session.abandon(grant, "the burst is over")
+    session.dispositions()
+    return {"begin": begin, "end": end, "steps": steps}
+
+
+def fresh(session: Session) -> tuple[Grant, Flats]:
+    while True:
+        grant = session.ready()
+        if grant is None:
+            raise RuntimeError(f"the job is over in the middle of a measurement: {session.stop}")
+        try:
+            return grant, session.pull_flat(grant)
+        except Voided as reason:
+            session.abandon(grant, str(reason))
+
+
+def release(load: str) -> None:
+    """Comes to all workers of a job at once: each waits for the others."""
+    running = loads.pop(load)
+    if running.session is not None:
+        running.session.done()
+        running.session.close()
+
+
+def abilities() -> dict[str, Any]:
+    """Whether a session of this checkout can be told its transport."""
+    return {"transport": "transport" in inspect.signature(psworker.connect).parameters}
+
+
+if __name__ == "__main__":
+    serve({"prepare": prepare, "measure": measure, "release": release, "abilities": abilities})
+    # Sessions that were not released have servers that are gone: nobody to say goodbye to.
+    os._exit(0)

@@ -1,0 +1,129 @@
+"""The chief of a ParameterServerStrategy cluster, steered by the benchmark.
+
+Commands: connect {servers, workers}, then as in ours.py. A step is one tf.function, scheduled on a worker: it reads all
+weights once, has a gradient, and applies plain SGD where each variable
+lives, which costs no further traffic (`assign_sub(rate * g)` would). With `pack`
+= k, one function holds k steps, as TensorFlow's guide advises for small steps.
+"""
+
+import gc
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from benchmarks.models import MODELS
+from benchmarks.programs.lines import serve
+
+
+@dataclass
+class Running:
+    """A prepared load: the traced step and the data of every worker."""
+
+    step: Callable[[Any], Any]
+    data: Any
+    pack: int
+
+
+class Chief:
+    """The coordinator of one cluster."""
+
+    def __init__(self) -> None:
+        self._loads: dict[str, Running] = {}
+
+    def connect(self, servers: list[str], workers: list[str]) -> None:
+        spec = tf.train.ClusterSpec({"ps": servers, "worker": workers, "chief": ["localhost:0"]})
+        resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+            spec, task_type="chief", task_id=0, rpc_layer="grpc"
+        )
+        self._workers = len(workers)
+        self._strategy = tf.distribute.ParameterServerStrategy(resolver)
+        self._coordinator = tf.distribute.coordinator.ClusterCoordinator(self._strategy)
+
+    def prepare(
+        self, load: str, shapes: list[list[int]] | None = None, model: str = "", pack: int = 1
+    ) -> None:
+        if model:
+            values, dataset = MODELS[model].initial(), lambda: _same_batch(model)
+        else:
+            values, dataset = [tf.zeros(s) for s in shapes or []], lambda: _ready_gradients(shapes or [])
+        with self._strategy.scope():
+            variables = [tf.Variable(value, name=f"v{i}") for i, value in enumerate(values)]
+        gradients = _training(model) if model else _communication
+
+        @tf.function
+        def step(iterator: Any) -> Any:
+            seen = 0.0
+            for _ in range(pack):
+                # One read each: everything after works on the worker's copy.
+                weights = [variable.read_value() for variable in variables]
+                loss, found = gradients(weights, next(iterator))
+                seen += loss
+                for variable, gradient in zip(variables, found, strict=True):
+                    with tf.device(variable.device):
+                        tf.raw_ops.ResourceApplyGradientDescent(
+                            var=variable.handle, alpha=0.001, delta=gradient
+                        )
+            return seen
+
+        data = iter(self._coordinator.create_per_worker_dataset(dataset))
+        self._loads[load] = Running(step, data, pack)
+        # Traced for every worker, connections warm.
+        self.measure(load, 2 * pack)
+
+    def measure(self, load: str, steps: int) -> dict[str, Any]:
+        """`steps` per worker, rounded up to whole functions."""
+        running = self._loads[load]
+        calls = -(-steps // running.pack) * self._workers
+        begin = time.monotonic()
+        for _ in range(calls):
+            self._coordinator.schedule(running.step, args=(running.data,))
+        self._coordinator.join()
+        return {"begin": begin, "end": time.monotonic(), "steps": calls * running.pack}
+
+    def release(self, load: str) -> None:
+        del self._loads[load]
+        gc.collect()
+
+
+def _communication(weights: list[Any], ready: Any) -> tuple[Any, list[Any]]:
+    """The gradients that lie ready on the worker, but not before all weights are there.
+
+    Touching one element needs the whole tensor on the worker, and costs
+    nothing. The touched values must be returned: TensorFlow's optimizer
+    removes what is only waited for, and the transfer with it.
+    """
+    touched = tf.add_n([weight[0] for weight in weights])
+    with tf.control_dependencies([touched]):
+        return touched, [tf.identity(gradient) for gradient in ready]
+
+
+def _training(model: str) -> Callable[[list[Any], Any], tuple[Any, list[Any]]]:
+    def gradients(weights: list[Any], batch: Any) -> tuple[Any, list[Any]]:
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(weights)
+            loss = MODELS[model].loss(weights, batch)
+        return loss, tape.gradient(loss, weights)
+
+    return gradients
+
+
+def _ready_gradients(shapes: list[list[int]]) -> Any:
+    """The same buffers over and over: a cached element is handed out, not copied."""
+    one = tf.data.Dataset.range(1).map(lambda _: tuple(tf.fill(shape, 1e-6) for shape in shapes))
+    return one.cache().repeat()
+
+
+def _same_batch(model: str) -> Any:
+    return tf.data.Dataset.from_tensors(MODELS[model].batch()).cache().repeat()
+
+
+if __name__ == "__main__":
+    chief = Chief()
+    commands = {"connect": chief.connect, "prepare": chief.prepare}
+    serve({**commands, "measure": chief.measure, "release": chief.release})
+    # The coordinator's threads wait for work for ever.
+    os._exit(0)

@@ -1,0 +1,68 @@
+"""The results of one run as JSON: every single sample, and where it was taken."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.loads import TF
+from benchmarks.rounds import Row
+
+FORMAT = 1
+
+
+@dataclass
+class Results:
+    """Filled as sections end. `sections`: rows by section; `optimizers`: whatever kernels.py measured."""
+
+    mode: str
+    machine: Mapping[str, Any]
+    sections: dict[str, list[Row]] = field(default_factory=dict)
+    limits: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    optimizers: Any = None
+    left_out: Sequence[str] = ()
+    seconds: float = 0.0
+
+    def write(self, folder: Path) -> Path:
+        """`results.json` in `folder`."""
+        record = {
+            "format": FORMAT,
+            "mode": self.mode,
+            "seconds": round(self.seconds, 1),
+            "machine": self.machine,
+            "left_out": list(self.left_out),
+            "limits": self.limits,
+            "sections": {name: [_row(row) for row in rows] for name, rows in self.sections.items()},
+            "optimizers": self.optimizers,
+        }
+        path = folder / "results.json"
+        path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        return path
+
+
+def _row(row: Row) -> dict[str, Any]:
+    load = row.load
+    return {
+        "load": load.name,
+        "bytes": load.nbytes,
+        "variables": len(load.shapes),
+        "model": load.model,
+        "workers": load.workers,
+        "servers": load.servers,
+        "think_seconds": load.think,
+        "targets": dict(load.targets),
+        "limits": row.limits,
+        "peers": {name: _peer(row, name) for name in row.bursts},
+    }
+
+
+def _peer(row: Row, name: str) -> dict[str, Any]:
+    rate = row.rate(name)
+    record: dict[str, Any] = {
+        "steps_per_second": {"median": rate.median, "spread": rate.spread},
+        "bursts": [asdict(burst) for burst in row.bursts[name]],
+    }
+    if TF in row.bursts:
+        record["multiple_of_tf"] = rate.per(row.rate(TF)).median
+    return record

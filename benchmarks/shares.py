@@ -1,0 +1,27 @@
+"""How much of what the machine can do at most a peer reaches."""
+
+from benchmarks.loads import GRPC, SHM
+from benchmarks.rounds import Row
+from benchmarks.samples import Samples
+
+# Through shared memory weights are read in place, the gradient is copied once
+# into its staging slot, and plain SGD reads two words and writes one: as much
+# traffic as one and a half copies.
+COPIES = 2.5
+
+
+def share(row: Row, peer: str) -> Samples | None:
+    """gRPC: GB/s both ways against the one-way rate of a bare socket. Shared memory: the time that its
+    copies cost at memcpy speed against a step's time. None where neither limit is the peer's."""
+    if not row.load.nbytes:
+        return None
+    if peer == GRPC:
+        return row.moved(peer).per(row.limit("socket"))
+    if peer == SHM:
+        copied = Samples(tuple(COPIES / 2 * value for value in row.moved(peer).values))
+        return copied.per(row.limit("memcpy"))
+    return None
+
+
+# Wanted at 67 MB, for both.
+TARGET = 0.6

@@ -1,0 +1,89 @@
+"""The peers of one benchmark run and everything they share, started when first used and ended together."""
+
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from benchmarks.limits import Limits
+from benchmarks.loads import ALONE, GRPC, GRPC_BF16, SHM, TF, TF_PACKED, Load
+from benchmarks.ours import Alone, Crew, Ours, server_knows
+from benchmarks.peers import Peer
+from benchmarks.rounds import Mode, Row, measure
+from benchmarks.theirs import Clusters, Theirs
+
+PACK = 4
+
+LABELS = {
+    TF: "TF PSS",
+    TF_PACKED: f"TF PSS, {PACK} steps per call",
+    GRPC: "ours, gRPC",
+    GRPC_BF16: "ours, gRPC, bfloat16",
+    SHM: "ours, shared memory",
+    ALONE: "our step alone",
+}
+
+
+class Stage:
+    """A context manager; leaving it leaves no process behind. `wanted`: names of peers, all when empty."""
+
+    def __init__(
+        self, mode: Mode, logs: Path, say: Callable[[str], None], wanted: Iterable[str] = ()
+    ) -> None:
+        self.mode = mode
+        self.say = say
+        self.left_out: list[str] = []
+        self._logs = logs
+        self._wanted = set(wanted)
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        self.limits = self._stack.enter_context(Limits(self._logs))
+        self._crew = Crew(self._logs)
+        self._stack.callback(self._crew.close)
+        self._clusters = Clusters(self._logs)
+        self._stack.callback(self._clusters.close)
+        self.peers = {peer.name: peer for peer in (*self._theirs(), *self._ours())}
+        self.peers[ALONE] = Alone(ALONE, LABELS[ALONE], self._crew)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def choose(self, *names: str) -> list[Peer]:
+        """Those of `names` that are there and wanted."""
+        there = [self.peers[name] for name in names if name in self.peers]
+        return [peer for peer in there if not self._wanted or peer.name in self._wanted]
+
+    def measure(self, load: Load, peers: Iterable[Peer]) -> Row:
+        return measure(load, list(peers), self.mode, self.limits, self.say)
+
+    def _theirs(self) -> list[Peer]:
+        peers: list[Peer] = [Theirs(TF, LABELS[TF], self._clusters)]
+        if self.mode.packed:
+            peers.append(Theirs(TF_PACKED, LABELS[TF_PACKED], self._clusters, PACK))
+        return peers
+
+    def _ours(self) -> list[Peer]:
+        kinds = {
+            GRPC: ("grpc", "float32"),
+            GRPC_BF16: ("grpc", "bfloat16"),
+            SHM: ("shared-memory", "float32"),
+        }
+        told = bool(self._crew.first(1)[0].ask("abilities")["transport"]) and server_knows("--transport")
+        if not told:
+            del kinds[SHM]
+            missing = "psworker.connect and ps-server have no choice of transport yet"
+            self.left_out.append(f"{LABELS[SHM]}: {missing}")
+        return [self._our(name, kind if told else None, dtype) for name, (kind, dtype) in kinds.items()]
+
+    def _our(self, name: str, transport: str | None, dtype: str) -> Ours:
+        connect, server = {"wire_dtype": dtype}, ()
+        if transport is not None:
+            connect["transport"], server = transport, ("--transport", transport)
+        peer = Ours(name, LABELS[name], self._crew, self._logs, connect, server)
+        self._stack.callback(peer.close)
+        return peer

@@ -1,0 +1,216 @@
+"""From an experiment to a simulated cluster."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from pslab.simulator.agenda import Agenda
+from pslab.simulator.cluster import Cluster
+from pslab.simulator.faults import put_down
+from pslab.simulator.folder import Folder
+from pslab.simulator.network import Network
+from pslab.simulator.post import Habits
+from pslab.simulator.problems import ProblemError, numpy_problem
+from pslab.simulator.store import Nothing, Shards, Store
+from pslab.simulator.trainers import Trainer, TrainerFactory
+from pslab.simulator.worker import Worker
+from pswire.delays import Delay, DelayError, Draw, parse, stream
+from pswire.experiment import Experiment
+from pswire.plan import make_plan
+from psserver.coordinator import JobTerms
+from psserver.optimizers import Optimizer
+from psserver.optimizers import build as build_optimizer
+from psserver.policies import Policy
+from psserver.policies import build as build_policy
+
+
+class SimulationError(ValueError):
+    """An experiment that cannot be simulated; the text names the key and what was expected."""
+
+
+def build(
+    experiment: Experiment,
+    folder: Path | None = None,
+    trainers: Callable[[Experiment], TrainerFactory] | None = None,
+) -> Cluster:
+    """The cluster of `experiment`, ready to run; it writes into `folder` when there is one.
+
+    `trainers` makes the trainers of a [job] that is computed for real.
+    Raises SimulationError, PolicyError, OptimizerError, and whatever a job's code raises.
+    """
+    _check(experiment)
+    simulation, links, faults = experiment.simulation, experiment.links, experiment.faults
+    factory = _factory(experiment, trainers)
+    policy = build_policy(experiment.policy.name, experiment.policy.knobs, experiment.cluster.workers)
+    optimizer = build_optimizer(experiment.optimizer.config)
+    numbers = _numbers(experiment)
+    made = {number: None if factory is None else factory(number) for number in numbers}
+    agenda = Agenda()
+    cluster = Cluster(
+        _terms(experiment, optimizer),
+        policy,
+        _store(experiment, policy, optimizer, made),
+        Folder(folder, record=simulation.record),
+        batches=partial(_batches, experiment),
+        network=Network(agenda, experiment.cluster.servers, links.latency, links.bandwidth),
+        agenda=agenda,
+        habits=Habits(links.latency, faults.loss, faults.duplicate, faults.resend),
+        batch_size=simulation.batch_size,
+        interrupt=simulation.interrupt,
+    )
+    for number in numbers:
+        chance = stream(experiment.run.seed, number, "messages")
+        cluster.add_worker(number, step_times(experiment, number), chance, made[number])
+    put_down(cluster, faults)
+    if simulation.seconds:
+        agenda.at(simulation.seconds, _time_is_up, cluster, simulation.seconds)
+    return cluster
+
+
+def _time_is_up(cluster: Cluster, seconds: float) -> None:
+    cluster.stop(f"{seconds:g} s are over", success=True, cause="done")
+
+
+def _numbers(experiment: Experiment) -> list[int]:
+    """Workers of the start, and those that join beyond them."""
+    more = {join.worker for join in experiment.faults.joins}
+    return sorted({*range(experiment.cluster.workers), *more})
+
+
+def _terms(experiment: Experiment, optimizer: Optimizer) -> JobTerms:
+    cluster, run = experiment.cluster, experiment.run
+    return JobTerms(
+        job=f"simulated-{run.name}",
+        optimizer=optimizer.config,
+        servers=cluster.servers,
+        workers=cluster.workers,
+        seed=run.seed,
+        worker_timeout=cluster.worker_timeout,
+        idle_timeout=cluster.idle_timeout,
+        versions=run.versions,
+    )
+
+
+# Learning or timing only
+
+
+def _factory(
+    experiment: Experiment, trainers: Callable[[Experiment], TrainerFactory] | None
+) -> TrainerFactory | None:
+    simulation = experiment.simulation
+    problem = simulation.problem
+    if problem == "auto":
+        problem = "job" if experiment.job.module else "none"
+    if problem == "none":
+        return None
+    if problem == "job":
+        if trainers is None or not experiment.job.module:
+            raise SimulationError('simulation.problem is "job", but there is no [job] to compute')
+        return trainers(experiment)
+    try:
+        shared = numpy_problem(problem, simulation.options)
+    except ProblemError as error:
+        raise SimulationError(f"simulation.options: {error}") from error
+    return lambda number: shared
+
+
+def _store(
+    experiment: Experiment, policy: Policy, optimizer: Optimizer, trainers: dict[int, Trainer | None]
+) -> Store:
+    servers = experiment.cluster.servers
+    given = [trainer for trainer in trainers.values() if trainer is not None]
+    if not given:
+        return Nothing(servers, experiment.simulation.payload_bytes)
+    plan = make_plan([spec for spec, _ in given[0].specs], servers)
+    for trainer in {id(trainer): trainer for trainer in given}.values():
+        trainer.attach(plan)
+    return Shards(
+        plan,
+        optimizer,
+        workers=len(trainers),
+        keep_bases=policy.keep_bases,
+        wire_dtype=experiment.cluster.wire_dtype,
+    )
+
+
+def _batches(experiment: Experiment, worker: Worker, first: int) -> Iterator[tuple[int, Any]]:
+    """(number, batch) from number `first` on; batches of nothing where only time matters."""
+    epochs = experiment.job.epochs
+    if worker.trainer is not None:
+        workers, seed = experiment.cluster.workers, experiment.run.seed
+        return worker.trainer.batches(worker.index, workers, seed, epochs, first)
+    total = experiment.simulation.batches * epochs
+    numbers = range(first, total) if total else count(first)
+    return ((number, None) for number in numbers)
+
+
+# Time
+
+
+def step_times(experiment: Experiment, number: int) -> Draw:
+    """Seconds of each step of worker `number`: its compute time, then its injected delay.
+
+    The delay is drawn from the stream that a real worker draws from. Raises
+    SimulationError for a trace that cannot be read.
+    """
+    seed, simulation = experiment.run.seed, experiment.simulation
+    compute, delay = _times(experiment, number)
+    try:
+        own = compute.draws(stream(seed, number, "compute"))
+    except DelayError as error:
+        raise SimulationError(f"simulation.compute: {error}") from error
+    if delay.never:
+        return own
+    try:
+        injected = delay.draws(stream(seed, number, "delay"))
+    except DelayError as error:
+        raise SimulationError(f"workers.{number}.delay: {error}") from error
+    if parse(simulation.compute).never:
+        return injected
+    return lambda: own() + injected()
+
+
+def _times(experiment: Experiment, number: int) -> tuple[Delay, Delay]:
+    compute = parse(experiment.simulation.compute)
+    section = experiment.workers.get(number)
+    delay = parse(section.delay) if section is not None else parse("constant(0)")
+    return compute.scaled(experiment.simulation.factors.get(number, 1.0)), delay
+
+
+# Bad input
+
+
+def _check(experiment: Experiment) -> None:
+    simulation, numbers = experiment.simulation, _numbers(experiment)
+    for key, entries in (
+        ("crashes", experiment.faults.crashes),
+        ("leaves", experiment.faults.leaves),
+        ("disconnects", experiment.faults.disconnects),
+    ):
+        for place, entry in enumerate(entries):
+            if entry.worker not in numbers:
+                raise SimulationError(
+                    f"faults.{key}.{place}.worker: there is no worker {entry.worker}; expected one below "
+                    f"cluster.workers, which is {experiment.cluster.workers}, or one of faults.joins"
+                )
+    for number in simulation.factors:
+        if number not in numbers:
+            raise SimulationError(f"simulation.factors.{number}: there is no worker {number}")
+    endless = not (simulation.batches or experiment.run.versions or simulation.seconds)
+    if _factory_is_none(experiment) and endless:
+        raise SimulationError(
+            "the run would never end: give run.versions, simulation.batches (per worker) or simulation.seconds"
+        )
+    takes_time = any(not all(t.never for t in _times(experiment, number)) for number in numbers)
+    if endless or simulation.batches or experiment.run.versions or takes_time:
+        return
+    raise SimulationError(
+        "time would stand still: no worker's step takes any; give simulation.compute or workers.N.delay"
+    )
+
+
+def _factory_is_none(experiment: Experiment) -> bool:
+    problem = experiment.simulation.problem
+    return problem == "none" or (problem == "auto" and not experiment.job.module)

@@ -1,0 +1,225 @@
+"""The shell around coordinator and store: routes messages in, decisions out. What the daemons' service is to them."""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pslab.simulator.agenda import Agenda
+from pslab.simulator.folder import Folder
+from pslab.simulator.network import Network
+from pslab.simulator.post import Channel, Habits
+from pslab.simulator.store import Shards, Store
+from pslab.simulator.trainers import Trainer
+from pslab.simulator.worker import Worker
+from pswire.delays import Draw
+from psserver.coordinator import Coordinator, JobTerms, JoinRefused, Output, Record
+from psserver.coordinator.outputs import DispositionNotice, Notice
+from psserver.policies import Policy
+
+Floats = NDArray[np.float32]
+
+# From a worker and its first batch to its numbered batches.
+Batches = Callable[[Worker, int], Iterator[tuple[int, Any]]]
+# Beyond a deadline of the coordinator, in seconds: the sum of two times may round below it.
+SLACK = 1e-6
+
+
+class Cluster:
+    """Coordinator, store, links and workers of one job on one agenda. Make it with `build`, then `run` it."""
+
+    def __init__(
+        self,
+        terms: JobTerms,
+        policy: Policy,
+        store: Store,
+        folder: Folder,
+        *,
+        batches: Batches,
+        network: Network,
+        agenda: Agenda,
+        habits: Habits,
+        batch_size: int = 1,
+        interrupt: bool = False,
+    ) -> None:
+        self.agenda, self.network, self.store = agenda, network, store
+        self.terms, self.policy = terms, policy
+        self.batches, self.batch_size, self.interrupt = batches, batch_size, interrupt
+        self.workers: dict[str, Worker] = {}
+        self.metrics: dict[str, float] = {}
+        self.coordinator = Coordinator(terms, policy, 0.0)
+        # When the first grant was given and when the job stopped.
+        self.first_grant: float | None = None
+        self.stopped_at = 0.0
+        self._habits = habits
+        self._folder = folder
+        # Notices that arrive in the moment in which they were sent.
+        self._inbox: deque[tuple[Worker, int, Notice]] = deque()
+
+    # Making
+
+    def add_worker(self, index: int, compute: Draw, rng: Random, trainer: Trainer | None) -> Worker:
+        """A worker that is not started yet. `rng`: the chance of its messages."""
+        up, down = Channel(self.agenda, self._habits, rng), Channel(self.agenda, self._habits, rng)
+        worker = Worker(self, index, compute, up, down, trainer)
+        self.workers[worker.name] = worker
+        return worker
+
+    # Running
+
+    def run(self, watch: Callable[["Cluster"], None] | None = None, every: int = 4096) -> None:
+        """Until the job is over. `watch` is called after every so many actions."""
+        self._route(self.coordinator.opening())
+        agenda, coordinator = self.agenda, self.coordinator
+        while not coordinator.over:
+            if not agenda.step():
+                self._strand()
+            while self._inbox:
+                worker, life, notice = self._inbox.popleft()
+                worker.hear(life, notice)
+            if watch is not None and agenda.done % every == 0:
+                watch(self)
+
+    def _strand(self) -> None:
+        """Nothing will ever happen again: time may still end the job (idle_timeout), or it is stuck."""
+        coordinator = self.coordinator
+        self.agenda.now += max(self.terms.idle_timeout, self.terms.worker_timeout) + SLACK
+        self.tick()
+        if coordinator.stopped is None:
+            self.stop("nothing is left to happen: no worker works and none will come", success=False)
+        for worker in self.workers.values():
+            self.gone(worker)
+
+    def stop(self, reason: str, *, success: bool, cause: str = "policy") -> None:
+        self._route(self.coordinator.stop(reason, self.agenda.now, success=success, cause=cause))
+
+    # What workers say. A message of an incarnation that is gone is answered by a refusal.
+
+    def join(self, worker: Worker, life: int) -> None:
+        if life != worker.life:
+            return
+        try:
+            member, outputs = self.coordinator.join(worker.name, worker.session, worker.index, self.agenda.now)
+        except JoinRefused:
+            worker.die()  # the job is over
+            return
+        now, worker.incarnation = self.agenda.now, member.incarnation
+        self._route(outputs)
+        # Before the stream stands, so that the answer to the join comes first.
+        next_batch = self.coordinator.roster.tally(worker.name).next_batch
+        worker.down.send(worker.joined, life, member.incarnation, next_batch)
+        self._route(self.coordinator.connect(worker.name, member.incarnation, worker.session, now))
+
+    def ready(self, worker: Worker, incarnation: int) -> None:
+        self._route(self.coordinator.ready(worker.name, incarnation, self.agenda.now))
+
+    def commit(
+        self,
+        worker: Worker,
+        incarnation: int,
+        ticket: int,
+        batch: int,
+        samples: int,
+        loss: float,
+        norm: float,
+        ready: bool,
+    ) -> None:
+        self._route(
+            self.coordinator.commit(
+                worker.name,
+                incarnation,
+                ticket,
+                self.agenda.now,
+                batch=batch,
+                samples=samples,
+                loss=loss,
+                norm=norm,
+                ready=ready,
+            )
+        )
+
+    def abandon(self, worker: Worker, incarnation: int, ticket: int, reason: str) -> None:
+        self._route(self.coordinator.abandon(worker.name, incarnation, ticket, reason, self.agenda.now))
+
+    def done(self, worker: Worker, incarnation: int) -> None:
+        self._route(self.coordinator.done(worker.name, incarnation, self.agenda.now))
+        self.tick_after(self.terms.worker_timeout)
+
+    def leave(self, worker: Worker, incarnation: int, reason: str) -> None:
+        self._route(self.coordinator.leave(worker.name, incarnation, reason, self.agenda.now))
+        self.tick_after(self.terms.worker_timeout)
+
+    def closed(self, ticket: int) -> bool:
+        """The shards take no payload for it any more."""
+        return ticket not in self.coordinator.tickets.live
+
+    # The session stream
+
+    def disconnect(self, worker: Worker, incarnation: int) -> None:
+        """The stream of this incarnation broke, and the coordinator has noticed."""
+        self._route(self.coordinator.disconnect(worker.name, incarnation, self.agenda.now))
+        self.tick_after(self.terms.grace)
+        self.tick_after(self.terms.grace + self.terms.worker_timeout)
+
+    def connect(self, worker: Worker, incarnation: int, session: str) -> None:
+        self._route(self.coordinator.connect(worker.name, incarnation, session, self.agenda.now))
+
+    def gone(self, worker: Worker) -> None:
+        """The process has ended after the stop."""
+        self._route(self.coordinator.disconnect(worker.name, worker.incarnation, self.agenda.now))
+
+    # Time
+
+    def tick_after(self, seconds: float) -> None:
+        """Have the coordinator look at the clock then: ticks are put down where a deadline is, not every second."""
+        if self.coordinator.stopped is None:
+            self.agenda.after(seconds + SLACK, self.tick)
+
+    def tick(self) -> None:
+        self._route(self.coordinator.tick(self.agenda.now))
+
+    # Learning
+
+    def initial(self, worker: Worker) -> list[Floats]:
+        """The payload of version 0."""
+        if worker.trainer is None or not isinstance(self.store, Shards):
+            return []
+        return self.store.plan.scatter([values for _, values in worker.trainer.specs])
+
+    def evaluate(self, worker: Worker, version: int) -> None:
+        if worker.trainer is None or not isinstance(self.store, Shards):
+            return
+        self.metrics = worker.trainer.evaluate(self.store.flats())
+        if self.metrics:
+            self._folder.evaluated(self.agenda.now, version, worker.name, self.metrics)
+
+    # Outputs
+
+    def _route(self, outputs: list[Output]) -> None:
+        for output in outputs:
+            if isinstance(output, Record):
+                self._folder.append(output)
+                self.store.execute(output.entry)
+                kind = output.entry.kind
+                if kind == "grant" and self.first_grant is None:
+                    self.first_grant = self.agenda.now
+                elif kind == "stop":
+                    self.stopped_at = self.agenda.now
+            elif not isinstance(output.notice, DispositionNotice):
+                self._post(self.workers[output.worker], output.incarnation, output.notice)
+
+    def _post(self, worker: Worker, incarnation: int, notice: Notice) -> None:
+        """To the process of that incarnation; a dead one hears nothing."""
+        if worker.incarnation != incarnation or not worker.alive:
+            return
+        if worker.down.perfect:
+            self._inbox.append((worker, worker.life, notice))
+        else:
+            worker.down.send(worker.hear, worker.life, notice)
+
+    def conclude(self) -> None:
+        """Write summary and weights. Call once `run` has returned."""
+        self._folder.conclude(self)

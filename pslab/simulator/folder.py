@@ -1,0 +1,55 @@
+"""The run folder, with the files that servers write, in virtual seconds."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pslab.simulator.store import Shards
+from psserver.coordinator.outputs import Record
+from psserver.service.run_log import RunLog
+from psserver.summary import summarise
+
+if TYPE_CHECKING:
+    from pslab.simulator.cluster import Cluster
+
+
+class Folder:
+    """Writes decisions, metrics, summary and weights into `path`; without a path, nothing.
+
+    `record`: every decision and metric; otherwise summary and weights only.
+    """
+
+    def __init__(self, path: Path | None, *, record: bool = True) -> None:
+        self.summary: dict[str, Any] = {}
+        self._log = RunLog(path)
+        self._path, self._record = path, record
+
+    def append(self, record: Record) -> None:
+        if self._record:
+            self._log.append(record)
+
+    def evaluated(self, t: float, version: int, worker: str, metrics: dict[str, float]) -> None:
+        line = {"t": round(t, 6), "kind": "eval", "version": version, "worker": worker, "metrics": metrics}
+        self._log.metric(line)
+
+    def conclude(self, cluster: "Cluster") -> None:
+        store = cluster.store
+        sha256 = None
+        if isinstance(store, Shards) and store.installed:
+            sha256 = store.sha256()
+            self._log.write_weights(store.weights())
+        metrics = dict(cluster.metrics)
+        if "loss" not in metrics and self._log.last_loss is not None:
+            metrics["loss"] = self._log.last_loss
+        begun = cluster.first_grant
+        self.summary = summarise(
+            cluster.coordinator,
+            metrics=metrics,
+            seconds=0.0 if begun is None else cluster.stopped_at - begun,
+            sha256=sha256,
+        )
+        self._log.write_summary(self.summary)
+        self._log.close()
+        if self._path is not None and not self._record:
+            # An empty log would look like a damaged one.
+            (self._path / "decisions.jsonl").unlink()
+            (self._path / "metrics.jsonl").unlink()

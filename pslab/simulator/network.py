@@ -1,0 +1,100 @@
+"""Links: latency to every server, and each server's network card, whose flows share its bandwidth."""
+
+import heapq
+from collections.abc import Callable, Sequence
+
+from pslab.simulator.agenda import Agenda
+
+Then = Callable[[], None]
+
+
+class Card:
+    """One direction of a network card: n flows under way get bandwidth / n each (processor sharing).
+
+    `served` counts the bytes that a flow present from the beginning would have
+    got; a flow of b bytes that begins at served = s ends at served = s + b. So
+    an arrival or an end costs O(log n), not a new date for every flow.
+    """
+
+    def __init__(self, agenda: Agenda, bandwidth: float) -> None:
+        self._agenda = agenda
+        self._bandwidth = bandwidth
+        self._served = 0.0
+        self._updated = 0.0
+        self._flows: list[tuple[float, int, Then]] = []
+        self._sequence = 0
+        # Only the latest date that was put down for the next end counts.
+        self._plan = 0
+
+    def send(self, nbytes: float, then: Then) -> None:
+        """`then` happens when `nbytes` have passed."""
+        if self._bandwidth <= 0 or nbytes <= 0:
+            then()
+            return
+        self._advance()
+        self._sequence += 1
+        heapq.heappush(self._flows, (self._served + nbytes, self._sequence, then))
+        self._put_down()
+
+    def _advance(self) -> None:
+        now = self._agenda.now
+        if self._flows:
+            self._served += (now - self._updated) * self._bandwidth / len(self._flows)
+        self._updated = now
+
+    def _put_down(self) -> None:
+        self._plan += 1
+        if self._flows:
+            left = max(0.0, self._flows[0][0] - self._served)
+            self._agenda.after(left * len(self._flows) / self._bandwidth, self._end, self._plan)
+
+    def _end(self, plan: int) -> None:
+        if plan != self._plan:
+            return
+        self._advance()
+        # The date was computed from this flow: it has ended, whatever rounding says.
+        self._served = max(self._served, self._flows[0][0])
+        ended: list[Then] = []
+        while self._flows and self._flows[0][0] <= self._served:
+            ended.append(heapq.heappop(self._flows)[2])
+        self._put_down()
+        for then in ended:
+            then()
+
+
+class Network:
+    """All links of the cluster. `latency` in seconds one way, `bandwidth` in bytes/s, 0 for no limit."""
+
+    def __init__(self, agenda: Agenda, servers: int, latency: float, bandwidth: float) -> None:
+        self.latency = latency
+        self._agenda = agenda
+        self._out = [Card(agenda, bandwidth) for _ in range(servers)]
+        self._in = [Card(agenda, bandwidth) for _ in range(servers)]
+        self._free = latency <= 0 and bandwidth <= 0
+
+    def download(self, sizes: Sequence[int], then: Then) -> None:
+        """Ask every server for its part, of `sizes` bytes; `then` when the last has arrived."""
+        self._transfer(self._out, sizes, then)
+
+    def upload(self, sizes: Sequence[int], then: Then) -> None:
+        """Send every server its part; `then` when the last has acknowledged it."""
+        self._transfer(self._in, sizes, then)
+
+    def _transfer(self, cards: Sequence[Card], sizes: Sequence[int], then: Then) -> None:
+        if self._free:
+            then()
+            return
+        left = len(cards)
+
+        def arrived() -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                then()
+
+        for card, nbytes in zip(cards, sizes, strict=True):
+            self._agenda.after(self.latency, _send, self._agenda, card, nbytes, self.latency, arrived)
+
+
+def _send(agenda: Agenda, card: Card, nbytes: int, latency: float, then: Then) -> None:
+    card.send(nbytes, lambda: agenda.after(latency, then))

@@ -1,0 +1,152 @@
+"""The model on the servers: real shards that execute the real log, or nothing when only time matters."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from psserver.coordinator.entries import Entry
+from psserver.dispatch import Dispatch
+from psserver.optimizers import Optimizer
+from psserver.shard import Shard
+from pswire.dtypes import from_wire, itemsize, to_wire
+from pswire.plan import Plan, VariableSpec, weights_sha256
+
+Floats = NDArray[np.float32]
+
+
+class Store(Protocol):
+    """`sizes`: bytes of each server's part on the wire."""
+
+    @property
+    def sizes(self) -> Sequence[int]: ...
+
+    def execute(self, entry: Entry) -> None:
+        """An entry of the decision log, in order."""
+        ...
+
+    def read(self, ticket: int, version: int) -> list[Floats] | None:
+        """A copy of the version that a ticket was granted; its pin is over. None: it is gone."""
+        ...
+
+    def admit(self, ticket: int, then: Callable[[], None]) -> None:
+        """`then` happens once every shard's memory admits the ticket's payload, or its ticket is closed."""
+        ...
+
+    def push(self, ticket: int, flats: Sequence[Floats]) -> str | None:
+        """Put the payloads of an open ticket into staging. Names the first NaN or Inf instead, if there is one."""
+        ...
+
+
+class Nothing:
+    """Timing only: messages have a size, and nothing in them."""
+
+    def __init__(self, servers: int, nbytes: int) -> None:
+        self.sizes: Sequence[int] = [nbytes * (s + 1) // servers - nbytes * s // servers for s in range(servers)]
+
+    def execute(self, entry: Entry) -> None:
+        pass
+
+    def read(self, ticket: int, version: int) -> list[Floats] | None:
+        return []
+
+    def admit(self, ticket: int, then: Callable[[], None]) -> None:
+        then()
+
+    def push(self, ticket: int, flats: Sequence[Floats]) -> str | None:
+        return None
+
+
+class Shards:
+    """Every server's shard. An order is executed in the moment of its decision.
+
+    There are as many arena versions as workers may hold, so an update never
+    waits for a reader; the daemons' lease has nothing to do here.
+    """
+
+    def __init__(
+        self, plan: Plan, optimizer: Optimizer, *, workers: int, keep_bases: bool, wire_dtype: str
+    ) -> None:
+        self.plan = plan
+        self._dtype = wire_dtype
+        self._shards = [
+            Shard(plan, server, optimizer, versions=workers + 2, keep_bases=keep_bases)
+            for server in range(len(plan.shards))
+        ]
+        self._dispatch = Dispatch()
+        self._waiting: list[tuple[int, Callable[[], None]]] = []
+        self.sizes: Sequence[int] = [layout.elements * itemsize(wire_dtype) for layout in plan.shards]
+
+    def execute(self, entry: Entry) -> None:
+        order = self._dispatch.order(entry)
+        for shard in self._shards:
+            shard.execute(order)
+        if self._waiting:
+            self._let_in()
+
+    def read(self, ticket: int, version: int) -> list[Floats] | None:
+        flats = []
+        for shard in self._shards:
+            values = shard.arena.values(version)
+            if values is None:
+                return None
+            flats.append(self._received(values))
+            shard.arena.unpin(ticket)
+        return flats
+
+    def admit(self, ticket: int, then: Callable[[], None]) -> None:
+        self._waiting.append((ticket, then))
+        self._let_in()
+
+    def _let_in(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for ticket, then in waiting:
+            if self._admits(ticket):
+                then()
+            else:
+                self._waiting.append((ticket, then))
+
+    def _admits(self, ticket: int) -> bool:
+        return all(
+            shard.refusal(ticket) is not None or shard.staging.admits(ticket) for shard in self._shards
+        )
+
+    def push(self, ticket: int, flats: Sequence[Floats]) -> str | None:
+        for shard, flat in zip(self._shards, flats, strict=True):
+            payload = self._received(flat)
+            problem = shard.nonfinite(payload)
+            if problem is not None:
+                return problem
+            slot = shard.begin(ticket)
+            slot.values[...] = payload
+            shard.staging.finish(slot)
+        return None
+
+    def _received(self, values: Floats) -> Floats:
+        """A copy, as it comes out of the wire at the other end."""
+        out = np.empty_like(values)
+        if self._dtype == "float32":
+            out[...] = values
+        else:
+            from_wire(to_wire(values, self._dtype).data, self._dtype, out)
+        return out
+
+    # The end
+
+    def flats(self) -> list[Floats]:
+        """The newest version, one payload per shard."""
+        found = [shard.arena.values(shard.version) for shard in self._shards]
+        return [values for values in found if values is not None]
+
+    def weights(self) -> dict[str, Floats]:
+        names = [variable.name for variable in self.plan.variables]
+        return dict(zip(names, self.plan.gather(self.flats()), strict=True))
+
+    def sha256(self) -> str:
+        variables: Sequence[VariableSpec] = self.plan.variables
+        return weights_sha256(variables, list(self.weights().values()))
+
+    @property
+    def installed(self) -> bool:
+        return bool(self._shards) and self._shards[0].version >= 0

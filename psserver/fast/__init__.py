@@ -1,0 +1,16 @@
+"""Passes over arrays at memory speed: compiled loops, several threads, no GIL.
+
+    backend = FastBackend(threads=2)
+    backend.prepare([optimizer.variant(), *variants])   # compiles in the background
+    optimizer.update(..., backend=backend)
+
+The compiler (numba) is imported by `prepare` only, and until a loop is ready,
+or where there is no compiler, its numpy twin runs: same bits, less speed.
+This package is the shell around psserver.optimizers and psserver.shard, which
+know neither threads nor a compiler.
+"""
+
+from psserver.fast.backend import FastBackend
+from psserver.fast.crew import Crew
+
+__all__ = ["Crew", "FastBackend"]

@@ -1,0 +1,94 @@
+"""The backend of a server: compiled loops as soon as they are there, in a crew of threads."""
+
+import logging
+import threading
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from psserver.fast.crew import GRAIN, Crew
+from psserver.optimizers import AnyArray, Loop, Twin
+
+log = logging.getLogger("ps-server")
+
+Variant = tuple[Loop, str]
+
+
+class FastBackend:
+    """A `psserver.optimizers.Backend` for one process. Close it at the end."""
+
+    def __init__(self, threads: int = 1, grain: int = GRAIN) -> None:
+        self._crew = Crew(threads, grain)
+        self._compiled: dict[Variant, Twin] = {}
+        self._loader: threading.Thread | None = None
+        self._closing = False
+        # Why numpy runs instead of compiled code; None as long as nothing is wrong.
+        self.reason: str | None = None
+
+    @property
+    def threads(self) -> int:
+        return self._crew.threads
+
+    def run(
+        self,
+        loop: Loop,
+        twin: Twin,
+        arrays: Sequence[AnyArray | None],
+        scalars: Sequence[np.float32 | None] = (),
+    ) -> bool:
+        compiled = self._compiled.get((loop, loop.variant((*arrays, *scalars))), twin)
+        first = next(array for array in arrays if array is not None)
+
+        def part(start: int, stop: int) -> bool:
+            pieces = (None if array is None else array[start:stop] for array in arrays)
+            return compiled(*pieces, *scalars) is not False
+
+        return self._crew.share(part, first.size)
+
+    def prepare(self, variants: Iterable[Variant]) -> None:
+        """Compile in the background, or load what an earlier process compiled.
+
+        A later call waits for the one before it; its loops are added.
+        """
+        wanted = list(variants)
+        if self._loader is not None:
+            self._loader.join()
+        self._loader = threading.Thread(target=self._load, args=(wanted,), name="compiler")
+        self._loader.start()
+
+    def wait_ready(self, seconds: float | None = None) -> bool:
+        """Wait for the end of `prepare`; are all its loops compiled?"""
+        if self._loader is None:
+            return False
+        self._loader.join(seconds)
+        return not self._loader.is_alive() and self.reason is None and not self._closing
+
+    def close(self) -> None:
+        """End all threads; a compilation under way is waited for (below a second)."""
+        self._closing = True
+        if self._loader is not None:
+            self._loader.join()
+        self._crew.close()
+
+    def __enter__(self) -> "FastBackend":
+        return self
+
+    def __exit__(self, *ignored: object) -> None:
+        self.close()
+
+    def _load(self, wanted: list[Variant]) -> None:
+        try:
+            from psserver.fast.compiler import compile_loop
+        except ImportError as error:
+            self.reason = f"numba is not installed ({error})"
+            log.info("updates run in numpy: %s", self.reason)
+            return
+        for loop, variant in wanted:
+            if self._closing:
+                return
+            try:
+                self._compiled[loop, variant] = compile_loop(loop, variant)
+            except Exception as error:
+                # Whatever a compiler may say: training goes on, with the same bits.
+                self.reason = f"{loop.function.__name__} does not compile: {error}"
+                log.warning("an update runs in numpy: %s", self.reason)

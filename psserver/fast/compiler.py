@@ -1,0 +1,54 @@
+"""From a loop to machine code, by numba. The only module that imports the compiler.
+
+Compiled code is kept on disk, where numba keeps it: in `NUMBA_CACHE_DIR` if
+that is set, else beside the source if that folder can be written, else in the
+user's cache folder. It is found again for the same source, compiler and
+processor. Where none of these can be written, every start compiles anew.
+
+No option relaxes arithmetic: without fastmath, LLVM neither reorders sums nor
+contracts a product and a sum into one rounding, so the bits are numpy's.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import numba
+from numba import types
+
+from psserver.optimizers import Loop
+
+log = logging.getLogger("ps-server")
+
+Compiled = Callable[..., bool | None]
+
+# An array of one's own type, or a writable or aligned one in place of a read-only or unaligned one, is accepted.
+_TYPES: dict[str, Any] = {
+    "r": types.Array(types.float32, 1, "C", readonly=True),
+    "w": types.Array(types.float32, 1, "C"),
+    "u": types.Array(types.float32, 1, "C", readonly=True, aligned=False),
+    "W": types.Array(types.uint32, 1, "C"),
+    "h": types.Array(types.uint16, 1, "C", readonly=True, aligned=False),
+    "f": types.float32,
+    "-": types.none,
+}
+
+
+def compile_loop(loop: Loop, variant: str) -> Compiled:
+    """The loop for arguments as `variant` says (`Loop.variant`). Releases the GIL when called."""
+    signature = tuple(_TYPES[letter] for letter in variant)
+    try:
+        return _jit(loop, signature, cache=True)
+    except RuntimeError as error:
+        # Numba's way to say that no cache folder can be written.
+        if "cache" not in str(error):
+            raise
+        log.info("compiled code is not kept: %s", error)
+        return _jit(loop, signature, cache=False)
+
+
+def _jit(loop: Loop, signature: tuple[Any, ...], *, cache: bool) -> Compiled:
+    compiled: Compiled = numba.njit(signature, nogil=True, cache=cache, error_model="numpy", fastmath=False)(
+        loop.function
+    )
+    return compiled

@@ -1,0 +1,155 @@
+"""The update rules as fused loops: each element of each array is read once and written once.
+
+Every loop is the twin of the numpy kernel in the rule's own file, where the
+formula and its source stand: the same operations on float32 in the same
+order, hence the same bits. Arguments: x, g, out, the slots, the scalars of
+the rule, then
+
+    factor, scale   the gradient is ``g * factor * scale``
+    tiny            slots closer to zero than this are cleared; 0 clears none
+
+Compiled without contraction: a product and a sum are rounded one by one, on
+every processor. Constants are float32, for a Python number would make float64.
+Nothing here calls a function of ours: compiled code is cached per file.
+"""
+
+import numpy as np
+
+from psserver.optimizers.backend import loop
+from psserver.optimizers.blocks import Array
+
+Scalar = np.float32
+
+
+@loop("rrwffff")
+def sgd(x: Array, g: Array, out: Array, rate: Scalar, factor: Scalar, scale: Scalar, tiny: Scalar) -> None:
+    for i in range(x.size):
+        out[i] = x[i] - g[i] * factor * scale * rate
+
+
+@loop("rrwwfffff")
+def momentum(
+    x: Array,
+    g: Array,
+    out: Array,
+    velocity: Array,
+    rate: Scalar,
+    kept: Scalar,
+    factor: Scalar,
+    scale: Scalar,
+    tiny: Scalar,
+) -> None:
+    for i in range(x.size):
+        v = velocity[i] * kept - g[i] * factor * scale * rate
+        out[i] = x[i] + v
+        velocity[i] = np.float32(0) if abs(v) < tiny else v
+
+
+@loop("rrwwfffff")
+def nesterov(
+    x: Array,
+    g: Array,
+    out: Array,
+    velocity: Array,
+    rate: Scalar,
+    kept: Scalar,
+    factor: Scalar,
+    scale: Scalar,
+    tiny: Scalar,
+) -> None:
+    for i in range(x.size):
+        step = g[i] * factor * scale * rate
+        v = velocity[i] * kept - step
+        out[i] = x[i] + (v * kept - step)
+        velocity[i] = np.float32(0) if abs(v) < tiny else v
+
+
+@loop("rrwwwwfffffffff")
+def adam(
+    x: Array,
+    g: Array,
+    out: Array,
+    momentum: Array,
+    velocity: Array,
+    velocity_hat: Array | None,
+    alpha: Scalar,
+    gain_1: Scalar,
+    gain_2: Scalar,
+    epsilon: Scalar,
+    rate: Scalar | None,
+    decay: Scalar | None,
+    factor: Scalar,
+    scale: Scalar,
+    tiny: Scalar,
+) -> None:
+    """Adam and AdamW; `velocity_hat` is None without amsgrad, `rate` and `decay` are None for Adam."""
+    for i in range(x.size):
+        gradient = g[i] * factor * scale
+        mean = momentum[i] + (gradient - momentum[i]) * gain_1
+        square = velocity[i] + (gradient * gradient - velocity[i]) * gain_2
+        largest = square
+        if velocity_hat is not None:
+            largest = np.maximum(velocity_hat[i], square)
+            velocity_hat[i] = np.float32(0) if abs(largest) < tiny else largest
+        start = x[i]
+        if decay is not None and rate is not None:
+            start = x[i] - x[i] * decay * rate
+        out[i] = start - mean * alpha / (np.sqrt(largest) + epsilon)
+        momentum[i] = np.float32(0) if abs(mean) < tiny else mean
+        velocity[i] = np.float32(0) if abs(square) < tiny else square
+
+
+@loop("rrwwfffff")
+def adagrad(
+    x: Array,
+    g: Array,
+    out: Array,
+    accumulator: Array,
+    rate: Scalar,
+    epsilon: Scalar,
+    factor: Scalar,
+    scale: Scalar,
+    tiny: Scalar,
+) -> None:
+    for i in range(x.size):
+        gradient = g[i] * factor * scale
+        total = accumulator[i] + gradient * gradient
+        out[i] = x[i] - gradient * rate / np.sqrt(total + epsilon)
+        accumulator[i] = np.float32(0) if abs(total) < tiny else total
+
+
+@loop("rrwwwwffffffff")
+def rmsprop(
+    x: Array,
+    g: Array,
+    out: Array,
+    velocity: Array,
+    momentum: Array | None,
+    average: Array | None,
+    rate: Scalar,
+    rho: Scalar,
+    gain: Scalar,
+    epsilon: Scalar,
+    repeated: Scalar,
+    factor: Scalar,
+    scale: Scalar,
+    tiny: Scalar,
+) -> None:
+    """`momentum` is None where nothing is repeated, `average` is None unless centered."""
+    for i in range(x.size):
+        gradient = g[i] * factor * scale
+        square = velocity[i] * rho + gradient * gradient * gain
+        spread = square
+        if average is not None:
+            mean = average[i] * rho + gradient * gain
+            spread = square - mean * mean
+            average[i] = np.float32(0) if abs(mean) < tiny else mean
+        spread = spread + epsilon
+        if average is not None:
+            spread = epsilon if spread <= np.float32(0) else spread
+        step = gradient * rate / np.sqrt(spread)
+        if momentum is not None:
+            step = momentum[i] * repeated + step
+            momentum[i] = np.float32(0) if abs(step) < tiny else step
+        out[i] = x[i] - step
+        velocity[i] = np.float32(0) if abs(square) < tiny else square

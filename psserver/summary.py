@@ -1,0 +1,42 @@
+"""summary.json: what a run was and what came of it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from psserver.coordinator import Coordinator
+
+
+def summarise(
+    coordinator: Coordinator, *, metrics: Mapping[str, float], seconds: float, sha256: str | None
+) -> dict[str, Any]:
+    """Of a job that has stopped. `seconds`: from its first grant to its stop."""
+    stopped, terms, policy = coordinator.stopped, coordinator.terms, coordinator.policy
+    assert stopped is not None
+    tallies = coordinator.roster.tallies
+    return {
+        "job": terms.job,
+        "success": stopped.success,
+        "reason": stopped.reason,
+        "policy": {"name": policy.name, **policy.knobs},
+        "optimizer": terms.optimizer,
+        "servers": terms.servers,
+        "workers": len(tallies),
+        "versions": coordinator.version,
+        "samples": sum(tally.samples for tally in tallies.values()),
+        "wall_seconds": round(seconds, 6),
+        "metrics": dict(metrics),
+        "contributions": {
+            worker: {
+                "committed": tally.committed,
+                "applied": tally.applied,
+                "dropped": tally.dropped,
+                "pending": tally.pending,
+            }
+            for worker, tally in sorted(tallies.items())
+        },
+        "staleness": {
+            worker: {str(s): tally.staleness[s] for s in sorted(tally.staleness)}
+            for worker, tally in sorted(tallies.items())
+        },
+        "weights_sha256": sha256,
+    }

@@ -1,0 +1,225 @@
+"""Times that are drawn: "exponential(0.05)", "2 * gamma(100, 0.01)", "trace(steps.csv)". All in seconds.
+
+The names and parameters are those of the straggler models in the literature:
+exponential and shifted exponential, Pareto (Dutta et al. 2018), gamma
+(Hakimi et al. 2019), log-normal. Real and simulated workers draw the same
+numbers in the same order: both use `stream`.
+"""
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+from pswire.nearest import did_you_mean
+
+Draw = Callable[[], float]
+
+
+class DelayError(ValueError):
+    """A distribution or a trace file that cannot be used; the text names the place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """`make` turns the parameters into a draw; `mean` gives its expected value."""
+
+    parameters: tuple[str, ...]
+    make: Callable[[Random, tuple[float, ...]], Draw]
+    mean: Callable[[tuple[float, ...]], float]
+    # Says what is wrong with the parameters, or nothing.
+    refuse: Callable[[tuple[float, ...]], str] = lambda p: _negative(p)
+
+
+def _negative(parameters: tuple[float, ...]) -> str:
+    return f"expected 0 or more, got {min(parameters):g}" if min(parameters) < 0 else ""
+
+
+def _not_positive(parameters: tuple[float, ...]) -> str:
+    return f"expected more than 0, got {min(parameters):g}" if min(parameters) <= 0 else ""
+
+
+def _unordered(parameters: tuple[float, ...]) -> str:
+    low, high = parameters
+    return _negative(parameters) or (f"low is {low:g}, above high, {high:g}" if low > high else "")
+
+
+def _exponential(rng: Random, mean: float) -> Draw:
+    return (lambda: 0.0) if mean == 0 else (lambda: rng.expovariate(1 / mean))
+
+
+def _shifted(rng: Random, p: tuple[float, ...]) -> Draw:
+    extra = _exponential(rng, p[1])
+    return lambda: p[0] + extra()
+
+
+DISTRIBUTIONS: dict[str, Distribution] = {
+    "constant": Distribution(("seconds",), lambda rng, p: lambda: p[0], lambda p: p[0]),
+    "exponential": Distribution(("mean",), lambda rng, p: _exponential(rng, p[0]), lambda p: p[0]),
+    "shifted_exponential": Distribution(("shift", "mean"), _shifted, lambda p: p[0] + p[1]),
+    "uniform": Distribution(
+        ("low", "high"),
+        lambda rng, p: lambda: rng.uniform(p[0], p[1]),
+        lambda p: (p[0] + p[1]) / 2,
+        _unordered,
+    ),
+    "pareto": Distribution(
+        ("alpha", "minimum"),
+        lambda rng, p: lambda: p[1] * rng.paretovariate(p[0]),
+        lambda p: p[0] * p[1] / (p[0] - 1) if p[0] > 1 else math.inf,
+        _not_positive,
+    ),
+    "gamma": Distribution(
+        ("shape", "scale"),
+        lambda rng, p: lambda: rng.gammavariate(p[0], p[1]),
+        lambda p: p[0] * p[1],
+        _not_positive,
+    ),
+    "lognormal": Distribution(
+        ("mu", "sigma"),
+        lambda rng, p: lambda: rng.lognormvariate(p[0], p[1]),
+        lambda p: math.exp(p[0] + p[1] ** 2 / 2),
+        lambda p: _negative(p[1:]),
+    ),
+}
+
+_KNOWN = (*DISTRIBUTIONS, "trace")
+
+
+@dataclass(frozen=True, slots=True)
+class Delay:
+    """``factor * name(parameters)``. `trace` is the file of a trace, which is read when it is used."""
+
+    text: str
+    name: str
+    parameters: tuple[float, ...] = ()
+    trace: Path | None = None
+    factor: float = 1.0
+
+    @property
+    def never(self) -> bool:
+        """It is always 0."""
+        return self.factor == 0 or (self.name == "constant" and self.parameters == (0.0,))
+
+    @property
+    def mean(self) -> float:
+        """The expected value in seconds; infinite where there is none. Raises DelayError for a bad trace."""
+        if self.trace is not None:
+            times = read_trace(self.trace)
+            return self.factor * sum(times) / len(times)
+        return self.factor * DISTRIBUTIONS[self.name].mean(self.parameters)
+
+    def scaled(self, factor: float) -> "Delay":
+        return Delay(self.text, self.name, self.parameters, self.trace, self.factor * factor)
+
+    def draws(self, rng: Random) -> Draw:
+        """Draws from this distribution, all numbers from `rng`. Raises DelayError for a bad trace.
+
+        A trace is played in its own order from a random place on, round and round.
+        """
+        draw = _played(self.trace, rng) if self.trace is not None else self._drawn(rng)
+        factor = self.factor
+        return draw if factor == 1 else lambda: factor * draw()
+
+    def _drawn(self, rng: Random) -> Draw:
+        return DISTRIBUTIONS[self.name].make(rng, self.parameters)
+
+
+def stream(seed: int, worker: int, purpose: str) -> Random:
+    """The random numbers of one worker for one purpose: the same in every engine and every run."""
+    return Random(f"{seed}/{worker}/{purpose}")
+
+
+def parse(text: str) -> Delay:
+    """From text to a Delay. Raises DelayError saying what was expected. Reads no file."""
+    whole = re.fullmatch(r"\s*(?:([^*()]+?)\s*\*\s*)?([A-Za-z_]\w*)\s*\((.*)\)\s*", text, re.DOTALL)
+    if whole is None:
+        raise DelayError(
+            f"{text!r} is no delay: expected something like exponential(0.05) or 2 * constant(1); "
+            f"known: {', '.join(_KNOWN)}"
+        )
+    factor_text, name, inside = whole.groups()
+    factor = 1.0 if factor_text is None else _number(text, "the factor", factor_text)
+    if factor < 0:
+        raise DelayError(f"{text!r}: the factor must be 0 or more, got {factor:g}")
+    if name == "trace":
+        file = inside.strip().strip("\"'")
+        if not file:
+            raise DelayError(f"{text!r}: expected the name of a file, as in trace(steps.csv)")
+        return Delay(text.strip(), name, trace=Path(file), factor=factor)
+    if name not in DISTRIBUTIONS:
+        raise DelayError(f"{text!r}: unknown distribution {name!r}{did_you_mean(name, _KNOWN)}")
+    return Delay(text.strip(), name, _parameters(text, name, inside), factor=factor)
+
+
+def _parameters(text: str, name: str, inside: str) -> tuple[float, ...]:
+    distribution = DISTRIBUTIONS[name]
+    wanted = distribution.parameters
+    pieces = [piece.strip() for piece in inside.split(",")] if inside.strip() else []
+    if len(pieces) != len(wanted):
+        raise DelayError(f"{text!r}: expected {name}({', '.join(wanted)}), got {len(pieces)} parameters")
+    values = tuple(_number(text, parameter, piece) for parameter, piece in zip(wanted, pieces, strict=True))
+    if problem := distribution.refuse(values):
+        raise DelayError(f"{text!r}: {problem}")
+    return values
+
+
+def _number(text: str, what: str, piece: str) -> float:
+    try:
+        value = float(piece)
+    except ValueError:
+        raise DelayError(f"{text!r}: {what} must be a number, got {piece.strip()!r}") from None
+    if not math.isfinite(value):
+        raise DelayError(f"{text!r}: {what} must be finite, got {piece.strip()}")
+    return value
+
+
+def read_trace(path: Path) -> tuple[float, ...]:
+    """Step times of a trace: one number (seconds) per line, or a CSV with a column named ``seconds``.
+
+    Raises DelayError naming file and line.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise DelayError(f"trace({path}): cannot be read: {reason}") from error
+    column, first = 0, 0
+    header = [cell.strip() for cell in lines[0].split(",")] if lines else []
+    if "seconds" in header:
+        column, first = header.index("seconds"), 1
+    times = [
+        _time(path, number, lines[number], column) for number in range(first, len(lines)) if lines[number]
+    ]
+    if not times:
+        raise DelayError(f"trace({path}): expected one number per line, got an empty file")
+    return tuple(times)
+
+
+def _time(path: Path, number: int, line: str, column: int) -> float:
+    place = f"trace({path}), line {number + 1}"
+    cells = line.split(",")
+    if column >= len(cells):
+        raise DelayError(f"{place}: expected at least {column + 1} columns, got {len(cells)}")
+    try:
+        value = float(cells[column])
+    except ValueError:
+        raise DelayError(f"{place}: expected a number of seconds, got {cells[column].strip()!r}") from None
+    if not (math.isfinite(value) and value >= 0):
+        raise DelayError(f"{place}: expected a finite number, 0 or more, got {value}")
+    return value
+
+
+def _played(path: Path, rng: Random) -> Draw:
+    times = read_trace(path)
+    place = rng.randrange(len(times))
+
+    def draw() -> float:
+        nonlocal place
+        value = times[place]
+        place = (place + 1) % len(times)
+        return value
+
+    return draw

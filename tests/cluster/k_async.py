@@ -1,0 +1,17 @@
+"""A policy of a user's own, composed of the shelf's parts: K-async.
+
+An update takes the gradients of K distinct workers; who contributed waits for it, the others are not disturbed.
+Dutta et al. 2018, "Slow and Stale Gradients Can Win the Race", section 2.
+"""
+
+from psserver.policies.gates import Flush
+from psserver.policies.machine import Composition, Machine
+from psserver.policies.staleness import KeepAll
+from psserver.policies.triggers import Everyone
+
+
+class KAsync(Machine):
+    def __init__(self, workers: int, k: int) -> None:
+        # All but n - k of n; of all that are left when fewer than k are.
+        trigger = Everyone(workers, backup=workers - k)
+        super().__init__("k-async", {"k": k}, Composition(Flush(), trigger, KeepAll()))

@@ -1,0 +1,158 @@
+"""A worker without TensorFlow, which a test can hold at any moment of a step.
+
+    python -m tests.cluster.numpy_worker --ps-hosts H:P,... [--batches N | --until FILE] [--hold MOMENT@BATCH]
+
+It minimises |w - target|^2 / 2 with `psworker.loop.train`, the loop of the real worker. At MOMENT of batch
+BATCH it prints {"event": "held"} and stands still until a line comes in on standard input.
+"""
+
+import argparse
+import json
+import logging
+import math
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from pswire import frames
+from psworker import Refused, Session, SessionError, Unreachable, connect, loop
+
+MOMENTS = ("initialising", "pulling", "computing", "pushing", "pushed")
+CODES = {Unreachable: 3, Refused: 5, loop.Diverged: 8}
+
+
+def say(event: str, **fields: object) -> None:
+    print(json.dumps({"event": event, **fields}), flush=True)
+
+
+@dataclass
+class Hold:
+    """`reach(moment)` stands still once, at the wanted moment of the wanted batch."""
+
+    moment: str
+    batch: int
+    now: int = -1  # the batch under way; -1 before the first version came in
+
+    def reach(self, moment: str) -> None:
+        if (moment, self.now) == (self.moment, self.batch):
+            self.moment = ""
+            say("held", moment=moment, batch=self.now)
+            sys.stdin.readline()
+
+    def install(self, session: Session) -> None:
+        """Put the hold where no parameter reaches: half-way through a payload, and between two messages."""
+        step, chunks, split_reply, commit = loop.step, frames.chunks, frames.split_reply, session.commit
+
+        def numbered_step(session: Session, trainer: Any, number: int, *rest: Any) -> bool:
+            self.now = number if self.now >= 0 else self.now
+            return step(session, trainer, number, *rest)
+
+        def half_pushed(payload: Any) -> Iterator[tuple[int, memoryview]]:
+            size = max(4, payload.nbytes // 8 * 4)
+            for number, chunk in enumerate(chunks(payload, size)):
+                if number == 1:
+                    self.reach("initialising" if self.now < 0 else "pushing")
+                yield chunk
+
+        def half_pulled(message: bytes) -> Any:
+            rest, chunk = split_reply(message)
+            if chunk is not None:
+                self.now = max(self.now, 0)
+                self.reach("pulling")
+            return rest, chunk
+
+        def before_commit(*args: Any, **named: Any) -> None:
+            self.reach("pushed")
+            commit(*args, **named)
+
+        mock.patch.object(loop, "step", numbered_step).start()
+        mock.patch.object(frames, "chunks", half_pushed).start()
+        mock.patch.object(frames, "split_reply", half_pulled).start()
+        mock.patch.object(session, "commit", before_commit).start()
+
+
+@dataclass
+class Result:
+    flats: list[np.ndarray]
+    loss: float
+    norm: float
+    samples: int
+
+
+@dataclass
+class Trainer:
+    """What `psworker.loop.train` asks for. Batches are mere numbers; the worker's index is its target."""
+
+    hold: Hold
+    more: Callable[[int], bool]
+    seconds: float
+    nonfinite: bool
+    target: float = 0.0
+
+    def batches(
+        self, worker_index: int, worker_count: int, seed: int, epochs: int, skip: int
+    ) -> Iterator[tuple[int, int]]:
+        self.target = float(worker_index)
+        number = skip
+        while self.more(number):
+            yield number, number
+            number += 1
+
+    def step(self, flats: list[np.ndarray], batch: int) -> Result:
+        self.hold.reach("computing")
+        if self.seconds:
+            threading.Event().wait(self.seconds)
+        gradients = [flat - np.float32(self.target) for flat in flats]
+        if self.nonfinite:
+            gradients = [gradient * np.float32(math.nan) for gradient in gradients]
+        norm = math.sqrt(sum(float(np.dot(g, g)) for g in gradients))
+        return Result(gradients, norm * norm / 2, norm, samples=32)
+
+    def evaluate(self, flats: list[np.ndarray]) -> dict[str, float]:
+        return {"mean": float(np.mean(np.concatenate(flats)))}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--ps-hosts", required=True)
+    parser.add_argument("--task-index", type=int)
+    parser.add_argument("--batches", type=int, default=sys.maxsize)
+    parser.add_argument("--until", type=Path, help="the data ends when this file exists")
+    parser.add_argument("--hold", default="@-1", metavar="MOMENT@BATCH")
+    parser.add_argument("--elements", type=int, default=1000)
+    parser.add_argument("--seconds", type=float, default=0.0, help="per step")
+    parser.add_argument("--nonfinite", action="store_true")
+    parser.add_argument("--server-timeout", type=float, default=60.0)
+    options = parser.parse_args()
+    logging.basicConfig(format="%(asctime)s %(message)s", level=logging.INFO)
+    moment, _, batch = options.hold.partition("@")
+    hold = Hold(moment, int(batch))
+
+    def more(number: int) -> bool:
+        return number < options.batches and not (options.until and options.until.exists())
+
+    trainer = Trainer(hold, more, options.seconds, options.nonfinite)
+    start = {"w": np.full((options.elements // 10, 10), 0.5, np.float32), "b": np.ones(3, np.float32)}
+    try:
+        with connect(
+            options.ps_hosts, start, task_index=options.task_index, server_timeout=options.server_timeout
+        ) as session:
+            hold.install(session)
+            say("joined", worker=session.worker, next_batch=session.next_batch)
+            outcome = loop.train(session, trainer, 1, lambda *_: None)
+    except SessionError as error:
+        say("failed", error=type(error).__name__, message=str(error))
+        return CODES.get(type(error), 1)
+    assert outcome.stop is not None
+    say("finished", steps=outcome.steps, reason=outcome.stop.reason, fates=outcome.fates)
+    return 0 if outcome.stop.success else 3
+
+
+if __name__ == "__main__":
+    sys.exit(main())

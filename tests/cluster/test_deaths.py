@@ -1,0 +1,197 @@
+"""A worker dies, stands still or is replaced at any moment: the others train on within worker_timeout."""
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.cluster import Cluster, Process, entries_of, member
+
+pytestmark = pytest.mark.cluster
+
+TIMEOUT = 4.0  # worker_timeout, seconds
+SLACK = 2.0
+BATCH = 5  # at which the victim, w2, is held
+
+# Half-way through a payload means half-way on the wire: this model does not fit into any buffer.
+ELEMENTS = ("--elements", "2000000")
+
+
+def start_with_victim(
+    cluster: Cluster,
+    end_of_data: Path,
+    *hold: str,
+    policy: tuple[str, ...] = ("--policy", "sync"),
+    servers: int = 2,
+) -> Process:
+    """Three workers; the third, w2, does as `hold` says."""
+    cluster.start_servers(servers, *policy, "--workers", "3", timeout=TIMEOUT)
+    for index in range(2):
+        cluster.start_worker("--task-index", str(index), "--until", str(end_of_data), *ELEMENTS)
+    return cluster.start_worker("--task-index", "2", "--until", str(end_of_data), *ELEMENTS, *hold)
+
+
+def wait_at_barrier(cluster: Cluster) -> int:
+    """Until the others wait for w2; their version."""
+    status = cluster.wait_for(
+        lambda s: all(
+            member(s, w).state == "waiting" and member(s, w).releasers == ["w2"] for w in ("w0", "w1")
+        ),
+        "w0 and w1 wait for w2",
+    )
+    return status.version
+
+
+def assert_others_train_on(cluster: Cluster, version: int, since: float) -> None:
+    """The next version is there within worker_timeout, and a little for a busy machine."""
+    cluster.wait_version(version + 1)
+    seconds = time.monotonic() - since
+    print(f"the others stood still for {seconds:.2f} s, worker_timeout is {TIMEOUT:g} s")
+    assert seconds <= TIMEOUT + SLACK
+
+
+def assert_rejoins(cluster: Cluster, process: Process, batch: int) -> None:
+    """A new process takes the victim's place: it goes on where the former one's commits end."""
+    assert process.wait_event("joined") == {"event": "joined", "worker": "w2", "next_batch": batch}
+    cluster.wait_for(
+        lambda s: member(s, "w2").incarnation == 1 and member(s, "w2").applied > batch + 2,
+        "w2 contributes again",
+    )
+
+
+# With one server a whole step is one round trip: there is nothing between push and commit.
+MOMENTS = [(2, "pulling"), (2, "computing"), (2, "pushing"), (2, "pushed"), (1, "pulling"), (1, "pushing")]
+
+
+@pytest.mark.parametrize(("servers", "moment"), MOMENTS)
+def test_a_killed_worker_is_missed_for_less_than_its_timeout(
+    cluster: Cluster, end_of_data: Path, servers: int, moment: str
+) -> None:
+    victim = start_with_victim(cluster, end_of_data, "--hold", f"{moment}@{BATCH}", servers=servers)
+    victim.wait_event("held")
+    version = wait_at_barrier(cluster)
+    assert_others_train_on(cluster, version, since=victim.kill())
+    again = cluster.start_worker("--task-index", "2", "--until", str(end_of_data), *ELEMENTS)
+    # Under sync it had committed one batch per version.
+    assert_rejoins(cluster, again, version)
+    end_of_data.touch()
+    run = cluster.wait_end(worker_codes=[0, 0, -9, 0])
+    assert run.summary.success
+    assert [e["incarnation"] for e in entries_of(run, "join") if e["worker"] == "w2"] == [0, 1]
+
+
+def test_a_worker_killed_at_the_barrier_has_contributed(cluster: Cluster, end_of_data: Path) -> None:
+    """What is committed counts, whatever becomes of the worker."""
+    victim = start_with_victim(cluster, end_of_data)
+    slow = cluster.start_worker(
+        "--task-index", "3", "--until", str(end_of_data), *ELEMENTS, "--hold", "computing@0"
+    )
+    slow.wait_event("held")
+    cluster.wait_state("w2", "waiting")
+    version = cluster.status().version
+    victim.kill()
+    cluster.wait_for(lambda s: member(s, "w2").state == "left", "w2 is given up")
+    slow.say("go")
+    cluster.wait_version(version + 2)
+    end_of_data.touch()
+    run = cluster.wait_end(worker_codes=[0, 0, -9, 0])
+    applies = entries_of(run, "apply")
+    assert [p["worker"] for p in applies[version]["parts"]] == ["w0", "w1", "w2", "w3"]
+    assert [p["worker"] for p in applies[version + 1]["parts"]] == ["w0", "w1", "w3"]
+    counts = run.summary.contributions["w2"]
+    assert (counts.committed, counts.applied) == (version + 1, version + 1)
+
+
+def test_an_update_that_is_blocked_by_a_dead_worker_goes_on(cluster: Cluster, end_of_data: Path) -> None:
+    """bounded/block waits for old tickets; one that will never be committed is no reason to wait."""
+    block = (
+        *("--policy", "bounded", "--set", "policy.on_stale=block"),
+        *("--set", "policy.max_staleness=1", "--set", "policy.aggregate=2"),
+    )
+    victim = start_with_victim(cluster, end_of_data, "--hold", f"computing@{BATCH}", policy=block)
+    victim.wait_event("held")
+    status = cluster.wait_for(
+        lambda s: member(s, "w2").base_version + 1 == s.version and s.pending >= 2,
+        "an update is held up by w2's ticket",
+    )
+    assert_others_train_on(cluster, status.version, since=victim.kill())
+    end_of_data.touch()
+    run = cluster.wait_end(worker_codes=[0, 0, -9])
+    assert max(run.summary.histogram) <= 1
+
+
+def test_the_initialiser_dies_and_another_takes_over(cluster: Cluster, end_of_data: Path) -> None:
+    cluster.start_servers(2, "--workers", "2", timeout=TIMEOUT)
+    until = ("--until", str(end_of_data))
+    first = cluster.start_worker("--task-index", "0", *until, "--hold", "initialising@-1")
+    first.wait_event("held")
+    cluster.start_worker("--task-index", "1", *until)
+    waiting = cluster.wait_state("w1", "waiting")
+    assert waiting.waiting_for.startswith("the initial values of the variables (w0 ")
+    assert_others_train_on(cluster, 0, since=first.kill())
+    cluster.start_worker("--task-index", "0", *until)
+    cluster.wait_for(lambda s: member(s, "w0").applied >= 3, "w0 contributes after all")
+    end_of_data.touch()
+    run = cluster.wait_end(worker_codes=[-9, 0, 0])
+    assert [e["worker"] for e in entries_of(run, "initialise")] == ["w0", "w1"]
+    assert [e["worker"] for e in entries_of(run, "install")] == ["w1"]
+
+
+@pytest.mark.parametrize(("servers", "moment"), MOMENTS)
+def test_a_worker_that_stood_still_too_long_joins_again(
+    cluster: Cluster, end_of_data: Path, servers: int, moment: str
+) -> None:
+    victim = start_with_victim(cluster, end_of_data, "--hold", f"{moment}@{BATCH}", servers=servers)
+    victim.wait_event("held")
+    version = wait_at_barrier(cluster)
+    victim.send(signal.SIGSTOP)
+    # Its connection stands; only its silence tells.
+    assert_others_train_on(cluster, version, since=time.monotonic())
+    assert member(cluster.status(), "w2").state == "left"
+    victim.send(signal.SIGCONT)
+    victim.say("go")
+    cluster.wait_for(
+        lambda s: member(s, "w2").incarnation == 1 and member(s, "w2").applied > BATCH + 2,
+        "w2 contributes again",
+    )
+    end_of_data.touch()
+    run = cluster.wait_end(worker_codes=[0, 0, 0])
+    batches = [e["batch"] for e in entries_of(run, "commit") if e["worker"] == "w2"]
+    # In order, each once; only what it was about to commit may be missing.
+    assert batches == sorted(set(batches))
+    assert len(set(range(batches[-1])) - set(batches)) <= 1
+
+
+def test_a_process_that_was_replaced_does_not_come_back(cluster: Cluster, end_of_data: Path) -> None:
+    victim = start_with_victim(cluster, end_of_data, "--hold", f"computing@{BATCH}")
+    victim.wait_event("held")
+    victim.send(signal.SIGSTOP)
+    cluster.wait_state("w2", "left")
+    again = cluster.start_worker("--task-index", "2", "--until", str(end_of_data), *ELEMENTS)
+    assert_rejoins(cluster, again, BATCH)
+    victim.send(signal.SIGCONT)
+    victim.say("go")
+    assert victim.wait_exit() == 5
+    assert "another process" in victim.wait_event("failed")["message"]
+    cluster.wait_more()
+    assert member(cluster.status(), "w2").incarnation == 1
+    end_of_data.touch()
+    cluster.wait_end(worker_codes=[0, 0, 5, 0])
+
+
+def test_the_newer_of_two_processes_with_one_task_index_stays(cluster: Cluster, end_of_data: Path) -> None:
+    cluster.start_servers(1, "--workers", "1", timeout=TIMEOUT)
+    older = cluster.start_worker("--task-index", "0", "--until", str(end_of_data))
+    cluster.wait_version(3)
+    newer = cluster.start_worker("--task-index", "0", "--until", str(end_of_data))
+    assert older.wait_exit() == 5
+    assert older.wait_event("failed") == {
+        "event": "failed",
+        "error": "Refused",
+        "message": "another process joined as 'w0'",
+    }
+    assert newer.wait_event("joined")["next_batch"] >= 3
+    cluster.wait_more()
+    end_of_data.touch()
+    cluster.wait_end(worker_codes=[5, 0])

@@ -1,0 +1,47 @@
+"""One worker has 60 batches, another 64: every policy ends cleanly, and the log keeps every promise."""
+
+import pytest
+
+from tests.cluster.cluster import Cluster
+
+pytestmark = pytest.mark.cluster
+
+BOUNDED = ("--policy", "bounded", "--set", "policy.aggregate=2", "--set", "policy.max_staleness=1")
+POLICIES = {
+    "sync": ("--policy", "sync"),
+    "backup": ("--policy", "sync", "--set", "policy.backup=1"),
+    "async": ("--policy", "async"),
+    "ssp": ("--policy", "ssp", "--set", "policy.slack=2"),
+    **{
+        f"bounded-{rule}": (*BOUNDED, "--set", f"policy.on_stale={rule}")
+        for rule in ("drop", "block", "downweight", "compensate")
+    },
+}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_uneven_data_ends_cleanly(cluster: Cluster, policy: str) -> None:
+    cluster.start_servers(2, *POLICIES[policy], "--workers", "2")
+    cluster.start_worker("--task-index", "0", "--batches", "60")
+    cluster.start_worker("--task-index", "1", "--batches", "64")
+    run = cluster.wait_end(worker_codes=[0, 0])
+    summary = run.summary
+    assert summary.success
+    assert summary.reason == "all workers are done"
+    counts = summary.contributions
+    committed = {worker: count.committed for worker, count in counts.items()}
+    applied = sum(count.applied for count in counts.values())
+    assert all(count.pending == 0 for count in counts.values())
+    assert applied == sum(summary.histogram.values())
+    if policy == "backup":
+        # What comes too late for its update is cancelled, so it counts as never made.
+        assert (summary.versions, dict(summary.histogram)) == (applied, {0: applied})
+        return
+    assert committed == {"w0": 60, "w1": 64}
+    if policy != "bounded-drop":
+        assert applied == 124
+    if policy == "sync":
+        # 60 rounds of two, then four of one.
+        assert (summary.versions, dict(summary.histogram)) == (64, {0: 124})
+    if policy in ("async", "ssp"):
+        assert summary.versions == 124

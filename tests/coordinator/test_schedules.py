@@ -1,0 +1,177 @@
+"""The promise of the house: no schedule of joins, departures, delays and repetitions deadlocks or miscounts.
+
+10,000 schedules per policy, each a different seed over several settings of its knobs; set
+PARAMSERVER_SCHEDULES to run another number. A failure names the setting and the seed.
+"""
+
+import io
+import json
+import os
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pslab.check import entries as log_entries
+from pslab.check.verify import check_log
+from psserver.coordinator import Coordinator, Output
+from psserver.policies import Done, Event, Leave
+from psserver.policies.gates import Slack
+from psserver.policies.machine import Machine
+from psserver.policies.staleness import DropStale
+from tests.coordinator.schedule import Dice, Schedule, Seeded, Tape
+
+SCHEDULES = int(os.environ.get("PARAMSERVER_SCHEDULES", "10000"))
+# Every so many schedules `ps-lab check` is asked for a second opinion.
+SECOND_OPINION = 50
+
+
+@dataclass(frozen=True)
+class Setting:
+    policy: str
+    workers: int = 3
+    knobs: dict[str, object] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return " ".join([self.policy, *(f"{k}={v}" for k, v in self.knobs.items()), f"n={self.workers}"])
+
+    def play(self, dice: Dice, steps: int) -> Schedule:
+        schedule = Schedule(self.policy, self.knobs, dice, workers=self.workers)
+        schedule.run(steps)
+        return schedule
+
+
+def bounded(on_stale: str, aggregate: int, max_staleness: int, workers: int) -> Setting:
+    knobs = {"on_stale": on_stale, "aggregate": aggregate, "max_staleness": max_staleness}
+    return Setting("bounded", workers, dict(knobs))
+
+
+SETTINGS = {
+    "sync": (
+        Setting("sync", 2),
+        Setting("sync", 4),
+        Setting("sync", 3, {"backup": 1}),
+        Setting("sync", 4, {"backup": 3}),
+    ),
+    "async": (Setting("async", 1), Setting("async", 2), Setting("async", 4)),
+    "bounded": (
+        bounded("drop", 1, 1, 3),
+        bounded("drop", 3, 0, 4),
+        bounded("downweight", 2, 1, 3),
+        bounded("compensate", 1, 0, 3),
+        bounded("block", 1, 1, 4),
+        bounded("block", 3, 0, 3),
+    ),
+    "ssp": (
+        Setting("ssp", 3, {"slack": 0}),
+        Setting("ssp", 4, {"slack": 1}),
+        Setting("ssp", 3, {"slack": 3}),
+    ),
+}
+ALL = [setting for group in SETTINGS.values() for setting in group]
+
+
+def second_opinion(schedule: Schedule) -> list[str]:
+    lines = (json.dumps({"i": r.index, "t": r.t, **r.entry.to_json()}) + "\n" for r in schedule.log)
+    verdict = check_log(log_entries.read(io.StringIO("".join(lines))))
+    return [str(violation) for violation in verdict.violations]
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("policy", SETTINGS)
+def test_random_schedules(policy: str) -> None:
+    group = SETTINGS[policy]
+    happened: Counter[str] = Counter()
+    for seed in range(SCHEDULES):
+        setting = group[seed % len(group)]
+        try:
+            schedule = setting.play(Seeded(seed), 40 + seed % 80)
+        except Exception as error:
+            error.add_note(f"{setting}, seed {seed}")
+            raise
+        if seed % SECOND_OPINION == 0:
+            assert second_opinion(schedule) == [], (str(setting), seed)
+            happened.update({record.entry.kind for record in schedule.log})
+    # The schedules are not idle: everything that can happen does.
+    wanted = {"lost", "back", "leave", "abandon", "cancel", "commit", "apply", "done", "stop"}
+    if SCHEDULES >= 1000:
+        assert wanted <= happened.keys(), happened
+
+
+@settings(max_examples=300)
+@given(setting=st.sampled_from(ALL), choices=st.lists(st.integers(0, 2**16), max_size=300))
+def test_any_schedule(setting: Setting, choices: list[int]) -> None:
+    """The same scenes, with a search for the smallest schedule that fails."""
+    schedule = setting.play(Tape(choices), len(choices) // 3)
+    assert second_opinion(schedule) == []
+
+
+# The scenes must see what is wrong: faults planted one at a time.
+
+
+def unheard_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    unheard(monkeypatch, Done)
+
+
+def unheard_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    unheard(monkeypatch, Leave)
+
+
+def unheard(monkeypatch: pytest.MonkeyPatch, kind: type[Event]) -> None:
+    step = Machine.step
+    monkeypatch.setattr(Machine, "step", lambda self, e: [] if isinstance(e, kind) else step(self, e))
+
+
+def too_much_slack(monkeypatch: pytest.MonkeyPatch) -> None:
+    init = Slack.__init__
+    monkeypatch.setattr(Slack, "__init__", lambda self, slack: init(self, slack + 1))
+
+
+def too_stale(monkeypatch: pytest.MonkeyPatch) -> None:
+    init = DropStale.__init__
+    monkeypatch.setattr(DropStale, "__init__", lambda self, bound: init(self, bound + 1))
+
+
+def lost_payload(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit that is counted and forgotten."""
+
+    def commit(self: Coordinator, *args: object, **facts: object) -> list[Output]:
+        outputs = count(self, *args, **facts)  # type: ignore[arg-type]
+        for ticket in self.tickets.in_state("pending"):
+            self.tickets.live.pop(ticket.number)
+        return outputs
+
+    count = Coordinator.commit
+    monkeypatch.setattr(Coordinator, "commit", commit)
+
+
+def twice_granted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ready that is repeated brings a second ticket."""
+    monkeypatch.setattr(
+        "psserver.coordinator.tickets.TicketTable.open_of", lambda self, worker: [], raising=True
+    )
+
+
+@pytest.mark.parametrize(
+    ("policy", "plant"),
+    [
+        ("sync", unheard_done),
+        ("sync", unheard_leave),
+        ("ssp", unheard_leave),
+        ("ssp", too_much_slack),
+        ("bounded", too_stale),
+        ("sync", lost_payload),
+        ("async", twice_granted),
+    ],
+)
+def test_a_planted_fault_is_found(
+    policy: str, plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    group = SETTINGS[policy]
+    with pytest.raises((AssertionError, KeyError)):
+        for seed in range(300):
+            group[seed % len(group)].play(Seeded(seed), 80)

@@ -1,0 +1,23 @@
+"""Golden traces. `pytest tests/coordinator/test_traces.py --regenerate` writes them anew; read the difference."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.coordinator.story import replay
+
+TRACES = sorted((Path(__file__).parent / "traces").glob("*.txt"))
+
+
+@pytest.mark.parametrize("path", TRACES, ids=[path.stem for path in TRACES])
+def test_the_story_is_the_same(path: Path, regenerate: bool) -> None:
+    told, house = replay(path)
+    if regenerate:
+        path.write_text(told)
+    assert told == path.read_text()
+    verdict = house.verdict()
+    assert verdict.violations == (), [str(violation) for violation in verdict.violations]
+
+
+def test_there_are_stories() -> None:
+    assert len(TRACES) >= 10

@@ -1,0 +1,218 @@
+"""The Exchange stream: the same results as Push, Pull and Commit, in fewer messages; exactly once."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import grpc
+import numpy as np
+import pytest
+
+import psworker
+from psworker.shards import ShardClient
+from pswire import frames
+from pswire.dtypes import WIRE
+from pswire.v1 import coordinator_pb2 as pb
+from pswire.v1 import coordinator_pb2_grpc, shard_pb2, shard_pb2_grpc
+
+pytestmark = pytest.mark.cluster
+
+
+def start_server(*options: str) -> tuple[subprocess.Popen[str], str]:
+    command = [sys.executable, "-m", "psserver", "--ps-hosts", "127.0.0.1:0", "--json", *options]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    return process, json.loads(process.stdout.readline())["address"]
+
+
+def ended(process: subprocess.Popen[str]) -> int:
+    process.communicate(timeout=30)
+    return process.returncode
+
+
+@pytest.fixture
+def server() -> Iterator[str]:
+    process, address = start_server("--policy", "async", "--learning-rate", "0.1")
+    yield address
+    process.terminate()
+    ended(process)
+
+
+def variables() -> dict[str, np.ndarray]:
+    return {"w": np.ones((300, 7), np.float32), "b": np.zeros(7, np.float32)}
+
+
+def gradients(step: int) -> dict[str, np.ndarray]:
+    generator = np.random.default_rng(step)
+    return {name: generator.normal(size=v.shape).astype(np.float32) for name, v in variables().items()}
+
+
+def trained(address: str, *, together: bool, steps: int = 5) -> tuple[np.ndarray, list[psworker.Disposition]]:
+    """`steps` steps; the last version, flat, and what became of the contributions."""
+    told: list[psworker.Disposition] = []
+    with psworker.connect(address, variables()) as session:
+        for step in range(steps):
+            grant = session.ready()
+            assert grant is not None
+            session.pull_flat(grant)
+            flats = session.plan.scatter(list(gradients(step).values()))
+            more = step < steps - 1
+            if together:
+                session.contribute(grant, flats, samples=1, batch=step, ready=more)
+            else:
+                session.push_flat(grant, flats)
+                session.commit(grant, samples=1, batch=step, ready=more)
+        stop = session.done()
+        told += session.dispositions()
+        assert stop.success
+        return session.pull_final()[0], told
+
+
+def test_a_step_in_one_message_gives_the_same_weights(server: str) -> None:
+    together, told = trained(server, together=True)
+    assert [d.fate for d in told[-5:]] == ["applied"] * 5
+    other, address = start_server("--policy", "async", "--learning-rate", "0.1")
+    apart, _ = trained(address, together=False)
+    assert ended(other) == 0
+    assert together.tobytes() == apart.tobytes()
+
+
+def test_a_lost_answer_counts_once(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commit was made, its answer is lost on the way: the worker commits again and goes on."""
+    real = ShardClient.step
+    lost = iter([False, True, False, True])
+
+    class Broken(grpc.RpcError):
+        pass
+
+    def step(self: ShardClient, *arguments: object) -> object:
+        answer = real(self, *arguments)  # type: ignore[arg-type]
+        if next(lost, False):
+            raise Broken
+        return answer
+
+    monkeypatch.setattr(ShardClient, "step", step)
+    values, told = trained(server, together=True)
+    fates = [d for d in told if d.version > 0]
+    assert [d.version for d in fates] == [1, 2, 3, 4, 5]
+    monkeypatch.undo()
+    other, address = start_server("--policy", "async", "--learning-rate", "0.1")
+    expected, _ = trained(address, together=True)
+    assert ended(other) == 0
+    assert values.tobytes() == expected.tobytes()
+
+
+def test_a_broken_exchange_before_the_commit_is_tried_again(
+    server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Broken(grpc.RpcError):
+        pass
+
+    def step(self: ShardClient, *arguments: object) -> object:
+        raise Broken
+
+    monkeypatch.setattr(ShardClient, "step", step)
+    _, told = trained(server, together=True)
+    assert [d.version for d in told if d.version > 0] == [1, 2, 3, 4, 5]
+
+
+def test_nan_is_refused_by_name_and_the_session_goes_on(server: str) -> None:
+    with psworker.connect(server, variables()) as session:
+        grant = session.ready()
+        assert grant is not None
+        flats = session.plan.scatter(list(gradients(0).values()))
+        bad = [flats[0].copy()]
+        bad[0][8] = np.nan
+        with pytest.raises(psworker.PayloadRefused, match=r"finite numbers, got nan at w\[1, 1\]"):
+            session.contribute(grant, bad, samples=1, ready=True)
+        session.contribute(grant, flats, samples=1, ready=False)
+        assert session.done().version == 1
+
+
+class Foreign:
+    """A client made of generated code only."""
+
+    def __init__(self, address: str) -> None:
+        self.channel = grpc.insecure_channel(address)
+        self.shard = shard_pb2_grpc.ShardStub(self.channel)
+        self.coordinator = coordinator_pb2_grpc.CoordinatorStub(self.channel)
+
+
+def test_generated_code_speaks_exchange(server: str) -> None:
+    with psworker.connect(server, variables()) as session:
+        grant = session.ready()
+        assert grant is not None
+        size = session.plan.shards[0].elements
+        header = shard_pb2.PushHeader(
+            job=session.job,
+            worker=session.worker,
+            ticket=grant.ticket,
+            plan=session.plan.fingerprint,
+            dtype=WIRE["float32"],
+            bytes=4 * size,
+            after=grant.index,
+        )
+        data = np.ones(size, np.float32).tobytes()
+        requests = [
+            shard_pb2.ExchangeRequest(push=header, chunk=pb_chunk(0, data[:400])),
+            shard_pb2.ExchangeRequest(chunk=pb_chunk(400, data[400:])),
+            shard_pb2.ExchangeRequest(
+                pull=shard_pb2.PullRequest(
+                    job=session.job,
+                    ticket=grant.ticket,
+                    version=grant.version,
+                    plan=session.plan.fingerprint,
+                    dtype=WIRE["float32"],
+                    after=grant.index,
+                )
+            ),
+        ]
+        foreign = Foreign(server)
+        receipt, version = list(foreign.shard.Exchange(iter(requests)))
+        foreign.channel.close()
+        assert len(receipt.receipt) == 16
+        assert version.bytes == 4 * size
+        assert np.frombuffer(version.chunk.data, np.float32)[0] == 1.0
+        session.abandon(grant, "enough")
+        session.done()
+
+
+def pb_chunk(offset: int, data: bytes) -> "shard_pb2.Chunk":
+    from pswire.v1 import model_pb2
+
+    return model_pb2.Chunk(offset=offset, data=data)
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "expected"),
+    [
+        (b"\xff\xff\xff garbage", "expected a pswire.v1.ExchangeRequest"),
+        (b"", "expected an ExchangeRequest with push or pull"),
+        (frames.push_chunk(0, b"1234"), "expected an ExchangeRequest with push or pull"),
+        (
+            shard_pb2.ExchangeRequest(pull=shard_pb2.PullRequest(job="another")).SerializeToString(),
+            "this server serves another job",
+        ),
+    ],
+)
+def test_bad_requests_are_named(server: str, request_bytes: bytes, expected: str) -> None:
+    foreign = Foreign(server)
+    call = foreign.channel.stream_stream("/pswire.v1.Shard/Exchange", None, None)
+    with pytest.raises(grpc.RpcError, match=expected):
+        list(call(iter([request_bytes])))
+    foreign.channel.close()
+
+
+def test_a_commit_without_its_session_is_refused(server: str) -> None:
+    with psworker.connect(server, variables()) as session:
+        grant = session.ready()
+        assert grant is not None
+        flats = session.plan.scatter(list(gradients(0).values()))
+        stranger = pb.Hello(job=session.job, worker=session.worker, incarnation=0, session="guessed")
+        commit = pb.Commit(ticket=grant.ticket, samples=1)
+        shard = session._shards[0]
+        with pytest.raises(psworker.Refused, match="has no open session"):
+            shard.step(grant.ticket, flats[0], grant.index, commit, stranger)
+        session.contribute(grant, flats, samples=1)
+        assert session.done().version == 1

@@ -1,0 +1,161 @@
+"""Compiled loops and threads give the bits of numpy, for every optimizer and every fold.
+
+The numpy twins are the oracle; they are compared with Keras in tests/optimizers.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from psserver.fast import FastBackend
+from psserver.optimizers import NUMPY, Backend, Optimizer, build, names
+
+SIZE = 20_011
+CONFIGS: list[dict[str, object]] = [
+    *({"name": name} for name in names()),
+    {"name": "adam", "amsgrad": True, "beta_1": 0.0},
+    {"name": "adamw", "amsgrad": True, "weight_decay": 0.1},
+    {"name": "rmsprop", "momentum": 0.9},
+    {"name": "rmsprop", "centered": True},
+    {"name": "rmsprop", "centered": True, "momentum": 0.5},
+]
+every_optimizer = pytest.mark.parametrize(
+    "config", CONFIGS, ids=["-".join(map(str, c.values())) for c in CONFIGS]
+)
+
+
+@pytest.fixture(params=[1, 3], ids=["1-thread", "3-threads"])
+def backend(request: pytest.FixtureRequest) -> Iterator[FastBackend]:
+    with FastBackend(request.param, grain=1024) as backend:
+        yield backend
+
+
+def compiled(backend: FastBackend, optimizer: Optimizer) -> FastBackend:
+    backend.prepare([optimizer.variant()])
+    assert backend.wait_ready(), backend.reason
+    return backend
+
+
+def gradients(version: int) -> np.ndarray:
+    """Fifteen decades; every third version half of it is zero, from version 40 on all of it."""
+    generator = np.random.default_rng(version)
+    g = generator.standard_normal(SIZE) * 10.0 ** generator.uniform(-12, 3, SIZE)
+    if version % 3 == 0:
+        g[generator.random(SIZE) < 0.5] = -0.0
+    return (g * (version < 40)).astype(np.float32)
+
+
+def train(
+    optimizer: Optimizer, backends: list[Backend], factor: float, scale: float
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """One version per backend, in turn. Version 63 sweeps the slots."""
+    x = np.random.default_rng(1).standard_normal(SIZE).astype(np.float32)
+    state = optimizer.init(SIZE)
+    for version, backend in enumerate(backends):
+        out = np.full(SIZE, np.nan, np.float32)
+        optimizer.update(
+            x,
+            gradients(version),
+            out,
+            state,
+            version=version,
+            lr_scale=0.7,
+            factor=factor,
+            scale=scale,
+            backend=backend,
+        )
+        x = out
+    return x, state
+
+
+def assert_same_bits(ours: np.ndarray, oracle: np.ndarray) -> None:
+    """NaN for NaN, whatever its payload; everything else to the bit, signs of zeros too."""
+    np.testing.assert_array_equal(np.isnan(ours), np.isnan(oracle))
+    number = ~np.isnan(oracle)
+    np.testing.assert_array_equal(ours[number].view(np.uint32), oracle[number].view(np.uint32))
+
+
+@every_optimizer
+def test_many_versions(config: dict[str, object], backend: FastBackend) -> None:
+    optimizer = build(config)
+    x, state = train(optimizer, [compiled(backend, optimizer)] * 66, factor=0.3, scale=1 / 3)
+    expected, slots = train(optimizer, [NUMPY] * 66, factor=0.3, scale=1 / 3)
+    assert_same_bits(x, expected)
+    for slot in optimizer.slots:
+        assert_same_bits(state[slot], slots[slot])
+    assert np.isfinite(x).all()
+
+
+@every_optimizer
+def test_a_run_may_change_over_at_any_version(config: dict[str, object]) -> None:
+    """As a server does that starts in numpy and goes on in compiled code."""
+    optimizer = build(config)
+    with FastBackend() as backend:
+        compiled(backend, optimizer)
+        mixed, _ = train(optimizer, [NUMPY, NUMPY, backend, NUMPY, backend], 1.0, 0.5)
+    straight, _ = train(optimizer, [NUMPY] * 5, 1.0, 0.5)
+    assert_same_bits(mixed, straight)
+
+
+@every_optimizer
+def test_overflow_and_extremes(config: dict[str, object]) -> None:
+    """Where float32 ends: inf, NaN, subnormal numbers and signed zeros come out alike."""
+    optimizer = build(config)
+    edges = np.array([0, 1e-45, 1e-38, 1e-20, 1, 3e19, 3e38, np.inf, np.nan], np.float32)
+    edges = np.concatenate([edges, -edges])
+    x, g = (a.reshape(-1).copy() for a in np.meshgrid(edges, edges))
+    results = []
+    with FastBackend() as backend:
+        for each in (compiled(backend, optimizer), NUMPY):
+            state, out = optimizer.init(x.size), np.empty_like(x)
+            optimizer.update(x, g.copy(), out, state, version=63, lr_scale=1.0, scale=3.0, backend=each)
+            results.append([out, *state.values()])
+    for ours, oracle in zip(*results, strict=True):
+        assert_same_bits(ours, oracle)
+
+
+def test_a_product_and_a_sum_are_rounded_one_by_one() -> None:
+    """A fused multiply-add would round once; the data show the difference."""
+    optimizer = build({"name": "sgd", "learning_rate": 0.1})
+    generator = np.random.default_rng(3)
+    x, g = (generator.standard_normal(SIZE).astype(np.float32) for _ in range(2))
+    out = np.empty_like(x)
+    with FastBackend() as backend:
+        optimizer.update(x, g.copy(), out, {}, version=0, lr_scale=1.0, backend=compiled(backend, optimizer))
+    # The product of two float32 is exact in float64.
+    contracted = (x.astype(np.float64) - g.astype(np.float64) * np.float32(0.1)).astype(np.float32)
+    assert (contracted != x - g * np.float32(0.1)).any(), "the case must occur"
+    assert_same_bits(out, x - g * np.float32(0.1))
+
+
+@every_optimizer
+def test_factor_and_scale_are_two_multiplications(config: dict[str, object]) -> None:
+    optimizer = build(config)
+    x, g = gradients(1), gradients(2)
+    g = np.clip(g, -1, 1)
+    results = []
+    for gradient, factor, scale in ((g, 0.1, 0.7), (g * np.float32(0.1) * np.float32(0.7), 1.0, 1.0)):
+        state, out = optimizer.init(SIZE), np.empty(SIZE, np.float32)
+        optimizer.update(x, gradient.copy(), out, state, version=0, lr_scale=1.0, factor=factor, scale=scale)
+        results.append(out)
+    assert_same_bits(*results)
+
+
+def test_read_only_weights_are_accepted() -> None:
+    """A published version may be mapped read-only; its type is another one to the compiler."""
+    optimizer = build({"name": "adam"})
+    x = np.ones(10, np.float32)
+    x.flags.writeable = False
+    out, state = np.empty(10, np.float32), optimizer.init(10)
+    with FastBackend() as backend:
+        optimizer.update(
+            x,
+            np.ones(10, np.float32),
+            out,
+            state,
+            version=0,
+            lr_scale=1.0,
+            backend=compiled(backend, optimizer),
+        )
+    assert (out < 1).all()

@@ -1,0 +1,66 @@
+"""Whoever waits is told for which event, and whose move it is."""
+
+from psserver.policies import Waiting
+from tests.policies.table import sit
+
+
+def test_a_working_worker_waits_for_nothing() -> None:
+    for name in ("sync", "async", "bounded", "ssp"):
+        table = sit(name)
+        assert [table.policy.explain(f"w{rank}") for rank in range(3)] == [None] * 3
+
+
+def test_a_stranger_waits_for_nothing() -> None:
+    assert sit("sync").policy.explain("nobody") is None
+
+
+def test_the_barrier_names_the_missing() -> None:
+    table = sit("sync")
+    table.commit("w1")
+    assert table.policy.explain("w1") == Waiting(
+        "version 1, which needs a commit of w0, w2", releasers=("w0", "w2")
+    )
+    table.commit("w0")
+    assert table.policy.explain("w1") == Waiting("version 1, which needs a commit of w2", releasers=("w2",))
+
+
+def test_the_barrier_forgets_the_departed() -> None:
+    table = sit("sync")
+    table.commit("w1")
+    table.leave("w0")
+    waiting = table.policy.explain("w1")
+    assert waiting is not None
+    assert waiting.releasers == ("w2",)
+
+
+def test_block_names_whose_old_work_holds_the_update() -> None:
+    table = sit("bounded", workers=2, max_staleness=0, on_stale="block")
+    table.commit("w0")
+    assert table.policy.explain("w0") == Waiting(
+        "version 1, held until w1 commits what it started from an older version", releasers=("w1",)
+    )
+
+
+def test_slack_names_the_slowest_and_the_clocks() -> None:
+    table = sit("ssp", workers=3, slack=1)
+    table.commit("w2")
+    table.commit("w0")
+    table.commit("w0")
+    assert table.policy.explain("w0") == Waiting(
+        "w1 to complete clock 1 (now at 0; w0 is at 2, slack 1)", releasers=("w1",)
+    )
+
+
+def test_the_named_releaser_does_release() -> None:
+    for name, knobs in (
+        ("sync", {}),
+        ("bounded", {"aggregate": 1, "max_staleness": 0, "on_stale": "block"}),
+        ("ssp", {"slack": 0}),
+    ):
+        table = sit(name, workers=3, **knobs)
+        table.commit("w0")
+        for _ in range(2):
+            waiting = table.policy.explain("w0")
+            assert waiting is not None
+            table.commit(waiting.releasers[0], again=False)
+        assert table.policy.explain("w0") is None

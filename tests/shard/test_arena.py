@@ -1,0 +1,174 @@
+"""Published versions: immutable, kept for their readers, taken back after the lease, few buffers."""
+
+import hashlib
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from psserver.shard import Apply, Fold, Pin, Seal, Shard
+from psserver.shard.arena import Arena
+from tests.shard.twin import MOMENTUM, install, numbers, same_bits, shards_of, stage
+
+
+def digest(values: np.ndarray) -> str:
+    return hashlib.sha256(values.tobytes()).hexdigest()
+
+
+def trained(versions: int, **options: object) -> Shard:
+    plan, (shard,) = shards_of(1, MOMENTUM, versions=versions, **options)
+    install(plan, [shard], numbers(0))
+    return shard
+
+
+def update(shard: Shard, seed: int) -> None:
+    """One more version."""
+    ticket = 10_000 + seed
+    shard.execute(Pin(ticket, shard.version))
+    stage(shard.plan, [shard], ticket, numbers(seed))
+    shard.arena.unpin(ticket)
+    shard.execute(Seal(ticket))
+    shard.execute(Apply(shard.version + 1, 1.0, 1.0, (Fold(ticket, 1.0),)))
+
+
+def test_a_pinned_version_never_changes() -> None:
+    shard = trained(3)
+    shard.execute(Pin(7, 0))
+    version = shard.arena.start_read(0)
+    assert version is not None
+    before = digest(version.values)
+    for seed in range(10):
+        update(shard, seed)
+        assert digest(version.values) == before
+        assert shard.arena.values(0) is version.values
+        assert shard.arena.buffers <= 3
+    shard.arena.unpin(7)
+    assert digest(version.values) == before, "the read goes on without its pin"
+    shard.arena.end_read(version)
+    assert shard.arena.values(0) is None
+
+
+@pytest.mark.parametrize("limit", [2, 3])
+def test_buffers_are_recycled(limit: int) -> None:
+    shard = trained(limit)
+    addresses = set()
+    for seed in range(20):
+        update(shard, seed)
+        addresses.add(shard.arena.values(shard.version).ctypes.data)  # type: ignore[union-attr]
+    assert len(addresses) == 2, "without readers two buffers take turns"
+    assert shard.arena.buffers == 2
+
+
+@pytest.mark.parametrize("limit", [2, 3])
+def test_an_update_waits_for_readers_or_evicts_them(limit: int) -> None:
+    """One version is written, one is newest; the others may be kept for readers, and no more."""
+    shard = trained(limit)
+    for reader in range(limit - 1):
+        shard.execute(Pin(reader, shard.version))
+        assert not shard.blocked(Apply(shard.version + 1, 1.0, 1.0))
+        update(shard, reader)
+    blocked = Apply(shard.version + 1, 1.0, 1.0)
+    assert shard.blocked(blocked)
+    assert shard.arena.holders() == tuple(range(limit - 1))
+    shard.arena.evict()
+    assert not shard.blocked(blocked)
+    assert shard.arena.holders() == ()
+    assert shard.arena.values(0) is None, "the lease is over"
+    assert shard.arena.start_read(0) is None
+    assert shard.arena.start_read(shard.version) is not None, "the newest version is nobody's to take"
+
+
+def test_an_evicted_reader_keeps_its_bits() -> None:
+    """Its buffer is left to it and replaced: it reads on, and is told afterwards that the version is gone."""
+    shard = trained(2)
+    shard.execute(Pin(7, 0))
+    version = shard.arena.start_read(0)
+    assert version is not None
+    before = digest(version.values)
+    update(shard, 1)
+    shard.arena.evict()
+    for seed in range(2, 8):
+        update(shard, seed)
+        assert not np.shares_memory(version.values, shard.arena.values(shard.version))  # type: ignore[arg-type]
+    assert digest(version.values) == before
+    assert shard.arena.values(0) is not version.values
+    shard.arena.end_read(version)
+    assert shard.arena.buffers <= 2
+
+
+def test_bases_outlive_their_pins() -> None:
+    """Compensation needs the version that a ticket started from, long after it was read."""
+    shard = trained(2, keep_bases=True)
+    shard.execute(Pin(7, 0))
+    shard.arena.unpin(7)
+    before = digest(shard.arena.base_of(7))
+    for seed in range(6):
+        update(shard, seed)
+        assert not shard.blocked(Apply(shard.version + 1, 1.0, 1.0))
+    shard.arena.evict()
+    assert digest(shard.arena.base_of(7)) == before
+    assert shard.arena.buffers <= 3, "base, newest, and the one to be written"
+
+
+@given(split=st.integers(0, 5), servers=st.integers(1, 3))
+def test_folding_early_changes_no_bit(split: int, servers: int) -> None:
+    """Contributions summed as they come, and all at once, are the same update."""
+    factors = (1.0, 1 / 3, 0.2, 1.0, 0.5)
+    results = []
+    for early in (0, split):
+        plan, shards = shards_of(servers, MOMENTUM)
+        install(plan, shards, numbers(0))
+        for ticket, _ in enumerate(factors):
+            for shard in shards:
+                shard.execute(Pin(ticket, 0))
+            stage(plan, shards, ticket, numbers(ticket + 1))
+        parts = [Fold(ticket, factor) for ticket, factor in enumerate(factors)]
+        for shard in shards:
+            for fold in parts[:early]:
+                shard.execute(fold)
+            shard.execute(Apply(1, 1 / 5, 1.0, tuple(parts[early:])))
+        results.append(plan.gather([shard.arena.values(1) for shard in shards]))  # type: ignore[misc]
+    assert all(same_bits(a, b) for a, b in zip(*results, strict=True))
+
+
+@pytest.mark.parametrize("strength", [0.04, 1.5])
+def test_a_stale_gradient_is_compensated(strength: float) -> None:
+    """g + lambda g g (x_now - x_base): Zheng et al. 2017, eq. 10. State deltas are left as they are."""
+    plan, (shard,) = shards_of(1, {"name": "sgd", "learning_rate": 1.0}, keep_bases=True)
+    install(plan, [shard], numbers(0))
+    base = shard.arena.values(0).copy()  # type: ignore[union-attr]
+    shard.execute(Pin(7, 0))
+    stage(plan, [shard], 7, numbers(7))
+    (g,) = plan.scatter(numbers(7))
+    for seed in (1, 2, 3):
+        update(shard, seed)
+    now = shard.arena.values(3).copy()  # type: ignore[union-attr]
+    shard.execute(Seal(7))
+    shard.execute(Apply(4, 1.0, 1.0, (Fold(7, 1.0, strength),)))
+    end = shard.layout.trainable
+    expected = now + g
+    expected[:end] = now[:end] - (g + (now - base) * g * g * np.float32(strength))[:end]
+    assert same_bits(shard.arena.values(4), expected)  # type: ignore[arg-type]
+
+
+def test_state_moves_by_the_weighted_mean_of_deltas() -> None:
+    plan, (shard,) = shards_of(1, MOMENTUM)
+    install(plan, [shard], numbers(0))
+    before = shard.arena.values(0).copy()  # type: ignore[union-attr]
+    weights = {2: 1.0, 3: 0.25, 4: 0.5}
+    for ticket in weights:
+        shard.execute(Pin(ticket, 0))
+        stage(plan, [shard], ticket, numbers(ticket))
+    # The scale divides gradients; a mean of deltas must not be divided twice.
+    shard.execute(Apply(1, 1 / 3, 1.0, tuple(Fold(t, w) for t, w in weights.items())))
+    deltas = {ticket: plan.scatter(numbers(ticket))[0].astype(np.float64) for ticket in weights}
+    mean = sum(w * deltas[t] for t, w in weights.items()) / sum(weights.values())
+    end = shard.layout.trainable
+    assert shard.layout.state > 0
+    np.testing.assert_allclose(shard.arena.values(1)[end:], (before + mean)[end:], rtol=2e-6)  # type: ignore[index]
+
+
+def test_an_arena_needs_one_buffer_to_read_and_one_to_write() -> None:
+    with pytest.raises(ValueError, match="arena versions is 1; expected at least 2"):
+        Arena(10, 1)

@@ -1,0 +1,135 @@
+"""Staging: idempotent per ticket, final once sealed, no trace of what did not complete."""
+
+import numpy as np
+import pytest
+
+from psserver.shard import Apply, Pin, Release, Seal, Shard, ShardError
+from psserver.shard.orders import Fold, Install
+from psserver.shard.staging import Staging
+from tests.shard.twin import SGD, install, numbers, same_bits, shards_of, stage
+
+
+@pytest.fixture
+def shard() -> Shard:
+    """One server, version 0 installed, ticket 7 granted."""
+    plan, (shard,) = shards_of(1, SGD)
+    install(plan, [shard], numbers(0))
+    shard.execute(Pin(7, 0))
+    return shard
+
+
+def payload(shard: Shard, seed: int) -> np.ndarray:
+    (flat,) = shard.plan.scatter(numbers(seed))
+    return flat
+
+
+def push(shard: Shard, ticket: int, seed: int) -> bool:
+    slot = shard.begin(ticket)
+    slot.values[...] = payload(shard, seed)
+    return shard.staging.finish(slot)
+
+
+def contribution(shard: Shard, ticket: int) -> np.ndarray:
+    """What an update makes of the ticket's payload."""
+    shard.execute(Seal(ticket))
+    shard.execute(Apply(shard.version + 1, 1.0, 1.0, (Fold(ticket, 1.0),)))
+    values = shard.arena.values(shard.version)
+    assert values is not None
+    return values
+
+
+def test_the_last_complete_payload_counts(shard: Shard) -> None:
+    for seed in (1, 2, 3):
+        assert push(shard, 7, seed)
+        assert shard.staging.held == 1
+    again = Shard(shard.plan, 0, shard.optimizer)
+    install(shard.plan, [again], numbers(0))
+    again.execute(Pin(7, 0))
+    push(again, 7, 3)
+    assert same_bits(contribution(shard, 7), contribution(again, 7))
+
+
+def test_a_payload_is_final_once_sealed(shard: Shard) -> None:
+    assert push(shard, 7, 1)
+    late = shard.begin(7)
+    late.values[...] = np.nan
+    shard.execute(Seal(7))
+    assert shard.refusal(7) == "ticket 7 is committed: its payload is final"
+    assert not shard.staging.finish(late)
+    assert np.isfinite(contribution(shard, 7)).all()
+
+
+def test_streams_of_one_ticket_do_not_mix(shard: Shard) -> None:
+    """A retry may overtake the stream that it replaces; each has a buffer of its own."""
+    old, new = shard.begin(7), shard.begin(7)
+    assert not np.shares_memory(old.values, new.values)
+    new.values[...] = payload(shard, 1)
+    assert shard.staging.finish(new)
+    old.values[...] = np.nan
+    shard.staging.give_up(old)
+    assert shard.staging.held == 1
+    assert np.isfinite(contribution(shard, 7)).all()
+
+
+def test_what_did_not_complete_leaves_no_trace(shard: Shard) -> None:
+    slot = shard.begin(7)
+    slot.values[...] = np.nan
+    shard.staging.give_up(slot)
+    assert shard.staging.held == 0
+    assert not shard.staging.holds(7)
+    before = shard.arena.values(0).tobytes()  # type: ignore[union-attr]
+    with pytest.raises(ShardError, match="the payload of ticket 7 is not here"):
+        shard.execute(Fold(7, 1.0))
+    with pytest.raises(ShardError, match="the payload of ticket 7 is not here"):
+        shard.execute(Apply(1, 1.0, 1.0, (Fold(7, 1.0),)))
+    assert shard.version == 0
+    assert shard.arena.values(0).tobytes() == before  # type: ignore[union-attr]
+    # Recycled memory still holds the old numbers; a complete payload overwrites them all.
+    assert push(shard, 7, 1)
+    assert np.isfinite(contribution(shard, 7)).all()
+
+
+def test_a_released_ticket_is_unknown(shard: Shard) -> None:
+    assert push(shard, 7, 1)
+    stream = shard.begin(7)
+    shard.execute(Release(7))
+    assert not shard.staging.finish(stream)
+    assert shard.staging.held == 0
+    refusal = "is not open here: it was never granted, or is settled or cancelled"
+    assert shard.refusal(7) == f"ticket 7 {refusal}"
+    assert shard.refusal(8) == f"ticket 8 {refusal}"
+    # Orders about tickets that were never here are no news: a release may follow another.
+    shard.execute(Release(7))
+    shard.execute(Seal(7))
+
+
+def test_an_order_out_of_step_changes_nothing(shard: Shard) -> None:
+    assert push(shard, 7, 1)
+    for order, words in (
+        (Apply(5, 1.0, 1.0, (Fold(7, 1.0),)), "apply makes version 5, but 0 is newest"),
+        (Apply(1, 1.0, 1.0), "apply of version 1 has no contributions"),
+        (Pin(9, 4), "ticket 9 was granted version 4, but 0 is newest"),
+        (Install(9), "the payload of ticket 9 is not here"),
+    ):
+        with pytest.raises(ShardError, match=words):
+            shard.execute(order)
+    assert shard.staging.holds(7)
+    assert shard.version == 0
+
+
+def test_payload_buffers_are_used_again() -> None:
+    plan, (shard,) = shards_of(1, SGD)
+    install(plan, [shard], numbers(0))
+    buffers = set()
+    for ticket in range(2, 40):
+        shard.execute(Pin(ticket, shard.version))
+        stage(plan, [shard], ticket, numbers(ticket))
+        buffers.add(shard.staging._complete[ticket].values.ctypes.data)
+        contribution(shard, ticket)
+    assert len(buffers) <= 3
+    assert shard.staging.peak == 1
+
+
+def test_a_staging_without_room_makes_no_sense() -> None:
+    with pytest.raises(ValueError, match="staging limit is 0; expected at least 1"):
+        Staging(10, 0)
