@@ -47,7 +47,8 @@ class Child:
                 start_new_session=True,
             )
         self._messages: SimpleQueue[dict[str, Any] | None] = SimpleQueue()
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     @property
     def pid(self) -> int:
@@ -55,9 +56,10 @@ class Child:
 
     def _read(self) -> None:
         assert self._process.stdout is not None
-        for line in self._process.stdout:
-            if line.startswith("{"):
-                self._messages.put(json.loads(line))
+        with self._process.stdout as lines:
+            for line in lines:
+                if line.startswith("{"):
+                    self._messages.put(json.loads(line))
         self._messages.put(None)
 
     def tell(self, do: str, **fields: Any) -> None:
@@ -103,11 +105,12 @@ class Child:
         for push in (self._process.terminate, self._process.kill):
             try:
                 self._process.wait(patience)
-                return
+                break
             except subprocess.TimeoutExpired:
                 push()
                 patience = FAREWELL
         self._process.wait()
+        self._reader.join()
 
     def _failure(self, what: str) -> ChildError:
         tail = self._log.read_text(encoding="utf-8", errors="replace").splitlines()[-15:]

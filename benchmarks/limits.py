@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from queue import SimpleQueue
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import grpc
 import numpy as np
@@ -66,7 +66,7 @@ class Limits:
         return measured
 
     def _send(self) -> None:
-        data = memoryview(self._arena.x).cast("B")
+        data = self._arena.x.view(np.uint8).data
         piece = 2 << 20
         self._socket.sendall(struct.pack("<Q", SOCKET_BYTES))
         for start in range(0, SOCKET_BYTES, piece):
@@ -76,7 +76,7 @@ class Limits:
         self._socket.recv(1)
 
     def _unary(self, seconds: float) -> float:
-        call = self._channel.unary_unary("/bench.Echo/Unary")
+        call: Any = self._channel.unary_unary("/bench.Echo/Unary")
         return _each(lambda: call(MESSAGE), seconds)
 
     def _stream(self, seconds: float) -> float:
@@ -86,7 +86,8 @@ class Limits:
             while (message := outgoing.get()) is not None:
                 yield message
 
-        answers = self._channel.stream_stream("/bench.Echo/Stream")(messages())
+        call: Any = self._channel.stream_stream("/bench.Echo/Stream")
+        answers: Iterator[bytes] = call(messages())
 
         def there_and_back() -> None:
             outgoing.put(MESSAGE)

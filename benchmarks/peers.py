@@ -56,7 +56,7 @@ def watched(servers: Sequence[int], run: Callable[[], Sequence[dict[str, Any]]])
 
 def _cpu(pids: Sequence[int]) -> float:
     times = [psutil.Process(pid).cpu_times() for pid in pids]
-    return sum(time.user + time.system for time in times)
+    return float(sum(time.user + time.system for time in times))
 
 
 def _loopback() -> int:

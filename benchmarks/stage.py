@@ -81,9 +81,9 @@ class Stage:
         return [self._our(name, kind if told else None, dtype) for name, (kind, dtype) in kinds.items()]
 
     def _our(self, name: str, transport: str | None, dtype: str) -> Ours:
-        connect, server = {"wire_dtype": dtype}, ()
+        connect, server = {"wire_dtype": dtype}, list[str]()
         if transport is not None:
-            connect["transport"], server = transport, ("--transport", transport)
+            connect["transport"], server = transport, ["--transport", transport]
         peer = Ours(name, LABELS[name], self._crew, self._logs, connect, server)
         self._stack.callback(peer.close)
         return peer

@@ -46,34 +46,31 @@ class LinksSection(Section):
     bandwidth: Time = 0.0  # bytes/s of a server's network card, each way, shared by its flows; 0: no limit
 
 
-class Crash(Section):
-    """A worker's process dies at `at` seconds."""
+class Fault(Section):
+    """Something that happens to one worker at `at` seconds."""
 
     worker: WorkerNumber
     at: Time
+
+
+class Crash(Fault):
+    """Its process dies."""
+
     restart: Time = 0.0  # started again so many seconds later; 0: never
     silent: bool = False  # the whole machine: nobody hears of it before the keep-alive runs out
 
 
-class Leave(Section):
-    """A worker says goodbye before its data ends."""
-
-    worker: WorkerNumber
-    at: Time
+class Leave(Fault):
+    """It says goodbye before its data ends."""
 
 
-class Join(Section):
-    """A worker starts late. Numbers from cluster.workers on are workers beyond those the start waits for."""
-
-    worker: WorkerNumber
-    at: Time
+class Join(Fault):
+    """It starts late. Numbers from cluster.workers on are workers beyond those the start waits for."""
 
 
-class Disconnect(Section):
-    """A worker's connection to the coordinator breaks for some seconds."""
+class Disconnect(Fault):
+    """Its connection to the coordinator breaks for some seconds."""
 
-    worker: WorkerNumber
-    at: Time
     seconds: Time = 1.0
 
 

@@ -15,16 +15,19 @@ from typing import Any
 import click
 
 from pswire.addresses import Address, AddressError, cluster_from_tf_config, parse_hosts
+from pswire.delays import DelayError
 from pswire.exits import ExitCode, exit_codes_text
 from pswire.experiment import Experiment, ExperimentError, load_experiment, parse_experiment
-from pswire.overrides import OverrideError, apply_overrides
 from pswire.memory import keep_large_blocks
+from pswire.overrides import OverrideError, apply_overrides
 from pswire.parent import die_with
 from psworker.errors import Refused, SessionError, Unreachable
 from psworker.grants import Disposition
-from psworker.job import Job, JobError, load_job
+from psworker.job import JobError
 from psworker.loop import Diverged, Outcome, train
+from psworker.pacing import pause_of
 from psworker.session import Session, connect
+from psworker.trainers import tensorflow_trainer
 
 log = logging.getLogger("ps-worker")
 
@@ -173,6 +176,8 @@ def run(
     """Train; every failure is one clear message and its exit code."""
     try:
         outcome = _train(experiment, place, name, device, server_timeout, report)
+    except DelayError as error:
+        raise fail(f"workers.N.delay: {error}", ExitCode.USAGE) from error
     except JobError as error:
         raise fail(f"{error}\n{error.details}".rstrip(), ExitCode.JOB_FAILED) from error
     except Unreachable as error:
@@ -212,19 +217,17 @@ def _train(
     ) as session:
         trainer.attach(session.plan)
         report.joined(session, trainer.device)
-        return train(session, trainer, experiment.job.epochs, report.progress)
+        pause = pause_of(experiment, session.worker_index, session.seed)
+        return train(session, trainer, experiment.job.epochs, report.progress, pause)
 
 
 def _trainer(experiment: Experiment, device: str) -> Any:
     """TensorFlow is loaded here, when everything that could be wrong without it has been looked at."""
     import psworker.tensorflow.quiet  # noqa: F401
     from psworker.tensorflow.device import DeviceError
-    from psworker.tensorflow.trainer import Trainer
 
-    job: Job = load_job(experiment.job.module, experiment.job.options)
-    run = experiment.run
     try:
-        return Trainer(job, device=device, seed=run.seed, deterministic=run.deterministic)
+        return tensorflow_trainer(experiment, device)
     except DeviceError as error:
         raise fail(str(error), ExitCode.USAGE) from error
 

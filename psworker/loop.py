@@ -61,11 +61,21 @@ class Outcome:
 Progress = Callable[[int, float, list[Disposition]], None]
 
 
-def train(session: Session, trainer: Trainer, epochs: int, progress: Progress) -> Outcome:
+# An injected delay: called when a gradient is computed, before it is pushed.
+Pause = Callable[[], None]
+
+
+def no_pause() -> None:
+    pass
+
+
+def train(
+    session: Session, trainer: Trainer, epochs: int, progress: Progress, pause: Pause = no_pause
+) -> Outcome:
     """Work through this worker's data, then wait for the end of the job.
 
-    `progress(steps, loss, dispositions)` is called after every commit. Raises
-    SessionError, and whatever the trainer raises.
+    `progress(steps, loss, dispositions)` is called after every commit, `pause`
+    after every gradient. Raises SessionError, and whatever the trainer raises.
     """
     outcome = Outcome()
     batches = trainer.batches(
@@ -75,7 +85,7 @@ def train(session: Session, trainer: Trainer, epochs: int, progress: Progress) -
     for (number, batch), more in with_more(batches):
         if session.stop is not None:
             break
-        committed = step(session, trainer, number, batch, more, outcome, progress)
+        committed = step(session, trainer, number, batch, more, outcome, progress, pause)
         bad = 0 if committed else bad + 1
         if bad >= NONFINITE_LIMIT:
             raise Diverged(
@@ -98,12 +108,14 @@ def step(
     more: bool,
     outcome: Outcome,
     progress: Progress,
+    pause: Pause = no_pause,
 ) -> bool:
     """One batch, with a fresh grant whenever a ticket is cancelled. False: its gradient is not finite."""
     while (grant := session.ready()) is not None:
         try:
             weights = session.pull_flat(grant)
             result = trainer.step(weights, batch)
+            pause()
             if not math.isfinite(result.norm):
                 raise PayloadRefused(f"the gradient's norm is {result.norm} (loss {result.loss})")
             session.contribute(

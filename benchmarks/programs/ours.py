@@ -18,14 +18,16 @@ import psworker
 from benchmarks.programs.lines import serve
 from pswire.plan import Plan, make_plan
 from psworker import Grant, Session, Voided
+from psworker.session import Variables
 
 Flats = list[np.ndarray]  # one float32 payload per server
 
 
 class Computation(Protocol):
-    """`variables`: names or specifications with initial values. Flat weights to flat gradients."""
+    """Flat weights to flat gradients. `variables`: what psworker.connect is told."""
 
-    variables: Any
+    @property
+    def variables(self) -> Variables: ...
 
     def attach(self, plan: Plan) -> None: ...
 
@@ -79,10 +81,10 @@ def prepare(
 ) -> None:
     computation = trained(model) if model else Prepared(shapes or [], think)
     if not hosts:
-        specs = computation.variables
-        plan = make_plan([spec for spec, _ in specs], 1)
+        pairs: Any = computation.variables
+        plan = make_plan([spec for spec, _ in pairs], 1)
         computation.attach(plan)
-        loads[load] = Running(computation, None, plan.scatter([value for _, value in specs]))
+        loads[load] = Running(computation, None, plan.scatter([value for _, value in pairs]))
         return
     session = psworker.connect(hosts, computation.variables, **(connect or {}))
     computation.attach(session.plan)

@@ -123,7 +123,13 @@ def _same_batch(model: str) -> Any:
 
 if __name__ == "__main__":
     chief = Chief()
-    commands = {"connect": chief.connect, "prepare": chief.prepare}
-    serve({**commands, "measure": chief.measure, "release": chief.release})
+    serve(
+        {
+            "connect": chief.connect,
+            "prepare": chief.prepare,
+            "measure": chief.measure,
+            "release": chief.release,
+        }
+    )
     # The coordinator's threads wait for work for ever.
     os._exit(0)

@@ -1,9 +1,11 @@
 """Real training steps of ours: a model of models.py as a job, through the worker's own Trainer."""
 
+from typing import Any
+
 import numpy as np
 import tensorflow as tf
 
-from benchmarks.models import MODELS
+from benchmarks.models import MODELS, Batch
 from pswire.plan import Plan
 from psworker.job import Job
 from psworker.tensorflow import Trainer
@@ -14,13 +16,13 @@ class Bench(Job):
 
     name: str = "mlp"
 
-    def model(self):
+    def model(self) -> list[Any]:
         return [tf.Variable(value, name=f"v{i}") for i, value in enumerate(MODELS[self.name].initial())]
 
-    def dataset(self, worker_index, worker_count, seed):
+    def dataset(self, worker_index: int, worker_count: int, seed: int) -> list[Batch]:
         return [MODELS[self.name].batch()]
 
-    def loss(self, model, batch):
+    def loss(self, model: Any, batch: Any) -> Any:
         return MODELS[self.name].loss(model, batch)
 
 
@@ -30,7 +32,7 @@ class Trained:
     def __init__(self, model: str) -> None:
         # Not deterministic: that would be one thread, and the peer has them all.
         self._trainer = Trainer(Bench(name=model), deterministic=False)
-        self.variables = self._trainer.specs
+        self.variables: Any = self._trainer.specs
         self._batch = tuple(tf.constant(array) for array in MODELS[model].batch())
         self._attached: Plan | None = None
 

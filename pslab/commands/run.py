@@ -9,7 +9,10 @@ from pslab.experiments import load, run_local
 from pslab.outcome import outcome_json, outcome_text
 from pslab.progress import choose, print_json
 from pslab.runs import RunError
-from pswire.experiment import ExperimentError
+from pslab.simulated import run_simulated
+from pswire.exits import ExitCode
+from pswire.experiment import ExperimentError, load_experiment
+from psworker.job_error import JobError
 
 
 @click.command(epilog=EPILOG)
@@ -29,10 +32,10 @@ from pswire.experiment import ExperimentError
 )
 @click.option(
     "--engine",
-    type=click.Choice(["local"]),
+    type=click.Choice(["local", "simulated"]),
     default="local",
     show_default=True,
-    help="local: processes on this machine.",
+    help="local: processes on this machine. simulated: a virtual clock, see [simulation].",
 )
 @click.option("--force", is_flag=True, help="Replace a former run in --out.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line instead of a live table.")
@@ -48,18 +51,28 @@ def run(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Train EXPERIMENT with its servers and workers as processes on this machine.
+    """Train EXPERIMENT with its servers and workers as processes on this machine, or simulate it.
 
     Shows progress as a live table on a terminal and as plain lines elsewhere. Ctrl-C ends
     every process in order, a second one at once. A worker that fails is reported while the
     others go on. The path of a job module begins at the current directory.
 
+    With --engine simulated, the same coordinator, policy and shards run on a virtual clock:
+    [simulation], [links] and [faults] say how long steps take and what goes wrong. It trains the
+    [job] for real, or a numpy problem, or (without a [job]) looks at time only.
+
     The run folder gets the resolved experiment.toml, decisions.jsonl, metrics.jsonl,
     summary.json, weights.safetensors and logs/ with what each process said.
     """
     try:
-        loaded = load(experiment, overrides)
-        finished = run_local(loaded, choose(as_json=as_json, quiet=quiet), out=out, force=force)
+        if engine == "simulated":
+            simulated = load_experiment(experiment, overrides)
+            finished = run_simulated(simulated, out=out, force=force, quiet=quiet or as_json)
+        else:
+            loaded = load(experiment, overrides)
+            finished = run_local(loaded, choose(as_json=as_json, quiet=quiet), out=out, force=force)
+    except JobError as error:
+        raise Failure(f"{error}\n{error.details}".rstrip(), ExitCode.JOB_FAILED) from error
     except (ExperimentError, RunError) as error:
         raise Failure(error) from error
     if as_json:

@@ -17,5 +17,6 @@ Same experiment, same run, to the last bit.
 
 from pslab.simulator.build import SimulationError, build
 from pslab.simulator.cluster import Cluster
+from pslab.simulator.folder import Folder
 
-__all__ = ["Cluster", "SimulationError", "build"]
+__all__ = ["Cluster", "Folder", "SimulationError", "build"]

@@ -1,41 +1,36 @@
 """From an experiment to a simulated cluster."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 from pslab.simulator.agenda import Agenda
 from pslab.simulator.cluster import Cluster
 from pslab.simulator.faults import put_down
-from pslab.simulator.folder import Folder
 from pslab.simulator.network import Network
 from pslab.simulator.post import Habits
 from pslab.simulator.problems import ProblemError, numpy_problem
 from pslab.simulator.store import Nothing, Shards, Store
 from pslab.simulator.trainers import Trainer, TrainerFactory
 from pslab.simulator.worker import Worker
-from pswire.delays import Delay, DelayError, Draw, parse, stream
-from pswire.experiment import Experiment
-from pswire.plan import make_plan
 from psserver.coordinator import JobTerms
 from psserver.optimizers import Optimizer
 from psserver.optimizers import build as build_optimizer
 from psserver.policies import Policy
 from psserver.policies import build as build_policy
+from pswire.delays import Delay, DelayError, Draw, parse, stream
+from pswire.experiment import Experiment
+from pswire.plan import make_plan
+from pswire.sections import Fault
 
 
 class SimulationError(ValueError):
     """An experiment that cannot be simulated; the text names the key and what was expected."""
 
 
-def build(
-    experiment: Experiment,
-    folder: Path | None = None,
-    trainers: Callable[[Experiment], TrainerFactory] | None = None,
-) -> Cluster:
-    """The cluster of `experiment`, ready to run; it writes into `folder` when there is one.
+def build(experiment: Experiment, trainers: Callable[[Experiment], TrainerFactory] | None = None) -> Cluster:
+    """The cluster of `experiment`, ready to run. It writes nothing until it is given a `Folder`.
 
     `trainers` makes the trainers of a [job] that is computed for real.
     Raises SimulationError, PolicyError, OptimizerError, and whatever a job's code raises.
@@ -52,7 +47,6 @@ def build(
         _terms(experiment, optimizer),
         policy,
         _store(experiment, policy, optimizer, made),
-        Folder(folder, record=simulation.record),
         batches=partial(_batches, experiment),
         network=Network(agenda, experiment.cluster.servers, links.latency, links.bandwidth),
         agenda=agenda,
@@ -99,10 +93,7 @@ def _terms(experiment: Experiment, optimizer: Optimizer) -> JobTerms:
 def _factory(
     experiment: Experiment, trainers: Callable[[Experiment], TrainerFactory] | None
 ) -> TrainerFactory | None:
-    simulation = experiment.simulation
-    problem = simulation.problem
-    if problem == "auto":
-        problem = "job" if experiment.job.module else "none"
+    simulation, problem = experiment.simulation, _problem(experiment)
     if problem == "none":
         return None
     if problem == "job":
@@ -114,6 +105,13 @@ def _factory(
     except ProblemError as error:
         raise SimulationError(f"simulation.options: {error}") from error
     return lambda number: shared
+
+
+def _problem(experiment: Experiment) -> str:
+    problem = experiment.simulation.problem
+    if problem == "auto":
+        return "job" if experiment.job.module else "none"
+    return problem
 
 
 def _store(
@@ -184,11 +182,13 @@ def _times(experiment: Experiment, number: int) -> tuple[Delay, Delay]:
 
 def _check(experiment: Experiment) -> None:
     simulation, numbers = experiment.simulation, _numbers(experiment)
-    for key, entries in (
-        ("crashes", experiment.faults.crashes),
-        ("leaves", experiment.faults.leaves),
-        ("disconnects", experiment.faults.disconnects),
-    ):
+    faults = experiment.faults
+    lists: dict[str, Sequence[Fault]] = {
+        "crashes": faults.crashes,
+        "leaves": faults.leaves,
+        "disconnects": faults.disconnects,
+    }
+    for key, entries in lists.items():
         for place, entry in enumerate(entries):
             if entry.worker not in numbers:
                 raise SimulationError(
@@ -198,19 +198,17 @@ def _check(experiment: Experiment) -> None:
     for number in simulation.factors:
         if number not in numbers:
             raise SimulationError(f"simulation.factors.{number}: there is no worker {number}")
-    endless = not (simulation.batches or experiment.run.versions or simulation.seconds)
-    if _factory_is_none(experiment) and endless:
+    if _problem(experiment) == "none" and not (simulation.batches or experiment.run.versions):
+        _check_seconds(experiment, numbers)
+
+
+def _check_seconds(experiment: Experiment, numbers: Sequence[int]) -> None:
+    """Only the time can end the run: it must be given, and it must pass."""
+    if not experiment.simulation.seconds:
         raise SimulationError(
             "the run would never end: give run.versions, simulation.batches (per worker) or simulation.seconds"
         )
-    takes_time = any(not all(t.never for t in _times(experiment, number)) for number in numbers)
-    if endless or simulation.batches or experiment.run.versions or takes_time:
-        return
-    raise SimulationError(
-        "time would stand still: no worker's step takes any; give simulation.compute or workers.N.delay"
-    )
-
-
-def _factory_is_none(experiment: Experiment) -> bool:
-    problem = experiment.simulation.problem
-    return problem == "none" or (problem == "auto" and not experiment.job.module)
+    if all(time.never for number in numbers for time in _times(experiment, number)):
+        raise SimulationError(
+            "time would stand still: no worker's step takes any; give simulation.compute or workers.N.delay"
+        )

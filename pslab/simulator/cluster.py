@@ -15,10 +15,10 @@ from pslab.simulator.post import Channel, Habits
 from pslab.simulator.store import Shards, Store
 from pslab.simulator.trainers import Trainer
 from pslab.simulator.worker import Worker
-from pswire.delays import Draw
 from psserver.coordinator import Coordinator, JobTerms, JoinRefused, Output, Record
 from psserver.coordinator.outputs import DispositionNotice, Notice
 from psserver.policies import Policy
+from pswire.delays import Draw
 
 Floats = NDArray[np.float32]
 
@@ -36,7 +36,6 @@ class Cluster:
         terms: JobTerms,
         policy: Policy,
         store: Store,
-        folder: Folder,
         *,
         batches: Batches,
         network: Network,
@@ -54,8 +53,8 @@ class Cluster:
         # When the first grant was given and when the job stopped.
         self.first_grant: float | None = None
         self.stopped_at = 0.0
+        self.folder = Folder(None, record=False)
         self._habits = habits
-        self._folder = folder
         # Notices that arrive in the moment in which they were sent.
         self._inbox: deque[tuple[Worker, int, Notice]] = deque()
 
@@ -102,7 +101,9 @@ class Cluster:
         if life != worker.life:
             return
         try:
-            member, outputs = self.coordinator.join(worker.name, worker.session, worker.index, self.agenda.now)
+            member, outputs = self.coordinator.join(
+                worker.name, worker.session, worker.index, self.agenda.now
+            )
         except JoinRefused:
             worker.die()  # the job is over
             return
@@ -194,14 +195,14 @@ class Cluster:
             return
         self.metrics = worker.trainer.evaluate(self.store.flats())
         if self.metrics:
-            self._folder.evaluated(self.agenda.now, version, worker.name, self.metrics)
+            self.folder.evaluated(self.agenda.now, version, worker.name, self.metrics)
 
     # Outputs
 
     def _route(self, outputs: list[Output]) -> None:
         for output in outputs:
             if isinstance(output, Record):
-                self._folder.append(output)
+                self.folder.append(output)
                 self.store.execute(output.entry)
                 kind = output.entry.kind
                 if kind == "grant" and self.first_grant is None:
@@ -222,4 +223,4 @@ class Cluster:
 
     def conclude(self) -> None:
         """Write summary and weights. Call once `run` has returned."""
-        self._folder.conclude(self)
+        self.folder.conclude(self)

@@ -43,7 +43,9 @@ class Nothing:
     """Timing only: messages have a size, and nothing in them."""
 
     def __init__(self, servers: int, nbytes: int) -> None:
-        self.sizes: Sequence[int] = [nbytes * (s + 1) // servers - nbytes * s // servers for s in range(servers)]
+        self.sizes: Sequence[int] = [
+            nbytes * (s + 1) // servers - nbytes * s // servers for s in range(servers)
+        ]
 
     def execute(self, entry: Entry) -> None:
         pass

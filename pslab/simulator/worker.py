@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from pslab.simulator.post import Channel
 from pslab.simulator.trainers import Result, Trainer
-from pswire.delays import Draw
 from psserver.coordinator.outputs import (
     CancelNotice,
     DispositionNotice,
@@ -19,6 +18,7 @@ from psserver.coordinator.outputs import (
     RefusalNotice,
     StopNotice,
 )
+from pswire.delays import Draw
 
 if TYPE_CHECKING:
     from pslab.simulator.cluster import Cluster

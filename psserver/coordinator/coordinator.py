@@ -182,7 +182,9 @@ class Coordinator(Phases):
                 found.samples, found.loss = samples, loss
                 self._count_commit(found, batch)
                 self._record(entries.Commit(worker, ticket, batch, samples, loss, norm), now)
-                self._decide(Commit(worker, ticket, samples, loss, norm), now)
+                # The time that the log tells: it is written in whole microseconds.
+                t = round(now - self._began, 6)
+                self._decide(Commit(worker, ticket, samples, loss, norm, t), now)
                 if found.fate is None:
                     self._tell(member, outputs.DispositionNotice(ticket, "pending"))
             if ready and member.requested is None and member.state != "done":

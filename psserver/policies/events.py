@@ -1,4 +1,4 @@
-"""Facts that a policy hears. Frozen, in order, without clocks and without tensors."""
+"""Facts that a policy hears. Frozen, in order, without tensors; time is a number that they bring."""
 
 from dataclasses import dataclass
 
@@ -36,13 +36,18 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """The contribution of a granted ticket exists on every shard. Heard at most once per ticket."""
+    """The contribution of a granted ticket exists on every shard. Heard at most once per ticket.
+
+    `t`: seconds since the job began, in whole microseconds, as the decision
+    log has it: so that facts from a log are the facts that were heard.
+    """
 
     worker: str
     ticket: int
     samples: int
     loss: float
     norm: float
+    t: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

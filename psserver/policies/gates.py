@@ -8,6 +8,12 @@ from psserver.policies.view import Member, View
 
 
 class Gate(Protocol):
+    """Name it as the base class: what a gate does not care about is then here already."""
+
+    def completed(self, view: View, member: Member, t: float) -> None:
+        """Hear that the member has committed, `t` seconds after the job began. Its clock counts it."""
+        return
+
     def admits(self, view: View, member: Member) -> bool:
         """It may start."""
         ...
@@ -26,7 +32,7 @@ class Gate(Protocol):
         ...
 
 
-class Immediate:
+class Immediate(Gate):
     """Nobody ever waits."""
 
     def admits(self, view: View, member: Member) -> bool:
@@ -39,7 +45,7 @@ class Immediate:
         return None
 
 
-class Flush:
+class Flush(Gate):
     """A worker that contributed to the coming update waits for it."""
 
     def admits(self, view: View, member: Member) -> bool:
@@ -57,7 +63,7 @@ class Flush:
 
 
 @dataclass(frozen=True, slots=True)
-class Slack:
+class Slack(Gate):
     """A worker runs at most `slack` clocks ahead of the slowest active one (SSP; Ho et al. 2013, §3).
 
     A worker whose clock is c has completed c units and wants to execute unit

@@ -5,12 +5,12 @@ import importlib
 import inspect
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from typing import Any, cast
 
 from psserver.policies.machine import Machine
 from psserver.policies.policy import Policy, PolicyError
-from psserver.policies.shelf import SHELF, knob_docs
+from psserver.policies.shelf import SHELF, Entry, knobs_of
 
 
 def names() -> tuple[str, ...]:
@@ -19,14 +19,17 @@ def names() -> tuple[str, ...]:
 
 
 def describe(name: str) -> str:
-    """Guarantee, source and knobs of a named policy, as a paragraph."""
+    """Rule, guarantee, source, cost and knobs of a named policy, as a paragraph."""
     entry = _entry(name)
     lines = [
         f"{name}: {inspect.getdoc(entry)}",
         f"  guarantee: {entry.guarantee}",
         f"  source: {entry.source}",
+        f"  servers keep: {entry.cost.stores}",
+        f"  work per push: {entry.cost.work}",
+        f"  lost: {entry.cost.waste}",
     ]
-    lines += [f"  {knob} = {default!r}: {doc}" for knob, default, doc in knob_docs(entry)]
+    lines += [f"  {knob.name} = {knob.default!r}: {knob.meaning} ({knob.range})" for knob in knobs_of(entry)]
     return "\n".join(lines)
 
 
@@ -40,16 +43,16 @@ def build(name: str, knobs: Mapping[str, object], workers: int) -> Policy:
     if ":" in name:
         return _custom(name, knobs, workers)
     entry = _entry(name)
-    known = {f.name: f.default for f in fields(entry)}
+    known = {knob.name: knob.default for knob in knobs_of(entry)}
     for knob, value in knobs.items():
         if knob not in known:
             raise PolicyError(f"policy {name} has no knob {knob!r}{_known(knob, known)}")
         _check_type(knob, value, known[knob])
-    chosen = entry(**knobs)
+    chosen = entry(**cast(dict[str, Any], knobs))
     return Machine(name, asdict(chosen), chosen.compose(workers))
 
 
-def _entry(name: str) -> Any:
+def _entry(name: str) -> type[Entry]:
     if name not in SHELF:
         raise PolicyError(f"unknown policy {name!r}{_known(name, SHELF)}, or module:Class of your own")
     return SHELF[name]
@@ -64,17 +67,19 @@ def _known(name: str, known: Iterable[str]) -> str:
 def _check_type(knob: str, value: object, default: object) -> None:
     expected = type(default)
     whole = isinstance(value, int) and not isinstance(value, bool)
-    fits = whole if expected is int else (whole or isinstance(value, expected))
-    if expected is str:
-        fits = isinstance(value, str)
+    # A whole number is a number, but neither is a truth value, which Python counts among the whole ones.
+    fits = whole if expected is int else isinstance(value, expected) or (whole and expected is float)
     if not fits:
-        raise PolicyError(f"policy.{knob} is {value!r}; expected {_noun(expected)} such as {default!r}")
+        raise PolicyError(f"policy.{knob} is {value!r}; expected {_noun(expected, default)}")
     if isinstance(value, float) and not math.isfinite(value):
         raise PolicyError(f"policy.{knob} is {value!r}; expected a finite number such as {default!r}")
 
 
-def _noun(kind: type) -> str:
-    return {int: "a whole number", float: "a number", str: "a word"}.get(kind, kind.__name__)
+def _noun(kind: type, default: object) -> str:
+    if kind is bool:
+        return "true or false"
+    noun = {int: "a whole number", float: "a number", str: "a word"}.get(kind, kind.__name__)
+    return f"{noun} such as {default!r}"
 
 
 def _custom(name: str, knobs: Mapping[str, object], workers: int) -> Policy:

@@ -1,4 +1,4 @@
-"""The least of many counters, without looking at all of them."""
+"""The least, and the greatest, of many counters, without looking at all of them."""
 
 
 class Lowest:
@@ -34,3 +34,7 @@ class Lowest:
         while self._floor not in self._counts:
             self._floor += 1
         return self._floor
+
+    def greatest(self) -> int | None:
+        """None when it is empty. Looks at every different number: cheap while they lie close together."""
+        return max(self._counts, default=None)

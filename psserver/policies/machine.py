@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from psserver.policies.cancel import Overtaken
 from psserver.policies.decisions import Apply, Cancel, Decision, Drop, Fold, Grant, Part
 from psserver.policies.events import Abandon, Commit, Done, Event, Join, Leave, Ready
 from psserver.policies.gates import Gate, listed
@@ -14,14 +15,19 @@ from psserver.policies.policy import PolicyError, Waiting
 from psserver.policies.staleness import Reject, StalenessRule
 from psserver.policies.triggers import Trigger
 from psserver.policies.view import Contribution, Member, View
+from psserver.policies.weights import Weight
 
 
 @dataclass(frozen=True, slots=True)
 class Composition:
     """The five choices, and the order of summation that makes runs repeatable.
 
-    `weight`: "mean" scales an update by 1/K for its K contributions, "sum" by 1.
-    `cancel`: after an update, cancel the open tickets that started before it.
+    `weight`: what a contribution counts by its staleness, on top of the
+    staleness rule's factor; None: 1. `norm`: "mean" scales an update by 1/K for
+    its K contributions (not by the sum of their weights), "sum" by 1.
+    `lr_scale`: what the learning rate is multiplied by, by the staleness of the
+    stalest part; None: 1. It and `weight` differ for momentum and Adam.
+    `cancel`: which open tickets an update makes void; None: none.
     `order`: "rank" sums a round's contributions by worker rank whatever order
     they come in, so that two runs agree to the bit; "commit" sums as they come.
     """
@@ -29,8 +35,10 @@ class Composition:
     gate: Gate
     trigger: Trigger
     staleness: StalenessRule
-    weight: Literal["mean", "sum"] = "mean"
-    cancel: bool = False
+    weight: Weight | None = None
+    norm: Literal["mean", "sum"] = "mean"
+    lr_scale: Weight | None = None
+    cancel: Overtaken | None = None
     order: Literal["rank", "commit"] = "commit"
 
 
@@ -57,8 +65,8 @@ class Machine:
             case Ready(worker, ticket):
                 view.waiting[worker] = ticket
                 asking = worker
-            case Commit(worker, ticket):
-                self._commit(worker, ticket, decisions)
+            case Commit(worker, ticket, t=t):
+                self._commit(worker, ticket, t, decisions)
             case Join(worker, rank):
                 view.join(worker, rank)
             case Leave(worker, _):
@@ -78,19 +86,22 @@ class Machine:
 
     # Events
 
-    def _commit(self, worker: str, ticket: int, decisions: list[Decision]) -> None:
-        view = self._view
+    def _commit(self, worker: str, ticket: int, t: float, decisions: list[Decision]) -> None:
+        view, rules = self._view, self._rules
         opened = view.close(ticket)
         if opened is None:
             raise PolicyError(f"commit of ticket {ticket}, which {self.name} did not grant or has closed")
         member = view.members[worker]
         view.advance(member)
-        verdict = self._rules.staleness.judge(view.version - opened.base)
+        rules.gate.completed(view, member, t)
+        staleness = view.version - opened.base
+        verdict = rules.staleness.judge(staleness)
         if isinstance(verdict, Reject):
             decisions.append(Drop(ticket, verdict.reason))
             return
-        contribution = Contribution(ticket, worker, member.rank, verdict.factor, verdict.compensation)
-        view.contribute(contribution, by_rank=self._rules.order == "rank")
+        factor = verdict.factor if rules.weight is None else verdict.factor * rules.weight(staleness)
+        contribution = Contribution(ticket, worker, member.rank, staleness, factor, verdict.compensation)
+        view.contribute(contribution, by_rank=rules.order == "rank")
 
     # Updates
 
@@ -104,13 +115,14 @@ class Machine:
             self._fold(decisions)
 
     def _apply(self, decisions: list[Decision]) -> None:
-        view = self._view
+        view, rules = self._view, self._rules
         parts = tuple(Part(c.ticket, c.factor, c.compensation) for c in view.buffer)
-        scale = 1.0 / len(parts) if self._rules.weight == "mean" else 1.0
-        decisions.append(Apply(parts, scale))
+        scale = 1.0 / len(parts) if rules.norm == "mean" else 1.0
+        rate = 1.0 if rules.lr_scale is None else rules.lr_scale(max(c.staleness for c in view.buffer))
+        decisions.append(Apply(parts, scale, rate))
         view.renew()
-        if self._rules.cancel:
-            for ticket in [t for t, o in view.open.items() if o.base < view.version]:
+        if rules.cancel is not None:
+            for ticket in rules.cancel.void(view):
                 decisions.append(Cancel(ticket, f"version {view.version} was made without it"))
                 view.close(ticket)
 

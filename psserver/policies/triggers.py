@@ -29,6 +29,19 @@ class Everyone:
 
 
 @dataclass(frozen=True, slots=True)
+class Distinct:
+    """`count` different workers have contributed, or all that are left when fewer are.
+
+    Needs a gate that holds whoever has contributed: nobody's work counts twice.
+    """
+
+    count: int
+
+    def fires(self, view: View) -> bool:
+        return len(view.contributors()) >= min(self.count, view.present_count())
+
+
+@dataclass(frozen=True, slots=True)
 class Count:
     """Any `count` contributions, or what there is once nothing more can come."""
 

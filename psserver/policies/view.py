@@ -38,6 +38,7 @@ class Contribution:
     ticket: int
     worker: str
     rank: int
+    staleness: int
     factor: float
     compensation: float
 
@@ -87,6 +88,10 @@ class View:
     def slowest_clock(self) -> int:
         """Of the active members; 0 when there are none."""
         return self._clocks.least() or 0
+
+    def fastest_clock(self) -> int:
+        """Of the active members; 0 when there are none. Not for every event: see `Lowest.greatest`."""
+        return self._clocks.greatest() or 0
 
     def oldest_base(self) -> int | None:
         """Of the open tickets; None when there are none."""

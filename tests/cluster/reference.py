@@ -1,10 +1,11 @@
 """Single-process training of `even_digits`: what a run with n workers must come to.
 
-    python -m tests.cluster.reference EXPERIMENT WORKERS OUT
+    python -m tests.cluster.reference RUN...
 
-OUT/ranks.safetensors     each step: every worker's gradient of the same weights, summed by rank, times 1/n
-OUT/combined.safetensors  each step: one gradient of the batches of all workers as one batch
-OUT/keras.safetensors     the same with Keras alone: its model, its optimizer, train_on_batch
+For the experiment of each run folder, in the folder:
+reference-ranks.safetensors     each step: every worker's gradient of the same weights, summed by rank, times 1/n
+reference-combined.safetensors  each step: one gradient of the batches of all workers as one batch
+reference-keras.safetensors     the same with Keras alone: its model, its optimizer, train_on_batch
 """
 
 import sys
@@ -15,6 +16,7 @@ import keras
 import numpy as np
 from safetensors.numpy import save_file
 
+from pslab.runs import EXPERIMENT
 from psserver.optimizers import build
 from pswire.experiment import Experiment, load_experiment
 from pswire.plan import make_plan
@@ -69,14 +71,14 @@ def epochs_of(job: object, seed: int, epochs: int) -> Iterator[tuple[np.ndarray,
         yield from epoch_of(epoch)
 
 
-def main(path: str, workers: int, out: Path) -> None:
-    experiment = load_experiment(Path(path))
-    size = int(experiment.job.options["batch_size"])
-    out.mkdir()
-    save_file(trained(experiment, workers, size), out / "ranks.safetensors")
-    save_file(trained(experiment, 1, workers * size), out / "combined.safetensors")
-    save_file(trained_by_keras(experiment, workers * size), out / "keras.safetensors")
+def main(run: Path) -> None:
+    experiment = load_experiment(run / EXPERIMENT)
+    workers, size = experiment.cluster.workers, int(experiment.job.options["batch_size"])
+    save_file(trained(experiment, workers, size), run / "reference-ranks.safetensors")
+    save_file(trained(experiment, 1, workers * size), run / "reference-combined.safetensors")
+    save_file(trained_by_keras(experiment, workers * size), run / "reference-keras.safetensors")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]))
+    for folder in sys.argv[1:]:
+        main(Path(folder))

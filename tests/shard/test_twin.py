@@ -52,6 +52,8 @@ class Run:
         self.last = 1
         self.reads: list[tuple[Shard, int, Version, bytes]] = []
         self.streams: list[tuple[Shard, Slot]] = []
+        # The twin's versions, as the servers should hold them.
+        self.flats: list[list[np.ndarray]] = []
         self.twin.payloads[1] = numbers(1)
         install(self.plan, self.shards, numbers(1))
         self.twin.install(1)
@@ -167,8 +169,9 @@ class Run:
 
     def check(self) -> None:
         newest = len(self.twin.versions) - 1
-        for number, arrays in enumerate(self.twin.versions):
-            for shard, flat in zip(self.shards, self.plan.scatter(arrays), strict=True):
+        self.flats += [self.plan.scatter(arrays) for arrays in self.twin.versions[len(self.flats) :]]
+        for number, flats in enumerate(self.flats):
+            for shard, flat in zip(self.shards, flats, strict=True):
                 values = shard.arena.values(number)
                 assert values is None or same_bits(values, flat), f"version {number} is not the twin's"
         for shard in self.shards:

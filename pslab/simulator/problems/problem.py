@@ -1,0 +1,90 @@
+"""What a problem is, and how it becomes a worker's trainer."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pswire.plan import Plan, VariableSpec
+
+Floats = NDArray[np.float32]
+Parameters = Mapping[str, Floats]
+
+
+class ProblemError(ValueError):
+    """An option that a problem does not have or cannot use."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gradient:
+    """Of a batch's mean loss: one array per parameter."""
+
+    values: Parameters
+    loss: float
+    samples: int
+
+
+class Problem(Protocol):
+    """A function of parameters and batches. Keeps nothing between calls."""
+
+    def initial(self) -> Parameters:
+        """float32 arrays by name: the starting point, the same in every run."""
+        ...
+
+    def batches(self, worker: int, workers: int, seed: int, epoch: int) -> Iterator[Any]:
+        """One worker's batches of one epoch."""
+        ...
+
+    def gradient(self, parameters: Parameters, batch: Any) -> Gradient: ...
+
+    def evaluate(self, parameters: Parameters) -> dict[str, float]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class NumpyResult:
+    flats: list[Floats]
+    loss: float
+    norm: float
+    samples: int
+
+
+class NumpyTrainer:
+    """A problem in the form that a worker needs. It keeps nothing, so all workers can share it."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self._initial = dict(problem.initial())
+        self._plan: Plan | None = None
+
+    @property
+    def specs(self) -> list[tuple[VariableSpec, Floats]]:
+        return [(VariableSpec(name, values.shape), values) for name, values in self._initial.items()]
+
+    def attach(self, plan: Plan) -> None:
+        self._plan = plan
+
+    def batches(
+        self, worker_index: int, worker_count: int, seed: int, epochs: int, skip: int = 0
+    ) -> Iterator[tuple[int, Any]]:
+        number = 0
+        for epoch in range(epochs):
+            for batch in self.problem.batches(worker_index, worker_count, seed, epoch):
+                if number >= skip:
+                    yield number, batch
+                number += 1
+
+    def parameters(self, flats: list[Floats]) -> dict[str, Floats]:
+        assert self._plan is not None, "attach(plan) comes first"
+        return dict(zip(self._initial, self._plan.gather(flats), strict=True))
+
+    def step(self, flats: list[Floats], batch: Any) -> NumpyResult:
+        gradient = self.problem.gradient(self.parameters(flats), batch)
+        assert self._plan is not None
+        payloads = self._plan.scatter([gradient.values[name] for name in self._initial])
+        squares = sum(float(np.vdot(values, values)) for values in gradient.values.values())
+        return NumpyResult(payloads, gradient.loss, float(np.sqrt(squares)), gradient.samples)
+
+    def evaluate(self, flats: list[Floats]) -> dict[str, float]:
+        return self.problem.evaluate(self.parameters(flats))

@@ -1,0 +1,47 @@
+"""From a name and options, as they stand in an experiment file, to a problem."""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from pslab.simulator.problems.logistic import Logistic
+from pslab.simulator.problems.mlp import Mlp
+from pslab.simulator.problems.problem import NumpyTrainer, ProblemError
+from pslab.simulator.problems.quadratic import Quadratic
+from pswire.nearest import did_you_mean
+
+PROBLEMS: dict[str, Any] = {"quadratic": Quadratic, "logistic": Logistic, "mlp": Mlp}
+
+# What must be above 0; the others may be 0.
+_POSITIVE = ("dimensions", "condition", "batches_per_epoch", "batch_size", "hidden")
+
+
+def numpy_problem(name: str, options: Mapping[str, object]) -> NumpyTrainer:
+    """Raises ProblemError for an unknown problem, an unknown option or a value that does not fit."""
+    if name not in PROBLEMS:
+        raise ProblemError(f"unknown problem {name!r}{did_you_mean(name, PROBLEMS)}")
+    known = {option.name: option.default for option in fields(PROBLEMS[name])}
+    given = {}
+    for option, value in options.items():
+        if option not in known:
+            raise ProblemError(f"problem {name} has no option {option!r}{did_you_mean(option, known)}")
+        given[option] = _fitting(option, value, known[option])
+    return NumpyTrainer(PROBLEMS[name](**given))
+
+
+def _fitting(option: str, value: object, default: object) -> object:
+    if isinstance(default, tuple):
+        numbers = value if isinstance(value, list | tuple) else ()
+        if not numbers or not all(_is_number(number) for number in numbers):
+            raise ProblemError(f"{option}: expected a list of numbers, got {value!r}")
+        return tuple(float(number) for number in numbers)
+    whole = isinstance(default, int)
+    if not _is_number(value) or (whole and not isinstance(value, int)):
+        raise ProblemError(f"{option}: expected a {'whole ' if whole else ''}number, got {value!r}")
+    if option in _POSITIVE and not value > 0:  # type: ignore[operator]
+        raise ProblemError(f"{option}: expected more than 0, got {value!r}")
+    return value
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,93 @@
+"""Weight: what does something count that is tau versions old? One family per class, 1 for what is fresh.
+
+The same families serve as the weight of a gradient and as a scale of the
+learning rate. The two are one thing for SGD, and two for momentum and Adam.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+
+class Weight(Protocol):
+    def __call__(self, staleness: int) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """1, however old."""
+
+    def __call__(self, staleness: int) -> float:
+        return 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Inverse:
+    """1 / tau; 1 at 0 (staleness-aware SGD: Zhang et al. 2016, eq. 6)."""
+
+    def __call__(self, staleness: int) -> float:
+        return 1.0 / max(1, staleness)
+
+
+@dataclass(frozen=True, slots=True)
+class Polynomial:
+    """(1 + tau) ** -a (FedAsync: Xie et al. 2019; FedBuff: Nguyen et al. 2022, a = 1/2)."""
+
+    a: float
+
+    def __call__(self, staleness: int) -> float:
+        return float((1 + staleness) ** -self.a)
+
+
+@dataclass(frozen=True, slots=True)
+class Hinge:
+    """1 up to b, then 1 / (a (tau - b) + 1) (FedAsync: Xie et al. 2019)."""
+
+    a: float
+    b: int
+
+    def __call__(self, staleness: int) -> float:
+        return 1.0 / (self.a * max(0, staleness - self.b) + 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Exponential:
+    """exp(-a tau)."""
+
+    a: float
+
+    def __call__(self, staleness: int) -> float:
+        return math.exp(-self.a * staleness)
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """1 up to b, then a."""
+
+    a: float
+    b: int
+
+    def __call__(self, staleness: int) -> float:
+        return 1.0 if staleness <= self.b else self.a
+
+
+@dataclass(frozen=True, slots=True)
+class Concurrency:
+    """M / max(M, tau): full weight while at most M versions old (Mishchenko et al. 2022)."""
+
+    m: int
+
+    def __call__(self, staleness: int) -> float:
+        return self.m / max(self.m, staleness)
+
+
+# By the name that stands in an experiment file; a and b are its knobs.
+FAMILIES: dict[str, Callable[[float, int], Weight]] = {
+    "const": lambda a, b: Constant(),
+    "inverse": lambda a, b: Inverse(),
+    "polynomial": lambda a, b: Polynomial(a),
+    "hinge": Hinge,
+    "exponential": lambda a, b: Exponential(a),
+    "threshold": Threshold,
+}

@@ -1,0 +1,160 @@
+"""The daemons as people start them: by hand, by TF_CONFIG, by ps-lab; and as they stop them."""
+
+import json
+import re
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pslab.check.verify import check_run
+from pslab.runs import Run
+from tests.cluster.cluster import ROOT, Cluster, entries_of, member
+
+pytestmark = [pytest.mark.cluster, pytest.mark.tensorflow]
+
+LINEAR = "examples/linear.py:Linear"
+DIGITS = "tests/cluster/even_digits.py:EvenDigits"
+
+
+def test_three_terminals(cluster: Cluster) -> None:
+    """A server and two workers, as text, without any file. The job has bare tf.Variables."""
+    server = cluster.launch("terminal-1", "-m", "psserver", "--ps-hosts", "127.0.0.1:0", "--workers", "2")
+    cluster.servers.append(server)
+    ready = server.wait_line(lambda line: "is ready at" in line, "that it is ready")
+    cluster.addresses = [ready.rpartition(" ")[2]]
+    for _ in range(2):
+        worker = cluster.launch(
+            f"terminal-{2 + len(cluster.workers)}",
+            *("-m", "psworker", "--ps-hosts", cluster.hosts, "--job", LINEAR, "--epochs", "4"),
+        )
+        cluster.workers.append(worker)
+    assert [worker.wait_exit() for worker in cluster.workers] == [0, 0]
+    assert server.wait_exit() == 0
+    assert "stopped: all workers are done" in server.lines
+    assert any("largest" in line for line in server.lines), "the plan is printed"
+    assert {worker.lines[0].split(" joined job ")[0] for worker in cluster.workers} == {"w0", "w1"}
+    (last,) = [w.lines[-1] for w in cluster.workers if "mse" in w.lines[-1]]
+    assert re.fullmatch(r"finished after 128 steps, version 128: all workers are done; mse 0\.\d+", last), (
+        last
+    )
+
+
+def test_tf_config(cluster: Cluster) -> None:
+    """The chief is worker 0."""
+
+    def config(host: str, kind: str, index: int) -> str:
+        places = {"ps": [host], "chief": ["127.0.0.1:1"], "worker": ["127.0.0.1:2"]}
+        return json.dumps({"cluster": places, "task": {"type": kind, "index": index}})
+
+    server = cluster.launch(
+        "server",
+        "-m",
+        "psserver",
+        "--json",
+        "--out",
+        str(cluster.out),
+        TF_CONFIG=config("127.0.0.1:0", "ps", 0),
+    )
+    cluster.servers.append(server)
+    host = server.wait_event("ready")["address"]
+    for kind in ("chief", "worker"):
+        worker = cluster.launch(
+            kind, "-m", "psworker", "--job", LINEAR, "--json", TF_CONFIG=config(host, kind, 0)
+        )
+        cluster.workers.append(worker)
+    run = cluster.wait_end(worker_codes=[0, 0])
+    assert [worker.wait_event("joined")["index"] for worker in cluster.workers] == [0, 1]
+    # Training began when both were there, as the cluster of TF_CONFIG says.
+    assert entries_of(run, "start")[0]["workers"] == 2
+    assert run.summary.contributions["w0"].applied == run.summary.contributions["w1"].applied == 32
+
+
+def test_a_worker_says_goodbye_at_sigterm(cluster: Cluster) -> None:
+    """The others go on at once; and when nobody is left, unfinished work is not taken for done."""
+    cluster.start_servers(2, "--workers", "2", timeout=60)
+    for index in range(2):
+        cluster.start_ps_worker(LINEAR, "--task-index", str(index), "--epochs", "100000")
+    cluster.wait_version(5)
+    first, second = cluster.workers
+    second.send(signal.SIGTERM)
+    assert second.wait_exit() == 143
+    # Far less than its worker_timeout: nothing had to be found out.
+    cluster.wait_more()
+    assert member(cluster.status(), "w1").state == "left"
+    first.send(signal.SIGTERM)
+    assert first.wait_exit() == 143
+    assert cluster.status().phase == "training"
+    cluster.servers[0].send(signal.SIGTERM)
+    run = cluster.wait_end(server_code=143)
+    assert [e["reason"] for e in entries_of(run, "leave")] == ["SystemExit: 143"] * 2
+
+
+def test_nan_gradients_of_a_real_model_end_their_worker(cluster: Cluster) -> None:
+    cluster.start_servers(2, "--workers", "2")
+    cluster.start_ps_worker(DIGITS, "--task-index", "0", "--epochs", "2")
+    cluster.start_ps_worker(DIGITS, "--task-index", "1", "--epochs", "2", "--option", "poisoned=true")
+    run = cluster.wait_end(worker_codes=[0, 8])
+    assert "10 batches in a row gave no finite gradient" in cluster.workers[1].errors
+    assert run.summary.success
+    assert run.summary.metrics["accuracy"] == 1.0
+    assert (run.summary.contributions["w0"].applied, run.summary.versions) == (40, 40)
+
+
+def test_a_job_module_that_raises_is_shown(cluster: Cluster) -> None:
+    """Before any server is asked."""
+    module = cluster.folder / "careless.py"
+    module.write_text("rate = 1\n\n\ndef scale(x):\n    return x / 0\n\n\nscale(rate)\n")
+    cluster.addresses = ["127.0.0.1:1"]
+    worker = cluster.start_ps_worker(f"{module}:Job")
+    assert worker.wait_exit() == 6
+    assert f"importing the job module {str(module)!r} raised ZeroDivisionError" in worker.errors
+    assert f'File "{module}", line 5, in scale' in worker.errors
+    assert "psworker/" not in worker.errors
+
+
+def test_ctrl_c_on_a_run_leaves_no_process_behind(cluster: Cluster, tmp_path: Path) -> None:
+    file, folder = tmp_path / "long.toml", tmp_path / "long"
+    file.write_text(
+        f'[cluster]\nservers = 2\nworkers = 2\n[job]\nmodule = "{LINEAR}"\nepochs = 100000\n',
+        encoding="utf-8",
+    )
+    lab = cluster.launch("lab", "-m", "pslab", "run", str(file), "--out", str(folder), "--json")
+    cluster.workers.append(lab)
+    lab.wait_line(lambda line: re.search(r'"version": *[1-9]', line) is not None, "that it trains")
+    family = psutil.Process(lab.pid).children(recursive=True)
+    assert len(family) >= 4
+    lab.send(signal.SIGINT)
+    assert lab.wait_exit() == 130
+    assert not [process for process in family if process.is_running()]
+    verdict = check_run(Run(folder))
+    assert verdict.ok, verdict.violations
+
+
+def test_batch_normalisation_trains_in_parallel(cluster: Cluster, tmp_path: Path) -> None:
+    """The convolutional example: state travels beside gradients, and the final model evaluates well."""
+    file, folder = tmp_path / "cnn.toml", tmp_path / "cnn"
+    file.write_text(
+        '[cluster]\nservers = 2\nworkers = 2\n[policy]\nname = "sync"\n'
+        '[optimizer]\nname = "adam"\nlearning_rate = 0.01\n'
+        '[job]\nmodule = "examples/digits_cnn.py:DigitsCNN"\nepochs = 8\n',
+        encoding="utf-8",
+    )
+    lab = cluster.launch("lab", "-m", "pslab", "run", str(file), "--out", str(folder), "--json")
+    cluster.workers.append(lab)
+    assert lab.wait_exit(patience=100) == 0, lab.errors
+    run = Run(folder)
+    assert check_run(run).ok
+    assert run.summary.metrics["accuracy"] > 0.9
+
+
+def test_a_loop_of_ones_own(cluster: Cluster) -> None:
+    cluster.start_servers(2)
+    loop = cluster.launch("loop", str(ROOT / "examples" / "numpy_loop.py"), cluster.hosts)
+    cluster.workers.append(loop)
+    run = cluster.wait_end(worker_codes=[0])
+    assert re.fullmatch(r"w0: all workers are done at version 45, last loss \d\.\d+", loop.lines[-1]), (
+        loop.lines
+    )
+    assert run.summary.versions == 45

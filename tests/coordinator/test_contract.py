@@ -1,0 +1,123 @@
+"""A policy may be anybody's code: whatever it breaks ends the job, with a sentence that says what."""
+
+import pytest
+
+from psserver.coordinator import entries
+from psserver.coordinator.outputs import StopNotice
+from psserver.coordinator.status import explain, holdup, report
+from psserver.policies import Decision, Event
+from tests.coordinator import breaches
+from tests.coordinator.breaches import Honest
+from tests.coordinator.house import House, notices
+
+
+def play(policy: type[Honest]) -> House:
+    """w0 and w1 hold a ticket each; w0 commits until the policy has heard two commits of it, and a third."""
+    house = House(policy(workers=2), workers=2).starts()
+    for _ in range(3):
+        if not house.stopped:
+            house.commits("w0")
+    return house
+
+
+def evaluators(house: House) -> dict[str, bool]:
+    """Who was told to stop, and whether to evaluate before."""
+    told = [(tell.worker, tell.notice) for tell in house.told]
+    return {worker: notice.evaluate for worker, notice in told if isinstance(notice, StopNotice)}
+
+
+def test_who_keeps_the_contract_goes_on() -> None:
+    house = play(Honest)
+    assert (house.stopped, house.version) == ("", 3)
+
+
+@pytest.mark.parametrize(
+    ("policy", "sentence"),
+    [
+        (breaches.GrantsUnknown, "grant of ticket 999, for which w0 does not wait"),
+        (breaches.GrantsToNobody, "grant of ticket 1, for which nobody does not wait"),
+        (breaches.GrantsTwice, "for which w0 does not wait"),
+        (breaches.AppliesTwice, "which is not committed and pending"),
+        (breaches.AppliesTwiceAtOnce, "expected at least one, and each once"),
+        (breaches.AppliesNothing, "expected at least one, and each once"),
+        (breaches.AppliesUnknown, "apply of ticket 999, which is not committed and pending"),
+        (breaches.AppliesOpen, "which is not committed and pending"),
+        (breaches.AppliesAgainstItsFold, "expected first what was folded, as it was"),
+        (breaches.ForgetsItsFold, "expected first what was folded, as it was"),
+        (breaches.FoldsTwice, "is folded already"),
+        (breaches.FoldsUnknown, "fold of ticket 999, which is not committed and pending"),
+        (breaches.DropsFolded, "which is folded: expected it in an apply"),
+        (breaches.DropsTwice, "which is not committed and pending"),
+        (breaches.CancelsCommitted, "which is not open"),
+        (breaches.WeighsNaN, "expected finite weights"),
+        (breaches.ScalesToInfinity, "expected finite scales"),
+        (breaches.CompensatesWithoutBases, "expected a policy that keeps bases"),
+        (breaches.Raises, "ZeroDivisionError: by whatever"),
+        (breaches.DecidesNonsense, "expected Grant, Fold, Apply, Drop, Cancel or Stop, got 'apply it'"),
+        (breaches.AnswersNothing, "TypeError"),
+        (breaches.NeverGrants, "deadlocked: w0, w1 wait and no ticket is open"),
+    ],
+)
+def test_a_breach_ends_the_job(policy: type[Honest], sentence: str) -> None:
+    house = play(policy)
+    stopped = house.coordinator.stopped
+    assert stopped is not None
+    assert (stopped.success, stopped.cause) == (False, "policy")
+    assert stopped.reason.startswith(f"policy {policy.__name__} ")
+    assert sentence in stopped.reason
+    # Everybody hears of it, nobody is asked to evaluate, and the books are closed.
+    assert evaluators(house) == {"w0": False, "w1": False}
+    assert [tally.pending for tally in house.coordinator.roster.tallies.values()] == [0, 0]
+    assert house.kinds.count("stop") == 1
+    verdict = house.verdict()
+    assert verdict.violations == (), [str(violation) for violation in verdict.violations]
+
+
+def test_after_a_breach_everything_is_answered() -> None:
+    house = play(breaches.Raises)
+    for worker in ("w0", "w1"):
+        assert notices(house.ready(worker), StopNotice)
+        assert notices(house.done(worker), StopNotice)
+        house.leaves(worker)
+    assert house.coordinator.over
+
+
+def test_a_breach_at_the_start() -> None:
+    class NoStart(Honest):
+        def step(self, event: Event) -> list[Decision]:
+            raise RuntimeError("not ready")
+
+    house = House(NoStart(workers=2), workers=2).starts()
+    assert house.stopped.startswith(
+        "policy: policy NoStart failed on Join(worker='w0', rank=0): RuntimeError"
+    )
+
+
+def test_a_policy_that_cannot_explain_itself_harms_nobody() -> None:
+    house = House(breaches.ExplainsBadly(workers=2), workers=2).starts()
+    sentence, releasers = explain(house.coordinator, house.member("w1"), house.now)
+    assert sentence == "the policy, whose explain failed with KeyError: 'w1'"
+    assert releasers == ()
+    held = holdup(house.coordinator, house.now + 3)
+    assert held is not None and held[1] == f"w1 has waited 3.0 s for {sentence}"
+    assert report(house.coordinator, house.now).workers[1].waiting_for == sentence
+
+
+def test_a_policy_that_gives_no_reason() -> None:
+    class Silent(breaches.ExplainsBadly):
+        def explain(self, worker: str) -> None:
+            return None
+
+    house = House(Silent(workers=2), workers=2).starts()
+    assert explain(house.coordinator, house.member("w1"), house.now) == (
+        "the policy, which gives no reason",
+        (),
+    )
+
+
+def test_a_policy_may_end_the_job() -> None:
+    house = play(breaches.StopsItself)
+    assert house.stopped == "policy: it is good enough"
+    stops = house.entries(entries.Stop)
+    assert [(stop.version, stop.success) for stop in stops] == [(2, True)]
+    assert evaluators(house) == {"w0": True, "w1": False}

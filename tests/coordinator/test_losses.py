@@ -1,0 +1,99 @@
+"""Lose any worker at any point of a fixed schedule: the others go on, and the job ends in success."""
+
+import pytest
+
+from tests.coordinator.schedule import TIMEOUT, Schedule, Tape
+from tests.coordinator.test_schedules import ALL, Setting, second_opinion
+
+BATCHES = (3, 2, 3, 1)
+# More messages and notices than the undisturbed job has.
+POINTS = 90
+SEVERAL = [setting for setting in ALL if setting.workers > 1]
+
+
+def undisturbed(setting: Setting, points: int) -> Schedule:
+    """So many moves in turn: each worker delivers, hears or computes what comes next for it."""
+    schedule = Schedule(setting.policy, setting.knobs, Tape([]), workers=setting.workers)
+    for client, batches in zip(schedule.clients.values(), BATCHES, strict=False):
+        client.batches = batches
+    for point in range(points):
+        if schedule.coordinator.stopped is None:
+            schedule.proceed(schedule.clients[schedule.names[point % setting.workers]])
+    return schedule
+
+
+def others_finish(schedule: Schedule, victim: str) -> float:
+    """Let the others work as fast as they can; the seconds until they have nothing left to do."""
+    began = schedule.now
+    others = [client for client in schedule.clients.values() if client.worker != victim]
+    while not all(client.finished and not client.up for client in others):
+        for client in others:
+            schedule.settle(client)
+        assert schedule.now - began <= TIMEOUT, f"they still wait: {schedule.coordinator.tickets.live}"
+        schedule.wait(0.25)
+    return schedule.now - began
+
+
+@pytest.mark.parametrize("setting", SEVERAL, ids=str)
+def test_the_fixed_schedule_covers_a_whole_job(setting: Setting) -> None:
+    schedule = undisturbed(setting, 10 * POINTS)
+    schedule.ended()
+    assert undisturbed(setting, POINTS - 20).coordinator.started
+
+
+@pytest.mark.parametrize("setting", SEVERAL, ids=str)
+def test_killed_for_good(setting: Setting) -> None:
+    """The others are held up for the grace period at most, a third of worker_timeout."""
+    for point in range(setting.workers, POINTS):
+        for victim in ("w0", "w1"):
+            schedule = undisturbed(setting, point)
+            if schedule.coordinator.stopped is not None:
+                continue
+            client = schedule.clients[victim]
+            client.alive, client.gone = False, True
+            schedule.cut(client)
+            assert others_finish(schedule, victim) <= TIMEOUT
+            schedule.calm()
+            assert second_opinion(schedule) == [], (point, victim)
+
+
+@pytest.mark.parametrize("setting", SEVERAL, ids=str)
+def test_killed_and_started_again(setting: Setting) -> None:
+    """The newcomer goes on where the commits of the former process end: no batch is lost or done twice."""
+    for point in range(setting.workers, POINTS, 2):
+        for victim in ("w0", "w1"):
+            schedule = undisturbed(setting, point)
+            if schedule.coordinator.stopped is not None:
+                continue
+            client = schedule.clients[victim]
+            client.alive = False
+            if point % 4 < 2:
+                schedule.cut(client)
+            schedule.calm()
+            batches = [
+                record.entry.to_json()["batch"]
+                for record in schedule.log
+                if record.entry.kind == "commit" and record.entry.to_json()["worker"] == victim
+            ]
+            if "backup" in setting.knobs:
+                # A commit that crosses its cancel is void; its batch is gone with it.
+                assert batches == sorted(set(batches)), (point, victim)
+            else:
+                assert batches == list(range(client.batches)), (point, victim)
+
+
+@pytest.mark.parametrize("setting", SEVERAL, ids=str)
+def test_a_line_that_breaks(setting: Setting) -> None:
+    """The worker comes back in time: it is the same incarnation, and nothing is lost or counted twice."""
+    for point in range(setting.workers, POINTS):
+        for victim in ("w0", "w1"):
+            schedule = undisturbed(setting, point)
+            if schedule.coordinator.stopped is not None:
+                continue
+            client = schedule.clients[victim]
+            schedule.cut(client)
+            schedule.wait(0.5)
+            schedule.calm()
+            assert client.incarnation == 0
+            if "backup" not in setting.knobs:
+                assert schedule.guard.committed[victim] == client.batches, (point, victim)

@@ -1,0 +1,71 @@
+"""One cluster for many refusals, with a worker that must not notice any of them."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+import numpy as np
+import pytest
+
+import psworker
+from tests.service.serving import VARIABLES, Cluster, Peer, serving
+
+
+class Steady:
+    """A psworker session that goes on training, and knows what the weights must be."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        ones = [(spec, np.ones(spec.shape, np.float32)) for spec in VARIABLES]
+        self.session = psworker.connect(cluster.hosts, ones, name="steady")
+        self.expected = 1.0
+
+    def step(self) -> None:
+        """Version v to v + 1: every weight falls by 1/8, which is exact in float32."""
+        grant = self.session.ready()
+        assert grant is not None
+        for name, values in self.session.pull(grant).items():
+            assert (values == self.expected).all(), name
+        gradients = {spec.name: np.full(spec.shape, 0.125) for spec in VARIABLES if spec.kind == "trainable"}
+        moved = {spec.name: np.full(spec.shape, -0.125) for spec in VARIABLES if spec.kind == "state"}
+        self.session.push(grant, gradients | moved)
+        self.session.commit(grant, samples=1, loss=0.5)
+        self.expected -= 0.125
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """Two servers, async."""
+    with serving(servers=2) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def steady(cluster: Cluster) -> Iterator[Steady]:
+    worker = Steady(cluster)
+    worker.step()
+    yield worker
+    worker.session.close()
+
+
+@pytest.fixture(scope="module")
+def peer(cluster: Cluster, steady: Steady) -> Iterator[Peer]:
+    """A member of the job that holds a ticket, and is about to misbehave."""
+    with Peer(cluster, "peer") as peer:
+        peer.ready()
+        yield peer
+
+
+Unharmed = Callable[[], AbstractContextManager[None]]
+
+
+@pytest.fixture
+def unharmed(cluster: Cluster, steady: Steady) -> Unharmed:
+    """Whatever happens inside, status and log stay as they were, and the other worker goes on."""
+
+    @contextmanager
+    def check() -> Iterator[None]:
+        before = cluster.picture()
+        yield
+        assert cluster.picture() == before
+        steady.step()
+
+    return check

@@ -1,0 +1,244 @@
+"""Payloads and reads that make no sense: one clear refusal each, and nothing has changed."""
+
+from collections.abc import Iterable, Iterator
+
+import grpc
+import numpy as np
+import pytest
+
+from pswire.v1 import shard_pb2
+from pswire.v1.model_pb2 import WIRE_DTYPE_BFLOAT16, WIRE_DTYPE_FLOAT16, WIRE_DTYPE_UNSPECIFIED
+from tests.service.conftest import Steady, Unharmed
+from tests.service.serving import PATIENCE, VARIABLES, Cluster, Peer, messages, piece, refused
+
+INVALID = grpc.StatusCode.INVALID_ARGUMENT
+PRECONDITION = grpc.StatusCode.FAILED_PRECONDITION
+ABORTED = grpc.StatusCode.ABORTED
+
+Requests = Iterable[shard_pb2.PushRequest]
+
+
+def whole(peer: Peer, server: int = 0, value: float = 1.0, **changed: object) -> Iterator[shard_pb2.PushRequest]:
+    """A good push, but for what is changed in its header."""
+    data = np.full(peer.plan.shards[server].elements, value, "<f4").tobytes()
+    return messages(peer.header(peer.ready(), server, **changed), data)
+
+
+@pytest.fixture(autouse=True)
+def ticket_stays_good(peer: Peer) -> Iterator[None]:
+    """After every refusal the same ticket takes a good payload."""
+    yield
+    for server in (0, 1):
+        assert len(peer.send(server, whole(peer, server))) == 16
+
+
+def header(peer: Peer, **changed: object) -> shard_pb2.PushRequest:
+    return shard_pb2.PushRequest(header=peer.header(peer.ready(), 0, **changed))
+
+
+def data(peer: Peer) -> bytes:
+    return bytes(peer.plan.shards[0].nbytes)
+
+
+STREAMS = {
+    "nothing": (lambda p: [], ["expected a PushRequest with a header first", "empty stream"]),
+    "chunk first": (lambda p: [piece(0, data(p))], ["expected a PushRequest with a header first", "got a chunk"]),
+    "neither part": (lambda p: [shard_pb2.PushRequest()], ["a header or a chunk", "neither"]),
+    "two headers": (lambda p: [header(p), header(p)], ["expected chunks after the header", "another header"]),
+    "header only": (lambda p: [header(p)], ["expected 60 bytes", "the stream ended after 0"]),
+    "truncated": (
+        lambda p: [header(p), piece(0, data(p)[:-4])],
+        ["expected 60 bytes", "the stream ended after 56"],
+    ),
+    "too long": (
+        lambda p: [header(p), piece(0, data(p) + bytes(4))],
+        ["expected 60 bytes", "got 64 or more"],
+    ),
+    "much too long": (
+        lambda p: [header(p), piece(0, data(p)), piece(60, bytes(2**20))],
+        ["expected 60 bytes", f"got {60 + 2**20} or more"],
+    ),
+    "gap": (
+        lambda p: [header(p), piece(0, bytes(8)), piece(12, bytes(48))],
+        ["at offset 8", "got 48 bytes at offset 12"],
+    ),
+    "overlap": (
+        lambda p: [header(p), piece(0, bytes(8)), piece(4, bytes(56))],
+        ["at offset 8", "got 56 bytes at offset 4"],
+    ),
+    "out of order": (
+        lambda p: [header(p), piece(30, bytes(30)), piece(0, bytes(30))],
+        ["at offset 0", "at offset 30"],
+    ),
+    "half an element": (
+        lambda p: [header(p), piece(0, bytes(6)), piece(6, bytes(54))],
+        ["whole float32 elements", "got 6 bytes at offset 0"],
+    ),
+    "offset beyond everything": (
+        lambda p: [header(p), piece(2**64 - 1, bytes(4))],
+        ["at offset 0", f"at offset {2**64 - 1}"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("stream", "words"), STREAMS.values(), ids=STREAMS)
+def test_a_stream_that_is_no_payload(peer: Peer, unharmed: Unharmed, stream: object, words: list[str]) -> None:
+    with unharmed(), refused(INVALID, *words):
+        peer.send(0, stream(peer))  # type: ignore[operator]
+
+
+HEADERS = {
+    "no dtype": ({"dtype": WIRE_DTYPE_UNSPECIFIED}, INVALID, ["unknown wire dtype number 0; known: float32"]),
+    "unknown dtype": ({"dtype": 99}, INVALID, ["unknown wire dtype number 99"]),
+    "another dtype": ({"dtype": WIRE_DTYPE_FLOAT16}, INVALID, ["expected 30 bytes (15 float16", "got 60"]),
+    "another length": ({"bytes": 56}, INVALID, ["expected 60 bytes (15 float32", "server 0's part", "got 56"]),
+    "an immense length": ({"bytes": 2**63}, INVALID, ["expected 60 bytes", f"got {2**63}"]),
+    "another job": ({"job": "other"}, PRECONDITION, ["expected job", "got 'other'"]),
+    "no job": ({"job": ""}, PRECONDITION, ["expected job", "got ''"]),
+    "another plan": ({"plan": "0123abcd"}, PRECONDITION, ["expected plan", "got '0123abcd'", "join again"]),
+    "an endless plan": ({"plan": "ü" * 100_000}, PRECONDITION, ["expected plan"]),
+    "unknown ticket": ({"ticket": 10**9}, ABORTED, [f"ticket {10**9} is not open here: it was never granted"]),
+    "no ticket": ({"ticket": 0}, ABORTED, ["ticket 0 is not open here"]),
+    "the ticket of version 0": ({"ticket": 1}, ABORTED, ["ticket 1 is not open here", "settled"]),
+    "an entry of the future": (
+        {"after": 2**40},
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        ["expected more than", "it waited 0.5 s"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("changed", "code", "words"), HEADERS.values(), ids=HEADERS)
+def test_a_header_that_does_not_fit(
+    peer: Peer, unharmed: Unharmed, changed: dict[str, object], code: grpc.StatusCode, words: list[str]
+) -> None:
+    with unharmed(), refused(code, *words):
+        peer.send(0, whole(peer, **changed))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_number_that_is_none_is_named(cluster: Cluster, peer: Peer, unharmed: Unharmed, bad: float) -> None:
+    """By variable and index, on whatever server it lies and in whatever chunk."""
+    grant = peer.ready()
+    for number, spec in enumerate(VARIABLES):
+        index = tuple(length - 1 for length in spec.shape)
+        arrays = [np.zeros(s.shape, np.float32) for s in VARIABLES]
+        arrays[number][index] = bad
+        where = f"{spec.name}[{', '.join(map(str, index))}]"
+        with unharmed(), refused(INVALID, "expected finite numbers", f"got {bad} at {where}"):
+            peer.push(grant, arrays)
+
+
+def test_numbers_beyond_the_wire_dtype_are_named(peer: Peer, unharmed: Unharmed) -> None:
+    """1e30 is finite, but not in float16."""
+    flat = np.zeros(15, np.float32)
+    flat[3] = 1e30
+    with np.errstate(over="ignore"):
+        narrow = flat.astype("<f2").tobytes()
+    with unharmed(), refused(INVALID, "got inf at dense/"):
+        peer.send(0, messages(peer.header(peer.ready(), 0, dtype=WIRE_DTYPE_FLOAT16, bytes=30), narrow))
+
+
+def test_chunks_of_bfloat16_are_checked_too(peer: Peer, unharmed: Unharmed) -> None:
+    bits = np.full(15, 0x7FC0, "<u2").tobytes()
+    with unharmed(), refused(INVALID, "got nan at dense/"):
+        peer.send(0, messages(peer.header(peer.ready(), 0, dtype=WIRE_DTYPE_BFLOAT16, bytes=30), bits))
+    with unharmed(), refused(INVALID, "whole bfloat16 elements"):
+        stream = messages(peer.header(peer.ready(), 0, dtype=WIRE_DTYPE_BFLOAT16, bytes=30), bytes(30), 15)
+        peer.send(0, stream)
+
+
+def test_another_workers_ticket(cluster: Cluster, peer: Peer, steady: Steady, unharmed: Unharmed) -> None:
+    with Peer(cluster, "victim") as victim:
+        grant = victim.ready()
+        good = [np.full(spec.shape, 0.125, np.float32) for spec in VARIABLES]
+        good[2] *= -1
+        receipts = victim.push(grant, good)
+        with unharmed(), refused(ABORTED, f"ticket {grant.ticket} is victim's", "got a payload of peer"):
+            peer.send(0, whole(peer, ticket=grant.ticket, after=grant.index, value=1e6))
+        victim.commit(grant.ticket, receipts)
+        victim.settled()
+        steady.expected -= 0.125
+        steady.step()
+
+
+def test_a_ticket_is_used_once(cluster: Cluster, peer: Peer, steady: Steady, unharmed: Unharmed) -> None:
+    with Peer(cluster, "again") as other:
+        grant = other.ready()
+        other.step(0.0)
+        for _ in range(2):
+            with unharmed(), refused(ABORTED, f"ticket {grant.ticket} is not open here", "settled"):
+                other.send(0, whole(other, ticket=grant.ticket))
+
+
+def test_the_payload_of_an_abandoned_ticket(cluster: Cluster, peer: Peer, unharmed: Unharmed) -> None:
+    with Peer(cluster, "tired") as other:
+        grant = other.ready()
+        from pswire.v1 import coordinator_pb2 as pb
+
+        other.say(abandon=pb.Abandon(ticket=grant.ticket, reason="out of memory"))
+        told = other.settled()
+        assert (told.fate, told.reason) == (pb.Disposition.FATE_DROPPED, "out of memory")
+        with unharmed(), refused(ABORTED, f"ticket {grant.ticket} is not open here"):
+            other.send(1, whole(other, 1, ticket=grant.ticket))
+
+
+def test_one_message_may_not_be_endless(peer: Peer, unharmed: Unharmed) -> None:
+    with unharmed(), refused(grpc.StatusCode.RESOURCE_EXHAUSTED, "larger than max"):
+        peer.send(0, [header(peer), piece(0, bytes(65 * 2**20))])
+
+
+def test_a_stream_that_breaks_leaves_no_trace(cluster: Cluster, peer: Peer, unharmed: Unharmed) -> None:
+    """The worker is killed in the middle of a payload."""
+
+    def broken() -> Iterator[shard_pb2.PushRequest]:
+        yield header(peer)
+        yield piece(0, bytes(8))
+        raise ValueError("the worker is gone")
+
+    with unharmed(), pytest.raises(grpc.RpcError):
+        peer.send(0, broken())
+
+
+READS = {
+    "another job": ({"job": "other"}, PRECONDITION, ["expected job", "got 'other'"]),
+    "another plan": ({"plan": "x"}, PRECONDITION, ["expected plan", "got 'x'"]),
+    "no dtype": ({"dtype": 0}, INVALID, ["unknown wire dtype number 0"]),
+    "a version of the future": ({"version": 10**9}, INVALID, [f"version {10**9} does not exist yet"]),
+    "a version of the past": ({"version": 0}, ABORTED, ["version 0 is gone", "ask for a new grant"]),
+    "an entry of the future": ({"after": 2**40}, grpc.StatusCode.DEADLINE_EXCEEDED, ["expected more than"]),
+    "a version to come, without a grant": (
+        {"ticket": 0, "version": 10**6},
+        INVALID,
+        [f"version {10**6} does not exist yet"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("changed", "code", "words"), READS.values(), ids=READS)
+def test_a_read_that_cannot_be(
+    peer: Peer, steady: Steady, unharmed: Unharmed, changed: dict[str, object], code: grpc.StatusCode, words: list[str]
+) -> None:
+    steady.step()
+    with unharmed(), refused(code, *words):
+        peer.pull_bytes(peer.ready(), 0, **changed)
+
+
+def test_reading_without_a_grant(cluster: Cluster, peer: Peer, steady: Steady) -> None:
+    """Ticket 0 reads the newest version: how a monitor or an evaluation looks at the model."""
+    version = cluster.status().version
+    values = np.frombuffer(peer.pull_bytes(peer.ready(), 0, ticket=0, version=version), "<f4")
+    assert (values == steady.expected).all()
+
+
+def test_before_there_is_a_model(unharmed: Unharmed) -> None:
+    from tests.service.serving import serving
+
+    with serving(patience=0.2) as cluster:
+        job = cluster.status().job
+        pull = shard_pb2.PullRequest(job=job, plan="x", dtype=1)
+        with refused(PRECONDITION, "no model yet: expected a worker to join"):
+            list(cluster.shards[0].Pull(pull, timeout=PATIENCE))
+        push = shard_pb2.PushRequest(header=shard_pb2.PushHeader(job=job, plan="x", dtype=1, ticket=1))
+        with refused(PRECONDITION, "no model yet: expected a worker to join"):
+            cluster.shards[0].Push(iter([push]), timeout=PATIENCE)
