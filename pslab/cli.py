@@ -6,6 +6,7 @@ import click
 
 from pslab.commands.check import check
 from pslab.commands.failure import EPILOG, Failure
+from pslab.commands.policies import policies
 from pslab.commands.quickstart import quickstart
 from pslab.commands.report import report
 from pslab.commands.run import run
@@ -29,7 +30,7 @@ def cli() -> None:
     """
 
 
-for command in (run, status, check, report, quickstart):
+for command in (run, status, check, report, policies, quickstart):
     cli.add_command(command)
 
 

@@ -1,5 +1,6 @@
 """Pull, push and step: one flat payload between this worker and one server."""
 
+import logging
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -14,8 +15,11 @@ from pswire.dtypes import WIRE, to_wire
 from pswire.plan import Plan
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
+from psworker.errors import SessionError
 from psworker.exchange import Exchange
 from psworker.retrying import MEANING, Backoff, insist, translated
+
+log = logging.getLogger("ps-worker")
 
 Floats = NDArray[np.float32]
 
@@ -81,12 +85,21 @@ class ShardClient:
         payload = self._payload(values)
         try:
             reply, chunk = self._exchange.ask(self._messages(ticket, payload, after, commit, hello))
-            granted = any(event.HasField("grant") for event in reply.events)
-            return list(reply.events), self._received(reply, chunk) if granted else None
         except grpc.RpcError as error:
             if error.code() in MEANING:
                 raise translated(error, f"server {self.server} at {self.address}") from error
             raise
+        return list(reply.events), self._version(reply, chunk)
+
+    def _version(self, reply: shard_pb2.ExchangeReply, chunk: frames.ChunkView | None) -> Floats | None:
+        """The version that came with the answer. None when it did not come whole: it is pulled later."""
+        if chunk is None:
+            return None
+        try:
+            return self._received(reply, chunk)
+        except (grpc.RpcError, SessionError) as error:
+            log.info("the version that came with the grant was cut off: %s", error)
+            return None
 
     def _payload(self, values: Floats) -> NDArray[Any]:
         if values.shape != (self.elements,) or values.dtype != np.float32:

@@ -98,6 +98,13 @@ class Coordinator(Phases):
         self._record(entries.Join(worker, member.incarnation, rank), now)
         return member
 
+    def stranger(self, worker: str, incarnation: int, session: str) -> str | None:
+        """Why the process with this `session` is not that member; None when it is."""
+        member = self._member(worker, incarnation)
+        if member is not None and member.session == session:
+            return None
+        return self._unknown(worker, incarnation)
+
     def connect(self, worker: str, incarnation: int, session: str, now: float) -> list[Output]:
         """The worker's session stream stands (again): repeat what it may have missed."""
         member = self._member(worker, incarnation)
@@ -228,6 +235,7 @@ class Coordinator(Phases):
         elif member.state != "done":
             member.enter("done", now)
             member.requested = None
+            self.roster.prepared.add(member.worker)
             self._record(entries.Done(worker), now)
             if member.playing:
                 self._decide(Done(worker), now)
@@ -269,6 +277,7 @@ class Coordinator(Phases):
 
     def _request(self, member: Member, now: float) -> None:
         member.requested = self.tickets.allocate()
+        self.roster.prepared.add(member.worker)
         member.enter("waiting", now)
         if not self.initialised:
             self._offer_initialisation(now)

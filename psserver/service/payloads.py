@@ -36,7 +36,7 @@ class Intake:
                 f"elements of server {host.server}'s part), got {header.bytes}"
             )
         self._received = 0
-        self._slot = host.begin_push(self._shard, header.ticket, alive)
+        self._slot = host.begin_push(self._shard, header.ticket, header.worker, alive)
 
     @property
     def complete(self) -> bool:

@@ -196,18 +196,25 @@ class ShardHost:
             raise Refused(grpc.StatusCode.UNAVAILABLE, f"server {self.server} is shutting down")
         return condition()
 
-    def begin_push(self, shard: Shard, ticket: int, alive: Callable[[], bool]) -> Slot:
+    def begin_push(self, shard: Shard, ticket: int, worker: str, alive: Callable[[], bool]) -> Slot:
         """A slot for the ticket's payload, as soon as memory admits it."""
         with self._changed:
             while True:
-                refusal = shard.refusal(ticket)
+                refusal = shard.refusal(ticket, worker)
                 if refusal is not None:
                     raise Refused(grpc.StatusCode.ABORTED, refusal)
                 if shard.staging.admits(ticket):
-                    return shard.begin(ticket)
+                    return self._begin(shard, ticket)
                 if not alive():
                     raise Refused(grpc.StatusCode.CANCELLED, "the worker has gone")
                 self._wait(lambda: shard.refusal(ticket) is not None or shard.staging.admits(ticket), 1.0)
+
+    def _begin(self, shard: Shard, ticket: int) -> Slot:
+        try:
+            return shard.begin(ticket)
+        except MemoryError as error:
+            message = f"server {self.server} has no memory for a payload of {shard.layout.nbytes} bytes"
+            raise Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, message) from error
 
     def finish_push(self, shard: Shard, slot: Slot) -> bytes:
         """The payload is complete and finite: the receipt."""

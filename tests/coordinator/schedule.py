@@ -8,8 +8,8 @@ import random
 from collections.abc import Mapping
 from typing import Protocol
 
-from psserver.coordinator import Coordinator, JobTerms, JoinRefused, Output, Record, Tell, entries
-from psserver.coordinator.outputs import DispositionNotice, GrantNotice, RefusalNotice
+from psserver.coordinator import Coordinator, JobTerms, JoinRefused, Output, Record, Tell
+from psserver.coordinator.outputs import RefusalNotice
 from psserver.coordinator.status import report
 from psserver.policies import build
 from tests.coordinator.client import Client, Message
@@ -284,6 +284,3 @@ def state(coordinator: Coordinator) -> str:
     tickets = (c.tickets.next_number, c.tickets.live, c.tickets.settled)
     rest = (c.version, c.initialised, c.started, c.stopped, c.loss, c.entries, vars(c.policy))
     return repr((people, tickets, rest))
-
-
-__all__ = ["DispositionNotice", "GrantNotice", "Schedule", "Seeded", "Tape", "entries", "state"]

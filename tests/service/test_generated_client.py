@@ -14,7 +14,12 @@ from tests.service.serving import VARIABLES, Peer, messages, serving
 def test_push_pull_and_commit_by_generated_code(servers: int) -> None:
     with serving(servers) as cluster, Peer(cluster) as peer:
         fate = peer.step(0.25)
-        assert (fate.fate, fate.version, fate.staleness, fate.weight) == (pb.Disposition.FATE_APPLIED, 1, 0, 1.0)
+        assert (fate.fate, fate.version, fate.staleness, fate.weight) == (
+            pb.Disposition.FATE_APPLIED,
+            1,
+            0,
+            1.0,
+        )
         kernel, bias, mean = peer.pull(peer.ready())
         assert (kernel == 0.75).all()
         assert (bias == 0.75).all()
