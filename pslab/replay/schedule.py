@@ -90,7 +90,7 @@ class _Placed:
 class _Request:
     ticket: int
     worker: str
-    # The last entry about the worker before its grant.
+    # The entry that it came behind, at the earliest.
     after: int
     voided: bool
 
@@ -107,9 +107,12 @@ def schedule(steps: Iterable[Step]) -> list[Move]:
         if isinstance(entry, entries.Stop):
             break
         match entry:
-            case entries.Grant(worker, ticket) | entries.Initialise(worker, ticket):
+            case entries.Grant(worker, ticket):
                 requests.append(_Request(ticket, worker, last[worker], worker in voided))
                 voided.discard(worker)
+            case entries.Initialise(worker, ticket):
+                # Who is to bring the initial values is settled in the moment of the request.
+                requests.append(_Request(ticket, worker, step.index - 1, False))
             case entries.Cancel(worker):
                 voided.add(worker)
             case entries.Leave(worker):

@@ -24,14 +24,14 @@ class Fates:
     """What became of the contributions in a log; staleness in versions."""
 
     policy: Mapping[str, object]
-    versions: int
-    committed: Counter[str]
-    applied: Counter[str]
-    dropped: Counter[str]
-    cancelled: Counter[str]
+    versions: int = 0
+    committed: Counter[str] = field(default_factory=Counter)
+    applied: Counter[str] = field(default_factory=Counter)
+    dropped: Counter[str] = field(default_factory=Counter)
+    cancelled: Counter[str] = field(default_factory=Counter)
     # Reason -> how many were dropped for it.
-    reasons: Counter[str]
-    staleness: Counter[int]
+    reasons: Counter[str] = field(default_factory=Counter)
+    staleness: Counter[int] = field(default_factory=Counter)
 
     @property
     def mean_staleness(self) -> float:
@@ -186,7 +186,7 @@ class Retelling:
 
 def fates(steps: Sequence[Step]) -> Fates:
     """Count what a decision log says."""
-    found = Fates(opening(steps).policy, 0, *(Counter[str]() for _ in range(5)), Counter[int]())
+    found = Fates(opening(steps).policy)
     versions = 0
     for step in steps:
         match step.entry:

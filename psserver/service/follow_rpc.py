@@ -122,6 +122,15 @@ class FollowRpc:
         self.ended.set()
 
 
+def follow_nobody(
+    requests: Iterator[shard_pb2.FollowRequest], context: grpc.ServicerContext
+) -> Iterator[shard_pb2.FollowReply]:
+    """Follow at the coordinator's own server."""
+    raise precondition(
+        "server 0 hosts the coordinator and follows nobody: expected Follow at servers 1 and up"
+    )
+
+
 def _exit_code(number: int) -> ExitCode:
     try:
         return ExitCode(number)

@@ -1,6 +1,9 @@
 """Joins, hellos, commits and reports that make no sense: refused in words, and nobody else notices."""
 
 import math
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import grpc
@@ -11,7 +14,7 @@ from psserver.service import job as job_module
 from pswire.plan import VariableSpec, make_plan
 from pswire.specs import specs_to_wire
 from pswire.v1 import coordinator_pb2 as pb
-from pswire.v1 import model_pb2
+from pswire.v1 import coordinator_pb2_grpc, model_pb2
 from tests.service.conftest import Steady, Unharmed
 from tests.service.serving import (
     PATIENCE,
@@ -274,11 +277,17 @@ def test_a_message_with_nothing_in_it(peer: Peer, unharmed: Unharmed) -> None:
         hear_refusal(peer, "expected ready, commit, abandon, done, leave or report, got hello")
 
 
-def test_done_while_a_ticket_is_open(peer: Peer, unharmed: Unharmed) -> None:
-    ticket = peer.ready().ticket
-    with unharmed():
-        peer.say(done=pb.Done())
-        hear_refusal(peer, f"peer said done while it holds ticket {ticket}", "expected its commit or abandon")
+def test_done_gives_an_open_ticket_up(
+    cluster: Cluster, peer: Peer, steady: Steady, unharmed: Unharmed
+) -> None:
+    with Peer(cluster, "finished") as other:
+        grant = other.ready()
+        other.say(done=pb.Done())
+        told = other.settled()
+        assert (told.ticket, told.fate, told.reason) == (grant.ticket, pb.Disposition.FATE_DROPPED, "done")
+        with unharmed():
+            other.say(ready=pb.Ready())
+            hear_refusal(other, "said ready after done")
 
 
 def test_ready_while_a_ticket_is_open_is_answered_with_it(peer: Peer, unharmed: Unharmed) -> None:
@@ -328,31 +337,34 @@ def test_a_peer_that_never_reads_its_session_is_cut_off(
 ) -> None:
     """Its notices would fill the server's memory; it is lost like a broken connection, and the others go on."""
     monkeypatch.setattr(job_module, "OUTBOX_LIMIT", 50)
-    with serving(policy="sync", workers=2, overrides=["cluster.worker_timeout=1.0"]) as cluster:
+    with serving(policy="sync", overrides=["cluster.worker_timeout=1.0"]) as cluster:
         mute = Peer(cluster, "mute")
-        with Peer(cluster, "other") as other:
-            other.say(ready=pb.Ready())
-            assert other.hear("grant").initialise
-            flood(cluster, mute, pb.SessionRequest(**message))
-            wait_until(
-                lambda: next(w.state for w in cluster.status().workers if w.name == "mute") == "left",
-                "the peer that does not read to be given up",
-            )
+        mute.ready()
+
+        def state() -> str:
+            return next(w.state for w in cluster.status().workers if w.name == "mute")
+
+        with flood(cluster, mute, pb.SessionRequest(**message)):
+            wait_until(lambda: state() == "left", "the peer that does not read to be given up")
+            with Peer(cluster, "other") as other:
+                assert other.step().version == 1
 
 
-def flood(cluster: Cluster, peer: Peer, message: pb.SessionRequest) -> None:
-    """Say one message for as long as anybody listens, and read no answer."""
-    stopped = False
+@contextmanager
+def flood(cluster: Cluster, peer: Peer, message: pb.SessionRequest) -> Iterator[None]:
+    """Say one message again and again, as fast as it is taken, and read no answer."""
+    over = threading.Event()
 
-    def requests() -> Any:
+    def requests() -> Iterator[pb.SessionRequest]:
         yield pb.SessionRequest(hello=peer.hello())
-        while not stopped:
+        while not over.is_set():
             yield message
 
-    call = cluster.coordinator.Session(requests())
-    peer.stream.ended()
-    try:
-        assert wait_until(call.done, "the server to end the session")
-    finally:
-        stopped = True
-        call.cancel()
+    # Without probing, the window of unread answers stays at 64 KiB.
+    with grpc.insecure_channel(cluster.servers[0].address, [("grpc.http2.bdp_probe", 0)]) as channel:
+        call = coordinator_pb2_grpc.CoordinatorStub(channel).Session(requests())
+        try:
+            yield
+        finally:
+            over.set()
+            call.cancel()

@@ -1,13 +1,9 @@
 """A client made of generated code alone trains, next to ours, and sees the same numbers."""
 
-import numpy as np
 import pytest
 
-import psworker
-from psserver.service.job import Job
 from pswire.v1 import coordinator_pb2 as pb
-from pswire.v1.model_pb2 import WIRE_DTYPE_BFLOAT16, WIRE_DTYPE_FLOAT16
-from tests.service.serving import VARIABLES, Peer, messages, serving
+from tests.service.serving import Peer, serving
 
 
 @pytest.mark.parametrize("servers", [1, 3])

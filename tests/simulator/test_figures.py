@@ -1,8 +1,7 @@
-"""Figures of the literature, reproduced: P = 8 workers, K = 4, exp(1) steps, 6000 updates.
+"""Figures of the literature, reproduced: P = 8 workers, K = 4, exp(1) steps.
 
-Every row is one policy. The figures were found by an independent state machine of events and
-decisions; the formulas in the comments are the theory's. A figure is itself one run: where its
-standard deviation over seeds is above half a percent, several seeds are averaged.
+Every row is one policy. The figures are those of one run of 6000 updates of an independent state machine of
+events and decisions; the formulas in the comments are the theory's. Counts are of 6000 updates.
 """
 
 from dataclasses import dataclass, field
@@ -14,6 +13,8 @@ import pytest
 from tests.simulator.lab import Outcome, timed
 
 UPDATES = 6000
+# Of each seed; fewer are enough where the theory agrees.
+SHORT = 3000
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Figure:
     max_staleness: int | None = None
     dropped: int | None = None
     cancelled: int | None = None
-    seeds: int = 1
+    seeds: int = 3
     tolerance: float = 0.02
 
     def __str__(self) -> str:
@@ -58,7 +59,6 @@ FIGURES = (
         max_staleness=3,
         dropped=3122,
         cancelled=0,
-        seeds=5,
     ),
     Figure(
         "bounded",
@@ -68,7 +68,6 @@ FIGURES = (
         max_staleness=3,
         dropped=0,
         cancelled=0,
-        seeds=5,
     ),
     # One run of 6000 updates has a standard deviation of 2 % here, the figure's own run included.
     Figure(
@@ -78,7 +77,6 @@ FIGURES = (
         mean_staleness=5.450,
         dropped=0,
         cancelled=0,
-        seeds=5,
         tolerance=0.04,
     ),
 )
@@ -87,7 +85,7 @@ FIGURES = (
 @pytest.mark.parametrize("figure", FIGURES, ids=str)
 def test_figure(figure: Figure) -> None:
     runs = [
-        timed(figure.policy, workers=8, versions=UPDATES, seed=seed, policy_knobs=figure.knobs)
+        timed(figure.policy, workers=8, versions=SHORT, seed=seed, policy_knobs=figure.knobs)
         for seed in range(figure.seeds)
     ]
 
@@ -98,15 +96,18 @@ def test_figure(figure: Figure) -> None:
 
     agrees(figure.time, "seconds_per_version")
     agrees(figure.mean_staleness, "mean_staleness")
-    agrees(figure.dropped, "dropped")
+    if figure.dropped is not None:
+        dropped = mean(run.dropped for run in runs) * UPDATES / SHORT
+        assert dropped == pytest.approx(figure.dropped, rel=figure.tolerance)
     for run in runs:
-        _check_exact(figure, run)
+        check_exact(figure, run)
 
 
-def _check_exact(figure: Figure, run: Outcome) -> None:
+def check_exact(figure: Figure, run: Outcome) -> None:
+    assert run.versions == SHORT
     if figure.max_staleness is not None:
         assert run.max_staleness == figure.max_staleness
     if figure.cancelled is not None:
+        expected = figure.cancelled * SHORT // UPDATES
         # The last update stops the job in the middle of its cancels.
-        assert figure.cancelled - 8 <= run.cancelled <= figure.cancelled
-    assert run.versions == UPDATES
+        assert expected - 8 <= run.cancelled <= expected
