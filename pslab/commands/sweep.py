@@ -49,6 +49,9 @@ from psworker.job_error import JobError
 )
 @click.option("--loss", type=float, metavar="X", help="As in ps-lab compare.")
 @click.option("--accuracy", type=float, metavar="X", help="As in ps-lab compare.")
+@click.option(
+    "--html", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="As in ps-lab compare."
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per run, and one for the comparison.")
 @click.pass_context
 def sweep_command(
@@ -61,6 +64,7 @@ def sweep_command(
     out: Path | None,
     loss: float | None,
     accuracy: float | None,
+    html: Path | None,
     as_json: bool,
 ) -> None:
     """Run EXPERIMENT with every combination of the varied values, then compare.
@@ -81,7 +85,7 @@ def sweep_command(
 
         runs = sweep(experiment, grid, folder, cast(Literal["local", "simulated"], engine), tell)
         if runs:
-            show(runs, Goals(loss, accuracy), as_json=as_json)
+            show(runs, Goals(loss, accuracy), as_json=as_json, html=html)
     except JobError as error:
         raise Failure(f"{error}\n{error.details}".rstrip(), ExitCode.JOB_FAILED) from error
     except (ExperimentError, RunError, SweepError) as error:

@@ -12,6 +12,9 @@ from pslab.table import policy_label
 # Settings that say how a run was carried out, not what was run.
 _INCIDENTAL = ("run.seed", "run.name", "cluster.idle_timeout")
 
+# Runs that differ in more settings than so many are told apart by the name of a folder.
+MOST = 3
+
 
 @dataclass(frozen=True, slots=True)
 class Spread:
@@ -55,7 +58,7 @@ def spread(values: Sequence[float]) -> Spread:
 def grouped(runs: Sequence[Measured]) -> list[Group]:
     """One group per setting, in the order in which they first appear.
 
-    A label is the policy, and every other setting in which the runs differ.
+    A label is the policy, and every other setting in which the runs differ (or a folder where they are many).
     """
     varied = _varied(runs)
     members: dict[tuple[str, ...], list[Measured]] = {}
@@ -79,6 +82,8 @@ def _label(run: Measured, runs: Sequence[Measured], varied: Sequence[str]) -> st
     others = [key for key in varied if not key.startswith("policy.") and key in run.settings]
     if knobs:
         head += f" ({', '.join(f'{_last(key)}={run.settings.get(key)}' for key in knobs)})"
+    if len(others) > MOST:
+        return f"{head}, {run.run.name}"
     tail = ", ".join(f"{_last(key)}={run.settings[key]}" for key in others)
     return f"{head}, {tail}" if tail else head
 

@@ -9,9 +9,9 @@ processor) beside the delays of the experiment that it predicts.
 
 import math
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, zip_longest
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -34,6 +34,15 @@ class Pace:
     @property
     def mean(self) -> float:
         return fmean([time for times in self.times.values() for time in times])
+
+    def mixed(self) -> list[float]:
+        """The times of all workers in turn, each as if its worker were as fast as the mean of all."""
+        even = [self._even(self.times[rank]) for rank in sorted(self.times)]
+        return [time for turn in zip_longest(*even) for time in turn if time is not None]
+
+    def _even(self, times: Sequence[float]) -> list[float]:
+        own = fmean(times)
+        return [time * self.mean / own for time in times] if own > 0 else list(times)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +118,7 @@ _TIMING = {"problem": "none", "batches": 1, "record": False}
 def _measured(experiment: Experiment, pace: Pace, batches: Mapping[int, int]) -> Numbers:
     with tempfile.TemporaryDirectory(prefix="ps-lab-") as folder:
         trace = Path(folder) / "steps.csv"
-        every = [time for rank in sorted(pace.times) for time in pace.times[rank]]
-        trace.write_text("".join(f"{time!r}\n" for time in every), encoding="utf-8")
+        trace.write_text("".join(f"{time!r}\n" for time in pace.mixed()), encoding="utf-8")
         factors = {}
         if pace.mean > 0:
             factors = {

@@ -18,8 +18,8 @@ COLUMNS: tuple[tuple[str, str, int, float], ...] = (
     ("samples_per_second", "samples/s", 0, 1.0),
     ("seconds", "seconds", 2, 1.0),
     ("dropped_share", "dropped %", 1, 100.0),
-    ("mean_staleness", "mean staleness", 2, 1.0),
-    ("max_staleness", "max staleness", 0, 1.0),
+    ("mean_staleness", "staleness", 2, 1.0),
+    ("max_staleness", "max", 1, 1.0),
 )
 
 
@@ -28,20 +28,21 @@ def compare_table(groups: Sequence[Group], goals: Goals) -> Table:
     table = Table(title="Policies", title_justify="left", header_style="bold")
     table.add_column("policy")
     table.add_column("runs", justify="right")
-    columns = [*COLUMNS, *_goal_columns(goals)]
+    columns = columns_for(goals)
     for _, title, _, _ in columns:
-        table.add_column(title, justify="right")
-    table.add_column("least..most of a worker %", justify="right")
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("of a worker %", justify="right")
     for group in groups:
         failed = sum(not run.success for run in group.runs)
         count = f"{len(group.runs)} ({failed} failed)" if failed else str(len(group.runs))
         cells = [spoken(group.spread(name), digits, factor) for name, _, digits, factor in columns]
-        table.add_row(Text(group.label, style="red" if failed else ""), count, *cells, _shares(group))
+        table.add_row(Text(group.label, style="red" if failed else ""), count, *cells, shares_spoken(group))
     return table
 
 
-def _goal_columns(goals: Goals) -> list[tuple[str, str, int, float]]:
-    columns: list[tuple[str, str, int, float]] = []
+def columns_for(goals: Goals) -> list[tuple[str, str, int, float]]:
+    """The measures that are shown, with those that were asked for."""
+    columns = list(COLUMNS)
     if goals.loss is not None:
         columns.append(("seconds_to_loss", f"s to loss {goals.loss:g}", 2, 1.0))
     if goals.accuracy is not None:
@@ -49,7 +50,8 @@ def _goal_columns(goals: Goals) -> list[tuple[str, str, int, float]]:
     return columns
 
 
-def _shares(group: Group) -> str:
+def shares_spoken(group: Group) -> str:
+    """The smallest and the largest part of one worker in what was applied, in percent."""
     least, most = group.spread("least_share").mean, group.spread("most_share").mean
     return "-" if math.isnan(least) else f"{100 * least:.1f}..{100 * most:.1f}"
 

@@ -8,11 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pslab.replay.tape import Step, opening
-from pslab.replay.twin import Portion, Remembering, Twin, memory_of
+from pslab.replay.twin import DataError, Portion, Remembering, Twin, memory_of
 from pslab.simulator.store import Shards
 from pslab.simulator.trainers import Result, Trainer
 from psserver.coordinator import entries
 from psserver.optimizers import build as build_optimizer
+from psserver.shard.shard import ShardError
 from pswire.plan import make_plan
 
 Floats = NDArray[np.float32]
@@ -113,11 +114,18 @@ class Replay:
     def run(self, until: int | None = None, watch: Callable[[Replayed], None] | None = None) -> Replayed:
         """Execute the tape, or its part up to the entry that makes version `until`.
 
-        `watch` is called after each version. Raises DataError, and whatever the job's own code raises.
+        `watch` is called after each version. Raises DataError for a log that
+        cannot be executed or data that has changed, and whatever the job's own code raises.
         """
         for step in self.steps:
-            self._prepare(step.entry)
-            self.store.execute(step.entry)
+            try:
+                self._prepare(step.entry)
+                self.store.execute(step.entry)
+            except ShardError as error:
+                raise DataError(
+                    f"entry {step.index}, {step.entry.kind}, cannot be executed: {error}; "
+                    "ps-lab check tells whether the log was edited"
+                ) from error
             if isinstance(step.entry, entries.Install | entries.Apply):
                 self._made(step.entry)
                 if watch is not None:
@@ -151,7 +159,9 @@ class Replay:
         self._twins[worker] = Twin(worker, portion, self.trainer, self._fresh, skip)
 
     def _commit(self, commit: entries.Commit) -> None:
-        opened = self._open.pop(commit.ticket)
+        opened = self._open.pop(commit.ticket, None)
+        if opened is None:
+            raise ShardError(f"ticket {commit.ticket} is not open")
         self._next_batch[commit.worker] = max(self._next_batch.get(commit.worker, 0), commit.batch + 1)
         self._losses[commit.ticket] = commit.loss
         needed = commit.ticket in self._needed
@@ -186,7 +196,7 @@ class Replay:
     def _push(self, ticket: int, flats: list[Floats]) -> None:
         problem = self.store.push(ticket, flats)
         if problem is not None:
-            raise ArithmeticError(f"the recomputed payload of ticket {ticket} holds {problem}")
+            raise DataError(f"the payload of ticket {ticket} was finite, recomputed it holds {problem}")
 
     def _made(self, entry: entries.Install | entries.Apply) -> None:
         self.result.version = entry.version

@@ -13,6 +13,7 @@ does not say is inferred:
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import accumulate
 from operator import attrgetter
 
 from pslab.replay.tape import Step
@@ -90,8 +91,9 @@ class _Placed:
 class _Request:
     ticket: int
     worker: str
-    # The entry that it came behind, at the earliest.
+    # The entries that it came behind, at the earliest and at the latest.
     after: int
+    before: int
     voided: bool
 
 
@@ -108,11 +110,11 @@ def schedule(steps: Iterable[Step]) -> list[Move]:
             break
         match entry:
             case entries.Grant(worker, ticket):
-                requests.append(_Request(ticket, worker, last[worker], worker in voided))
+                requests.append(_Request(ticket, worker, last[worker], step.index - 1, worker in voided))
                 voided.discard(worker)
             case entries.Initialise(worker, ticket):
                 # Who is to bring the initial values is settled in the moment of the request.
-                requests.append(_Request(ticket, worker, step.index - 1, False))
+                requests.append(_Request(ticket, worker, step.index - 1, step.index - 1, False))
             case entries.Cancel(worker):
                 voided.add(worker)
             case entries.Leave(worker):
@@ -128,17 +130,25 @@ def schedule(steps: Iterable[Step]) -> list[Move]:
 
 
 def _asked(tape: list[Step], requests: list[_Request]) -> list[_Placed]:
-    """Each request as early as its worker and the order of tickets allow."""
+    """Each request as early as its worker and the order of tickets allow.
+
+    After a cancel, as late: the worker was busy with what had become void.
+    """
+    ordered = sorted(requests, key=attrgetter("ticket"))
+    places = list(accumulate((request.after for request in ordered), max))
+    for number in reversed(range(len(ordered))):
+        if ordered[number].voided:
+            following = places[number + 1] if number + 1 < len(ordered) else len(tape)
+            places[number] = max(places[number], min(ordered[number].before, following))
     found: list[_Placed] = []
     samples = _usual_samples(tape)
-    place, order = 0, 0
-    for request in sorted(requests, key=attrgetter("ticket")):
-        place, order = max(place, request.after), order + 2
-        t = tape[place].t
+    for order, (place, request) in enumerate(zip(places, ordered, strict=True), start=1):
+        # A request right before its grant is as late as that.
+        t = tape[place + 1 if request.voided and place == request.before else place].t
         if request.voided:
             lost = Finish(t, request.worker, 0, samples.get(request.worker, 0), known=False)
-            found.append(_Placed(place, order - 1, lost))
-        found.append(_Placed(place, order, Ask(t, request.worker)))
+            found.append(_Placed(place, 2 * order - 1, lost))
+        found.append(_Placed(place, 2 * order, Ask(t, request.worker)))
     return found
 
 

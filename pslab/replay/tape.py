@@ -58,6 +58,15 @@ def _check_frame(steps: Sequence[Step], path: str) -> None:
         raise RunError(f"{path}: expected a job entry first: the log is empty or was edited")
     if first.format != facts.FORMAT:
         raise RunError(f"{path}: expected format {facts.FORMAT}, got {first.format}: made by another release")
+    joined: set[str] = set()
+    for step in steps:
+        worker = getattr(step.entry, "worker", None)
+        if isinstance(step.entry, entries.Join):
+            joined.add(step.entry.worker)
+        elif worker is not None and worker not in joined:
+            raise RunError(
+                f"{path}:{step.index + 1}: {step.entry.kind} of {worker}, who has not joined: the log was edited"
+            )
     if not any(isinstance(step.entry, entries.Stop) for step in steps):
         raise RunError(f"{path}: has no stop entry: the job is still running, or was cut off")
 

@@ -1,5 +1,6 @@
 """What a replay found, for people and for programs."""
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -64,8 +65,12 @@ def replayed_json(folder: str, replayed: Replayed, proof: Proof | None) -> dict[
         "proven_version": replayed.proven,
         "first_difference": None
         if first is None
-        else {name: getattr(first, name) for name in first.__slots__} | {"text": str(first)},
+        else {name: _plain(getattr(first, name)) for name in first.__slots__} | {"text": str(first)},
     }
+
+
+def _plain(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 # What if

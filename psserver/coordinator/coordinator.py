@@ -275,8 +275,9 @@ class Coordinator(Phases):
 
     def _request(self, member: Member, now: float) -> None:
         member.requested = self.tickets.allocate()
-        self.roster.prepared.add(member.worker)
         member.enter("waiting", now)
+        if not self.started:
+            self.roster.prepared.add(member.worker)
         if not self.initialised:
             self._offer_initialisation(now)
         elif not self.started:

@@ -58,7 +58,8 @@ class CoordinatorRpc:
             worker=member.worker,
             incarnation=member.incarnation,
             worker_index=member.rank,
-            worker_count=terms.workers,
+            # A worker beyond the number that the job was started for has a part of the data too.
+            worker_count=max(terms.workers, member.rank + 1),
             seed=terms.seed,
             next_batch=self._job.next_batch(member.worker),
             worker_timeout=terms.worker_timeout,

@@ -30,7 +30,7 @@ def test_nobody_executes_more_than_slack_clocks_ahead(slack: int, draw: Draw) ->
 )
 def test_time_per_clock_falls_with_slack(slack: int, seconds: float) -> None:
     """From the barrier's H_P to 1 without a bound; successive clocks depend on each other, hence the tolerance."""
-    race = Race("ssp", {"slack": slack}, P).until(40000)
+    race = Race("ssp", {"slack": slack}, P).until(24000)
     assert race.time_per_update * P == pytest.approx(seconds, rel=0.03)
 
 
@@ -62,8 +62,8 @@ def test_the_printed_dssp_exceeds_its_upper_bound_and_the_clamp_holds_it(draw: D
 
 def test_dssp_lies_between_the_two_slacks() -> None:
     """It waits less than with the lower slack, and not less than with the upper."""
-    slow, fast = (Race("ssp", {"slack": slack}, P).until(20000) for slack in (3, 15))
-    between = Race("dssp", {"lower": 3, "upper": 15}, P).until(20000)
+    slow, fast = (Race("ssp", {"slack": slack}, P).until(16000) for slack in (3, 15))
+    between = Race("dssp", {"lower": 3, "upper": 15}, P).until(16000)
     assert fast.time_per_update * 0.98 < between.time_per_update < slow.time_per_update
 
 

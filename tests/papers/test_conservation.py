@@ -34,7 +34,7 @@ def grown(race: Race) -> int:
     ],
 )
 def test_n_minus_one_per_update_when_nobody_waits(name: str, knobs: dict[str, object], draw: Draw) -> None:
-    race = Race(name, knobs, P, draw).until(2000)
+    race = Race(name, knobs, P, draw).until(800)
     assert grown(race) == (P - 1) * race.version
     assert not race.dropped and not race.cancelled
 
@@ -42,7 +42,7 @@ def test_n_minus_one_per_update_when_nobody_waits(name: str, knobs: dict[str, ob
 @pytest.mark.parametrize("draw", DRAWS, ids=["exponential", "shifted", "pareto", "10 x slower"])
 @pytest.mark.parametrize("aggregate", [1, 3, 8])
 def test_n_minus_k_per_update_of_k_async(aggregate: int, draw: Draw) -> None:
-    race = Race("k-async", {"aggregate": aggregate}, P, draw).until(2000)
+    race = Race("k-async", {"aggregate": aggregate}, P, draw).until(800)
     assert grown(race) == (P - aggregate) * race.version
 
 
@@ -68,7 +68,7 @@ def test_nothing_grows_behind_a_barrier(name: str, knobs: dict[str, object]) -> 
 def test_what_is_dropped_or_cancelled_takes_its_age_along(
     name: str, knobs: dict[str, object], draw: Draw
 ) -> None:
-    race = Race(name, knobs, P, draw).until(2000)
+    race = Race(name, knobs, P, draw).until(800)
     assert grown(race) + total(race.dropped) + total(race.cancelled) == (P - 1) * race.version
     assert race.dropped or race.cancelled
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from tests.papers.race import Draw, Race, exponential, harmonic, pareto, shifted
+from tests.papers.race import Draw, exponential, harmonic, pareto, ran, shifted
 
 P, K = 8, 4
 
@@ -29,31 +29,31 @@ DRAWS = pytest.mark.parametrize("draw", [exponential, shifted, pareto])
 def test_k_sync_takes_the_kth_order_statistic(draw: Draw) -> None:
     """Dutta et al. 2018, lemma 1. 0.6345, 1.6345 and 1.3924 at P = 8, K = 4."""
     expected = mean_of_kth(K, P, draw)
-    known = {exponential: 0.6345, shifted: 1.6345, pareto: 1.3924}
+    known: dict[Draw, float] = {exponential: 0.6345, shifted: 1.6345, pareto: 1.3924}
     assert expected == pytest.approx(known[draw], abs=1e-4)
-    race = Race("k-sync", {"aggregate": K}, P, draw).until(6000)
+    race = ran("k-sync", 8000, draw, aggregate=K)
     assert race.time_per_update == pytest.approx(expected, rel=0.02)
 
 
 @DRAWS
 def test_k_batch_async_takes_a_share_of_the_mean_whatever_the_distribution(draw: Draw) -> None:
     """Dutta et al. 2018, lemma 4: K E[X] / P exactly. 0.5, 1 and 1."""
-    race = Race("k-batch-async", {"aggregate": K}, P, draw).until(12000)
+    race = ran("k-batch-async", 8000, draw, aggregate=K)
     # A Pareto mean of so few is off by more: its variance is infinite.
     assert race.time_per_update == pytest.approx(K * mean(draw) / P, rel=0.03 if draw is pareto else 0.02)
 
 
 def test_k_batch_sync_takes_an_erlang_time() -> None:
     """Dutta et al. 2018: K / (P mu) for exponential times, since nobody's past counts."""
-    race = Race("k-batch-sync", {"aggregate": K}, P).until(6000)
+    race = ran("k-batch-sync", 8000, aggregate=K)
     assert race.time_per_update == pytest.approx(K / P, rel=0.02)
 
 
 def test_k_async_equals_k_sync_for_exponential_times_and_beats_it_for_longer_used_ones() -> None:
     """Dutta et al. 2018, lemma 5: at most E[X_(K:P)] for new-longer-than-used times."""
-    race = Race("k-async", {"aggregate": K}, P).until(8000)
+    race = ran("k-async", 8000, aggregate=K)
     assert race.time_per_update == pytest.approx(mean_of_kth(K, P, exponential), rel=0.02)
-    race = Race("k-async", {"aggregate": K}, P, shifted).until(8000)
+    race = ran("k-async", 8000, shifted, aggregate=K)
     assert race.time_per_update == pytest.approx(1.24, rel=0.02)
     assert race.time_per_update < 0.8 * mean_of_kth(K, P, shifted)
 
@@ -67,15 +67,15 @@ def test_async_is_faster_than_sync_by_p_times_the_longest_over_the_mean(
 ) -> None:
     """Dutta et al. 2018, theorem 1. For exponential times that is P H_P; P log P is only its limit."""
     assert P * mean_of_kth(P, P, draw) / mean(draw) == pytest.approx(ratio, abs=0.01)
-    sync = Race("sync", {}, P, draw).until(6000)
-    concurrent = Race("async", {}, P, draw).until(40000)
+    sync = ran("sync", 8000, draw)
+    concurrent = ran("async", 40000, draw)
     assert sync.time_per_update / concurrent.time_per_update == pytest.approx(ratio, rel=tolerance)
 
 
 def test_k_batch_async_against_k_sync() -> None:
     """Dutta et al. 2018, theorem 2: P E[X_(K:P)] / (K E[X])."""
-    slow = Race("k-sync", {"aggregate": K}, P).until(6000)
-    fast = Race("k-batch-async", {"aggregate": K}, P).until(12000)
+    slow = ran("k-sync", 8000, aggregate=K)
+    fast = ran("k-batch-async", 8000, aggregate=K)
     ratio = slow.time_per_update / fast.time_per_update
     assert ratio == pytest.approx(P * mean_of_kth(K, P, exponential) / K, rel=0.02)
 
@@ -83,7 +83,7 @@ def test_k_batch_async_against_k_sync() -> None:
 @pytest.mark.parametrize(("name", "knobs"), [("sync", {"backup": 4}), ("k-sync", {"aggregate": 96})])
 def test_four_backups_of_a_hundred_save_two_fifths_of_the_time(name: str, knobs: dict[str, object]) -> None:
     """Chen et al. 2016: (H_100 - H_4) / H_100 = 0.598 for exponential times."""
-    race = Race(name, knobs, 100).until(400)
+    race = ran(name, 400, workers=100, **knobs)
     expected = (harmonic(100) - harmonic(4)) / harmonic(100)
     assert expected == pytest.approx(0.598, abs=0.001)
     assert race.time_per_update / harmonic(100) == pytest.approx(expected, rel=0.02)
@@ -91,14 +91,14 @@ def test_four_backups_of_a_hundred_save_two_fifths_of_the_time(name: str, knobs:
 
 def test_without_cancelling_an_update_takes_twice_as_long() -> None:
     """K-batch-sync against Rennala (Tyurin and Richtarik 2023): what one pays for not interrupting anybody."""
-    rennala = Race("rennala", {"aggregate": K}, P).until(6000)
-    cancelling = Race("k-batch-sync", {"aggregate": K}, P).until(6000)
+    rennala = ran("rennala", 8000, aggregate=K)
+    cancelling = ran("k-batch-sync", 8000, aggregate=K)
     assert rennala.time_per_update / cancelling.time_per_update == pytest.approx(2.147, rel=0.03)
 
 
 def test_the_late_drop_of_k_sync_is_slower_than_its_cancel() -> None:
     """The same updates; but who was late starts late into the next one."""
-    dropping = Race("k-sync", {"aggregate": K, "late": "drop"}, P).until(3000)
+    dropping = ran("k-sync", 3000, aggregate=K, late="drop")
     assert dropping.time_per_update > 1.2 * mean_of_kth(K, P, exponential)
     assert set(dropping.staleness) == {0}
     assert set(dropping.sizes) == {K}

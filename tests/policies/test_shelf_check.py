@@ -111,7 +111,7 @@ PLANTED: list[tuple[str, dict[str, object], Breach, str]] = [
     PLANTED,
     ids=[f"{number}-{case[0]}" for number, case in enumerate(PLANTED)],
 )
-def test_a_planted_breach_is_found(policy: str, knobs: dict[str, object], breach: Breach, words: str) -> None:
+def test_a_planted_breach_is_found(policy: str, knobs: dict[str, Any], breach: Breach, words: str) -> None:
     records = lively(policy, **knobs)
     assert verify(records).violations == ()
     breach(records)

@@ -10,6 +10,7 @@ from safetensors.numpy import load_file
 from pslab.replay.execution import Replay
 from pslab.replay.frozen import freeze
 from pslab.replay.source import prove, replay_of
+from pslab.replay.twin import DataError
 from pslab.runs import Run, RunError
 from tests.replay.simulated import Record, edit_log, simulate
 
@@ -64,7 +65,10 @@ def test_until_stops_at_a_version_and_writes_it(tmp_path: Path) -> None:
     # The last version, written out, is what the run wrote.
     last = replayed(run, until=run.summary.versions)
     assert freeze(last, tmp_path / "last")["weights_sha256"] == run.summary.weights_sha256
-    ours, theirs = load_file(tmp_path / "last" / "weights.safetensors"), load_file(run.path / "weights.safetensors")
+    ours, theirs = (
+        load_file(tmp_path / "last" / "weights.safetensors"),
+        load_file(run.path / "weights.safetensors"),
+    )
     assert {k: v.tobytes() for k, v in ours.items()} == {k: v.tobytes() for k, v in theirs.items()}
 
 
@@ -162,3 +166,39 @@ def test_an_experiment_that_was_edited(tmp_path: Path) -> None:
 def test_a_run_that_looked_at_time_only(tmp_path: Path) -> None:
     run = simulate(tmp_path / "run", "async", simulation={"problem": "none", "batches": 5})
     assert "there are no weights to replay" in refused(run)
+
+
+def test_a_worker_that_never_joined(tmp_path: Path) -> None:
+    run = simulate(tmp_path / "run", "async")
+
+    def change(records: list[Record]) -> None:
+        next(r for r in records if r["kind"] == "grant")["worker"] = "w9"
+
+    edit_log(run, change)
+    assert "grant of w9, who has not joined" in refused(run)
+
+
+@pytest.mark.parametrize("kind", ["grant", "apply"])
+def test_an_entry_that_cannot_be_executed_is_named(tmp_path: Path, kind: str) -> None:
+    run = simulate(tmp_path / "run", "async")
+    changed: list[int] = []
+
+    def change(records: list[Record]) -> None:
+        record = [r for r in records if r["kind"] == kind][8]
+        record["version"] += 1
+        changed.append(record["i"])
+
+    edit_log(run, change)
+    with pytest.raises(DataError, match=f"entry {changed[0]}, {kind}, cannot be executed"):
+        replayed(run)
+
+
+def test_a_commit_of_a_ticket_that_nobody_holds(tmp_path: Path) -> None:
+    run = simulate(tmp_path / "run", "async")
+
+    def change(records: list[Record]) -> None:
+        [r for r in records if r["kind"] == "commit"][8]["ticket"] = 4000
+
+    edit_log(run, change)
+    with pytest.raises(DataError, match="ticket 4000 is not open"):
+        replayed(run)

@@ -51,9 +51,12 @@ def test_the_same_policy_decides_the_same(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "knobs"), [("sync", {}), ("ssp", {"slack": 1}), ("bounded", {"aggregate": 2, "max_staleness": 1})]
+    ("policy", "knobs"),
+    [("sync", {}), ("ssp", {"slack": 1}), ("bounded", {"aggregate": 2, "max_staleness": 1})],
 )
-def test_the_other_policy_keeps_its_guarantee(tmp_path: Path, policy: str, knobs: Mapping[str, object]) -> None:
+def test_the_other_policy_keeps_its_guarantee(
+    tmp_path: Path, policy: str, knobs: Mapping[str, object]
+) -> None:
     steps = read_tape(simulate(tmp_path / "run", "async"))
     found = what_if(steps, policy, knobs)
     other = found.other

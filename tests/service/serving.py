@@ -38,12 +38,12 @@ VARIABLES = (
 )
 
 
-def wait_until(true: Callable[[], Any], what: str) -> Any:
+def wait_until(true: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Any:
     """`true()` once it holds."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + seconds
     pause = threading.Event()
     while not (found := true()):
-        assert time.monotonic() < deadline, f"waited {PATIENCE:g} s for {what}"
+        assert time.monotonic() < deadline, f"waited {seconds:g} s for {what}"
         pause.wait(LOOK_EVERY)
     return found
 

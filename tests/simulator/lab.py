@@ -104,11 +104,12 @@ class Outcome:
 
 
 def experiment(policy: str = "sync", *, workers: int = 4, **sections: Any) -> Experiment:
-    """`sections` as in a file; a policy's knobs are given as ``policy_knobs``."""
+    """`sections` as in a file; ``policy_knobs`` are the policy's, ``delays`` the workers' by number."""
     knobs = sections.pop("policy_knobs", {})
     document = {
         "cluster": {"workers": workers, **sections.pop("cluster", {})},
         "policy": {"name": policy, **knobs},
+        "workers": {str(number): {"delay": text} for number, text in sections.pop("delays", {}).items()},
         **sections,
     }
     return parse_experiment(document)

@@ -57,7 +57,9 @@ def alone(
 
 
 @pytest.mark.parametrize(("workers", "servers"), [(1, 1), (4, 1), (4, 3)])
-@pytest.mark.parametrize("optimizer", [{"name": "sgd", "learning_rate": 0.1}, {"name": "adam", "learning_rate": 0.003}], ids=str)
+@pytest.mark.parametrize(
+    "optimizer", [{"name": "sgd", "learning_rate": 0.1}, {"name": "adam", "learning_rate": 0.003}], ids=str
+)
 def test_sync_is_single_process_training(workers: int, servers: int, optimizer: dict[str, Any]) -> None:
     options = {"batch_size": 24}
     run = learn(
