@@ -41,6 +41,8 @@ class Follower:
         self._outbox: queue.SimpleQueue[shard_pb2.FollowRequest | None] = queue.SimpleQueue()
         self._progress = threading.Condition()
         self._closing = threading.Event()
+        # Connected, or no longer to be.
+        self._woken = threading.Event()
         self.channel = grpc.insecure_channel(str(address), CHANNEL_OPTIONS(worker_timeout))
         self._thread = threading.Thread(target=self._run, name=f"follower-{server}", daemon=True)
 
@@ -62,6 +64,7 @@ class Follower:
     def shutdown(self, exit_code: ExitCode, reason: str) -> None:
         """Tell the server to exit, and wait until it has heard."""
         self._closing.set()
+        self._woken.set()
         message = shard_pb2.Shutdown(reason=reason, exit_code=int(exit_code))
         self._outbox.put(shard_pb2.FollowRequest(shutdown=message))
         self._outbox.put(None)
@@ -89,20 +92,17 @@ class Follower:
         """Keep trying; say which server it is that cannot be reached."""
         pause = FIRST_PAUSE
         waited = 0.0
-        while not self._closing.is_set():
-            try:
-                grpc.channel_ready_future(self.channel).result(timeout=pause)
-                return True
-            except grpc.FutureTimeoutError:
-                waited += pause
-                log.warning(
-                    "server %d at %s cannot be reached (tried for %.1f s, still trying)",
-                    self.server,
-                    self.address,
-                    waited,
-                )
-                pause = min(2 * pause, LONGEST_PAUSE)
-        return False
+        grpc.channel_ready_future(self.channel).add_done_callback(lambda _: self._woken.set())
+        while not self._woken.wait(pause):
+            waited += pause
+            log.warning(
+                "server %d at %s cannot be reached (tried for %.1f s, still trying)",
+                self.server,
+                self.address,
+                waited,
+            )
+            pause = min(2 * pause, LONGEST_PAUSE)
+        return not self._closing.is_set()
 
     def _requests(self) -> Iterator[shard_pb2.FollowRequest]:
         yield shard_pb2.FollowRequest(open=self._opening)

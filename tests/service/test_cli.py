@@ -11,6 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 
@@ -47,10 +48,14 @@ def start(cluster: Cluster) -> Iterator[Start]:
 
 
 # Several command lines in one process, as long as none of them starts a server.
+# "TF_CONFIG", TEXT stands for that environment and no options.
 DRIVER = """
-import contextlib, io, json, sys
+import contextlib, io, json, os, sys
 from psserver.cli import main
 for arguments in json.loads(sys.argv[1]):
+    if arguments[:1] == ["TF_CONFIG"]:
+        os.environ["TF_CONFIG"] = arguments[1]
+        arguments = []
     out, err, code = io.StringIO(), io.StringIO(), None
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
@@ -61,12 +66,12 @@ for arguments in json.loads(sys.argv[1]):
 """
 
 
-def say(cases: Sequence[Sequence[str]], **environment: str) -> list[tuple[int, str, str]]:
+def say(cases: Sequence[Sequence[str]]) -> list[tuple[int, str, str]]:
     """(exit code, standard output, standard error) of each command line."""
     done = subprocess.run(
         [sys.executable, "-c", DRIVER, json.dumps(cases)],
         cwd=ROOT,
-        env={"PATH": "", **environment},
+        env={"PATH": ""},
         capture_output=True,
         text=True,
         timeout=100,
@@ -82,10 +87,7 @@ def test_help_and_version() -> None:
     assert version_text == f"ps-server, version {version('paramserver')}\n"
     assert "ps-server --ps-hosts localhost:7070,localhost:7071 --task-index 0" in text
     for exit_code in ExitCode:
-        assert (
-            f"{int(exit_code)}  {exit_code.meaning}" in " ".join(text.split("\n")).replace("   ", " ")
-            or str(int(exit_code)) in text
-        )
+        assert f"{int(exit_code):>5}  {exit_code.meaning}" in text
     for option in (
         "--ps-hosts",
         "--task-index",
@@ -189,39 +191,32 @@ def tf_config(**task: Any) -> str:
     return json.dumps({"cluster": cluster, "task": task})
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        (tf_config(type="worker", index=0), "TF_CONFIG: task.type: expected ps for a ps-server, got worker"),
-        (tf_config(type="ps", index=2), "TF_CONFIG: task.index: expected a number below 2"),
-        (tf_config(type="evaluator", index=0), 'task.type "evaluator" is not supported'),
-        ("{", "TF_CONFIG: expected JSON"),
-        ("{}", "TF_CONFIG: cluster: expected an object"),
-    ],
-    ids=["worker", "index", "evaluator", "no JSON", "empty"],
-)
-def test_a_wrong_tf_config(text: str, words: str) -> None:
-    ((code, _, err),) = say([[]], TF_CONFIG=text)
-    assert code == ExitCode.USAGE
-    assert words in err
+WRONG_TF_CONFIG = {
+    tf_config(type="worker", index=0): "TF_CONFIG: task.type: expected ps for a ps-server, got worker",
+    tf_config(type="ps", index=2): "TF_CONFIG: task.index: expected a number below 2",
+    tf_config(type="evaluator", index=0): 'task.type "evaluator" is not supported',
+    "{": "TF_CONFIG: expected JSON",
+    "{}": "TF_CONFIG: cluster: expected an object",
+}
+
+
+def test_a_wrong_tf_config() -> None:
+    results = say([["TF_CONFIG", text] for text in WRONG_TF_CONFIG])
+    for (code, _, err), words in zip(results, WRONG_TF_CONFIG.values(), strict=True):
+        assert code == ExitCode.USAGE
+        assert words in err
 
 
 def test_tf_config_says_where_and_how_many(start: Start) -> None:
     """A chief counts as a worker; options win over the environment."""
     server = start("server", "-m", "psserver", "--json", TF_CONFIG=tf_config(type="ps", index=0))
     address = server.wait_event("ready")["address"]
-    with psworker.connect([*_hosts(address), *_hosts("127.0.0.1:1")], {"w": np.zeros(4)}) as session:
+    with psworker.connect(f"{address},127.0.0.1:1", {"w": np.zeros(4)}) as session:
         assert session.worker_count == 3
     server.send(signal.SIGTERM)
     assert server.wait_exit() == ExitCode.TERMINATED
     alone = start("alone", "-m", "psserver", *ALONE, TF_CONFIG=tf_config(type="worker", index=0))
     assert alone.wait_event("ready")["task_index"] == 0
-
-
-def _hosts(text: str) -> Sequence[Any]:
-    from pswire.addresses import parse_hosts
-
-    return parse_hosts(text)
 
 
 def test_a_port_in_use_is_named(start: Start) -> None:
@@ -266,17 +261,17 @@ def test_a_shard_alone_ends_at_a_signal_too(start: Start) -> None:
 
 def test_a_server_that_is_not_there_is_named_again_and_again(start: Start) -> None:
     """With growing pauses, until it comes; the job then begins."""
-    with socket.create_server(("127.0.0.1", 0)) as place:
+    # Bound and not listening: nobody answers there, and nobody else gets the port.
+    with socket.socket() as place:
+        place.bind(("127.0.0.1", 0))
         second = f"127.0.0.1:{place.getsockname()[1]}"
-    hosts = f"127.0.0.1:0,{second}"
-    first = start("first", "-m", "psserver", "--ps-hosts", hosts, "--task-index", "0", "--json")
-    address = first.wait_event("ready")["address"]
-    waiting = start(
-        "waiting", "-c", WAIT_FOR_LINES, str(first.log), f"server 1 at {second} cannot be reached", "2"
-    )
-    assert waiting.wait_exit() == 0, first.errors
-    for seconds in ("0.5", "1.5"):
-        assert f"server 1 at {second} cannot be reached (tried for {seconds} s, still trying)" in first.errors
+        hosts = ("--ps-hosts", f"127.0.0.1:0,{second}", "--task-index", "0", "--json")
+        first = start("first", "-m", "psserver", *hosts)
+        address = first.wait_event("ready")["address"]
+        sentence = f"server 1 at {second} cannot be reached"
+        wait_until(lambda: first.errors.count(sentence) >= 2, "two warnings")
+        for seconds in ("0.5", "1.5"):
+            assert f"{sentence} (tried for {seconds} s, still trying)" in first.errors
     other = start(
         "second", "-m", "psserver", "--ps-hosts", f"{address},{second}", "--task-index", "1", "--json"
     )
@@ -285,15 +280,6 @@ def test_a_server_that_is_not_there_is_named_again_and_again(start: Start) -> No
         assert session.ready() is not None
         session.done()
     assert (first.wait_exit(), other.wait_exit()) == (0, 0)
-
-
-WAIT_FOR_LINES = """
-import sys, threading
-path, text, count = sys.argv[1:]
-pause = threading.Event()
-while open(path).read().count(text) < int(count):
-    pause.wait(0.05)
-"""
 
 
 def test_a_killed_coordinator_takes_its_shards_along(cluster: Cluster) -> None:
@@ -311,8 +297,6 @@ def test_a_killed_coordinator_takes_its_shards_along(cluster: Cluster) -> None:
     "path", ["/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", "/no/such"]
 )
 def test_malformed_calls_do_not_keep_a_server_from_ending(start: Start, path: str) -> None:
-    import grpc
-
     server = start("server", "-m", "psserver", *ALONE)
     with grpc.insecure_channel(server.wait_event("ready")["address"]) as channel:
         for _ in range(5):

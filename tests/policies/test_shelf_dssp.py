@@ -1,0 +1,86 @@
+"""DSSP (Zhao et al. 2019): the gate and its controller, on times of which one can think."""
+
+import pytest
+
+from psserver.policies import Commit, build
+from tests.policies.table import Table
+
+
+class Clocked(Table):
+    """A table at which every commit has its time."""
+
+    now = 0.0
+
+    def commits(self, worker: str, at: float) -> None:
+        ticket = self.held.pop(worker)
+        self.tell(Commit(worker, ticket, 8, 0.5, 1.0, at))
+        self.ready(worker)
+
+
+def dssp(lower: int, upper: int, *, literal: bool = False, workers: int = 2) -> Clocked:
+    table = Clocked(build("dssp", {"lower": lower, "upper": upper, "literal": literal}, workers))
+    everyone = [f"w{rank}" for rank in range(workers)]
+    table.join(*everyone)
+    table.ready(*everyone)
+    return table
+
+
+def test_dssp_without_times_is_ssp() -> None:
+    table = dssp(1, 5)
+    table.commits("w0", 1.0)
+    table.commits("w0", 2.0)
+    assert table.waits("w0")
+    assert table.policy.explain("w0").event == (  # type: ignore[union-attr]
+        "w1 to complete clock 1 (now at 0; w0 is at 2, slack 1 for now)"
+    )
+
+
+def test_dssp_lets_the_fastest_do_what_makes_it_wait_least() -> None:
+    """w1 takes 10 s and commits next at 30; w0 takes 1 s and is at 25: five further units end at 30."""
+    table = dssp(1, 9)
+    table.commits("w1", 10.0)
+    table.commits("w1", 20.0)
+    for at in (22.0, 23.0, 24.0):
+        table.commits("w0", at)
+    table.commits("w0", 25.0)
+    assert not table.waits("w0")
+    for unit in range(5):
+        assert not table.waits("w0"), unit
+        table.commits("w0", 26.0 + unit)
+    # All used up, at clock 9 against 2; the next choice is made anew.
+    assert table.version == 11
+
+
+def test_dssp_never_exceeds_its_upper_slack_and_the_literal_one_does() -> None:
+    for literal in (False, True):
+        table = dssp(1, 3, literal=literal)
+        table.commits("w1", 100.0)
+        table.commits("w1", 200.0)
+        at = 200.0
+        while not table.waits("w0") and table.version < 50:
+            at += 1.0
+            table.commits("w0", at)
+        # w0 waits once it is 4 clocks ahead: it executes none beyond 3.
+        assert table.version == (50 if literal else 2 + 2 + 4)
+
+
+def test_dssp_with_equal_bounds_is_ssp() -> None:
+    table = dssp(2, 2)
+    for at in (1.0, 2.0, 3.0):
+        table.commits("w0", at)
+    assert table.waits("w0")
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_dssp_forgets_the_times_of_one_that_left(leaves: bool) -> None:
+    """Who comes back starts without a past: its first commit says nothing of its pace."""
+    table = dssp(0, 9)
+    for at in (1.0, 11.0):
+        table.commits("w0", at)
+        table.commits("w1", at + 9.0)
+    if leaves:
+        table.leave("w0")
+        table.join("w0")
+        table.ready("w0")
+    table.commits("w0", 21.0)
+    assert table.waits("w0") == leaves
