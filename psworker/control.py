@@ -60,6 +60,7 @@ class Control:
         self._dispositions: deque[Disposition] = deque(maxlen=KEPT_DISPOSITIONS)
         self._error: SessionError | None = None
         self._conversed = False
+        self._leaving: pb.Leave | None = None
         self.stop: StopNotice | None = None
         self._thread = threading.Thread(target=self._run, name="session", daemon=True)
         self._thread.start()
@@ -163,10 +164,15 @@ class Control:
         """Say goodbye and close the stream."""
         self._backoff.closing.set()
         with self._changed:
-            self._say(pb.SessionRequest(leave=pb.Leave(reason=reason)))
-            if self._sender is not None:
-                self._sender.put(None)
+            self._leaving = pb.Leave(reason=reason)
+            self._take_leave()
         self._thread.join(timeout=5.0)
+
+    def _take_leave(self) -> None:
+        """At once, or when the stream that is being opened stands."""
+        if self._leaving is not None and self._sender is not None:
+            self._sender.put(pb.SessionRequest(leave=self._leaving))
+            self._sender.put(None)
 
     # Knowing
 
@@ -295,6 +301,7 @@ class Control:
             self._say(pb.SessionRequest(ready=pb.Ready()))
         if self._done:
             self._say(pb.SessionRequest(done=pb.Done()))
+        self._take_leave()
 
     def _settle(self, disposition: Disposition) -> None:
         self._unanswered.pop(disposition.ticket, None)

@@ -43,6 +43,7 @@ def build(experiment: Experiment, trainers: Callable[[Experiment], TrainerFactor
     numbers = _numbers(experiment)
     made = {number: None if factory is None else factory(number) for number in numbers}
     agenda = Agenda()
+    habits = Habits(links.latency, faults.loss, faults.duplicate, faults.resend)
     cluster = Cluster(
         _terms(experiment, optimizer),
         policy,
@@ -50,12 +51,15 @@ def build(experiment: Experiment, trainers: Callable[[Experiment], TrainerFactor
         batches=partial(_batches, experiment),
         network=Network(agenda, experiment.cluster.servers, links.latency, links.bandwidth),
         agenda=agenda,
-        habits=Habits(links.latency, faults.loss, faults.duplicate, faults.resend),
+        habits=habits,
         batch_size=simulation.batch_size,
         interrupt=simulation.interrupt,
     )
+    # Perfect links draw nothing: ten thousand workers can share one generator.
+    chance = stream(experiment.run.seed, 0, "messages")
     for number in numbers:
-        chance = stream(experiment.run.seed, number, "messages")
+        if not habits.perfect:
+            chance = stream(experiment.run.seed, number, "messages")
         cluster.add_worker(number, step_times(experiment, number), chance, made[number])
     put_down(cluster, faults)
     if simulation.seconds:

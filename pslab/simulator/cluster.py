@@ -204,8 +204,10 @@ class Cluster:
         for output in outputs:
             if isinstance(output, Record):
                 entry = output.entry
-                self.folder.append(output)
-                self.store.execute(entry)
+                if self.folder.record:
+                    self.folder.append(output)
+                if not self.store.empty:
+                    self.store.execute(entry)
                 if self.first_grant is None and isinstance(entry, Grant):
                     self.first_grant = self.agenda.now
                 elif isinstance(entry, Stop):

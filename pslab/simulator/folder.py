@@ -21,11 +21,11 @@ class Folder:
     def __init__(self, path: Path | None, *, record: bool = True) -> None:
         self.summary: dict[str, Any] = {}
         self._log = RunLog(path)
-        self._path, self._record = path, record
+        self._path, self.record = path, record
 
     def append(self, record: Record) -> None:
-        if self._record:
-            self._log.append(record)
+        """For folders that record."""
+        self._log.append(record)
 
     def evaluated(self, t: float, version: int, worker: str, metrics: dict[str, float]) -> None:
         line = {"t": round(t, 6), "kind": "eval", "version": version, "worker": worker, "metrics": metrics}
@@ -49,7 +49,7 @@ class Folder:
         )
         self._log.write_summary(self.summary)
         self._log.close()
-        if self._path is not None and not self._record:
+        if self._path is not None and not self.record:
             # An empty log would look like a damaged one.
             (self._path / "decisions.jsonl").unlink()
             (self._path / "metrics.jsonl").unlink()

@@ -23,8 +23,8 @@ class Store(Protocol):
     def sizes(self) -> Sequence[int]: ...
 
     @property
-    def admits_all(self) -> bool:
-        """No payload ever waits for memory."""
+    def empty(self) -> bool:
+        """It holds no arrays: nothing is to be executed, and no payload waits for memory."""
         ...
 
     def execute(self, entry: Entry) -> None:
@@ -47,7 +47,7 @@ class Store(Protocol):
 class Nothing:
     """Timing only: messages have a size, and nothing in them."""
 
-    admits_all = True
+    empty = True
 
     def __init__(self, servers: int, nbytes: int) -> None:
         self.sizes: Sequence[int] = [
@@ -74,7 +74,7 @@ class Shards:
     waits for a reader; the daemons' lease has nothing to do here.
     """
 
-    admits_all = False
+    empty = False
 
     def __init__(
         self, plan: Plan, optimizer: Optimizer, *, workers: int, keep_bases: bool, wire_dtype: str

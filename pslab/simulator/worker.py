@@ -175,7 +175,7 @@ class Worker:
         self._upload(step)
 
     def _upload(self, step: Step) -> None:
-        if self._cluster.store.admits_all:
+        if self._cluster.store.empty:
             self._send(step)
         else:
             self._cluster.store.admit(step.ticket, partial(self._send, step))

@@ -196,31 +196,23 @@ class Ruling:
         self._tell(member, outputs.GrantNotice(grant.ticket, self.version, index))
 
     def _apply(self, apply: Apply, now: float) -> None:
-        numbers = [part.ticket for part in apply.parts]
-        if not numbers or len(set(numbers)) != len(numbers):
-            raise PolicyError(f"apply of tickets {numbers}: expected at least one, and each once")
-        head = list(apply.parts[: len(self._folded)])
-        if head != list(self._folded.values()):
-            raise PolicyError(
-                f"apply of {head}: expected first what was folded, as it was: {list(self._folded.values())}"
-            )
-        if not (math.isfinite(apply.scale) and math.isfinite(apply.lr_scale)):
-            raise PolicyError(f"expected finite scales, got {apply.scale} and {apply.lr_scale}")
-        for part in apply.parts:
-            self._check_part(part)
-        tickets = [self._committed(number, "apply") for number in numbers]
-        parts = tuple(
+        self._check_apply(apply)
+        tickets = [self._committed(part.ticket, "apply") for part in apply.parts]
+        version, scale = self.version, apply.scale
+        # A list first: it is quicker than a generator, and an update of async has one part.
+        listed = [
             AppliedPart(
                 ticket.number,
                 ticket.worker,
                 ticket.base,
-                self.version - ticket.base,
-                part.factor * apply.scale,
+                version - ticket.base,
+                part.factor * scale,
                 part.factor,
                 part.compensation or None,
             )
             for part, ticket in zip(apply.parts, tickets, strict=True)
-        )
+        ]
+        parts = tuple(listed)
         self._folded = {}
         self.version += 1
         self._record(entries.Apply(self.version, apply.scale, apply.lr_scale, parts), now)
@@ -234,6 +226,19 @@ class Ruling:
             self._settle(ticket, fate)
         if self.terms.versions and self.version >= self.terms.versions:
             self._stop(f"version {self.version} is reached", now, success=True, cause="versions")
+
+    def _check_apply(self, apply: Apply) -> None:
+        numbers = [part.ticket for part in apply.parts]
+        if not numbers or len(set(numbers)) != len(numbers):
+            raise PolicyError(f"apply of tickets {numbers}: expected at least one, and each once")
+        if self._folded:
+            head, folded = list(apply.parts[: len(self._folded)]), list(self._folded.values())
+            if head != folded:
+                raise PolicyError(f"apply of {head}: expected first what was folded, as it was: {folded}")
+        if not (math.isfinite(apply.scale) and math.isfinite(apply.lr_scale)):
+            raise PolicyError(f"expected finite scales, got {apply.scale} and {apply.lr_scale}")
+        for part in apply.parts:
+            self._check_part(part)
 
     def _check_part(self, part: Part) -> None:
         if not (math.isfinite(part.factor) and math.isfinite(part.compensation)):

@@ -1,0 +1,129 @@
+"""Exchange: whatever it refuses is refused before anything is decided, and its ticket stays good."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from pswire.v1 import coordinator_pb2 as pb
+from pswire.v1 import shard_pb2
+from pswire.v1.model_pb2 import Chunk
+from tests.service.conftest import Unharmed
+from tests.service.serving import PATIENCE, Cluster, Peer, refused, serving
+
+INVALID = grpc.StatusCode.INVALID_ARGUMENT
+PRECONDITION = grpc.StatusCode.FAILED_PRECONDITION
+ABORTED = grpc.StatusCode.ABORTED
+
+Exchange = shard_pb2.ExchangeRequest
+
+
+@pytest.fixture(scope="module")
+def alone() -> Iterator[Peer]:
+    """The only worker of the only server."""
+    with serving() as cluster, Peer(cluster, "alone") as peer:
+        peer.ready()
+        yield peer
+
+
+def step(peer: Peer, server: int = 0, **changed: Any) -> Exchange:
+    """A whole step in one message, but for what is changed in it."""
+    grant = peer.ready()
+    data = np.ones(peer.plan.shards[server].elements, "<f4").tobytes()
+    fields: dict[str, Any] = {
+        "push": peer.header(grant, server),
+        "chunk": Chunk(data=data),
+        "commit": pb.Commit(ticket=grant.ticket, samples=1),
+        "hello": peer.hello(),
+    }
+    return Exchange(**{**fields, **changed})
+
+
+def ask(peer: Peer, *requests: Exchange, server: int = 0) -> list[shard_pb2.ExchangeReply]:
+    return list(peer.cluster.shards[server].Exchange(iter(requests), timeout=PATIENCE))
+
+
+def hello(peer: Peer, **changed: Any) -> pb.Hello:
+    made = peer.hello()
+    made.MergeFrom(pb.Hello(**changed))
+    return made
+
+
+def header(peer: Peer, **changed: Any) -> shard_pb2.PushHeader:
+    return peer.header(peer.ready(), 0, **changed)
+
+
+STEPS: dict[str, tuple[Any, grpc.StatusCode, str]] = {
+    "neither push nor pull": (lambda p: Exchange(), INVALID, "expected an ExchangeRequest with push or pull"),
+    "a chunk alone": (lambda p: Exchange(chunk=Chunk(data=b"1234")), INVALID, "with push or pull"),
+    "another job": (lambda p: step(p, push=header(p, job="x")), PRECONDITION, "got 'x'"),
+    "another plan": (lambda p: step(p, push=header(p, plan="x")), PRECONDITION, "expected plan"),
+    "another worker": (lambda p: step(p, push=header(p, worker="x")), ABORTED, "is alone's"),
+    "a gap": (lambda p: step(p, chunk=Chunk(offset=4, data=bytes(8))), INVALID, "at offset 0"),
+    "too much": (lambda p: step(p, chunk=Chunk(data=bytes(400))), INVALID, "or more"),
+    "too little": (lambda p: step(p, chunk=Chunk(data=bytes(4))), INVALID, "the stream ended"),
+    "not a number": (
+        lambda p: step(p, chunk=Chunk(data=np.full(31, np.nan, "<f4").tobytes())),
+        INVALID,
+        "got nan at dense/kernel[0, 0]",
+    ),
+    "a hello of another job": (lambda p: step(p, hello=hello(p, job="x")), INVALID, "a hello of this job"),
+    "a hello of nobody": (lambda p: step(p, hello=hello(p, worker="x")), PRECONDITION, "has no open session"),
+    "another process's hello": (
+        lambda p: step(p, hello=hello(p, session="guessé")),
+        PRECONDITION,
+        "has no open session",
+    ),
+    "a commit of another ticket": (
+        lambda p: step(p, commit=pb.Commit(ticket=10**6)),
+        INVALID,
+        "expected a commit of the ticket that was pushed",
+    ),
+    "a batch beyond counting": (
+        lambda p: step(p, commit=pb.Commit(ticket=p.ready().ticket, batch=2**64 - 1)),
+        INVALID,
+        "expected batch below 2**48",
+    ),
+    "samples beyond counting": (
+        lambda p: step(p, commit=pb.Commit(ticket=p.ready().ticket, samples=2**48)),
+        INVALID,
+        "expected samples below 2**48",
+    ),
+}
+
+
+@pytest.mark.parametrize(("request_of", "code", "words"), STEPS.values(), ids=STEPS)
+def test_a_step_that_is_refused(alone: Peer, request_of: Any, code: grpc.StatusCode, words: str) -> None:
+    before = alone.cluster.picture()
+    with refused(code, words):
+        ask(alone, request_of(alone))
+    assert alone.cluster.picture() == before
+    # The same ticket serves for a good one.
+    reply = ask(alone, step(alone, commit=None, hello=None))
+    assert len(reply[0].receipt) == 16
+
+
+def test_a_request_in_the_middle_of_a_payload(alone: Peer) -> None:
+    before = alone.cluster.picture()
+    begun = step(alone, chunk=Chunk(data=bytes(8)), commit=None)
+    with refused(INVALID, "expected a chunk of the payload that was begun, got another request"):
+        ask(alone, begun, step(alone))
+    assert alone.cluster.picture() == before
+
+
+def test_with_several_servers_a_commit_belongs_in_the_session(peer: Peer, unharmed: Unharmed) -> None:
+    for server in (0, 1):
+        with unharmed(), refused(PRECONDITION, "the job has several servers; commit in the session"):
+            request = step(peer, server, push=peer.header(peer.ready(), server))
+            ask(peer, request, server=server)
+
+
+def test_after_all_that_the_step_counts_once(alone: Peer) -> None:
+    ticket = alone.ready().ticket
+    (reply,) = ask(alone, step(alone))
+    alone.grant = None
+    (told,) = [event.disposition for event in reply.events if event.HasField("disposition")]
+    assert (told.ticket, told.version, told.fate) == (ticket, 1, pb.Disposition.FATE_APPLIED)
+    assert alone.cluster.status().committed == 1
