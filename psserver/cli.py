@@ -22,6 +22,7 @@ from pswire.exits import ExitCode, exit_codes_text
 from pswire.experiment import ExperimentError
 from pswire.memory import keep_large_blocks
 from pswire.parent import die_with
+from pswire.segments import SegmentError
 
 EPILOG = "\b\nExit codes:\n" + exit_codes_text()
 
@@ -43,6 +44,11 @@ EPILOG = "\b\nExit codes:\n" + exit_codes_text()
 @click.option("--learning-rate", type=float, help="Default: 0.01. A schedule needs --config.")
 @click.option("--workers", type=int, help="Training starts when so many workers are ready. Default: 1.")
 @click.option("--versions", type=int, help="Stop at this version. Default: when the workers' data ends.")
+@click.option(
+    "--transport",
+    type=click.Choice(["auto", "grpc", "shared-memory"]),
+    help="Share memory with workers of this machine, if it can be had; never; always. Default: auto.",
+)
 @click.option("--seed", type=int, help="For the workers' data and initial values. Default: 0.")
 @click.option("--worker-timeout", type=float, help="Longest wait for a silent worker, seconds. Default: 10.")
 @click.option(
@@ -142,7 +148,10 @@ def main(
         settings = resolve(options, os.environ.get("TF_CONFIG"))
     except (SettingsError, ExperimentError, AddressError, PolicyError, OptimizerError) as error:
         raise fail(str(error), ExitCode.USAGE) from error
-    server = Server(settings, announce_json if as_json else announce_text)
+    try:
+        server = Server(settings, announce_json if as_json else announce_text)
+    except SegmentError as error:
+        raise fail(str(error), ExitCode.USAGE) from error
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, server.interrupt)
     if parent is not None:
@@ -161,6 +170,7 @@ SHORTCUTS = {
     "workers": "cluster.workers",
     "versions": "run.versions",
     "seed": "run.seed",
+    "transport": "cluster.transport",
     "worker_timeout": "cluster.worker_timeout",
     "idle_timeout": "cluster.idle_timeout",
 }

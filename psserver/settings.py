@@ -61,7 +61,10 @@ def resolve(options: Options, tf_config: str | None) -> ServerSettings:
         policy=build_policy(experiment.policy.name, experiment.policy.knobs, cluster.workers),
         optimizer=optimizer,
         host=HostOptions(
-            arena_versions=options.arena_versions, staging=options.staging, threads=options.threads
+            arena_versions=options.arena_versions,
+            staging=options.staging,
+            threads=options.threads,
+            transport=cluster.transport,
         ),
         out=options.out,
         wait_warning=options.wait_warning,

@@ -76,6 +76,11 @@ class Place:
 )
 @click.option("--wire-dtype", help="float32 | bfloat16 | float16. Default: float32.")
 @click.option(
+    "--transport",
+    type=click.Choice(["auto", "grpc", "shared-memory"]),
+    help="Share memory with servers of this machine, if it can be had; never; always. Default: auto.",
+)
+@click.option(
     "--server-timeout",
     type=float,
     default=60.0,
@@ -95,6 +100,7 @@ def main(
     config: Path | None,
     overrides: tuple[str, ...],
     wire_dtype: str | None,
+    transport: str | None,
     server_timeout: float,
     as_json: bool,
     parent: int | None,
@@ -120,6 +126,7 @@ def main(
         "job.module": job,
         "job.epochs": epochs,
         "cluster.wire_dtype": wire_dtype,
+        "cluster.transport": transport,
     }
     given = [f"{key}={json.dumps(value)}" for key, value in shortcuts.items() if value is not None]
     given += [f"job.options.{option}" for option in options]
@@ -214,6 +221,7 @@ def _train(
         task_index=place.task_index,
         wire_dtype=experiment.cluster.wire_dtype,
         server_timeout=server_timeout,
+        transport=experiment.cluster.transport,
     ) as session:
         trainer.attach(session.plan)
         report.joined(session, trainer.device)

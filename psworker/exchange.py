@@ -28,6 +28,11 @@ class Exchange:
         self._requests: queue.SimpleQueue[bytes | None] | None = None
         self._replies: Any = None
 
+    @property
+    def open(self) -> bool:
+        """A stream stands, and what was agreed on it."""
+        return self._requests is not None
+
     def ask(self, requests: Iterable[bytes]) -> tuple[shard_pb2.ExchangeReply, frames.ChunkView | None]:
         """Send the messages of one request; the first message of its answer."""
         try:

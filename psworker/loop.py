@@ -113,8 +113,8 @@ def step(
     """One batch, with a fresh grant whenever a ticket is cancelled. False: its gradient is not finite."""
     while (grant := session.ready()) is not None:
         try:
-            weights = session.pull_flat(grant)
-            result = trainer.step(weights, batch)
+            with session.view_flat(grant) as weights:
+                result = trainer.step(weights, batch)
             pause()
             if not math.isfinite(result.norm):
                 raise PayloadRefused(f"the gradient's norm is {result.norm} (loss {result.loss})")

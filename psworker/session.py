@@ -8,8 +8,9 @@ import logging
 import math
 import secrets
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -28,7 +29,8 @@ from psworker.control import Control
 from psworker.errors import SessionError, Voided
 from psworker.grants import Disposition, Grant, StopNotice
 from psworker.retrying import Backoff, insist
-from psworker.shards import ShardClient
+from psworker.shards import TRANSPORTS, ShardClient
+from psworker.sharing import Received
 
 log = logging.getLogger("ps-worker")
 
@@ -48,6 +50,7 @@ def connect(
     task_index: int | None = None,
     wire_dtype: str = "float32",
     server_timeout: float = 60.0,
+    transport: str = "auto",
 ) -> "Session":
     """Join the job on `hosts` ("host:port,host:port", in task order) and open a session.
 
@@ -55,13 +58,15 @@ def connect(
     first worker of a job installs its values; every other one must name the
     same variables. `name` and `task_index` (which part of the data is ours)
     are chosen by the servers when None. A server that does not answer is
-    tried again for `server_timeout` seconds.
+    tried again for `server_timeout` seconds. `transport`: "auto" shares memory
+    with the servers of this machine where it can be had, "grpc" does not,
+    "shared-memory" raises Refused, with the first payload, where it cannot.
 
     Raises Refused (another model or job), Unreachable, and ValueError for
-    variables, addresses or a dtype that make no sense.
+    variables, addresses, a dtype or a transport that make no sense.
     """
     addresses = parse_hosts(hosts) if isinstance(hosts, str) else tuple(hosts)
-    return Session(addresses, _specified(variables), name, task_index, wire_dtype, server_timeout)
+    return Session(addresses, _specified(variables), name, task_index, wire_dtype, server_timeout, transport)
 
 
 class Session:
@@ -75,8 +80,11 @@ class Session:
         task_index: int | None,
         wire_dtype: str,
         server_timeout: float,
+        transport: str = "auto",
     ) -> None:
         itemsize(wire_dtype)
+        if transport not in TRANSPORTS:
+            raise ValueError(f"transport: expected one of {', '.join(TRANSPORTS)}, got {transport!r}")
         self.plan = make_plan([spec for spec, _ in variables], len(hosts))
         self._initial = [np.asarray(value) for _, value in variables]
         self._wire_dtype = wire_dtype
@@ -84,7 +92,7 @@ class Session:
         self._token = secrets.token_hex(16)
         self._receipts: dict[int, list[bytes]] = {}
         # The next grant's version, when it came with the answer to a commit.
-        self._ahead: dict[int, list[Floats]] = {}
+        self._ahead: dict[int, list[Received]] = {}
         self._closing = threading.Event()
         # Control messages never queue behind payloads: each server's data has its own connection.
         self._channels = [_channel(address) for address in (hosts[0], *hosts)]
@@ -99,6 +107,7 @@ class Session:
                 wire_dtype,
                 server_timeout,
                 self._closing,
+                transport,
             )
             for server, address in enumerate(hosts)
         ]
@@ -143,6 +152,11 @@ class Session:
         """Set once the job is over."""
         return self._control.stop
 
+    @property
+    def transport(self) -> tuple[str, ...]:
+        """How payloads travel, by server: "grpc" or "shared-memory"; "undecided" before the first one."""
+        return tuple(shard.transport for shard in self._shards)
+
     # One step
 
     def ready(self) -> Grant | None:
@@ -175,8 +189,41 @@ class Session:
         """As `pull`, but one float32 array per server: its trainable part, then its state part."""
         ahead = self._ahead.pop(grant.ticket, None)
         if ahead is not None:
-            return ahead
-        return self._each(lambda shard: shard.pull(grant.ticket, grant.version, grant.index))
+            return [received.copied() for received in ahead]
+        return self._each(lambda shard: shard.pull(grant.ticket, grant.version, grant.index).copied())
+
+    @contextmanager
+    def view_flat(self, grant: Grant) -> Iterator[list[Floats]]:
+        """As `pull_flat`, but arrays in shared memory are read where they lie, uncopied, within the `with` block.
+
+        They are read-only, and good until the block ends or the ticket is
+        committed, abandoned or cancelled. Where the servers hold too few
+        versions for every worker to read one at leisure, they are copied after all.
+        """
+        received = self._ahead.pop(grant.ticket, None)
+        if received is None:
+            received = self._each(lambda shard: shard.pull(grant.ticket, grant.version, grant.index))
+        try:
+            yield [
+                r.values if self._at_leisure(shard) else r.copied()
+                for r, shard in zip(received, self._shards, strict=True)
+            ]
+        finally:
+            for each in received:
+                each.release()
+
+    def _at_leisure(self, shard: ShardClient) -> bool:
+        """Every worker but the one whose update is made may hold a version, besides the newest and the next."""
+        return self.worker_count < shard.arena_versions
+
+    def slot_flat(self, grant: Grant) -> list[Floats]:
+        """Arrays to write the payload of `grant` into, for `push_flat` or `contribute`.
+
+        Those in shared memory are pushed without a copy. Each call may return
+        the same arrays again until they are pushed. Raises Voided.
+        """
+        self._check(grant)
+        return [shard.slot() for shard in self._shards]
 
     def push_flat(self, grant: Grant, flats: Sequence[Floats]) -> None:
         """As `push`, but one float32 array per server: gradient, then state deltas."""
@@ -276,7 +323,7 @@ class Session:
         """One flat array per server of the job's last version. Only after `stop`."""
         stop = self.stop
         assert stop is not None, "pull_final is for after the stop"
-        return self._each(lambda shard: shard.pull(0, stop.version, stop.index))
+        return self._each(lambda shard: shard.pull(0, stop.version, stop.index).copied())
 
     def report(self, metrics: Mapping[str, float]) -> None:
         """Metrics of the final version, for the run's summary."""
@@ -315,6 +362,7 @@ class Session:
         self._name, self._task_index = reply.worker, reply.worker_index
         for shard in self._shards:
             shard.job, shard.worker = reply.job, reply.worker
+            shard.incarnation, shard.voucher = reply.incarnation, reply.voucher
         return reply
 
     def _initialise(self, grant: Grant) -> None:

@@ -61,6 +61,7 @@ class CoordinatorRpc:
             seed=terms.seed,
             next_batch=self._job.next_batch(member.worker),
             worker_timeout=terms.worker_timeout,
+            voucher=receipts.voucher(self._job.host.secret, terms.job, member.worker, member.incarnation),
         )
 
     # Session

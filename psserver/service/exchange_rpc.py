@@ -6,14 +6,23 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from psserver.coordinator.outputs import GrantNotice, Notice
+from psserver.service import in_place
 from psserver.service.adapters import event_to_wire
 from psserver.service.job import Job
 from psserver.service.payloads import Intake, outgoing
-from psserver.service.rpc import invalid, precondition
+from psserver.service.rpc import Refused, invalid, precondition
 from psserver.service.shard_host import ShardHost
+from psserver.service.sharing import Attachment
 from pswire import frames
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
+
+# Refusals of one payload, after which the worker may try another.
+LIGHT = (
+    grpc.StatusCode.ABORTED,
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+)
 
 
 class ExchangeRpc:
@@ -25,20 +34,47 @@ class ExchangeRpc:
 
     def exchange(self, messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         """One request, one answer, in turn. A refusal ends the stream; nothing has changed then."""
+        # Memory shared with this worker; it goes with the stream.
+        attachment: Attachment | None = None
         for message in messages:
             request, chunk = _request(message)
-            if request.HasField("push"):
-                yield from self._push(request, chunk, messages, context)
+            if request.HasField("attach"):
+                attachment, reply = in_place.attach(self._host, request.attach)
+                yield shard_pb2.ExchangeReply(attached=reply).SerializeToString()
+            elif request.HasField("push") and request.slot:
+                yield from self._push_slot(request, attachment, context)
+            elif request.HasField("push"):
+                yield from self._push(request, chunk, messages, attachment, context)
             elif request.HasField("pull"):
-                yield from self._version(request.pull, [])
+                yield from self._version(request.pull, [], attachment if request.in_place else None)
             else:
                 raise invalid("expected an ExchangeRequest with push or pull, got one with neither")
+
+    def _push_slot(
+        self,
+        request: shard_pb2.ExchangeRequest,
+        attachment: Attachment | None,
+        context: grpc.ServicerContext,
+    ) -> Iterator[bytes]:
+        """A payload that is here already. A refusal of it does not cost the stream, nor what is attached to it."""
+        if attachment is None:
+            raise invalid("expected attach before a push of a slot")
+        try:
+            receipt = in_place.stage(self._host, request.push, attachment, request.slot, context.is_active)
+        except Refused as refused:
+            if refused.code not in LIGHT:
+                raise
+            code = refused.code.value[0]
+            yield shard_pb2.ExchangeReply(code=code, refusal=refused.message).SerializeToString()
+            return
+        yield from self._staged(request, receipt, attachment, context)
 
     def _push(
         self,
         request: shard_pb2.ExchangeRequest,
         chunk: frames.ChunkView | None,
         messages: Iterator[bytes],
+        attachment: Attachment | None,
         context: grpc.ServicerContext,
     ) -> Iterator[bytes]:
         intake = Intake(self._host, request.push, context.is_active)
@@ -52,13 +88,26 @@ class ExchangeRpc:
         finally:
             if not arrived:
                 intake.give_up()
-        receipt = intake.finish()
+        yield from self._staged(request, intake.finish(), attachment, context)
+
+    def _staged(
+        self,
+        request: shard_pb2.ExchangeRequest,
+        receipt: bytes,
+        attachment: Attachment | None,
+        context: grpc.ServicerContext,
+    ) -> Iterator[bytes]:
         if request.HasField("commit"):
-            yield from self._commit(request, context)
+            yield from self._commit(request, attachment if request.in_place else None, context)
         else:
             yield shard_pb2.ExchangeReply(receipt=receipt).SerializeToString()
 
-    def _commit(self, request: shard_pb2.ExchangeRequest, context: grpc.ServicerContext) -> Iterator[bytes]:
+    def _commit(
+        self,
+        request: shard_pb2.ExchangeRequest,
+        attachment: Attachment | None,
+        context: grpc.ServicerContext,
+    ) -> Iterator[bytes]:
         """Commit on this thread, wait for what comes of it, send the next version along."""
         job, hello, commit = self._job, request.hello, request.commit
         if job is None or job.terms.servers != 1:
@@ -77,10 +126,15 @@ class ExchangeRpc:
                 ready=commit.ready,
             )
             notices = diversion.take(wait_for_grant=commit.ready, alive=context.is_active)
-            yield from self._answer(request, notices)
+            yield from self._answer(request, notices, attachment)
             diversion.delivered()
 
-    def _answer(self, request: shard_pb2.ExchangeRequest, notices: list[Notice]) -> Iterator[bytes]:
+    def _answer(
+        self,
+        request: shard_pb2.ExchangeRequest,
+        notices: list[Notice],
+        attachment: Attachment | None,
+    ) -> Iterator[bytes]:
         grant = next((n for n in notices if isinstance(n, GrantNotice)), None)
         events = [event_to_wire(notice) for notice in notices]
         if grant is None:
@@ -95,9 +149,19 @@ class ExchangeRpc:
             dtype=push.dtype,
             after=grant.index,
         )
-        yield from self._version(pull, events)
+        yield from self._version(pull, events, attachment)
 
-    def _version(self, pull: shard_pb2.PullRequest, events: list[pb.SessionEvent]) -> Iterator[bytes]:
+    def _version(
+        self,
+        pull: shard_pb2.PullRequest,
+        events: list[pb.SessionEvent],
+        attachment: Attachment | None,
+    ) -> Iterator[bytes]:
+        """Where the version lies, for an `attachment`; its chunks otherwise, and when it cannot be read there."""
+        located = in_place.locate(self._host, pull, attachment) if attachment is not None else None
+        if located is not None:
+            yield shard_pb2.ExchangeReply(located=located, events=events).SerializeToString()
+            return
         for piece in outgoing(self._host, pull):
             head = b""
             if piece.offset == 0:
@@ -122,6 +186,6 @@ def _next_chunk(messages: Iterator[bytes]) -> frames.ChunkView:
     if message is None:
         raise invalid("expected more chunks of the payload, but the stream ended")
     request, chunk = _request(message)
-    if chunk is None or request.HasField("push") or request.HasField("pull"):
+    if chunk is None or request.HasField("push") or request.HasField("pull") or request.HasField("attach"):
         raise invalid("expected a chunk of the payload that was begun, got another request")
     return chunk

@@ -13,12 +13,17 @@ from psserver.fast import FastBackend
 from psserver.optimizers import Optimizer
 from psserver.receipts import receipt
 from psserver.service.rpc import Refused, invalid, precondition
+from psserver.service.sharing import Attachment, Sharing
 from psserver.shard import Order, Shard, arithmetic
 from psserver.shard.arena import Version
-from psserver.shard.staging import Slot
+from psserver.shard.staging import Loan, Slot
 from pswire.plan import Plan
+from pswire.segments import Place
 
 log = logging.getLogger("ps-server")
+
+# Between looks at the words of workers that read in place, while an update waits for them; seconds.
+LOOK_EVERY = 0.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +36,7 @@ class HostOptions:
     lease: float = 5.0
     patience: float = 30.0
     threads: int = 1
+    transport: str = "auto"
 
 
 class ShardHost:
@@ -55,6 +61,9 @@ class ShardHost:
         self._executing = threading.Lock()
         self._queue: deque[tuple[int, Order]] = deque()
         self._backend = FastBackend(options.threads)
+        self.sharing = Sharing(options.transport)
+        # Who reads in place, by ticket.
+        self._readers: dict[int, Attachment] = {}
 
     # The job
 
@@ -74,6 +83,7 @@ class ShardHost:
                 staging=self.options.staging,
                 keep_bases=keep_bases,
                 backend=self._backend,
+                allocate=self.sharing.allocate,
             )
 
     @property
@@ -150,15 +160,31 @@ class ShardHost:
 
     def _wait_for_buffer(self, shard: Shard, order: Order) -> None:
         """An update waits for readers of old versions, but no longer than their lease."""
-        if not shard.blocked(order):
-            return
-        if not self._changed.wait_for(lambda: not shard.blocked(order) or self.closed, self.options.lease):
-            log.warning(
-                "tickets %s did not read their version within %.1f s: taken back, they will be granted again",
-                ", ".join(map(str, shard.arena.holders())) or "of slow readers",
-                self.options.lease,
-            )
-            shard.arena.evict()
+        self._end_reads(shard)
+        deadline = time.monotonic() + self.options.lease
+        while shard.blocked(order) and not self.closed:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                self._take_back(shard)
+                return
+            # A worker that reads in place wakes nobody when it has read.
+            self._changed.wait(min(left, LOOK_EVERY) if self._readers else left)
+            self._end_reads(shard)
+
+    def _take_back(self, shard: Shard) -> None:
+        log.warning(
+            "tickets %s did not read their version within %.1f s: taken back, they will be granted again",
+            ", ".join(map(str, shard.arena.holders())) or "of slow readers",
+            self.options.lease,
+        )
+        shard.arena.evict()
+
+    def _end_reads(self, shard: Shard) -> None:
+        """Unpin what workers say that they have read."""
+        for ticket in [t for t, reader in self._readers.items() if reader.has_read(t)]:
+            shard.arena.unpin(ticket)
+        if self._readers:
+            self._readers = {t: self._readers[t] for t in shard.arena.in_place}
 
     # Workers
 
@@ -196,15 +222,21 @@ class ShardHost:
             raise Refused(grpc.StatusCode.UNAVAILABLE, f"server {self.server} is shutting down")
         return condition()
 
-    def begin_push(self, shard: Shard, ticket: int, alive: Callable[[], bool]) -> Slot:
-        """A slot for the ticket's payload, as soon as memory admits it."""
+    def begin_push(
+        self,
+        shard: Shard,
+        ticket: int,
+        alive: Callable[[], bool],
+        lend: Callable[[], Loan] | None = None,
+    ) -> Slot:
+        """A slot for the ticket's payload, as soon as memory admits it; the one that `lend` gives, if any."""
         with self._changed:
             while True:
                 refusal = shard.refusal(ticket)
                 if refusal is not None:
                     raise Refused(grpc.StatusCode.ABORTED, refusal)
                 if shard.staging.admits(ticket):
-                    return shard.begin(ticket)
+                    return shard.begin(ticket, lend() if lend is not None else None)
                 if not alive():
                     raise Refused(grpc.StatusCode.CANCELLED, "the worker has gone")
                 self._wait(lambda: shard.refusal(ticket) is not None or shard.staging.admits(ticket), 1.0)
@@ -239,6 +271,22 @@ class ShardHost:
                     f"is settled); the newest is {newest}: ask for a new grant",
                 )
             return found
+
+    def read_in_place(
+        self, shard: Shard, ticket: int, version: int, reader: Attachment
+    ) -> tuple[Place, list[Place]] | None:
+        """Where the version lies that the ticket has pinned, and where others may; None if it must be copied."""
+        with self._changed:
+            self._end_reads(shard)
+            if reader.has_read(ticket):
+                # It said so, and the pin has ended or may end at any time.
+                return None
+            values = shard.arena.values(version)
+            place = self.sharing.place(values) if values is not None else None
+            if place is None or shard.arena.read_in_place(ticket, version) is None:
+                return None
+            self._readers[ticket] = reader
+            return place, self.sharing.places(shard.arena.arrays)
 
     def still_readable(self, shard: Shard, version: Version) -> bool:
         return shard.arena.values(version.number) is version.values

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from psserver.optimizers import NUMPY, Backend, Optimizer
 from psserver.shard import arithmetic
-from psserver.shard.arena import Arena
+from psserver.shard.arena import Allocate, Arena, plain
 from psserver.shard.orders import Apply, Fold, Install, Note, Order, Pin, Release, Seal
-from psserver.shard.staging import OpenTicket, Slot, Staging
+from psserver.shard.staging import Loan, OpenTicket, Slot, Staging
 from pswire.plan import Plan
 
 Floats = NDArray[np.float32]
@@ -59,11 +59,12 @@ class Shard:
         staging: int = 4,
         keep_bases: bool = False,
         backend: Backend = NUMPY,
+        allocate: Allocate = plain,
     ) -> None:
         self.plan = plan
         self.layout = plan.shards[server]
         self.optimizer = optimizer
-        self.arena = Arena(self.layout.elements, versions, unlimited=keep_bases)
+        self.arena = Arena(self.layout.elements, versions, unlimited=keep_bases, allocate=allocate)
         self.staging = Staging(self.layout.elements, staging)
         self._keep_bases = keep_bases
         self._backend = backend
@@ -113,8 +114,8 @@ class Shard:
         index = np.unravel_index(piece.start * row + inside, variable.shape)
         return f"{variable.name}[{', '.join(str(int(i)) for i in index)}]"
 
-    def begin(self, ticket: int) -> Slot:
-        return self.staging.begin(ticket)
+    def begin(self, ticket: int, loan: Loan | None = None) -> Slot:
+        return self.staging.begin(ticket, loan)
 
     # Orders
 
@@ -139,6 +140,8 @@ class Shard:
             case Seal(ticket):
                 if ticket in self.staging.tickets:
                     self.staging.tickets[ticket].sealed = True
+                    # What was read to compute the payload is read.
+                    self.arena.unpin(ticket)
             case Fold():
                 return self._fold(order)
             case Apply():
