@@ -34,21 +34,44 @@ class ExchangeRpc:
 
     def exchange(self, messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         """One request, one answer, in turn. A refusal ends the stream; nothing has changed then."""
-        # Memory shared with this worker; it goes with the stream.
-        attachment: Attachment | None = None
-        for message in messages:
-            request, chunk = _request(message)
-            if request.HasField("attach"):
-                attachment, reply = in_place.attach(self._host, request.attach)
-                yield shard_pb2.ExchangeReply(attached=reply).SerializeToString()
-            elif request.HasField("push") and request.slot:
-                yield from self._push_slot(request, attachment, context)
-            elif request.HasField("push"):
-                yield from self._push(request, chunk, messages, attachment, context)
-            elif request.HasField("pull"):
-                yield from self._version(request.pull, [], attachment if request.in_place else None)
-            else:
-                raise invalid("expected an ExchangeRequest with push or pull, got one with neither")
+        # Memory shared with this worker, at most one; it goes with the stream.
+        shared: list[Attachment] = []
+        try:
+            for message in messages:
+                request, chunk = _request(message)
+                if request.HasField("attach"):
+                    yield self._attach(request.attach, shared)
+                else:
+                    attachment = shared[0] if shared else None
+                    yield from self._serve(request, chunk, messages, attachment, context)
+        finally:
+            for attachment in shared:
+                attachment.let_go()
+
+    def _attach(self, request: shard_pb2.Attach, shared: list[Attachment]) -> bytes:
+        if shared:
+            raise invalid("expected one attach on a stream, got another")
+        attachment, reply = in_place.attach(self._host, request)
+        if attachment is not None:
+            shared.append(attachment)
+        return shard_pb2.ExchangeReply(attached=reply).SerializeToString()
+
+    def _serve(
+        self,
+        request: shard_pb2.ExchangeRequest,
+        chunk: frames.ChunkView | None,
+        messages: Iterator[bytes],
+        attachment: Attachment | None,
+        context: grpc.ServicerContext,
+    ) -> Iterator[bytes]:
+        if request.HasField("push") and request.slot:
+            yield from self._push_slot(request, attachment, context)
+        elif request.HasField("push"):
+            yield from self._push(request, chunk, messages, attachment, context)
+        elif request.HasField("pull"):
+            yield from self._version(request.pull, [], attachment if request.in_place else None)
+        else:
+            raise invalid("expected an ExchangeRequest with push or pull, got one with neither")
 
     def _push_slot(
         self,

@@ -77,7 +77,7 @@ def locate(
 ) -> shard_pb2.Located | None:
     """Where the ticket's version lies, pinned for reading there; None when it has to be sent."""
     shard = host.serving(request.job, request.plan, request.after)
-    found = host.read_in_place(shard, request.ticket, request.version, attachment)
+    found = host.read_in_place(shard, request.ticket, request.version, attachment.words)
     if found is None:
         return None
     place, live = found

@@ -13,7 +13,7 @@ from psserver.fast import FastBackend
 from psserver.optimizers import Optimizer
 from psserver.receipts import receipt
 from psserver.service.rpc import Refused, invalid, precondition
-from psserver.service.sharing import Attachment, Sharing
+from psserver.service.sharing import Sharing, Words
 from psserver.shard import Order, Shard, arithmetic
 from psserver.shard.arena import Version
 from psserver.shard.staging import Loan, Slot
@@ -63,7 +63,7 @@ class ShardHost:
         self._backend = FastBackend(options.threads)
         self.sharing = Sharing(options.transport)
         # Who reads in place, by ticket.
-        self._readers: dict[int, Attachment] = {}
+        self._readers: dict[int, Words] = {}
 
     # The job
 
@@ -155,6 +155,8 @@ class ShardHost:
         with self._changed:
             if work is not None:
                 work.finish()
+            if shard is not None:
+                self._end_reads(shard)
             self.executed = index + 1
             self._changed.notify_all()
 
@@ -181,10 +183,11 @@ class ShardHost:
 
     def _end_reads(self, shard: Shard) -> None:
         """Unpin what workers say that they have read."""
+        if not self._readers:
+            return
         for ticket in [t for t, reader in self._readers.items() if reader.has_read(t)]:
             shard.arena.unpin(ticket)
-        if self._readers:
-            self._readers = {t: self._readers[t] for t in shard.arena.in_place}
+        self._readers = {t: self._readers[t] for t in shard.arena.in_place}
 
     # Workers
 
@@ -273,7 +276,7 @@ class ShardHost:
             return found
 
     def read_in_place(
-        self, shard: Shard, ticket: int, version: int, reader: Attachment
+        self, shard: Shard, ticket: int, version: int, reader: Words
     ) -> tuple[Place, list[Place]] | None:
         """Where the version lies that the ticket has pinned, and where others may; None if it must be copied."""
         with self._changed:

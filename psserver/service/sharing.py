@@ -79,6 +79,23 @@ class Sharing:
         return Attachment(elements)
 
 
+class Words:
+    """The control words of one worker: few bytes that may outlast its slots."""
+
+    def __init__(self) -> None:
+        segment = Segment(8 * segments.LINE * (1 + SLOTS))
+        self.place = segment.place
+        self._words = segments.words(segment.memory)
+
+    def has_read(self, ticket: int) -> bool:
+        """The worker says that it no longer reads the ticket's version. Its tickets come in rising order."""
+        return int(self._words[0]) >= ticket
+
+    def hold(self, slot: int, ticket: int) -> None:
+        """Tell the worker which ticket's payload slot `slot` (from 1) holds; 0: none, it is free."""
+        self._words[segments.LINE * slot] = ticket
+
+
 class Attachment:
     """What one worker shares with this server, for as long as its exchange lasts.
 
@@ -87,10 +104,9 @@ class Attachment:
     """
 
     def __init__(self, elements: int) -> None:
-        control = Segment(8 * segments.LINE * (1 + SLOTS))
-        self.words = segments.words(control.memory)
+        self.words = Words()
         slots = [Segment(4 * elements) for _ in range(SLOTS)]
-        self.places = (control.place, *(slot.place for slot in slots))
+        self.places = (self.words.place, *(slot.place for slot in slots))
         self._slots = [segments.floats(slot.memory) for slot in slots]
         # As in the words, which the worker could spoil.
         self._busy: set[int] = set()
@@ -102,19 +118,19 @@ class Attachment:
         """Slot `number`, from 1, marked as busy until the loan ends. Raises Refused while it is busy."""
         if number in self._busy:
             raise Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, f"slot {number} still holds an earlier payload")
-        word, words = segments.LINE * number, self.words
+        words, busy = self.words, self._busy
 
         def ended() -> None:
-            self._busy.discard(number)
-            words[word] = 0
+            busy.discard(number)
+            words.hold(number, 0)
 
-        self._busy.add(number)
-        words[word] = ticket
+        busy.add(number)
+        words.hold(number, ticket)
         return Loan(self._slots[number - 1], ended)
 
-    def has_read(self, ticket: int) -> bool:
-        """The worker says that it no longer reads the ticket's version. Its tickets come in rising order."""
-        return int(self.words[0]) >= ticket
+    def let_go(self) -> None:
+        """The exchange is over. Said aloud, because a broken call may keep its frames until the next collection."""
+        del self.words, self._slots
 
 
 def to_wire(place: Place) -> shard_pb2.Segment:
