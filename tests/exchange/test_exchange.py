@@ -53,8 +53,10 @@ CHOSEN = {"transport": "auto"}
 
 
 @pytest.fixture(params=["grpc", "shared-memory"], autouse=True)
-def transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(CHOSEN, "transport", request.param)
+def transport(request: pytest.FixtureRequest) -> Iterator[None]:
+    CHOSEN["transport"] = request.param
+    yield
+    CHOSEN["transport"] = "auto"
 
 
 def connected(address: str) -> psworker.Session:
