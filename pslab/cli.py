@@ -5,11 +5,15 @@ import sys
 import click
 
 from pslab.commands.check import check
+from pslab.commands.compare import compare
 from pslab.commands.failure import EPILOG, Failure
+from pslab.commands.policies import policies
 from pslab.commands.quickstart import quickstart
+from pslab.commands.replay import replay
 from pslab.commands.report import report
 from pslab.commands.run import run
 from pslab.commands.status import status
+from pslab.commands.sweep import sweep_command
 from pswire.exits import ExitCode
 
 
@@ -20,16 +24,18 @@ def cli() -> None:
 
     An experiment is one TOML file (see examples/). `run` trains it and leaves a run folder
     with the decision log, metrics, a summary and the logs of every process; `check` proves
-    that the log keeps the promises; `report` puts runs side by side.
+    that the log keeps the promises, `replay` executes it again; `compare` puts runs side by side,
+    `sweep` runs many and compares them.
 
     \b
       ps-lab run examples/digits-bounded.toml --set policy.max_staleness=2
       ps-lab check runs/digits-bounded
-      ps-lab report runs/digits-* --out digits.png
+      ps-lab replay runs/digits-bounded
+      ps-lab compare runs/digits-*
     """
 
 
-for command in (run, status, check, report, quickstart):
+for command in (run, status, check, replay, compare, sweep_command, report, policies, quickstart):
     cli.add_command(command)
 
 

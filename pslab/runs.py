@@ -93,7 +93,7 @@ class Run:
         self.path = path
         if not path.is_dir():
             raise RunError(f"{path}: no such run folder")
-        if not (path / DECISIONS).is_file():
+        if not (path / DECISIONS).is_file() and not self.stopped:
             raise RunError(f"{path}: not a run folder, it has no {DECISIONS} (did the run start at all?)")
 
     @property
@@ -120,7 +120,7 @@ class Run:
 
     def lines(self) -> Iterator[entries.Entry | entries.Malformed]:
         """The decision log, with the lines that cannot be read among the others."""
-        with _open(self.path / DECISIONS) as file:
+        with _open(self._file(DECISIONS)) as file:
             yield from entries.read(file)
 
     def decisions(self) -> Iterator[entries.Entry]:
@@ -156,6 +156,7 @@ class Run:
 
 
 _MEANING = {
+    DECISIONS: "the run was made without a record (simulation.record = false)",
     EXPERIMENT: "the folder was not made by ps-lab run",
     METRICS: "no server wrote metrics here",
     SUMMARY: "the job has not stopped yet, or was cut off",

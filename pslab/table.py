@@ -11,6 +11,7 @@ from rich.text import Text
 
 from pslab.runs import Run, Summary
 from pslab.view import number
+from psserver.policies.shelf import SHELF, knobs_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,9 @@ def policy_label(policy: Any) -> str:
         return f"sync (backup {policy['backup']})"
     if name == "ssp":
         return f"ssp (slack {policy.get('slack', 3)})"
-    return name
+    knobs = knobs_of(SHELF[name]) if name in SHELF else ()
+    told = [f"{k.name} {policy[k.name]}" for k in knobs if policy.get(k.name, k.default) != k.default]
+    return f"{name} ({', '.join(told)})" if told else name
 
 
 def labels(runs: Sequence[Run]) -> list[str]:

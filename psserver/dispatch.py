@@ -12,12 +12,12 @@ class Dispatch:
 
     def order(self, entry: entries.Entry) -> orders.Order:
         match entry:
-            case entries.Initialise(_, ticket):
-                return orders.Pin(ticket, 0, initialise=True)
+            case entries.Initialise(worker, ticket):
+                return orders.Pin(ticket, 0, initialise=True, worker=worker)
             case entries.Install(_, ticket):
                 return orders.Install(ticket)
-            case entries.Grant(_, ticket, version, turn):
-                return orders.Pin(ticket, version, turn)
+            case entries.Grant(worker, ticket, version, turn):
+                return orders.Pin(ticket, version, turn, worker=worker)
             case entries.Commit(_, ticket):
                 return orders.Seal(ticket)
             case entries.Fold(ticket, factor, compensation):

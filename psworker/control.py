@@ -204,6 +204,11 @@ class Control:
                 except grpc.RpcError as error:
                     if self._over():
                         return
+                    if error.code() == grpc.StatusCode.FAILED_PRECONDITION:
+                        # Given up before this stream stood. Join says whether this worker may come back.
+                        log.info("%s; joining again", error.details())
+                        self._backoff.closing.wait(0.1)
+                        continue
                     if error.code() not in (*PASSING, grpc.StatusCode.CANCELLED, grpc.StatusCode.UNKNOWN):
                         raise translated(error, f"server 0 at {self._backoff.address}") from error
                     self._backoff.wait(error)

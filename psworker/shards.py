@@ -25,6 +25,7 @@ log = logging.getLogger("ps-worker")
 
 TRANSPORTS = ("auto", "grpc", "shared-memory")
 
+
 Floats = NDArray[np.float32]
 
 
@@ -126,12 +127,22 @@ class ShardClient:
         self._check(values)
         try:
             reply, chunk = self._send(ticket, values, after, commit, hello)
-            granted = next((e.grant.ticket for e in reply.events if e.HasField("grant")), None)
-            return list(reply.events), None if granted is None else self._received(reply, chunk, granted)
         except grpc.RpcError as error:
             if error.code() in MEANING:
                 raise translated(error, f"server {self.server} at {self.address}") from error
             raise
+        return list(reply.events), self._version(reply, chunk)
+
+    def _version(self, reply: shard_pb2.ExchangeReply, chunk: frames.ChunkView | None) -> Received | None:
+        """The version that came with the answer. None when it did not come whole: it is pulled later."""
+        granted = next((e.grant.ticket for e in reply.events if e.HasField("grant")), None)
+        if granted is None or (chunk is None and not reply.HasField("located")):
+            return None
+        try:
+            return self._received(reply, chunk, granted)
+        except (grpc.RpcError, SessionError) as error:
+            log.info("the version that came with the grant was cut off: %s", error)
+            return None
 
     def _send(
         self,

@@ -56,6 +56,18 @@ RULES = (
     Rule("psworker", never=("psserver", "pslab", "examples")),
     Rule("psworker", never=TENSORFLOW, but=("psworker.tensorflow",)),
     Rule("pslab", never=(*TENSORFLOW, "psworker.tensorflow", "examples")),
+    # Chance comes from generators that are passed in; nobody may ask the clock or the network.
+    Rule(
+        "pslab.simulator",
+        never=(
+            *(name for name in IMPURE if name != "random"),
+            "random.random",
+            "psworker",
+            "psserver.service",
+        ),
+        but=("pslab.simulator.folder",),
+    ),
+    Rule("pslab.simulator.folder", never=("grpc", "time", "psserver.service.server", "psserver.service.job")),
 )
 
 
@@ -164,6 +176,10 @@ def test_worker_without_tensorflow() -> None:
 
 def test_lab_loads_no_tensorflow() -> None:
     assert not loaded(import_all("pslab")) & {*TENSORFLOW, "psworker.tensorflow"}
+
+
+def test_simulator_loads_no_network() -> None:
+    assert not loaded(import_all("pslab/simulator")) & {*TENSORFLOW, "grpc", "psworker"}
 
 
 def test_light_parts_of_the_wire_stay_light() -> None:

@@ -2,6 +2,7 @@
 
 Sources: the shelf's own documentation of `sync`, `async`, `bounded` and `ssp` (BSP; Chen et al.
 2016 for backup workers; Dutta et al. 2018 for K-batch-async; Ho et al. 2013 §3 for SSP).
+What the further ones promise is in `shelf`.
 """
 
 import math
@@ -11,6 +12,7 @@ from typing import Any
 from pslab.check import entries as e
 from pslab.check.ledger import OPEN, Ledger
 from pslab.check.promise import Promise
+from pslab.check.shelf import TERMS, Kept
 
 
 class Mean(Promise):
@@ -154,8 +156,8 @@ class Ssp(Mean):
 
     name = "guarantee of ssp"
 
-    def __init__(self, knobs: Mapping[str, Any]) -> None:
-        self._slack = int(knobs.get("slack", 3))
+    def __init__(self, slack: float) -> None:
+        self._slack = slack
         # Commits of each member that works. A newcomer starts, with its first grant, at the slowest.
         self._clocks: dict[str, int] = {}
 
@@ -180,12 +182,33 @@ class Ssp(Mean):
             yield f"version {update.version} has {len(update.parts)} parts, not 1"
 
 
+class Dssp(Ssp):
+    """dssp: the same with `upper`; the literal algorithm has no bound."""
+
+    name = "guarantee of dssp"
+
+    def __init__(self, knobs: Mapping[str, Any]) -> None:
+        super().__init__(math.inf if knobs.get("literal", False) else int(knobs.get("upper", 15)))
+
+
 GUARANTEES: Mapping[str, Callable[[Mapping[str, Any]], Promise]] = {
     "sync": Sync,
     "async": lambda knobs: Async(),
     "bounded": Bounded,
-    "ssp": Ssp,
+    "ssp": lambda knobs: Ssp(int(knobs.get("slack", 3))),
+    "dssp": Dssp,
 }
+
+
+def guarantee(job: e.Job) -> Promise:
+    """The promise of the job's policy; an empty one for a policy of the user's.
+
+    Raises ValueError, TypeError or ArithmeticError for knobs that no policy accepts.
+    """
+    name = str(job.policy.get("name"))
+    if name in TERMS:
+        return Kept(name, TERMS[name](job.policy, job.workers))
+    return GUARANTEES[name](job.policy) if name in GUARANTEES else Promise()
 
 
 class PolicyGuarantee(Promise):
@@ -202,8 +225,10 @@ class PolicyGuarantee(Promise):
 
     def see(self, entry: e.Entry, ledger: Ledger) -> Iterator[str]:
         if isinstance(entry.fact, e.Job):
-            build = GUARANTEES.get(str(entry.fact.policy.get("name")))
-            self._promise = build(entry.fact.policy) if build else Promise()
+            try:
+                self._promise = guarantee(entry.fact)
+            except (ValueError, TypeError, ArithmeticError) as error:
+                yield f"the policy {entry.fact.policy} has a knob that makes no sense: {error}"
         yield from self._promise.see(entry, ledger)
 
     def finish(self, ledger: Ledger) -> Iterator[str]:

@@ -16,6 +16,7 @@ from pslab.simulator.store import Shards, Store
 from pslab.simulator.trainers import Trainer
 from pslab.simulator.worker import Worker
 from psserver.coordinator import Coordinator, JobTerms, JoinRefused, Output, Record
+from psserver.coordinator.entries import Grant, Stop
 from psserver.coordinator.outputs import DispositionNotice, Notice
 from psserver.policies import Policy
 from pswire.delays import Draw
@@ -202,12 +203,12 @@ class Cluster:
     def _route(self, outputs: list[Output]) -> None:
         for output in outputs:
             if isinstance(output, Record):
+                entry = output.entry
                 self.folder.append(output)
-                self.store.execute(output.entry)
-                kind = output.entry.kind
-                if kind == "grant" and self.first_grant is None:
+                self.store.execute(entry)
+                if self.first_grant is None and isinstance(entry, Grant):
                     self.first_grant = self.agenda.now
-                elif kind == "stop":
+                elif isinstance(entry, Stop):
                     self.stopped_at = self.agenda.now
             elif not isinstance(output.notice, DispositionNotice):
                 self._post(self.workers[output.worker], output.incarnation, output.notice)

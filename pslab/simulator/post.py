@@ -27,6 +27,7 @@ class Channel:
     def __init__(self, agenda: Agenda, habits: Habits, rng: Random) -> None:
         self._agenda = agenda
         self._habits = habits
+        self._faultless = habits.perfect
         self._rng = rng
         self._last = 0.0
         # Nothing leaves before; a broken connection moves it into the future.
@@ -35,7 +36,7 @@ class Channel:
     @property
     def perfect(self) -> bool:
         """A message arrives in the moment in which it is sent."""
-        return self._habits.perfect and self._last <= self._agenda.now >= self.down_until
+        return self._faultless and self._last <= self._agenda.now >= self.down_until
 
     def send(self, action: Callable[..., None], *arguments: object) -> None:
         """Have ``action(*arguments)`` happen where and when the message arrives."""

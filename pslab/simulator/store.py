@@ -22,6 +22,11 @@ class Store(Protocol):
     @property
     def sizes(self) -> Sequence[int]: ...
 
+    @property
+    def admits_all(self) -> bool:
+        """No payload ever waits for memory."""
+        ...
+
     def execute(self, entry: Entry) -> None:
         """An entry of the decision log, in order."""
         ...
@@ -41,6 +46,8 @@ class Store(Protocol):
 
 class Nothing:
     """Timing only: messages have a size, and nothing in them."""
+
+    admits_all = True
 
     def __init__(self, servers: int, nbytes: int) -> None:
         self.sizes: Sequence[int] = [
@@ -66,6 +73,8 @@ class Shards:
     There are as many arena versions as workers may hold, so an update never
     waits for a reader; the daemons' lease has nothing to do here.
     """
+
+    admits_all = False
 
     def __init__(
         self, plan: Plan, optimizer: Optimizer, *, workers: int, keep_bases: bool, wire_dtype: str

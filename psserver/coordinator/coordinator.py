@@ -53,13 +53,13 @@ class Coordinator(Phases):
         of the same name but another session is superseded: a process that was
         restarted must not wait for its own ghost.
         """
-        if self.stopped is not None:
-            raise JoinRefused(f"the job is over: {self.stopped.reason}")
         known = self.roster.present.get(worker) if worker else None
         if known is None and not worker and rank is not None:
             known = self.roster.holder(rank)
         if known is not None and known.session == session:
             return known, []
+        if self.stopped is not None:
+            raise JoinRefused(f"the job is over: {self.stopped.reason}")
         if rank is None:
             rank = known.rank if known else self.roster.free_rank()
         worker = worker or (known.worker if known else self._name(rank))
@@ -98,6 +98,13 @@ class Coordinator(Phases):
         self._record(entries.Join(worker, member.incarnation, rank), now)
         return member
 
+    def stranger(self, worker: str, incarnation: int, session: str) -> str | None:
+        """Why the process with this `session` is not that member; None when it is."""
+        member = self._member(worker, incarnation)
+        if member is not None and member.session == session:
+            return None
+        return self._unknown(worker, incarnation)
+
     def connect(self, worker: str, incarnation: int, session: str, now: float) -> list[Output]:
         """The worker's session stream stands (again): repeat what it may have missed."""
         member = self._member(worker, incarnation)
@@ -119,11 +126,9 @@ class Coordinator(Phases):
         """The stream broke. The worker may come back within the grace period (see `tick`)."""
         member = self._member(worker, incarnation)
         if member is not None and member.absent_since is None:
-            if self.stopped is not None:
-                self._depart(member, "finished" if member.state == "done" else "stopped", now)
-            else:
-                member.absent_since = now
-                self._record(entries.Lost(worker), now)
+            # Also after the stop: it may not have heard of it.
+            member.absent_since = now
+            self._record(entries.Lost(worker), now)
         return self._emit()
 
     def leave(self, worker: str, incarnation: int, reason: str, now: float) -> list[Output]:
@@ -228,6 +233,7 @@ class Coordinator(Phases):
         elif member.state != "done":
             member.enter("done", now)
             member.requested = None
+            self.roster.prepared.add(member.worker)
             self._record(entries.Done(worker), now)
             if member.playing:
                 self._decide(Done(worker), now)
@@ -270,6 +276,8 @@ class Coordinator(Phases):
     def _request(self, member: Member, now: float) -> None:
         member.requested = self.tickets.allocate()
         member.enter("waiting", now)
+        if not self.started:
+            self.roster.prepared.add(member.worker)
         if not self.initialised:
             self._offer_initialisation(now)
         elif not self.started:

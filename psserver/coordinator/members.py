@@ -59,6 +59,8 @@ class Roster:
 
     def __init__(self) -> None:
         self.present: dict[str, Member] = {}
+        # Until the start: who asked for a ticket that it was not granted, or is done.
+        self.prepared: set[str] = set()
         self._holders: dict[int, Member] = {}
         # Every rank below it is taken.
         self._lowest_free = 0
@@ -73,6 +75,7 @@ class Roster:
     def remove(self, member: Member) -> None:
         del self.present[member.worker]
         del self._holders[member.rank]
+        self.prepared.discard(member.worker)
         self._lowest_free = min(self._lowest_free, member.rank)
 
     def by_rank(self) -> list[Member]:

@@ -17,6 +17,7 @@ class Phases(Ruling):
         for member in self.roster.by_rank():
             if member.requested is not None:
                 number, member.requested = member.requested, None
+                self.roster.prepared.discard(member.worker)
                 member.enter("computing", now)
                 index = self._record(entries.Initialise(member.worker, number), now)
                 ticket = Ticket(number, member.worker, member.incarnation, 0, now, index, initialise=True)
@@ -37,20 +38,15 @@ class Phases(Ruling):
         needed = self.terms.workers
         if self._all_came():
             needed = min(needed, len(self.roster.present))
-        return max(0, needed - len(self._prepared()))
-
-    def _prepared(self) -> list[Member]:
-        return [m for m in self.roster.by_rank() if m.requested is not None or m.state == "done"]
+        return max(0, needed - len(self.roster.prepared))
 
     def _start_when_complete(self, now: float) -> None:
         """The first grants go out together, so that a slow starter misses nothing."""
         if self.started or not self.initialised:
             return
-        if len(self.roster.present) < self.terms.workers and not self._all_came():
+        if not self.roster.prepared or self.missing:
             return
-        here = self._prepared()
-        if not here or self.missing:
-            return
+        here = [m for m in self.roster.by_rank() if m.worker in self.roster.prepared]
         self.started = True
         self._record(entries.Start(len(here)), now)
         asking = [m for m in here if m.requested is not None]

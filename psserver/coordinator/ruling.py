@@ -110,12 +110,15 @@ class Ruling:
         self._tell(member, outputs.RefusalNotice(message, ticket=ticket))
 
     def _stranger(self, worker: str, incarnation: int) -> list[Output]:
+        notice = outputs.RefusalNotice(self._unknown(worker, incarnation), fatal=True)
+        return [Tell(worker, incarnation, notice)]
+
+    def _unknown(self, worker: str, incarnation: int) -> str:
         present = self.roster.present.get(worker)
         now_here = f"; incarnation {present.incarnation} is" if present else ""
-        message = (
+        return (
             f"worker {worker!r}, incarnation {incarnation}, is not a member of this job{now_here}; join again"
         )
-        return [Tell(worker, incarnation, outputs.RefusalNotice(message, fatal=True))]
 
     # Lookups
 
@@ -272,7 +275,7 @@ class Ruling:
         tally.committed += 1
         tally.samples += ticket.samples
         tally.next_batch = max(tally.next_batch, batch + 1)
-        if ticket.loss == ticket.loss:
+        if math.isfinite(ticket.loss):
             self.loss = ticket.loss if self.loss is None else 0.9 * self.loss + 0.1 * ticket.loss
 
     # The end

@@ -10,7 +10,7 @@ class Overtaken:
     """Those that are `age` versions behind: their workers stop, and start anew from the current version.
 
     1 is all that started before the update: K-sync and backup workers (Dutta
-    et al. 2018, section 2). Ringmaster "with stops" waits for more.
+    et al. 2018). Ringmaster "with stops" waits for more.
     """
 
     age: int = 1

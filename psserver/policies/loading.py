@@ -20,7 +20,7 @@ def names() -> tuple[str, ...]:
 
 def describe(name: str) -> str:
     """Rule, guarantee, source, cost and knobs of a named policy, as a paragraph."""
-    entry = _entry(name)
+    entry = entry_of(name)
     lines = [
         f"{name}: {inspect.getdoc(entry)}",
         f"  guarantee: {entry.guarantee}",
@@ -42,7 +42,7 @@ def build(name: str, knobs: Mapping[str, object], workers: int) -> Policy:
     """
     if ":" in name:
         return _custom(name, knobs, workers)
-    entry = _entry(name)
+    entry = entry_of(name)
     known = {knob.name: knob.default for knob in knobs_of(entry)}
     for knob, value in knobs.items():
         if knob not in known:
@@ -52,7 +52,8 @@ def build(name: str, knobs: Mapping[str, object], workers: int) -> Policy:
     return Machine(name, asdict(chosen), chosen.compose(workers))
 
 
-def _entry(name: str) -> type[Entry]:
+def entry_of(name: str) -> type[Entry]:
+    """The shelf's entry of that name. Raises PolicyError with the nearest name."""
     if name not in SHELF:
         raise PolicyError(f"unknown policy {name!r}{_known(name, SHELF)}, or module:Class of your own")
     return SHELF[name]

@@ -17,14 +17,16 @@ class Everyone:
     """Every active worker but `backup` of them has contributed.
 
     The number needed is ``max(workers, most ever active) - backup``, or all
-    that are left when fewer are: a lost worker uses up a backup first.
+    that are left when fewer are: a lost worker uses up a backup first. The
+    contribution of one that has left counts, but for nobody else's.
     """
 
     workers: int
     backup: int = 0
 
     def fires(self, view: View) -> bool:
-        needed = min(max(self.workers, view.peak) - self.backup, view.present_count())
+        present = view.present_count()
+        needed = min(max(self.workers, view.peak, present) - self.backup, present)
         return len(view.contributors()) >= max(1, needed)
 
 

@@ -24,7 +24,7 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Inverse:
-    """1 / tau; 1 at 0 (staleness-aware SGD: Zhang et al. 2016, eq. 6)."""
+    """1 / tau; 1 at 0 (staleness-aware SGD: Zhang et al. 2016)."""
 
     def __call__(self, staleness: int) -> float:
         return 1.0 / max(1, staleness)

@@ -39,8 +39,10 @@ def event_to_wire(notice: outputs.Notice) -> pb.SessionEvent:
 
 def order_to_wire(index: int, order: orders.Order) -> shard_pb2.Decision:
     match order:
-        case orders.Pin(ticket, version, turn, initialise):
-            pin = shard_pb2.PinVersion(ticket=ticket, version=version, turn=turn, initialise=initialise)
+        case orders.Pin(ticket, version, turn, initialise, worker):
+            pin = shard_pb2.PinVersion(
+                ticket=ticket, version=version, turn=turn, initialise=initialise, worker=worker
+            )
             return shard_pb2.Decision(index=index, pin=pin)
         case orders.Install(ticket):
             return shard_pb2.Decision(index=index, install=shard_pb2.Install(ticket=ticket))
@@ -65,7 +67,7 @@ def order_from_wire(decision: shard_pb2.Decision) -> orders.Order:
         case "pin":
             pin = decision.pin
             turn = pin.turn if pin.HasField("turn") else None
-            return orders.Pin(pin.ticket, pin.version, turn, pin.initialise)
+            return orders.Pin(pin.ticket, pin.version, turn, pin.initialise, pin.worker)
         case "install":
             return orders.Install(decision.install.ticket)
         case "seal":

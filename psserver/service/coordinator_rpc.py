@@ -25,6 +25,7 @@ log = logging.getLogger("ps-server")
 # Names appear in logs, paths and sentences.
 NAME_LIMIT, NAME_EXTRA = 64, "-_.:/@"
 REASON_LIMIT = 200
+COUNT_LIMIT = 2**48
 
 
 class CoordinatorRpc:
@@ -57,7 +58,8 @@ class CoordinatorRpc:
             worker=member.worker,
             incarnation=member.incarnation,
             worker_index=member.rank,
-            worker_count=terms.workers,
+            # A worker beyond the number that the job was started for has a part of the data too.
+            worker_count=max(terms.workers, member.rank + 1),
             seed=terms.seed,
             next_batch=self._job.next_batch(member.worker),
             worker_timeout=terms.worker_timeout,
@@ -76,7 +78,12 @@ class CoordinatorRpc:
         hello = first.hello
         if hello.job != self._job.terms.job:
             raise precondition(f"expected job {self._job.terms.job!r}, got {hello.job!r}; join again")
-        outbox = self._job.attach(hello.worker, hello.incarnation, hello.session)
+
+        def cut() -> None:
+            log.warning("worker %s does not read its session: closing it", hello.worker)
+            context.cancel()
+
+        outbox = self._job.attach(hello.worker, hello.incarnation, hello.session, cut)
         reader = threading.Thread(
             target=self._listen, args=(requests, hello, outbox), name=f"session-{hello.worker}", daemon=True
         )
@@ -92,7 +99,7 @@ class CoordinatorRpc:
             for request in requests:
                 self._hear(request, hello, outbox)
         except Refused as refused:
-            outbox.notices.put(RefusalNotice(refused.message, fatal=True))
+            outbox.put(RefusalNotice(refused.message, fatal=True))
         except Exception as error:
             # How grpc reports a stream that broke; anything else is told apart by its text.
             log.debug("session of %s ended: %r", hello.worker, error)
@@ -118,7 +125,7 @@ class CoordinatorRpc:
                 self._report(request.report, hello, outbox)
             case other:
                 message = f"expected ready, commit, abandon, done, leave or report, got {other or 'nothing'}"
-                outbox.notices.put(RefusalNotice(message))
+                outbox.put(RefusalNotice(message))
 
     def _commit(self, commit: pb.Commit, hello: pb.Hello, outbox: Outbox) -> None:
         terms, host = self._job.terms, self._job.host
@@ -129,7 +136,11 @@ class CoordinatorRpc:
                 f"commit of ticket {commit.ticket}: expected a receipt from every server's Push, "
                 f"got none that is valid from server {servers}"
             )
-            outbox.notices.put(RefusalNotice(message, ticket=commit.ticket))
+            outbox.put(RefusalNotice(message, ticket=commit.ticket))
+            return
+        problem = unsummable(commit)
+        if problem is not None:
+            outbox.put(RefusalNotice(problem, ticket=commit.ticket))
             return
         self._job.commit(
             hello.worker,
@@ -146,7 +157,7 @@ class CoordinatorRpc:
         metrics = {str(name): float(value) for name, value in message.metrics.items()}
         bad = [name for name, value in metrics.items() if not math.isfinite(value)]
         if bad or len(metrics) > 100:
-            outbox.notices.put(
+            outbox.put(
                 RefusalNotice(f"report: expected at most 100 finite metrics, got {bad or len(metrics)}")
             )
             return
@@ -196,6 +207,14 @@ def _replies(outbox: Outbox) -> Iterator[pb.SessionReply]:
             yield pb.SessionReply(events=[event_to_wire(notice) for notice in told])
         if notices[-1] is None or any(isinstance(n, RefusalNotice) and n.fatal for n in told):
             return
+
+
+def unsummable(commit: pb.Commit) -> str | None:
+    """Why the counts of this commit cannot be right; None when they can. The job's sums must fit the wire."""
+    for name, count in (("batch", commit.batch), ("samples", commit.samples)):
+        if count >= COUNT_LIMIT:
+            return f"commit of ticket {commit.ticket}: expected {name} below 2**48, got {count}"
+    return None
 
 
 def _check_name(name: str) -> None:

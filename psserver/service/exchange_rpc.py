@@ -1,5 +1,6 @@
 """Exchange: payloads of all steps on one open stream; with one server, a whole step in one round trip."""
 
+import logging
 from collections.abc import Iterator
 
 import grpc
@@ -8,6 +9,7 @@ from google.protobuf.message import DecodeError
 from psserver.coordinator.outputs import GrantNotice, Notice
 from psserver.service import in_place
 from psserver.service.adapters import event_to_wire
+from psserver.service.coordinator_rpc import unsummable
 from psserver.service.job import Job
 from psserver.service.payloads import Intake, outgoing
 from psserver.service.rpc import Refused, invalid, precondition
@@ -16,6 +18,8 @@ from psserver.service.sharing import Attachment
 from pswire import frames
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
+
+log = logging.getLogger("ps-server")
 
 # Refusals of one payload, after which the worker may try another.
 LIGHT = (
@@ -137,6 +141,9 @@ class ExchangeRpc:
             raise precondition("expected no commit here: the job has several servers; commit in the session")
         if hello.job != job.terms.job or commit.ticket != request.push.ticket:
             raise invalid("expected a commit of the ticket that was pushed, and a hello of this job")
+        problem = unsummable(commit)
+        if problem is not None:
+            raise invalid(problem)
         with job.divert(hello.worker, hello.incarnation, hello.session) as diversion:
             job.commit(
                 hello.worker,
@@ -172,7 +179,17 @@ class ExchangeRpc:
             dtype=push.dtype,
             after=grant.index,
         )
-        yield from self._version(pull, events, attachment)
+        told = False
+        try:
+            for message in self._version(pull, events, attachment):
+                yield message
+                told = True
+        except Refused as refused:
+            if told:
+                raise
+            # The commit stands; the worker hears of its grant and pulls, or is refused, by itself.
+            log.info("no version with the grant of ticket %d: %s", grant.ticket, refused)
+            yield shard_pb2.ExchangeReply(events=events).SerializeToString()
 
     def _version(
         self,

@@ -12,7 +12,7 @@ import grpc
 from psserver.optimizers import OptimizerError
 from psserver.optimizers import build as build_optimizer
 from psserver.service.adapters import order_from_wire
-from psserver.service.rpc import invalid, precondition
+from psserver.service.rpc import Refused, invalid, precondition
 from psserver.service.shard_host import ShardHost
 from pswire.exits import ExitCode
 from pswire.plan import PlanError, make_plan
@@ -88,7 +88,7 @@ class FollowRpc:
                 self._host.submit(orders)
                 self._host.execute_submitted()
             case "shutdown":
-                self._end(ExitCode(request.shutdown.exit_code), request.shutdown.reason)
+                self._end(_exit_code(request.shutdown.exit_code), request.shutdown.reason)
             case other:
                 raise invalid(f"expected configure, decisions or shutdown, got {other}")
 
@@ -96,14 +96,21 @@ class FollowRpc:
         try:
             plan = make_plan(specs_from_wire(message.variables), self._servers)
             optimizer = build_optimizer(json.loads(message.optimizer))
-        except (PlanError, OptimizerError, ValueError) as error:
+        except (PlanError, OptimizerError, ValueError, TypeError) as error:
             raise invalid(f"cannot configure server {self._host.server}: {error}") from error
         if not hmac.compare_digest(plan.fingerprint, message.plan):
             raise precondition(
                 f"the coordinator's plan is {message.plan}, ours for the same variables is {plan.fingerprint}: "
                 "run the same version of ps-server everywhere"
             )
-        self._host.configure(plan, optimizer, keep_bases=message.keep_bases)
+        try:
+            self._host.configure(plan, optimizer, keep_bases=message.keep_bases)
+        except MemoryError as error:
+            raise Refused(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"server {self._host.server} has no memory for its part of the model, "
+                f"{plan.shards[self._host.server].nbytes} bytes",
+            ) from error
         log.info("holds %d bytes of %d variables", self._host.nbytes, len(plan.variables))
 
     def _progress(self) -> shard_pb2.FollowReply:
@@ -113,3 +120,19 @@ class FollowRpc:
     def _end(self, code: ExitCode, reason: str) -> None:
         self.ending = Ending(code, reason)
         self.ended.set()
+
+
+def follow_nobody(
+    requests: Iterator[shard_pb2.FollowRequest], context: grpc.ServicerContext
+) -> Iterator[shard_pb2.FollowReply]:
+    """Follow at the coordinator's own server."""
+    raise precondition(
+        "server 0 hosts the coordinator and follows nobody: expected Follow at servers 1 and up"
+    )
+
+
+def _exit_code(number: int) -> ExitCode:
+    try:
+        return ExitCode(number)
+    except ValueError as error:
+        raise invalid(f"shutdown: expected a documented exit code, got {number}") from error

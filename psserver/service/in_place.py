@@ -59,7 +59,9 @@ def stage(
         raise invalid(
             f"payload of ticket {header.ticket}: expected a slot that was lent, got number {number}"
         )
-    slot = host.begin_push(shard, header.ticket, alive, lambda: attachment.loan(number, header.ticket))
+    slot = host.begin_push(
+        shard, header.ticket, header.worker, alive, lambda: attachment.loan(number, header.ticket)
+    )
     finite = False
     try:
         bad = shard.nonfinite(slot.values)

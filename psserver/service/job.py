@@ -48,8 +48,19 @@ class Outbox:
     """
 
     session: str
+    # Breaks the stream off.
+    cut: Callable[[], object]
     notices: queue.SimpleQueue[Notice | None] = field(default_factory=queue.SimpleQueue)
     diversion: "Diversion | None" = None
+    full: bool = False
+
+    def put(self, notice: Notice) -> None:
+        """For the stream itself. A peer that does not read is cut off, lest its notices fill the memory."""
+        if self.notices.qsize() < OUTBOX_LIMIT:
+            self.notices.put(notice)
+        elif not self.full:
+            self.full = True
+            self.cut()
 
     def end(self) -> None:
         """The stream is over: nothing more comes by it, nor by an exchange on its behalf."""
@@ -179,15 +190,10 @@ class Job:
         outbox = self._outboxes.get((worker, incarnation))
         if outbox is None:
             return
-        if outbox.notices.qsize() > OUTBOX_LIMIT:
-            log.warning("worker %s does not read its session: closing it", worker)
-            del self._outboxes[worker, incarnation]
-            outbox.end()
-            return
         if outbox.diversion is not None:
             outbox.diversion.put(notice)
         else:
-            outbox.notices.put(notice)
+            outbox.put(notice)
 
     # Members
 
@@ -205,6 +211,9 @@ class Job:
             if self.plan is not None and proposed.fingerprint != self.plan.fingerprint:
                 difference = explain_mismatch(self.plan.variables, variables)
                 raise precondition(f"this job trains another model: {difference}")
+            if self.plan is None:
+                # First of all, because it may fail: then nothing has changed.
+                self._hold(proposed)
             try:
                 member, outputs = self._coordinator.join(worker, session, rank, time.monotonic())
             except JoinRefused as refusal:
@@ -215,10 +224,19 @@ class Job:
         self.host.execute_submitted()
         return member
 
+    def _hold(self, plan: Plan) -> None:
+        try:
+            self.host.configure(plan, self.optimizer, keep_bases=self.policy.keep_bases)
+        except MemoryError as error:
+            raise Refused(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"server 0 has no memory for this model: its part has {plan.shards[0].nbytes} bytes, and "
+                f"{self.optimizer.name} keeps {len(self.optimizer.slots)} more arrays of that size",
+            ) from error
+
     def _adopt(self, plan: Plan) -> None:
         self.plan = plan
         keep_bases = self.policy.keep_bases
-        self.host.configure(plan, self.optimizer, keep_bases=keep_bases)
         message = shard_pb2.Configure(
             variables=specs_to_wire(plan.variables),
             plan=plan.fingerprint,
@@ -233,10 +251,16 @@ class Job:
         with self._lock:
             return self._coordinator.roster.tally(worker).next_batch
 
-    def attach(self, worker: str, incarnation: int, session: str) -> Outbox:
-        """A session stream stands; it takes the place of an older one of the same incarnation."""
-        outbox = Outbox(session)
+    def attach(self, worker: str, incarnation: int, session: str, cut: Callable[[], object]) -> Outbox:
+        """A session stream stands; it takes the place of an older one of the same process.
+
+        `cut` breaks it off. Raises Refused for anybody else, with nothing changed.
+        """
+        outbox = Outbox(session, cut)
         with self._lock:
+            stranger = self._coordinator.stranger(worker, incarnation, session)
+            if stranger is not None:
+                raise precondition(stranger)
             before = self._outboxes.pop((worker, incarnation), None)
             if before is not None:
                 before.end()
@@ -258,15 +282,17 @@ class Job:
     def divert(self, worker: str, incarnation: int, session: str) -> Iterator[Diversion]:
         """Collect this worker's notices; what is not delivered goes to its session after all.
 
-        Raises Refused unless that very session is open.
+        Raises Refused: UNAVAILABLE while the session is not open, FAILED_PRECONDITION for another one's.
         """
         diversion = Diversion()
         with self._lock:
             outbox = self._outboxes.get((worker, incarnation))
-            if outbox is None or not hmac.compare_digest(outbox.session, session):
-                raise precondition(
-                    f"worker {worker!r}, incarnation {incarnation}, has no open session; join again"
-                )
+            if outbox is None:
+                # It may be on its way back; the commit is taken by the session then.
+                message = f"worker {worker!r}, incarnation {incarnation}, has no open session now"
+                raise Refused(grpc.StatusCode.UNAVAILABLE, message)
+            if not hmac.compare_digest(outbox.session.encode(), session.encode()):
+                raise precondition(f"worker {worker!r} is another session's; join first")
             outbox.diversion = diversion
         try:
             yield diversion
@@ -275,7 +301,7 @@ class Job:
                 if outbox.diversion is diversion:
                     outbox.diversion = None
                 for notice in diversion.undelivered():
-                    outbox.notices.put(notice)
+                    outbox.put(notice)
 
     # Work
 

@@ -36,7 +36,7 @@ class Intake:
                 f"elements of server {host.server}'s part), got {header.bytes}"
             )
         self._received = 0
-        self._slot = host.begin_push(self._shard, header.ticket, alive)
+        self._slot = host.begin_push(self._shard, header.ticket, header.worker, alive)
 
     @property
     def complete(self) -> bool:
@@ -98,16 +98,18 @@ def outgoing(host: ShardHost, request: shard_pb2.PullRequest) -> Iterator[Piece]
     version = host.start_read(shard, request.ticket, request.version)
     complete = False
     try:
-        payload = to_wire(version.values, dtype)
-        total = payload.nbytes
+        size = itemsize(dtype)
+        step, total = frames.CHUNK_BYTES // size, version.values.size * size
         if total == 0:
             yield Piece(0, memoryview(b""), 0)
-        for offset, data in frames.chunks(payload):
+        # Narrowed piece by piece: readers never hold a copy of the model each.
+        for start in range(0, version.values.size, step):
             if not host.still_readable(shard, version):
                 raise Refused(
                     grpc.StatusCode.ABORTED, f"version {version.number} was taken back: its lease is over"
                 )
-            yield Piece(offset, data, total)
+            data = frames.as_bytes(to_wire(version.values[start : start + step], dtype))
+            yield Piece(start * size, data, total)
         complete = True
     finally:
         host.end_read(shard, request.ticket, version, complete=complete)

@@ -34,6 +34,9 @@ def precondition(message: str) -> Refused:
     return Refused(grpc.StatusCode.FAILED_PRECONDITION, message)
 
 
+MESSAGE_LIMIT = 2000
+
+
 @dataclass(frozen=True, slots=True)
 class Malformed:
     expected: str
@@ -65,7 +68,19 @@ def each_checked(requests: Iterator[Any]) -> Iterator[Any]:
 
 
 def abort(context: grpc.ServicerContext, refused: Refused) -> NoReturn:
-    context.abort(refused.code, refused.message)
+    context.abort(refused.code, clipped(refused.message))
+
+
+def clipped(message: str) -> str:
+    """`message`, which may quote whatever a peer sent, short enough to arrive.
+
+    It travels as metadata, of which gRPC takes 8 KiB; what is not ASCII is
+    written there in three bytes for one.
+    """
+    text = message.encode("utf-8", "replace")
+    if len(text) <= MESSAGE_LIMIT:
+        return message
+    return text[:MESSAGE_LIMIT].decode("utf-8", "ignore") + " ..."
 
 
 def unary(

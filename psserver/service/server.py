@@ -23,7 +23,7 @@ from psserver.service import rpc
 from psserver.service.coordinator_rpc import CoordinatorRpc
 from psserver.service.ending import conclude, exit_code
 from psserver.service.exchange_rpc import ExchangeRpc
-from psserver.service.follow_rpc import FollowRpc
+from psserver.service.follow_rpc import FollowRpc, follow_nobody
 from psserver.service.followers import Follower
 from psserver.service.job import Job
 from psserver.service.run_log import RunLog
@@ -42,6 +42,7 @@ COORDINATOR, SHARD = "pswire.v1.Coordinator", "pswire.v1.Shard"
 # Threads are made as calls need them: a session keeps one, a push or pull one while it lasts.
 MOST_THREADS = 1024
 TICK = 0.2
+STOP_PATIENCE = 3.0
 
 
 class BindError(OSError):
@@ -94,7 +95,8 @@ class Server:
         finally:
             self._host.close()
             self._health.enter_graceful_shutdown()
-            self._grpc.stop(grace=0.5).wait()
+            # gRPC's own end never comes after some malformed calls (of reflection, say): do not wait for ever.
+            self._grpc.stop(grace=0.5).wait(STOP_PATIENCE)
 
     def interrupt(self, number: int, frame: FrameType | None) -> None:
         """A signal handler: end the job, then the server. Twice: at once."""
@@ -143,10 +145,11 @@ class Server:
             "Pull": rpc.stream_out(shard.pull, shard_pb2.PullRequest),
             "Exchange": rpc.raw(exchange.exchange),
         }
+        follow = follow_nobody
         if self._job is None:
             self._follow = FollowRpc(self._host, len(hosts))
             follow = self._follow.follow
-            methods["Follow"] = rpc.bidirectional(follow, shard_pb2.FollowRequest, shard_pb2.FollowReply)
+        methods["Follow"] = rpc.bidirectional(follow, shard_pb2.FollowRequest, shard_pb2.FollowReply)
         self._add(SHARD, methods)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
         for name in ("", *names):

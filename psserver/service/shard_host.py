@@ -229,20 +229,28 @@ class ShardHost:
         self,
         shard: Shard,
         ticket: int,
+        worker: str,
         alive: Callable[[], bool],
         lend: Callable[[], Loan] | None = None,
     ) -> Slot:
         """A slot for the ticket's payload, as soon as memory admits it; the one that `lend` gives, if any."""
         with self._changed:
             while True:
-                refusal = shard.refusal(ticket)
+                refusal = shard.refusal(ticket, worker)
                 if refusal is not None:
                     raise Refused(grpc.StatusCode.ABORTED, refusal)
                 if shard.staging.admits(ticket):
-                    return shard.begin(ticket, lend() if lend is not None else None)
+                    return self._begin(shard, ticket, lend() if lend is not None else None)
                 if not alive():
                     raise Refused(grpc.StatusCode.CANCELLED, "the worker has gone")
                 self._wait(lambda: shard.refusal(ticket) is not None or shard.staging.admits(ticket), 1.0)
+
+    def _begin(self, shard: Shard, ticket: int, loan: Loan | None) -> Slot:
+        try:
+            return shard.begin(ticket, loan)
+        except MemoryError as error:
+            message = f"server {self.server} has no memory for a payload of {shard.layout.nbytes} bytes"
+            raise Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, message) from error
 
     def finish_push(self, shard: Shard, slot: Slot) -> bytes:
         """The payload is complete and finite: the receipt."""

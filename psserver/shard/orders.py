@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """A ticket was granted: it will read `version` and may push.
+    """A ticket was granted: it will read `version`, and `worker` may push.
 
     `turn`: its place in the round's order of summation; None when payloads
     are summed as they are committed. `initialise`: its payload is version 0.
@@ -15,6 +15,7 @@ class Pin:
     version: int
     turn: int | None = None
     initialise: bool = False
+    worker: str = ""
 
 
 @dataclass(frozen=True, slots=True)

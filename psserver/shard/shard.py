@@ -78,11 +78,13 @@ class Shard:
 
     # Payloads
 
-    def refusal(self, ticket: int) -> str | None:
-        """Why a payload for this ticket cannot be taken; None when it can."""
+    def refusal(self, ticket: int, worker: str | None = None) -> str | None:
+        """Why a payload (of `worker`, if it is known whose) for this ticket cannot be taken; None when it can."""
         opened = self.staging.tickets.get(ticket)
         if opened is None:
             return f"ticket {ticket} is not open here: it was never granted, or is settled or cancelled"
+        if worker is not None and worker != opened.worker:
+            return f"ticket {ticket} is {opened.worker}'s: expected its payload, got one of {worker!r}"
         if opened.sealed:
             return f"ticket {ticket} is committed: its payload is final"
         return None
@@ -154,7 +156,7 @@ class Shard:
         return None
 
     def _pin(self, pin: Pin) -> None:
-        self.staging.tickets[pin.ticket] = OpenTicket(pin.ticket, pin.turn, pin.initialise)
+        self.staging.tickets[pin.ticket] = OpenTicket(pin.ticket, pin.worker, pin.turn, pin.initialise)
         if not pin.initialise:
             if pin.version != self.version:
                 raise ShardError(

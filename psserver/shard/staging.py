@@ -14,6 +14,7 @@ class OpenTicket:
     """A granted ticket as the shard knows it."""
 
     ticket: int
+    worker: str
     turn: int | None
     initialise: bool
     sealed: bool = False

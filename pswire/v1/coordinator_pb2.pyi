@@ -189,7 +189,7 @@ Global___Hello: _TypeAlias = Hello  # noqa: Y015
 
 @_typing.final
 class Ready(_message.Message):
-    """"I am idle; I want the next unit of work." """
+    """"I am idle; I want the next unit of work." Said again, it gets the same grant."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -275,6 +275,8 @@ Global___Abandon: _TypeAlias = Abandon  # noqa: Y015
 
 @_typing.final
 class Done(_message.Message):
+    """"I have no more data." An open ticket is abandoned by it."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(

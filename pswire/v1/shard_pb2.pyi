@@ -615,10 +615,13 @@ class PinVersion(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     TURN_FIELD_NUMBER: _builtins.int
     INITIALISE_FIELD_NUMBER: _builtins.int
+    WORKER_FIELD_NUMBER: _builtins.int
     ticket: _builtins.int
     version: _builtins.int
     turn: _builtins.int
     initialise: _builtins.bool
+    worker: _builtins.str
+    """Whose ticket it is: nobody else's payload is taken for it."""
     def __init__(
         self,
         *,
@@ -626,10 +629,11 @@ class PinVersion(_message.Message):
         version: _builtins.int = ...,
         turn: _builtins.int | None = ...,
         initialise: _builtins.bool = ...,
+        worker: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_turn", b"_turn", "turn", b"turn"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_turn", b"_turn", "initialise", b"initialise", "ticket", b"ticket", "turn", b"turn", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_turn", b"_turn", "initialise", b"initialise", "ticket", b"ticket", "turn", b"turn", "version", b"version", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__turn: _TypeAlias = _typing.Literal["turn"]  # noqa: Y015
     _WhichOneofArgType__turn: _TypeAlias = _typing.Literal["_turn", b"_turn"]  # noqa: Y015

@@ -50,6 +50,15 @@ class Trainer:
         """Every travelling variable with its present value (float32, of its shape)."""
         return list(zip(self._variables.specs, self._variables.values(), strict=True))
 
+    def memory(self) -> list[np.ndarray]:
+        """Values of the variables that do not travel (counters, states of random generators), in order."""
+        return [variable.numpy() for variable in self._variables.local]
+
+    def remember(self, values: list[np.ndarray]) -> None:
+        """Set them, as `memory` gave them: so one trainer can stand in for several workers in turn."""
+        for variable, value in zip(self._variables.local, values, strict=True):
+            variable.assign(value)
+
     @property
     def traces(self) -> int:
         """How often the step was traced so far."""

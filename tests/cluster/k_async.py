@@ -14,4 +14,4 @@ class KAsync(Machine):
     def __init__(self, workers: int, k: int) -> None:
         # All but n - k of n; of all that are left when fewer than k are.
         trigger = Everyone(workers, backup=workers - k)
-        super().__init__("k-async", {"k": k}, Composition(Flush(), trigger, KeepAll()))
+        super().__init__("k-of-n", {"k": k}, Composition(Flush(), trigger, KeepAll()))

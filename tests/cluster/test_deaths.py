@@ -1,5 +1,6 @@
 """A worker dies, stands still or is replaced at any moment: the others train on within worker_timeout."""
 
+import re
 import signal
 import time
 from pathlib import Path
@@ -16,6 +17,8 @@ BATCH = 5  # at which the victim, w2, is held
 
 # Half-way through a payload means half-way on the wire: this model does not fit into any buffer.
 ELEMENTS = ("--elements", "2000000")
+# What the others do meanwhile need not heat the room.
+PACE = ("--seconds", "0.02")
 
 
 def start_with_victim(
@@ -28,7 +31,7 @@ def start_with_victim(
     """Three workers; the third, w2, does as `hold` says."""
     cluster.start_servers(servers, *policy, "--workers", "3", timeout=TIMEOUT)
     for index in range(2):
-        cluster.start_worker("--task-index", str(index), "--until", str(end_of_data), *ELEMENTS)
+        cluster.start_worker("--task-index", str(index), "--until", str(end_of_data), *PACE, *ELEMENTS)
     return cluster.start_worker("--task-index", "2", "--until", str(end_of_data), *ELEMENTS, *hold)
 
 
@@ -186,11 +189,10 @@ def test_the_newer_of_two_processes_with_one_task_index_stays(cluster: Cluster, 
     cluster.wait_version(3)
     newer = cluster.start_worker("--task-index", "0", "--until", str(end_of_data))
     assert older.wait_exit() == 5
-    assert older.wait_event("failed") == {
-        "event": "failed",
-        "error": "Refused",
-        "message": "another process joined as 'w0'",
-    }
+    failed = older.wait_event("failed")
+    assert failed["error"] == "Refused"
+    # It hears it from its session, or as the answer to its next commit.
+    assert re.search("another process joined as 'w0'|'w0', incarnation 0, is not a member", failed["message"])
     assert newer.wait_event("joined")["next_batch"] >= 3
     cluster.wait_more()
     end_of_data.touch()

@@ -11,7 +11,7 @@ from pslab.check.verify import Verdict, check_log
 from psserver.coordinator import Coordinator, JobTerms, Output, Record, Tell
 from psserver.coordinator.entries import Entry
 from psserver.coordinator.members import Member
-from psserver.coordinator.outputs import CancelNotice, GrantNotice, Notice, RefusalNotice, StopNotice
+from psserver.coordinator.outputs import GrantNotice, RefusalNotice
 from psserver.policies import Policy, build
 
 E = TypeVar("E", bound=Entry)
@@ -172,6 +172,3 @@ def refusals(outputs: list[Output]) -> list[str]:
 
 def granted(outputs: list[Output]) -> list[int]:
     return [notice.ticket for notice in notices(outputs, GrantNotice)]
-
-
-__all__ = ["CancelNotice", "House", "Notice", "StopNotice", "granted", "notices", "refusals"]

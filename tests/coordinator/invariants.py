@@ -93,25 +93,41 @@ class Guard:
         match self.policy:
             case "sync":
                 assert set(staleness) == {0} and len(set(workers)) == len(workers)
-            case "async" | "ssp":
+            case "async" | "ssp" | "dssp" | "delay-adaptive" | "ringmaster" | "dc-asgd":
                 assert len(workers) == 1
-            case "bounded" if self.knobs["on_stale"] in ("drop", "block"):
-                bound = self.knobs["max_staleness"]
-                assert isinstance(bound, int) and max(staleness) <= bound
+            case "k-sync" | "k-async":
+                assert len(set(workers)) == len(workers)
+        bound = self._bound()
+        assert bound is None or max(staleness) <= bound
+        if self.knobs.get("on_stale") != "block" and "aggregate" in self.knobs:
+            assert isinstance(size := self.knobs["aggregate"], int) and len(workers) <= size
+
+    def _bound(self) -> int | None:
+        """The largest staleness that may be applied."""
+        if self.policy in ("sync", "k-sync", "k-batch-sync", "rennala"):
+            return 0
+        if self.policy == "bounded" and self.knobs["on_stale"] in ("drop", "block"):
+            assert isinstance(bound := self.knobs["max_staleness"], int)
+            return bound
+        if self.policy == "ringmaster":
+            assert isinstance(threshold := self.knobs["threshold"], int)
+            return threshold - 1
+        return None
 
     def _drop(self, staleness: int, reason: str) -> None:
         if reason == "stopped":
             return
         assert reason == "stale"
-        assert (self.policy, self.knobs.get("on_stale")) == ("bounded", "drop")
-        bound = self.knobs["max_staleness"]
-        assert isinstance(bound, int) and staleness > bound
+        bound = self._bound()
+        assert bound is not None and staleness > bound
+        how = [self.policy, *(self.knobs[k] for k in ("on_stale", "late", "stops") if k in self.knobs)]
+        assert how in (["bounded", "drop"], ["k-sync", "drop"], ["rennala"], ["ringmaster", False])
 
     def _clock(self, worker: str) -> None:
         slowest = min(self.clocks.values(), default=0)
         clock = self.clocks.setdefault(worker, slowest)
-        if self.policy == "ssp":
-            slack = self.knobs["slack"]
+        if self.policy in ("ssp", "dssp") and not self.knobs.get("literal"):
+            slack = self.knobs["slack" if self.policy == "ssp" else "upper"]
             assert isinstance(slack, int) and clock - slowest <= slack
 
     # Between the log and the coordinator's own memory

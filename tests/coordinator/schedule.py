@@ -8,8 +8,8 @@ import random
 from collections.abc import Mapping
 from typing import Protocol
 
-from psserver.coordinator import Coordinator, JobTerms, JoinRefused, Output, Record, Tell, entries
-from psserver.coordinator.outputs import DispositionNotice, GrantNotice, RefusalNotice
+from psserver.coordinator import Coordinator, JobTerms, JoinRefused, Output, Record, Tell
+from psserver.coordinator.outputs import RefusalNotice
 from psserver.coordinator.status import report
 from psserver.policies import build
 from tests.coordinator.client import Client, Message
@@ -146,7 +146,9 @@ class Schedule:
         try:
             member, outputs = coordinator.join(client.worker, session, rank, self.now)
         except JoinRefused:
+            # Only a process of which the job knows nothing is sent away.
             assert coordinator.stopped is not None
+            assert all(member.session != session for member in coordinator.roster.present.values())
             client.fatal = "the job is over"
             return
         self.take(outputs)
@@ -271,6 +273,10 @@ class Schedule:
             # All that had any data were lost before they could bring a model.
             assert (stopped.success, stopped.cause) == (False, "empty"), stopped
         assert self.guard.stopped
+        for client in self.clients.values():
+            if not client.gone and not client.fatal:
+                self.settle(client)
+                assert client.stop is not None or client.fatal, "it never hears of the end"
         for tally in self.coordinator.roster.tallies.values():
             assert tally.committed == tally.applied + tally.dropped
         picture = report(self.coordinator, self.now)
@@ -284,6 +290,3 @@ def state(coordinator: Coordinator) -> str:
     tickets = (c.tickets.next_number, c.tickets.live, c.tickets.settled)
     rest = (c.version, c.initialised, c.started, c.stopped, c.loss, c.entries, vars(c.policy))
     return repr((people, tickets, rest))
-
-
-__all__ = ["DispositionNotice", "GrantNotice", "Schedule", "Seeded", "Tape", "entries", "state"]

@@ -32,8 +32,11 @@ def test_over_is_when_everybody_has_left() -> None:
     assert not house.coordinator.over
     house.leaves("w0")
     house.disconnects("w1")
+    assert not house.coordinator.over
+    house.passes(3)
     assert house.coordinator.over
-    assert [leave.reason for leave in house.entries(entries.Leave)] == ["finished", "finished"]
+    reasons = [leave.reason for leave in house.entries(entries.Leave)]
+    assert reasons == ["finished", "connection lost for 3.0 s"]
 
 
 @pytest.mark.parametrize(
@@ -108,8 +111,19 @@ def test_who_is_away_at_the_stop_hears_of_it_on_its_return() -> None:
         ("w1", True)
     ]
     assert len(notices(outputs, StopNotice)) == 1
+    house.joins("w0")
     (stop,) = notices(house.connects("w0"), StopNotice)
     assert not stop.evaluate
+
+
+def test_a_line_that_breaks_before_the_stop_was_heard() -> None:
+    house = House(workers=2).starts()
+    finishes(house, "w0", "w1")
+    house.disconnects("w1")
+    house.passes(1)
+    before = len(house.told)
+    house.joins("w1")
+    assert [t.worker for t in house.told[before:] if isinstance(t.notice, StopNotice)] == ["w1"]
 
 
 def test_the_work_of_one_who_vanished_is_waited_for_but_not_for_ever() -> None:

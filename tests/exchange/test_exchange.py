@@ -3,7 +3,8 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 
 import grpc
 import numpy as np
@@ -228,7 +229,54 @@ def test_a_commit_without_its_session_is_refused(server: str) -> None:
         stranger = pb.Hello(job=session.job, worker=session.worker, incarnation=0, session="guessed")
         commit = pb.Commit(ticket=grant.ticket, samples=1)
         shard = session._shards[0]
-        with pytest.raises(psworker.Refused, match="has no open session"):
+        with pytest.raises(psworker.Refused, match="is another session's"):
             shard.step(grant.ticket, flats[0], grant.index, commit, stranger)
         session.contribute(grant, flats, samples=1)
         assert session.done().version == 1
+
+
+def test_a_session_that_breaks_while_the_exchange_waits_is_made_up_for() -> None:
+    """w0 waits in its exchange for the barrier when its session breaks: it comes back and goes on."""
+    process, address = start_server("--policy", "sync", "--workers", "2", "--worker-timeout", "30")
+    ready = threading.Barrier(2, timeout=60)
+    versions: dict[int, int] = {}
+
+    def work(index: int, session: psworker.Session) -> None:
+        flats = session.plan.scatter(list(gradients(index).values()))
+        for step in range(3):
+            grant = session.ready()
+            assert grant is not None
+            if index == 1:
+                ready.wait()
+                if step == 1:
+                    break_session(sessions[0], process_status(address))
+            else:
+                ready.wait()
+            session.contribute(grant, flats, samples=1, batch=step, ready=step < 2)
+        versions[index] = session.done().version
+
+    sessions = [psworker.connect(address, variables(), task_index=index) for index in range(2)]
+    threads = [threading.Thread(target=work, args=(i, s)) for i, s in enumerate(sessions)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=90)
+    for session in sessions:
+        session.close()
+    assert versions == {0: 3, 1: 3}
+    assert ended(process) == 0
+
+
+def process_status(address: str) -> Callable[[], pb.StatusReply]:
+    channel = grpc.insecure_channel(address)
+    stub = coordinator_pb2_grpc.CoordinatorStub(channel)
+    return lambda: stub.Status(pb.StatusRequest())
+
+
+def break_session(session: psworker.Session, status: Callable[[], pb.StatusReply]) -> None:
+    """Wait until w0's commit is in, that is, until it waits in its exchange; then end its session stream."""
+    while next(w for w in status().workers if w.name == "w0").state != "waiting":
+        pass
+    sender = session._control._sender
+    assert sender is not None
+    sender.put(None)

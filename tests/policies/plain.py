@@ -119,7 +119,7 @@ class Plain:
     def fires(self) -> bool:
         if self.name == "sync":
             present = len(set(self.active) | set(self.contributed))
-            needed = min(max(self.workers, self.peak) - self.backup, present)
+            needed = min(max(self.workers, self.peak, present) - self.backup, present)
             return len(set(self.contributed)) >= max(1, needed)
         size = self.aggregate if self.name == "bounded" else 1
         return len(self.buffer) >= size or not (self.open or self.active)

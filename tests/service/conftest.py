@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import psworker
-from tests.service.serving import VARIABLES, Cluster, Peer, serving
+from tests.service.serving import VARIABLES, Cluster, Peer, serving, wait_until
 
 
 class Steady:
@@ -29,6 +29,10 @@ class Steady:
         self.session.push(grant, gradients | moved)
         self.session.commit(grant, samples=1, loss=0.5)
         self.expected -= 0.125
+        wait_until(lambda: grant.ticket in self._applied(), "the commit to be applied")
+
+    def _applied(self) -> list[int]:
+        return [told.ticket for told in self.session.dispositions() if told.fate == "applied"]
 
 
 @pytest.fixture(scope="module")

@@ -38,12 +38,12 @@ VARIABLES = (
 )
 
 
-def wait_until(true: Callable[[], Any], what: str) -> Any:
+def wait_until(true: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Any:
     """`true()` once it holds."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + seconds
     pause = threading.Event()
     while not (found := true()):
-        assert time.monotonic() < deadline, f"waited {PATIENCE:g} s for {what}"
+        assert time.monotonic() < deadline, f"waited {seconds:g} s for {what}"
         pause.wait(LOOK_EVERY)
     return found
 
@@ -139,7 +139,12 @@ def serving(
     **options: Any,
 ) -> Iterator[Cluster]:
     """A cluster; sgd with learning rate 1, so that weights are what a test can compute in its head."""
-    chosen = [f"cluster.workers={workers}", f"policy.name={policy}", "optimizer.learning_rate=1.0", *overrides]
+    chosen = [
+        f"cluster.workers={workers}",
+        f"policy.name={policy}",
+        "optimizer.learning_rate=1.0",
+        *overrides,
+    ]
     waits = {"patience": 0.5, "lease": 0.5, **options}
     addresses = ["127.0.0.1:0"] * servers
     started: list[Served] = []
@@ -174,7 +179,9 @@ class Peer:
         self.plan = make_plan(variables, len(cluster.servers))
         self.dtype = dtype
         self.token = f"token-{id(self):x}-{time.monotonic_ns()}"
-        self.reply = cluster.coordinator.Join(join_request(self.plan, name, self.token), timeout=PATIENCE)
+        self.reply = cluster.coordinator.Join(
+            join_request(self.plan, worker=name, session=self.token), timeout=PATIENCE
+        )
         self.job, self.worker = self.reply.job, self.reply.worker
         self.grant: pb.Grant | None = None
         self.stream = Stream(cluster, self.hello())
@@ -334,9 +341,7 @@ class Stream:
 # Messages
 
 
-def messages(
-    header: shard_pb2.PushHeader, data: bytes, size: int = 16
-) -> Iterator[shard_pb2.PushRequest]:
+def messages(header: shard_pb2.PushHeader, data: bytes, size: int = 16) -> Iterator[shard_pb2.PushRequest]:
     """A push in generated code."""
     yield shard_pb2.PushRequest(header=header)
     for offset in range(0, len(data), size):
@@ -347,13 +352,12 @@ def piece(offset: int, data: bytes) -> shard_pb2.PushRequest:
     return shard_pb2.PushRequest(chunk=Chunk(offset=offset, data=data))
 
 
-def join_request(plan: Plan, name: str = "", session: str = "token", **changed: Any) -> pb.JoinRequest:
+def join_request(model: Plan, **changed: Any) -> pb.JoinRequest:
     fields: dict[str, Any] = {
-        "worker": name,
-        "session": session,
-        "variables": specs_to_wire(plan.variables),
-        "plan": plan.fingerprint,
-        "servers": len(plan.shards),
+        "session": "token",
+        "variables": specs_to_wire(model.variables),
+        "plan": model.fingerprint,
+        "servers": len(model.shards),
         "wire_dtype": WIRE_DTYPE_FLOAT32,
     }
     return pb.JoinRequest(**{**fields, **changed})

@@ -6,10 +6,11 @@ import grpc
 import numpy as np
 import pytest
 
+from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
 from pswire.v1.model_pb2 import WIRE_DTYPE_BFLOAT16, WIRE_DTYPE_FLOAT16, WIRE_DTYPE_UNSPECIFIED
 from tests.service.conftest import Steady, Unharmed
-from tests.service.serving import PATIENCE, VARIABLES, Cluster, Peer, messages, piece, refused
+from tests.service.serving import PATIENCE, VARIABLES, Cluster, Peer, messages, piece, refused, serving
 
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
 PRECONDITION = grpc.StatusCode.FAILED_PRECONDITION
@@ -18,7 +19,9 @@ ABORTED = grpc.StatusCode.ABORTED
 Requests = Iterable[shard_pb2.PushRequest]
 
 
-def whole(peer: Peer, server: int = 0, value: float = 1.0, **changed: object) -> Iterator[shard_pb2.PushRequest]:
+def whole(
+    peer: Peer, server: int = 0, value: float = 1.0, **changed: object
+) -> Iterator[shard_pb2.PushRequest]:
     """A good push, but for what is changed in its header."""
     data = np.full(peer.plan.shards[server].elements, value, "<f4").tobytes()
     return messages(peer.header(peer.ready(), server, **changed), data)
@@ -42,36 +45,39 @@ def data(peer: Peer) -> bytes:
 
 STREAMS = {
     "nothing": (lambda p: [], ["expected a PushRequest with a header first", "empty stream"]),
-    "chunk first": (lambda p: [piece(0, data(p))], ["expected a PushRequest with a header first", "got a chunk"]),
+    "chunk first": (
+        lambda p: [piece(0, data(p))],
+        ["expected a PushRequest with a header first", "got a chunk"],
+    ),
     "neither part": (lambda p: [shard_pb2.PushRequest()], ["a header or a chunk", "neither"]),
     "two headers": (lambda p: [header(p), header(p)], ["expected chunks after the header", "another header"]),
-    "header only": (lambda p: [header(p)], ["expected 60 bytes", "the stream ended after 0"]),
+    "header only": (lambda p: [header(p)], ["expected 64 bytes", "the stream ended after 0"]),
     "truncated": (
         lambda p: [header(p), piece(0, data(p)[:-4])],
-        ["expected 60 bytes", "the stream ended after 56"],
+        ["expected 64 bytes", "the stream ended after 60"],
     ),
     "too long": (
         lambda p: [header(p), piece(0, data(p) + bytes(4))],
-        ["expected 60 bytes", "got 64 or more"],
+        ["expected 64 bytes", "got 68 or more"],
     ),
     "much too long": (
-        lambda p: [header(p), piece(0, data(p)), piece(60, bytes(2**20))],
-        ["expected 60 bytes", f"got {60 + 2**20} or more"],
+        lambda p: [header(p), piece(0, data(p)), piece(64, bytes(2**20))],
+        ["expected 64 bytes", f"got {64 + 2**20} or more"],
     ),
     "gap": (
-        lambda p: [header(p), piece(0, bytes(8)), piece(12, bytes(48))],
-        ["at offset 8", "got 48 bytes at offset 12"],
+        lambda p: [header(p), piece(0, bytes(8)), piece(12, bytes(52))],
+        ["at offset 8", "got 52 bytes at offset 12"],
     ),
     "overlap": (
-        lambda p: [header(p), piece(0, bytes(8)), piece(4, bytes(56))],
-        ["at offset 8", "got 56 bytes at offset 4"],
+        lambda p: [header(p), piece(0, bytes(8)), piece(4, bytes(60))],
+        ["at offset 8", "got 60 bytes at offset 4"],
     ),
     "out of order": (
-        lambda p: [header(p), piece(30, bytes(30)), piece(0, bytes(30))],
-        ["at offset 0", "at offset 30"],
+        lambda p: [header(p), piece(32, bytes(32)), piece(0, bytes(32))],
+        ["at offset 0", "at offset 32"],
     ),
     "half an element": (
-        lambda p: [header(p), piece(0, bytes(6)), piece(6, bytes(54))],
+        lambda p: [header(p), piece(0, bytes(6)), piece(6, bytes(58))],
         ["whole float32 elements", "got 6 bytes at offset 0"],
     ),
     "offset beyond everything": (
@@ -82,7 +88,9 @@ STREAMS = {
 
 
 @pytest.mark.parametrize(("stream", "words"), STREAMS.values(), ids=STREAMS)
-def test_a_stream_that_is_no_payload(peer: Peer, unharmed: Unharmed, stream: object, words: list[str]) -> None:
+def test_a_stream_that_is_no_payload(
+    peer: Peer, unharmed: Unharmed, stream: object, words: list[str]
+) -> None:
     with unharmed(), refused(INVALID, *words):
         peer.send(0, stream(peer))  # type: ignore[operator]
 
@@ -90,14 +98,22 @@ def test_a_stream_that_is_no_payload(peer: Peer, unharmed: Unharmed, stream: obj
 HEADERS = {
     "no dtype": ({"dtype": WIRE_DTYPE_UNSPECIFIED}, INVALID, ["unknown wire dtype number 0; known: float32"]),
     "unknown dtype": ({"dtype": 99}, INVALID, ["unknown wire dtype number 99"]),
-    "another dtype": ({"dtype": WIRE_DTYPE_FLOAT16}, INVALID, ["expected 30 bytes (15 float16", "got 60"]),
-    "another length": ({"bytes": 56}, INVALID, ["expected 60 bytes (15 float32", "server 0's part", "got 56"]),
-    "an immense length": ({"bytes": 2**63}, INVALID, ["expected 60 bytes", f"got {2**63}"]),
+    "another dtype": ({"dtype": WIRE_DTYPE_FLOAT16}, INVALID, ["expected 32 bytes (16 float16", "got 64"]),
+    "another length": (
+        {"bytes": 56},
+        INVALID,
+        ["expected 64 bytes (16 float32", "server 0's part", "got 56"],
+    ),
+    "an immense length": ({"bytes": 2**63}, INVALID, ["expected 64 bytes", f"got {2**63}"]),
     "another job": ({"job": "other"}, PRECONDITION, ["expected job", "got 'other'"]),
     "no job": ({"job": ""}, PRECONDITION, ["expected job", "got ''"]),
     "another plan": ({"plan": "0123abcd"}, PRECONDITION, ["expected plan", "got '0123abcd'", "join again"]),
     "an endless plan": ({"plan": "ü" * 100_000}, PRECONDITION, ["expected plan"]),
-    "unknown ticket": ({"ticket": 10**9}, ABORTED, [f"ticket {10**9} is not open here: it was never granted"]),
+    "unknown ticket": (
+        {"ticket": 10**9},
+        ABORTED,
+        [f"ticket {10**9} is not open here: it was never granted"],
+    ),
     "no ticket": ({"ticket": 0}, ABORTED, ["ticket 0 is not open here"]),
     "the ticket of version 0": ({"ticket": 1}, ABORTED, ["ticket 1 is not open here", "settled"]),
     "an entry of the future": (
@@ -131,20 +147,20 @@ def test_a_number_that_is_none_is_named(cluster: Cluster, peer: Peer, unharmed: 
 
 def test_numbers_beyond_the_wire_dtype_are_named(peer: Peer, unharmed: Unharmed) -> None:
     """1e30 is finite, but not in float16."""
-    flat = np.zeros(15, np.float32)
+    flat = np.zeros(16, np.float32)
     flat[3] = 1e30
     with np.errstate(over="ignore"):
         narrow = flat.astype("<f2").tobytes()
     with unharmed(), refused(INVALID, "got inf at dense/"):
-        peer.send(0, messages(peer.header(peer.ready(), 0, dtype=WIRE_DTYPE_FLOAT16, bytes=30), narrow))
+        peer.send(0, messages(peer.header(peer.ready(), 0, dtype=WIRE_DTYPE_FLOAT16, bytes=32), narrow))
 
 
 def test_chunks_of_bfloat16_are_checked_too(peer: Peer, unharmed: Unharmed) -> None:
-    bits = np.full(15, 0x7FC0, "<u2").tobytes()
+    bits = np.full(16, 0x7FC0, "<u2").tobytes()
     with unharmed(), refused(INVALID, "got nan at dense/"):
-        peer.send(0, messages(peer.header(peer.ready(), 0, dtype=WIRE_DTYPE_BFLOAT16, bytes=30), bits))
+        peer.send(0, messages(peer.header(peer.ready(), 0, dtype=WIRE_DTYPE_BFLOAT16, bytes=32), bits))
     with unharmed(), refused(INVALID, "whole bfloat16 elements"):
-        stream = messages(peer.header(peer.ready(), 0, dtype=WIRE_DTYPE_BFLOAT16, bytes=30), bytes(30), 15)
+        stream = messages(peer.header(peer.ready(), 0, dtype=WIRE_DTYPE_BFLOAT16, bytes=32), bytes(32), 15)
         peer.send(0, stream)
 
 
@@ -154,7 +170,10 @@ def test_another_workers_ticket(cluster: Cluster, peer: Peer, steady: Steady, un
         good = [np.full(spec.shape, 0.125, np.float32) for spec in VARIABLES]
         good[2] *= -1
         receipts = victim.push(grant, good)
-        with unharmed(), refused(ABORTED, f"ticket {grant.ticket} is victim's", "got a payload of peer"):
+        with (
+            unharmed(),
+            refused(ABORTED, f"ticket {grant.ticket} is victim's", "expected its payload, got one of 'peer'"),
+        ):
             peer.send(0, whole(peer, ticket=grant.ticket, after=grant.index, value=1e6))
         victim.commit(grant.ticket, receipts)
         victim.settled()
@@ -166,19 +185,20 @@ def test_a_ticket_is_used_once(cluster: Cluster, peer: Peer, steady: Steady, unh
     with Peer(cluster, "again") as other:
         grant = other.ready()
         other.step(0.0)
+        again = other.ready()
         for _ in range(2):
             with unharmed(), refused(ABORTED, f"ticket {grant.ticket} is not open here", "settled"):
                 other.send(0, whole(other, ticket=grant.ticket))
+        assert again.ticket > grant.ticket
 
 
 def test_the_payload_of_an_abandoned_ticket(cluster: Cluster, peer: Peer, unharmed: Unharmed) -> None:
     with Peer(cluster, "tired") as other:
         grant = other.ready()
-        from pswire.v1 import coordinator_pb2 as pb
-
         other.say(abandon=pb.Abandon(ticket=grant.ticket, reason="out of memory"))
         told = other.settled()
         assert (told.fate, told.reason) == (pb.Disposition.FATE_DROPPED, "out of memory")
+        assert other.grant is grant
         with unharmed(), refused(ABORTED, f"ticket {grant.ticket} is not open here"):
             other.send(1, whole(other, 1, ticket=grant.ticket))
 
@@ -217,7 +237,12 @@ READS = {
 
 @pytest.mark.parametrize(("changed", "code", "words"), READS.values(), ids=READS)
 def test_a_read_that_cannot_be(
-    peer: Peer, steady: Steady, unharmed: Unharmed, changed: dict[str, object], code: grpc.StatusCode, words: list[str]
+    peer: Peer,
+    steady: Steady,
+    unharmed: Unharmed,
+    changed: dict[str, object],
+    code: grpc.StatusCode,
+    words: list[str],
 ) -> None:
     steady.step()
     with unharmed(), refused(code, *words):
@@ -232,8 +257,6 @@ def test_reading_without_a_grant(cluster: Cluster, peer: Peer, steady: Steady) -
 
 
 def test_before_there_is_a_model(unharmed: Unharmed) -> None:
-    from tests.service.serving import serving
-
     with serving(patience=0.2) as cluster:
         job = cluster.status().job
         pull = shard_pb2.PullRequest(job=job, plan="x", dtype=1)

@@ -1,21 +1,136 @@
 """A client made of generated code alone trains, next to ours, and sees the same numbers."""
 
+from collections.abc import Iterator
+
+import ml_dtypes
 import numpy as np
 import pytest
 
 import psworker
-from psserver.service.job import Job
+from pswire import frames
+from pswire.plan import VariableSpec
 from pswire.v1 import coordinator_pb2 as pb
+from pswire.v1 import shard_pb2
 from pswire.v1.model_pb2 import WIRE_DTYPE_BFLOAT16, WIRE_DTYPE_FLOAT16
-from tests.service.serving import VARIABLES, Peer, messages, serving
+from tests.service.serving import PATIENCE, VARIABLES, Cluster, Peer, messages, serving, wait_until
+
+NARROW = {
+    "float16": (WIRE_DTYPE_FLOAT16, np.dtype("<f2")),
+    "bfloat16": (WIRE_DTYPE_BFLOAT16, np.dtype(ml_dtypes.bfloat16)),
+}
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    with serving(servers=2) as cluster:
+        yield cluster
 
 
 @pytest.mark.parametrize("servers", [1, 3])
 def test_push_pull_and_commit_by_generated_code(servers: int) -> None:
     with serving(servers) as cluster, Peer(cluster) as peer:
         fate = peer.step(0.25)
-        assert (fate.fate, fate.version, fate.staleness, fate.weight) == (pb.Disposition.FATE_APPLIED, 1, 0, 1.0)
+        assert (fate.fate, fate.version, fate.staleness, fate.weight) == (
+            pb.Disposition.FATE_APPLIED,
+            1,
+            0,
+            1.0,
+        )
         kernel, bias, mean = peer.pull(peer.ready())
         assert (kernel == 0.75).all()
         assert (bias == 0.75).all()
         assert (mean == 1.25).all(), "state travels as deltas"
+
+
+def test_generated_and_hand_framed_clients_share_a_job(cluster: Cluster) -> None:
+    """What one pushes the other pulls, bit for bit."""
+    values = [np.random.default_rng(7).standard_normal(s.shape).astype(np.float32) for s in VARIABLES]
+    with psworker.connect(cluster.hosts, list(zip(VARIABLES, values, strict=True)), name="ours") as ours:
+        grant = ours.ready()
+        assert grant is not None
+        with Peer(cluster, "theirs") as theirs:
+            for mine, their in zip(ours.pull(grant).values(), theirs.pull(theirs.ready()), strict=True):
+                assert mine.tobytes() == their.tobytes()
+            theirs.step(0.5)
+            ours.push(grant, {"dense/bias": np.ones(4)})
+            ours.commit(grant, samples=1)
+            wait_until(lambda: cluster.status().version == 2, "both contributions")
+            grant = ours.ready()
+            assert grant is not None
+            for mine, their in zip(ours.pull(grant).values(), theirs.pull(theirs.ready()), strict=True):
+                assert mine.tobytes() == their.tobytes()
+            assert (ours.pull(grant)["dense/bias"] == values[1] - np.float32(0.5) - np.float32(1)).all()
+
+
+def test_chunks_may_be_of_any_size(cluster: Cluster) -> None:
+    """Even of none, as long as each holds whole elements."""
+    with Peer(cluster) as peer:
+        grant = peer.ready()
+        for server, size in ((0, 4), (1, 12), (0, 64), (0, 2**20), (1, 8)):
+            data = bytes(peer.plan.shards[server].nbytes)
+            pieces = [*messages(peer.header(grant, server), data, size)]
+            pieces.insert(1, shard_pb2.PushRequest(chunk={}))
+            assert len(peer.send(server, pieces)) == 16
+
+
+def test_fields_in_another_order_are_the_same_message(cluster: Cluster) -> None:
+    """protobuf promises no order of fields; the hand-written parser must not either."""
+    with Peer(cluster) as peer:
+        grant = peer.ready()
+        data = np.full(16, 3.0, "<f4").tobytes()
+        header = shard_pb2.PushRequest(header=peer.header(grant, 0)).SerializeToString()
+        # data (field 2) before offset (field 1), and a field of a later version.
+        inside = b"\x12\x40" + data + b"\x08\x00" + b"\x78\x01"
+        swapped = b"\x12" + bytes([len(inside)]) + inside
+        assert isinstance(frames.parse_push(swapped), frames.ChunkView)
+        call = cluster.channels[0].stream_unary("/pswire.v1.Shard/Push", None, shard_pb2.PushReply.FromString)
+        assert len(call(iter([header, swapped]), timeout=PATIENCE).receipt) == 16
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_narrow_numbers_travel_and_wide_ones_are_summed(name: str) -> None:
+    """Steps of 2**-11 from 1: in 16 bits they would round away, or to a coarser sum."""
+    number, dtype = NARROW[name]
+    tiny = 2.0**-11
+    with serving(2) as cluster, Peer(cluster, "narrow") as peer:
+        wide = peer.header(peer.ready(), 0).bytes
+        peer.dtype = number
+        for _ in range(3):
+            grant = peer.ready()
+            receipts = []
+            for server, shard in enumerate(peer.plan.shards):
+                data = np.full(shard.elements, -tiny, np.float32).astype(dtype).tobytes()
+                assert len(data) == shard.nbytes // 2
+                receipts.append(
+                    peer.send(server, messages(peer.header(grant, server, bytes=len(data)), data, 6))
+                )
+            peer.commit(grant.ticket, receipts)
+            peer.grant = None
+            peer.settled()
+        grant = peer.ready()
+        assert wide == 64
+        # Float32 on the servers: 1 + 3 * 2**-11 is no 16-bit number.
+        exact = np.frombuffer(peer.pull_bytes(grant, 0, dtype=1), "<f4")
+        assert (exact == 1 + 3 * tiny).all()
+        narrow = np.frombuffer(peer.pull_bytes(grant, 0), dtype)
+        assert len(narrow) == len(exact)
+        assert (narrow == exact.astype(dtype)).all()
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_a_session_with_a_narrow_wire_dtype(name: str) -> None:
+    """Large enough for several chunks: the reply is narrowed piece by piece."""
+    spec = VariableSpec("w", (1_500_000,))
+    start = np.random.default_rng(3).standard_normal(spec.shape).astype(np.float32)
+    _, dtype = NARROW[name]
+    with serving() as cluster, psworker.connect(cluster.hosts, {"w": start}, wire_dtype=name) as session:
+        grant = session.ready()
+        assert grant is not None
+        held = start.astype(dtype).astype(np.float32)
+        assert (session.pull(grant)["w"] == held).all()
+        session.push(grant, {"w": np.full(spec.shape, 2.0**-12)})
+        session.commit(grant, samples=1)
+        grant = session.ready()
+        assert grant is not None
+        moved = (held - np.float32(2.0**-12)).astype(dtype).astype(np.float32)
+        assert (session.pull(grant)["w"] == moved).all()

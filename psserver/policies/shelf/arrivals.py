@@ -11,7 +11,7 @@ from psserver.policies.staleness import KeepAll
 from psserver.policies.triggers import Count, Distinct
 from psserver.policies.weights import FAMILIES, Inverse
 
-DUTTA = "Dutta et al. 2018, Slow and Stale Gradients Can Win the Race, section 2"
+DUTTA = "Dutta et al. 2018, Slow and Stale Gradients Can Win the Race"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,9 @@ class Softsync(Entry):
         "no waiting; weight 1 / max(1, staleness); mean staleness about n (and hardly ever above 2 n "
         "while workers are equally fast)"
     )
-    source: ClassVar[str] = "n-softsync: Zhang et al. 2016, Staleness-aware Async-SGD, section 3"
+    source: ClassVar[str] = (
+        "n-softsync: Zhang et al. 2016, Staleness-aware Async-SGD for Distributed Deep Learning"
+    )
     cost: ClassVar[Cost] = Cost(
         "one sum",
         "one addition; a step of the optimizer per floor(workers / n)",

@@ -11,7 +11,7 @@ from psserver.policies.shelf.entry import Cost, Entry, at_least, at_most_all, kn
 from psserver.policies.staleness import DropStale
 from psserver.policies.triggers import Count, Distinct, Everyone
 
-DUTTA = "Dutta et al. 2018, Slow and Stale Gradients Can Win the Race, section 2"
+DUTTA = "Dutta et al. 2018, Slow and Stale Gradients Can Win the Race"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,9 @@ class Rennala(Entry):
     """
 
     guarantee: ClassVar[str] = "staleness 0; nobody waits and nobody is cancelled"
-    source: ClassVar[str] = "Rennala SGD: Tyurin and Richtarik 2023, Optimal Time Complexities, algorithm 2"
+    source: ClassVar[str] = (
+        "Rennala SGD: Tyurin and Richtarik 2023, Optimal Time Complexities of Parallel Stochastic Optimization"
+    )
     cost: ClassVar[Cost] = Cost(
         "one sum",
         "one addition, or nothing for a stale gradient",

@@ -93,7 +93,7 @@ class Ringmaster(Entry):
     guarantee: ClassVar[str] = "no waiting; staleness <= threshold - 1 for every applied gradient"
     source: ClassVar[str] = (
         "Maranjyan, Tyurin and Richtarik 2025, Ringmaster ASGD: The First Asynchronous SGD with "
-        "Optimal Time Complexity, algorithms 4 and 5"
+        "Optimal Time Complexity"
     )
     cost: ClassVar[Cost] = Cost(
         "nothing",

@@ -1,0 +1,152 @@
+"""``ps-lab replay``"""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from pslab.commands.failure import EPILOG, Failure, console
+from pslab.progress import print_json
+from pslab.replay.execution import Replayed
+from pslab.replay.frozen import freeze
+from pslab.replay.source import prove, replay_of
+from pslab.replay.tape import opening, read_tape
+from pslab.replay.twin import DataError
+from pslab.replay.view import (
+    alternative_json,
+    alternative_notes,
+    alternative_table,
+    replayed_json,
+    replayed_lines,
+)
+from pslab.replay.whatif import what_if
+from pslab.runs import Run, RunError
+from psserver.policies import PolicyError
+from pswire.exits import ExitCode
+from pswire.experiment import ExperimentError
+from pswire.overrides import OverrideError, apply_overrides
+from psworker.job_error import JobError
+
+# Versions between two lines of progress.
+EVERY = 500
+
+
+@click.command(epilog=EPILOG)
+@click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
+@click.option(
+    "--until",
+    type=click.IntRange(min=0),
+    metavar="VERSION",
+    help="Stop at this version and write it to --out.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Where --until writes weights.safetensors and metrics.json [default: RUN/version-VERSION].",
+)
+@click.option("--policy", metavar="NAME", help="Ask what this policy would have decided on RUN's schedule.")
+@click.option(
+    "--set",
+    "knobs",
+    multiple=True,
+    metavar="KNOB=VALUE",
+    help="A knob of --policy: max_staleness=2. Repeatable.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of sentences.")
+@click.option("--quiet", is_flag=True, help="No progress.")
+@click.pass_context
+def replay(
+    context: click.Context,
+    folder: Path,
+    until: int | None,
+    out: Path | None,
+    policy: str | None,
+    knobs: tuple[str, ...],
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Execute a finished run again, in this process, from its decision log.
+
+    Every gradient is computed anew from the version that its ticket was granted, every decision
+    is executed by the servers' own code; then the weights are compared with the run's fingerprint,
+    bit for bit. When they differ, the first contribution that came out otherwise is named, and
+    the exit code is 9. That holds on the kind of processor that made the run, with
+    run.deterministic = true, for jobs whose data is a function of worker and batch number. Random
+    numbers of Keras layers (dropout) are reproduced; others (numpy's global ones) are not.
+
+    With --policy nothing is computed: another policy hears who finished a computation after whom.
+
+    \b
+      ps-lab replay runs/digits-async
+      ps-lab replay runs/digits-async --until 100
+      ps-lab replay runs/digits-async --policy bounded --set max_staleness=1
+    """
+    if policy is None and knobs:
+        raise Failure("--set is for --policy: name the policy whose knobs these are")
+    if out is not None and until is None:
+        raise Failure("--out is for --until: say which version is to be written there")
+    if policy is not None and until is not None:
+        raise Failure("--until and --policy exclude each other: another policy makes other versions")
+    try:
+        run = Run(folder)
+        if policy is not None:
+            _what_if(run, policy, knobs, as_json)
+            return
+        equal = _replay(run, until, out or folder / f"version-{until}", as_json, quiet or as_json)
+    except JobError as error:
+        raise Failure(f"{error}\n{error.details}".rstrip(), ExitCode.JOB_FAILED) from error
+    except (DataError, ExperimentError, RunError, PolicyError, OverrideError) as error:
+        raise Failure(f"{folder}: {error}" if isinstance(error, DataError) else error) from error
+    context.exit(int(ExitCode.OK if equal else ExitCode.VIOLATIONS))
+
+
+def _replay(run: Run, until: int | None, out: Path, as_json: bool, quiet: bool) -> bool:
+    machine = replay_of(run)
+    replayed = machine.run(until, None if quiet else _progress(run.summary.versions))
+    if until is not None and replayed.version != until:
+        raise RunError(f"{run.path}: has no version {until}; its last one is {replayed.version}")
+    proof = prove(run, machine) if replayed.finished else None
+    record = freeze(machine, out) if until is not None else {}
+    if as_json:
+        print_json(
+            replayed_json(str(run.path), replayed, proof)
+            | ({"written": str(out), **record} if record else {})
+        )
+    else:
+        for line in replayed_lines(replayed, proof):
+            click.echo(line)
+        if record:
+            click.echo(f"metrics of version {replayed.version}: {json.dumps(record['metrics'])}")
+            click.echo(f"written to {out}")
+    return replayed.first is None and (proof is None or proof.holds)
+
+
+def _progress(versions: int) -> Callable[[Replayed], None]:
+    screen = Console(stderr=True, highlight=False)
+
+    def show(replayed: Replayed) -> None:
+        if replayed.version and replayed.version % EVERY == 0:
+            screen.print(f"version {replayed.version} of {versions}")
+
+    return show
+
+
+def _what_if(run: Run, policy: str, knobs: Sequence[str], as_json: bool) -> None:
+    steps = read_tape(run)
+    recorded = opening(steps).policy
+    # The run's own knobs are the start where it is the same policy with others.
+    given = {k: v for k, v in recorded.items() if k != "name"} if policy == recorded["name"] else {}
+    document: dict[str, object] = {"policy": dict(given)}
+    apply_overrides(document, [knob if knob.startswith("policy.") else f"policy.{knob}" for knob in knobs])
+    section = document["policy"]
+    assert isinstance(section, dict)
+    found = what_if(steps, policy, section)
+    if as_json:
+        print_json(alternative_json(str(run.path), found))
+        return
+    console().print(alternative_table(found))
+    for note in alternative_notes(found):
+        click.echo(note)

@@ -1,0 +1,112 @@
+"""``ps-lab sweep``"""
+
+from pathlib import Path
+from typing import Literal, cast
+
+import click
+
+from pslab.commands.compare import show
+from pslab.commands.failure import EPILOG, Failure
+from pslab.compare.grid import SweepError, cells
+from pslab.compare.measure import Goals
+from pslab.compare.sweep import Outcome, sweep
+from pslab.progress import print_json
+from pslab.runs import RunError
+from pswire.exits import ExitCode
+from pswire.experiment import ExperimentError
+from psworker.job_error import JobError
+
+
+@click.command("sweep", epilog=EPILOG)
+@click.argument("experiment", type=click.Path(path_type=Path))
+@click.option(
+    "--vary",
+    "varied",
+    multiple=True,
+    metavar="KEY=V1,V2,...",
+    help="The values of a key. Repeatable: every combination is run.",
+)
+@click.option(
+    "--repeat",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Seeds per combination, counted from the experiment's own.",
+)
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a key in every run.")
+@click.option(
+    "--engine",
+    type=click.Choice(["local", "simulated"]),
+    default="local",
+    show_default=True,
+    help="As in ps-lab run.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Where the run folders go [default: runs/NAME-sweep]. Finished ones in it are kept.",
+)
+@click.option("--loss", type=float, metavar="X", help="As in ps-lab compare.")
+@click.option("--accuracy", type=float, metavar="X", help="As in ps-lab compare.")
+@click.option(
+    "--html", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="As in ps-lab compare."
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per run, and one for the comparison.")
+@click.pass_context
+def sweep_command(
+    context: click.Context,
+    experiment: Path,
+    varied: tuple[str, ...],
+    repeat: int,
+    overrides: tuple[str, ...],
+    engine: str,
+    out: Path | None,
+    loss: float | None,
+    accuracy: float | None,
+    html: Path | None,
+    as_json: bool,
+) -> None:
+    """Run EXPERIMENT with every combination of the varied values, then compare.
+
+    A sweep that was interrupted goes on where it was: run folders that are finished are kept.
+
+    \b
+      ps-lab sweep examples/digits-bounded.toml --vary policy.max_staleness=0,1,2,4,8 --repeat 3
+    """
+    try:
+        grid = cells(experiment, overrides, varied, repeat)
+        folder = out or Path("runs") / f"{grid[0].experiment.run.name}-sweep"
+        codes: list[int] = []
+
+        def tell(outcome: Outcome) -> None:
+            codes.append(outcome.code)
+            _tell(outcome, len(codes), len(grid), as_json)
+
+        runs = sweep(experiment, grid, folder, cast(Literal["local", "simulated"], engine), tell)
+        if runs:
+            show(runs, Goals(loss, accuracy), as_json=as_json, html=html)
+    except JobError as error:
+        raise Failure(f"{error}\n{error.details}".rstrip(), ExitCode.JOB_FAILED) from error
+    except (ExperimentError, RunError, SweepError) as error:
+        raise Failure(error) from error
+    if not as_json:
+        click.echo(f"run folders: {folder}")
+    context.exit(next((code for code in codes if code), int(ExitCode.OK)))
+
+
+def _tell(outcome: Outcome, number: int, total: int, as_json: bool) -> None:
+    if as_json:
+        print_json(
+            {
+                "event": "run",
+                "name": outcome.cell.name,
+                "folder": str(outcome.folder),
+                "kept": outcome.kept,
+                "code": outcome.code,
+                "reason": outcome.reason,
+            }
+        )
+        return
+    said = "kept" if outcome.kept else "done" if outcome.code == ExitCode.OK else f"failed: {outcome.reason}"
+    click.echo(f"{number} of {total}  {outcome.cell.name}  {said}")

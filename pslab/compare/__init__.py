@@ -1,0 +1,12 @@
+"""Runs beside each other: what a policy costs and gives, over seeds; and what the simulator had predicted.
+
+measure     the numbers of one run
+groups      runs of the same experiment but for the seed, with mean and spread
+table       the groups, for people and for programs
+grid        the experiments of a sweep
+sweep       runs them, and keeps what is finished
+predict     the same experiment in the simulator, against the real run
+curves      loss over time, versions and samples; who held a ticket when
+charts      the pictures of a report
+html        a report that is one file
+"""

@@ -1,0 +1,84 @@
+"""A comparison as one HTML file: no scripts, nothing to be fetched, readable without a network."""
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from pathlib import Path
+
+from pslab.compare import charts
+from pslab.compare.groups import Group
+from pslab.compare.measure import Goals
+from pslab.compare.table import columns_for, shares_spoken, spoken, starving
+from pslab.runs import RunError
+
+STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; color: #222; max-width: 1180px; margin: 2rem auto; padding: 0 1rem }
+h1 { font-size: 1.5rem } h2 { font-size: 1.15rem; margin-top: 2.2rem }
+table { border-collapse: collapse; width: 100% } th, td { padding: .35rem .6rem; text-align: right }
+th:first-child, td:first-child { text-align: left } thead th { border-bottom: 2px solid #222 }
+tbody tr:nth-child(even) { background: #f5f6f8 } svg { width: 100%; height: auto }
+.key span { display: inline-block; width: .9em; height: .9em; margin: 0 .35em 0 1em; vertical-align: -.1em }
+.note { color: #555 } .bad { color: #b00020 }
+"""
+
+
+def write_html(groups: Sequence[Group], goals: Goals, path: Path) -> None:
+    """Raises RunError when a run cannot be read, matplotlib is missing, or the file cannot be written."""
+    text = page(groups, goals)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise RunError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def page(groups: Sequence[Group], goals: Goals) -> str:
+    body = [
+        "<h1>Runs of a parameter server</h1>",
+        _table(groups, goals),
+        *(f'<p class="bad">{escape(line)}</p>' for line in starving(groups)),
+        "<h2>Training loss</h2>",
+        "<p class=note>Of the contributions that made each version, smoothed. One strong line per policy; "
+        "the faint ones are its other seeds.</p>",
+        charts.loss_chart(groups),
+        "<h2>Whose work was applied</h2>",
+        "<p class=note>The dashed line is an equal part. A worker far below it starves: the model hardly "
+        "sees its data.</p>",
+        charts.share_chart(groups),
+        *(part for group in groups for part in _one(group)),
+    ]
+    return (
+        "<!doctype html>\n<html lang=en><meta charset=utf-8><title>Runs of a parameter server</title>"
+        f"<style>{STYLE}</style>\n" + "\n".join(body) + "\n</html>\n"
+    )
+
+
+def _table(groups: Sequence[Group], goals: Goals) -> str:
+    columns = columns_for(goals)
+    head = ["policy", "runs", *(title for _, title, _, _ in columns), "least..most of a worker %"]
+    rows = [
+        [
+            group.label,
+            str(len(group.runs)),
+            *(spoken(group.spread(name), digits, factor) for name, _, digits, factor in columns),
+            shares_spoken(group),
+        ]
+        for group in groups
+    ]
+    return f"<table><thead>{_row('th', head)}</thead><tbody>{''.join(_row('td', r) for r in rows)}</tbody></table>"
+
+
+def _row(tag: str, cells: Iterable[str]) -> str:
+    return "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+
+
+def _one(group: Group) -> list[str]:
+    """The group's first run from close by."""
+    run = group.runs[0].run
+    key = "".join(f'<span style="background:{paint}"></span>{fate}' for fate, paint in charts.FATES.items())
+    return [
+        f"<h2>{escape(group.label)}</h2>",
+        f"<p class=note>Run {escape(str(run.path))}. Who held a ticket when, from grant to commit (pulling, "
+        f"computing and pushing), and what became of it; a gap is waiting.</p><p class=key>{key}</p>",
+        charts.timeline_chart(run),
+        charts.staleness_chart(run),
+    ]

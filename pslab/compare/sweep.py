@@ -1,0 +1,76 @@
+"""Runs the cells of a sweep one after the other. What is finished is kept, so that a sweep can be taken up again."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pslab.compare.grid import Cell
+from pslab.experiments import Finished, load, run_local
+from pslab.progress import Quiet
+from pslab.runs import EXPERIMENT, Run, RunError
+from pslab.simulated import run_simulated
+from pswire.exits import ExitCode
+from pswire.experiment import ExperimentError
+
+Engine = Literal["local", "simulated"]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A cell's run. `kept`: it was finished before; `code` is 0 then."""
+
+    cell: Cell
+    folder: Path
+    kept: bool
+    code: int
+    reason: str = ""
+
+
+def sweep(
+    path: Path, cells: Sequence[Cell], out: Path, engine: Engine, tell: Callable[[Outcome], None]
+) -> list[Run]:
+    """The runs that came to a summary, in order; `tell` hears of each cell.
+
+    A run folder that is complete and was made from the same experiment is
+    kept; a partial one is made again. Stops at an interruption. Raises
+    RunError when a finished folder holds another experiment.
+    """
+    runs = []
+    for cell in cells:
+        outcome = _one(path, cell, out / cell.name, engine)
+        tell(outcome)
+        if outcome.code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):
+            break
+        if (outcome.folder / "decisions.jsonl").is_file() and Run(outcome.folder).stopped:
+            runs.append(Run(outcome.folder))
+    return runs
+
+
+def _one(path: Path, cell: Cell, folder: Path, engine: Engine) -> Outcome:
+    if finished(folder, cell):
+        return Outcome(cell, folder, True, ExitCode.OK)
+    if engine == "simulated":
+        done: Finished = run_simulated(cell.experiment, out=folder, force=True, quiet=True)
+    else:
+        done = run_local(load(path, cell.overrides), Quiet(), out=folder, force=True)
+    verdict = done.result.verdict
+    return Outcome(cell, folder, False, int(verdict.code), verdict.reason)
+
+
+def finished(folder: Path, cell: Cell) -> bool:
+    """The folder holds the cell's run, to its end. Raises RunError when it holds that of another experiment."""
+    if not (folder / EXPERIMENT).is_file() or not (folder / "decisions.jsonl").is_file():
+        return False
+    run = Run(folder)
+    try:
+        same = run.experiment == cell.experiment
+    except ExperimentError:
+        return False
+    if not (run.stopped and run.summary.success):
+        return False
+    if not same:
+        raise RunError(
+            f"{folder}: holds a finished run of another experiment: choose another --out, or remove that folder"
+        )
+    return True

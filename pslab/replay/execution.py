@@ -1,0 +1,233 @@
+"""Executes a tape: the shell around shards and twins."""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pslab.replay.tape import Step, opening
+from pslab.replay.twin import DataError, Portion, Remembering, Twin, memory_of
+from pslab.simulator.store import Shards
+from pslab.simulator.trainers import Result, Trainer
+from psserver.coordinator import entries
+from psserver.optimizers import build as build_optimizer
+from psserver.shard.shard import ShardError
+from pswire.plan import make_plan
+
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first contribution that came out otherwise than the log has it.
+
+    It was computed from version `base`; `version` is the one that it became part of, None when it was dropped.
+    """
+
+    ticket: int
+    worker: str
+    batch: int
+    base: int
+    version: int | None
+    what: str
+    logged: float
+    recomputed: float
+
+    def __str__(self) -> str:
+        part = "was dropped" if self.version is None else f"became part of version {self.version}"
+        return (
+            f"the {self.what} of batch {self.batch} of {self.worker} (ticket {self.ticket}) from version {self.base} "
+            f"is {self.recomputed!r}, the log has {self.logged!r}; the contribution {part}"
+        )
+
+
+@dataclass(slots=True)
+class Replayed:
+    """How far a replay came, and what it found."""
+
+    version: int = -1
+    # Contributions computed anew, and those of them whose loss and norm are the logged ones.
+    computed: int = 0
+    agreed: int = 0
+    # Contributions that nothing depends on; they were left out.
+    skipped: int = 0
+    first: Difference | None = None
+    # The newest version of which a contribution was recomputed in agreement with the log.
+    proven: int = -1
+    # The mean loss of the parts of `version`, over those with a finite one.
+    loss: float = math.nan
+    finished: bool = False
+
+
+@dataclass(slots=True)
+class _Open:
+    worker: str
+    base: int
+
+
+@dataclass
+class Replay:
+    """Make it, then `run` it, once; the store then holds the version that it came to.
+
+    `trainer` stands in for all workers. `epochs` and `wire_dtype` are the
+    experiment's; all else that matters is in the log.
+    """
+
+    steps: list[Step]
+    trainer: Trainer
+    epochs: int = 1
+    wire_dtype: str = "float32"
+    store: Shards = field(init=False)
+    result: Replayed = field(init=False, default_factory=Replayed)
+    _twins: dict[str, Twin] = field(init=False, default_factory=dict)
+    _next_batch: dict[str, int] = field(init=False, default_factory=dict)
+    _open: dict[int, _Open] = field(init=False, default_factory=dict)
+    _losses: dict[int, float] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        job = opening(self.steps)
+        specs = self.trainer.specs
+        plan = make_plan([spec for spec, _ in specs], job.servers)
+        # Before the trainer's variables become the scratch of its steps.
+        self._initial = plan.scatter([values for _, values in specs])
+        self.trainer.attach(plan)
+        self._fresh = memory_of(self.trainer)
+        # Bases are kept as long as their tickets live, whatever the policy needs: contributions are
+        # computed at their commits, from versions that may be old by then.
+        self.store = Shards(
+            plan,
+            build_optimizer(job.optimizer),
+            workers=job.workers,
+            keep_bases=True,
+            wire_dtype=self.wire_dtype,
+        )
+        self._versions = _versions(self.steps)
+        self._needed = _needed(self.steps)
+
+    @property
+    def draws(self) -> bool:
+        """The model keeps something that does not travel, so that the order of its steps matters."""
+        return isinstance(self.trainer, Remembering) and bool(self._fresh)
+
+    def run(self, until: int | None = None, watch: Callable[[Replayed], None] | None = None) -> Replayed:
+        """Execute the tape, or its part up to the entry that makes version `until`.
+
+        `watch` is called after each version. Raises DataError for a log that
+        cannot be executed or data that has changed, and whatever the job's own code raises.
+        """
+        for step in self.steps:
+            try:
+                self._prepare(step.entry)
+                self.store.execute(step.entry)
+            except ShardError as error:
+                raise DataError(
+                    f"entry {step.index}, {step.entry.kind}, cannot be executed: {error}; "
+                    "ps-lab check tells whether the log was edited"
+                ) from error
+            if isinstance(step.entry, entries.Install | entries.Apply):
+                self._made(step.entry)
+                if watch is not None:
+                    watch(self.result)
+                if step.entry.version == until:
+                    return self.result
+        self.result.finished = True
+        return self.result
+
+    def _prepare(self, entry: entries.Entry) -> None:
+        """What has to be there before the shards execute the entry."""
+        match entry:
+            case entries.Join(worker, _, rank):
+                self._join(worker, rank)
+            case entries.Install(_, ticket):
+                self._push(ticket, self._initial)
+            case entries.Grant(worker, ticket, version):
+                self._open[ticket] = _Open(worker, version)
+            case entries.Commit():
+                self._commit(entry)
+            case entries.Cancel(worker, ticket) | entries.Abandon(worker, ticket):
+                if self._open.pop(ticket, None) is not None and worker in self._twins:
+                    self._twins[worker].uncertain += 1
+            case _:
+                pass
+
+    def _join(self, worker: str, rank: int) -> None:
+        job = opening(self.steps)
+        portion = Portion(rank, job.workers, job.seed, self.epochs)
+        skip = self._next_batch.get(worker, 0)
+        self._twins[worker] = Twin(worker, portion, self.trainer, self._fresh, skip)
+
+    def _commit(self, commit: entries.Commit) -> None:
+        opened = self._open.pop(commit.ticket, None)
+        if opened is None:
+            raise ShardError(f"ticket {commit.ticket} is not open")
+        self._next_batch[commit.worker] = max(self._next_batch.get(commit.worker, 0), commit.batch + 1)
+        self._losses[commit.ticket] = commit.loss
+        needed = commit.ticket in self._needed
+        if not needed and not self.draws:
+            self.result.skipped += 1
+            return
+        weights = self.store.read(commit.ticket, opened.base)
+        assert weights is not None, (
+            f"version {opened.base} is gone before the commit of ticket {commit.ticket}"
+        )
+        twin = self._twins[commit.worker]
+        result = twin.compute(weights, commit.batch, lambda found: _difference(commit, found) is None)
+        self._judge(commit, opened.base, result)
+        if needed:
+            self._push(commit.ticket, result.flats)
+
+    def _judge(self, commit: entries.Commit, base: int, result: Result) -> None:
+        replayed = self.result
+        replayed.computed += 1
+        found = _difference(commit, result)
+        if found is None:
+            replayed.agreed += 1
+            if replayed.first is None:
+                replayed.proven = max(replayed.proven, base)
+        elif replayed.first is None:
+            what, logged, recomputed = found
+            version = self._versions.get(commit.ticket)
+            replayed.first = Difference(
+                commit.ticket, commit.worker, commit.batch, base, version, what, logged, recomputed
+            )
+
+    def _push(self, ticket: int, flats: list[Floats]) -> None:
+        problem = self.store.push(ticket, flats)
+        if problem is not None:
+            raise DataError(f"the payload of ticket {ticket} was finite, recomputed it holds {problem}")
+
+    def _made(self, entry: entries.Install | entries.Apply) -> None:
+        self.result.version = entry.version
+        if isinstance(entry, entries.Apply):
+            losses = [self._losses.pop(part.ticket, math.nan) for part in entry.parts]
+            finite = [loss for loss in losses if math.isfinite(loss)]
+            self.result.loss = sum(finite) / len(finite) if finite else math.nan
+
+
+def _difference(commit: entries.Commit, result: Result) -> tuple[str, float, float] | None:
+    """(what, logged, recomputed), where they are not the same to the bit."""
+    for what, logged, recomputed in (
+        ("number of samples", commit.samples, result.samples),
+        ("loss", commit.loss, result.loss),
+        ("gradient's norm", commit.norm, result.norm),
+    ):
+        # The log has null for every number that is not finite.
+        same = logged == recomputed or not (math.isfinite(logged) or math.isfinite(recomputed))
+        if not same:
+            return what, logged, recomputed
+    return None
+
+
+def _versions(steps: Iterable[Step]) -> dict[int, int]:
+    """Ticket -> the version that it became part of."""
+    applies = (step.entry for step in steps if isinstance(step.entry, entries.Apply))
+    return {part.ticket: apply.version for apply in applies for part in apply.parts}
+
+
+def _needed(steps: Iterable[Step]) -> set[int]:
+    """Tickets whose payload the shards will touch."""
+    needed = set(_versions(steps))
+    # What is summed but dropped at the stop.
+    return needed | {step.entry.ticket for step in steps if isinstance(step.entry, entries.Fold)}

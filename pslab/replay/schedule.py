@@ -1,0 +1,178 @@
+"""The log as what happened to workers, whoever decided: who asked, who finished a computation, who left, in order.
+
+Grants, cancels and updates are the policy's and are left out. What the log
+does not say is inferred:
+
+- A worker asks right after its commit (as ps-worker does, in the same
+  message). Tickets are numbered as they are asked for, so the order of all
+  requests that were granted is known.
+- A worker whose ticket was cancelled finishes the computation all the same
+  and asks again then.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import accumulate
+from operator import attrgetter
+
+from pslab.replay.tape import Step
+from psserver.coordinator import entries
+
+
+@dataclass(frozen=True, slots=True)
+class Arrive:
+    t: float
+    worker: str
+    incarnation: int
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    t: float
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """A computation ends. `known`: it was committed; else its ticket was cancelled, and nobody saw the result."""
+
+    t: float
+    worker: str
+    batch: int
+    samples: int
+    loss: float = math.nan
+    norm: float = math.nan
+    known: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    t: float
+    worker: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Initialised:
+    """The initial values are on the servers."""
+
+    t: float
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    t: float
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class Depart:
+    t: float
+    worker: str
+    reason: str
+
+
+Move = Arrive | Ask | Finish | GiveUp | Initialised | Done | Depart
+
+
+@dataclass(slots=True)
+class _Placed:
+    """`place`: behind which entry of the log a move comes; `order` tells moves of one place apart."""
+
+    place: int
+    order: int
+    move: Move
+
+
+@dataclass(slots=True)
+class _Request:
+    ticket: int
+    worker: str
+    # The entries that it came behind, at the earliest and at the latest.
+    after: int
+    before: int
+    voided: bool
+
+
+def schedule(steps: Iterable[Step]) -> list[Move]:
+    """All moves up to the stop, in order."""
+    tape = list(steps)
+    placed: list[_Placed] = []
+    requests: list[_Request] = []
+    last: dict[str, int] = {}
+    voided: set[str] = set()
+    for step in tape:
+        entry = step.entry
+        if isinstance(entry, entries.Stop):
+            break
+        match entry:
+            case entries.Grant(worker, ticket):
+                requests.append(_Request(ticket, worker, last[worker], step.index - 1, worker in voided))
+                voided.discard(worker)
+            case entries.Initialise(worker, ticket):
+                # Who is to bring the initial values is settled in the moment of the request.
+                requests.append(_Request(ticket, worker, step.index - 1, step.index - 1, False))
+            case entries.Cancel(worker):
+                voided.add(worker)
+            case entries.Leave(worker):
+                voided.discard(worker)
+        move = _move(step)
+        if move is not None:
+            placed.append(_Placed(step.index, 0, move))
+            last[move.worker] = step.index
+        elif isinstance(entry, entries.Cancel):
+            last[entry.worker] = step.index
+    placed += _asked(tape, requests)
+    return [item.move for item in sorted(placed, key=attrgetter("place", "order"))]
+
+
+def _asked(tape: list[Step], requests: list[_Request]) -> list[_Placed]:
+    """Each request as early as its worker and the order of tickets allow.
+
+    After a cancel, as late: the worker was busy with what had become void.
+    """
+    ordered = sorted(requests, key=attrgetter("ticket"))
+    places = list(accumulate((request.after for request in ordered), max))
+    for number in reversed(range(len(ordered))):
+        if ordered[number].voided:
+            following = places[number + 1] if number + 1 < len(ordered) else len(tape)
+            places[number] = max(places[number], min(ordered[number].before, following))
+    found: list[_Placed] = []
+    samples = _usual_samples(tape)
+    for order, (place, request) in enumerate(zip(places, ordered, strict=True), start=1):
+        # A request right before its grant is as late as that.
+        t = tape[place + 1 if request.voided and place == request.before else place].t
+        if request.voided:
+            lost = Finish(t, request.worker, 0, samples.get(request.worker, 0), known=False)
+            found.append(_Placed(place, 2 * order - 1, lost))
+        found.append(_Placed(place, 2 * order, Ask(t, request.worker)))
+    return found
+
+
+def _usual_samples(tape: list[Step]) -> dict[str, int]:
+    """Of each worker's first commit."""
+    found: dict[str, int] = {}
+    for step in tape:
+        if isinstance(step.entry, entries.Commit):
+            found.setdefault(step.entry.worker, step.entry.samples)
+    return found
+
+
+def _move(step: Step) -> Move | None:
+    match step.entry:
+        case entries.Join(worker, incarnation, rank):
+            return Arrive(step.t, worker, incarnation, rank)
+        case entries.Install(worker):
+            return Initialised(step.t, worker)
+        case entries.Commit(worker, _, batch, samples, loss, norm):
+            return Finish(step.t, worker, batch, samples, loss, norm)
+        case entries.Abandon(worker, _, reason):
+            return GiveUp(step.t, worker, reason)
+        case entries.Done(worker):
+            return Done(step.t, worker)
+        case entries.Leave(worker, reason):
+            return Depart(step.t, worker, reason)
+    return None

@@ -1,0 +1,101 @@
+"""From a run folder to a replay that is ready to run."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pslab.replay.execution import Replay
+from pslab.replay.tape import opening, read_tape
+from pslab.runs import EXPERIMENT, WEIGHTS, Run, RunError
+from pslab.simulator.problems import ProblemError, numpy_problem
+from pslab.simulator.trainers import Trainer
+from psserver.coordinator.entries import Job
+from pswire.experiment import Experiment
+from pswire.plan import weights_sha256
+from psworker.trainers import tensorflow_trainer
+
+# Job names of the simulated cluster begin so.
+SIMULATED = "simulated-"
+
+
+def replay_of(run: Run) -> Replay:
+    """Read the log, make the trainer. Raises RunError, ExperimentError and JobError."""
+    steps = read_tape(run)
+    job, experiment = opening(steps), run.experiment
+    _check_agreement(run, job, experiment)
+    trainer = _trainer(run, job, experiment)
+    return Replay(steps, trainer, experiment.job.epochs, experiment.cluster.wire_dtype)
+
+
+def _check_agreement(run: Run, job: Job, experiment: Experiment) -> None:
+    """The experiment says what data and model were; it must be that of the log."""
+    for key, logged, written in (
+        ("cluster.servers", job.servers, experiment.cluster.servers),
+        ("cluster.workers", job.workers, experiment.cluster.workers),
+        ("run.seed", job.seed, experiment.run.seed),
+        ("policy.name", job.policy.get("name"), experiment.policy.name),
+    ):
+        if logged != written:
+            raise RunError(
+                f"{run.path / EXPERIMENT}: {key} is {written!r}, but the decision log was made with {logged!r}: "
+                "one of them was edited, or they are of different runs"
+            )
+
+
+def _trainer(run: Run, job: Job, experiment: Experiment) -> Trainer:
+    simulation = experiment.simulation
+    problem = simulation.problem if job.job.startswith(SIMULATED) else "job"
+    if problem == "none" or not (experiment.job.module or problem not in ("auto", "job")):
+        raise RunError(f"{run.path}: looked at time only: there are no weights to replay")
+    if problem not in ("auto", "job"):
+        try:
+            return numpy_problem(problem, simulation.options)
+        except ProblemError as error:
+            raise RunError(f"{run.path / EXPERIMENT}: simulation.options: {error}") from error
+    # One process has one device: that of the first worker.
+    section = experiment.workers.get(0)
+    trainer: Trainer = tensorflow_trainer(experiment, section.device if section else "auto")
+    return trainer
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """Whether the recomputed weights are the run's, bit for bit. `differing`: variable -> largest difference."""
+
+    sha256: str
+    recorded: str | None
+    differing: dict[str, float]
+
+    @property
+    def holds(self) -> bool:
+        return self.sha256 == self.recorded
+
+
+def prove(run: Run, replay: Replay) -> Proof:
+    """Compare the final weights with the fingerprint in summary.json. Raises RunError for a run without summary."""
+    recorded, weights = run.summary.weights_sha256, replay.store.weights()
+    sha256 = weights_sha256(replay.store.plan.variables, list(weights.values()))
+    saved = run.path / WEIGHTS
+    differing = {} if sha256 == recorded or not saved.is_file() else _differing(saved, weights)
+    return Proof(sha256, recorded, differing)
+
+
+def _differing(saved: Path, weights: dict[str, NDArray[np.float32]]) -> dict[str, float]:
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    try:
+        before: dict[str, NDArray[Any]] = load_file(saved)
+    except (SafetensorError, OSError) as error:
+        raise RunError(f"{saved}: cannot be read: {error}") from error
+    found = {}
+    for name, values in weights.items():
+        other = before.get(name)
+        if other is None or other.shape != values.shape:
+            found[name] = float("inf")
+        elif other.tobytes() != values.tobytes():
+            found[name] = float(np.max(np.abs(other.astype(np.float64) - values), initial=0.0))
+    return found

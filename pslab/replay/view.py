@@ -1,0 +1,170 @@
+"""What a replay found, for people and for programs."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from pslab.replay.execution import Replayed
+from pslab.replay.source import Proof
+from pslab.replay.whatif import Alternative, Fates
+
+# Characters of a histogram bar that stands for everything.
+BAR = 30
+
+
+def replayed_lines(replayed: Replayed, proof: Proof | None) -> list[str]:
+    """A few sentences: what was computed, whether it is the same, where it is not."""
+    lines = [
+        f"version {replayed.version}: {replayed.agreed} of {replayed.computed} contributions recomputed "
+        "with the logged loss and gradient norm, bit for bit"
+    ]
+    if replayed.skipped:
+        lines.append(f"{replayed.skipped} were left out: nothing depends on them")
+    if replayed.first is not None:
+        lines.append(f"first difference: {replayed.first}")
+        if replayed.proven >= 0:
+            lines.append(f"up to version {replayed.proven} every recomputed contribution agreed")
+    if proof is not None:
+        lines += _proof_lines(replayed, proof)
+    return lines
+
+
+def _proof_lines(replayed: Replayed, proof: Proof) -> list[str]:
+    if proof.holds:
+        return [f"the final weights are equal bit for bit: {proof.sha256}"]
+    if proof.recorded is None:
+        return [f"the run recorded no weights_sha256 to compare with; here it is {proof.sha256}"]
+    lines = [f"the final weights differ: expected {proof.recorded}, got {proof.sha256}"]
+    for name, gap in proof.differing.items():
+        lines.append(f"  {name}: differs by at most {gap:.3g}")
+    if not proof.differing:
+        lines.append("  yet they are those of weights.safetensors: summary.json or that file was edited")
+    elif replayed.first is None:
+        lines.append(
+            f"  every contribution agreed, the last one read version {replayed.proven}: what differs came after it"
+        )
+    return lines
+
+
+def replayed_json(folder: str, replayed: Replayed, proof: Proof | None) -> dict[str, Any]:
+    first = replayed.first
+    return {
+        "event": "replay",
+        "folder": folder,
+        "version": replayed.version,
+        "computed": replayed.computed,
+        "agreed": replayed.agreed,
+        "skipped": replayed.skipped,
+        "equal": None if proof is None else proof.holds,
+        "weights_sha256": None if proof is None else proof.sha256,
+        "recorded_sha256": None if proof is None else proof.recorded,
+        "proven_version": replayed.proven,
+        "first_difference": None
+        if first is None
+        else {name: _plain(getattr(first, name)) for name in first.__slots__} | {"text": str(first)},
+    }
+
+
+def _plain(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+# What if
+
+
+def fates_json(fates: Fates) -> dict[str, Any]:
+    return {
+        "policy": dict(fates.policy),
+        "versions": fates.versions,
+        "committed": dict(fates.committed),
+        "applied": dict(fates.applied),
+        "dropped": dict(fates.dropped),
+        "cancelled": dict(fates.cancelled),
+        "reasons": dict(fates.reasons),
+        "staleness": {str(tau): fates.staleness[tau] for tau in sorted(fates.staleness)},
+    }
+
+
+def alternative_json(folder: str, found: Alternative) -> dict[str, Any]:
+    return {
+        "event": "what-if",
+        "folder": folder,
+        "recorded": fates_json(found.recorded),
+        "other": fates_json(found.other),
+        "held": found.held,
+        "never": found.never,
+        "failure": found.failure,
+    }
+
+
+def alternative_table(found: Alternative) -> Table:
+    """Both policies side by side."""
+    recorded, other = found.recorded, found.other
+    table = Table(title="The same schedule", title_justify="left", header_style="bold")
+    table.add_column("")
+    table.add_column(f"recorded: {_spoken(recorded.policy)}", justify="right")
+    table.add_column(f"what if: {_spoken(other.policy)}", justify="right")
+    for what, left, right in (
+        ("versions", recorded.versions, other.versions),
+        ("committed", recorded.committed.total(), other.committed.total()),
+        ("applied", recorded.applied.total(), other.applied.total()),
+        ("dropped", recorded.dropped.total(), other.dropped.total()),
+        ("cancelled", recorded.cancelled.total(), other.cancelled.total()),
+        ("mean staleness", f"{recorded.mean_staleness:.2f}", f"{other.mean_staleness:.2f}"),
+        ("max staleness", max(recorded.staleness, default=0), max(other.staleness, default=0)),
+    ):
+        table.add_row(what, str(left), str(right))
+    for worker in sorted(recorded.committed | other.committed, key=_by_number):
+        table.add_row(f"applied of {worker}", str(recorded.applied[worker]), str(other.applied[worker]))
+    table.add_section()
+    for low, high in _bins(recorded.staleness + other.staleness):
+        label = f"staleness {low}" if low == high else f"staleness {low}-{high}"
+        table.add_row(label, _bar(recorded.staleness, low, high), _bar(other.staleness, low, high))
+    return table
+
+
+def alternative_notes(found: Alternative) -> list[str]:
+    """What has to be known to read the table."""
+    notes = []
+    if found.held:
+        notes.append(
+            f"{found.held} computations ended in the recorded run before {found.other.policy['name']} would have "
+            "granted them: they were put off until it did, and count as ended in that moment"
+        )
+    if found.never:
+        notes.append(
+            f"{found.never} computations would never have been granted, or were lost with their worker"
+        )
+    if found.failure:
+        notes.append(f"{found.other.policy['name']} would have ended the job: {found.failure}")
+    return notes
+
+
+def _spoken(policy: Mapping[str, object]) -> str:
+    knobs = ", ".join(f"{name}={value}" for name, value in policy.items() if name != "name")
+    return f"{policy.get('name')} ({knobs})" if knobs else str(policy.get("name"))
+
+
+def _by_number(worker: str) -> tuple[int, str]:
+    digits = worker.lstrip("abcdefghijklmnopqrstuvwxyz-_")
+    return (int(digits) if digits.isdigit() else 0, worker)
+
+
+def _bins(histogram: Counter[int]) -> list[tuple[int, int]]:
+    """0 to 9 one by one, then by powers of two; only those with something in them."""
+    bins = [(tau, tau) for tau in range(10)]
+    low, high = 10, 16
+    while low <= max(histogram, default=0):
+        bins.append((low, high - 1))
+        low, high = high, high * 2
+    return [(a, b) for a, b in bins if any(histogram[tau] for tau in range(a, b + 1))]
+
+
+def _bar(histogram: Counter[int], low: int, high: int) -> Text:
+    count = sum(histogram[tau] for tau in range(low, high + 1))
+    length = round(BAR * count / histogram.total()) if count else 0
+    return Text.assemble(("▇" * length, "cyan"), f" {count}" if length else str(count))

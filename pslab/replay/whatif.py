@@ -1,0 +1,205 @@
+"""What another policy would have decided on a recorded schedule.
+
+The schedule (who finished a computation after whom) is kept; the servers' own
+coordinator hears it with the other policy. What could not have happened under
+that policy is put off: a computation that it had not granted yet ends as soon
+as it grants it, and so takes no time. Whatever depends on gradients (losses,
+weights) is not asked: the recorded ones would be others.
+"""
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from pslab.replay import schedule as s
+from pslab.replay.tape import Step, opening
+from psserver.coordinator import Coordinator, JobTerms, Output, Record, entries
+from psserver.coordinator.outputs import GrantNotice
+from psserver.policies import Policy
+from psserver.policies import build as build_policy
+
+
+@dataclass(frozen=True, slots=True)
+class Fates:
+    """What became of the contributions in a log; staleness in versions."""
+
+    policy: Mapping[str, object]
+    versions: int = 0
+    committed: Counter[str] = field(default_factory=Counter)
+    applied: Counter[str] = field(default_factory=Counter)
+    dropped: Counter[str] = field(default_factory=Counter)
+    cancelled: Counter[str] = field(default_factory=Counter)
+    # Reason -> how many were dropped for it.
+    reasons: Counter[str] = field(default_factory=Counter)
+    staleness: Counter[int] = field(default_factory=Counter)
+
+    @property
+    def mean_staleness(self) -> float:
+        count = self.staleness.total()
+        return sum(tau * n for tau, n in self.staleness.items()) / count if count else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """The recorded run and the same schedule under another policy.
+
+    `held`: computations that were put off because the other policy had not
+    granted them when they ended. `never`: those that it never granted.
+    `steps`: the other policy's decision log. `failure`: why the other policy
+    ended the job, when it did so.
+    """
+
+    recorded: Fates
+    other: Fates
+    held: int
+    never: int
+    steps: list[Step]
+    failure: str = ""
+
+
+def what_if(steps: Sequence[Step], name: str, knobs: Mapping[str, object]) -> Alternative:
+    """Feed the schedule of a tape to policy `name`. Raises PolicyError when there is no such policy."""
+    job = opening(steps)
+    policy = build_policy(name, knobs, job.workers)
+    retelling = Retelling(_terms(job), policy)
+    for move in s.schedule(steps):
+        retelling.hear(move)
+    failure = retelling.end(steps[-1].t)
+    return Alternative(
+        recorded=fates(steps),
+        other=fates(retelling.steps),
+        held=retelling.held,
+        never=retelling.never,
+        steps=retelling.steps,
+        failure=failure,
+    )
+
+
+def _terms(job: entries.Job) -> JobTerms:
+    return JobTerms(job.job, job.optimizer, job.servers, job.workers, job.seed)
+
+
+@dataclass
+class Retelling:
+    """A coordinator that hears moves; what a worker cannot do yet waits, and its later moves behind it."""
+
+    terms: JobTerms
+    policy: Policy
+    steps: list[Step] = field(default_factory=list)
+    held: int = 0
+    never: int = 0
+    _incarnations: dict[str, int] = field(default_factory=dict)
+    # Worker -> the ticket it holds, possibly cancelled in the meantime.
+    _tickets: dict[str, int] = field(default_factory=dict)
+    _queues: dict[str, deque[s.Move]] = field(default_factory=lambda: defaultdict(deque))
+    # Workers whose first waiting move may have become possible.
+    _woken: deque[str] = field(default_factory=deque)
+
+    def __post_init__(self) -> None:
+        self.coordinator = Coordinator(self.terms, self.policy, 0.0)
+        self._take(self.coordinator.opening())
+
+    def hear(self, move: s.Move) -> None:
+        """The next move of the schedule, and whatever it makes possible."""
+        if isinstance(move, s.Arrive | s.Depart):
+            self._move_in_or_out(move)
+        else:
+            queue = self._queues[move.worker]
+            self.held += isinstance(move, s.Finish) and (bool(queue) or not self._can(move))
+            queue.append(move)
+            self._woken.append(move.worker)
+        while self._woken:
+            self._advance(self._woken.popleft(), move.t)
+
+    def end(self, t: float) -> str:
+        """The schedule is over. Why the policy ended the job before that, or nothing."""
+        stopped = self.coordinator.stopped
+        early = "" if stopped is None or stopped.cause == "done" else stopped.reason
+        self.never += sum(isinstance(move, s.Finish) for queue in self._queues.values() for move in queue)
+        self._take(self.coordinator.stop("the schedule is over", t, success=True, cause="done"))
+        return early
+
+    def _move_in_or_out(self, move: s.Arrive | s.Depart) -> None:
+        worker = move.worker
+        self.never += sum(isinstance(waiting, s.Finish) for waiting in self._queues.pop(worker, ()))
+        self._tickets.pop(worker, None)
+        if isinstance(move, s.Depart):
+            incarnation = self._incarnations.pop(worker)
+            self._take(self.coordinator.leave(worker, incarnation, move.reason, move.t))
+        elif self.coordinator.stopped is None:
+            session = f"{worker}/{move.incarnation}"
+            member, outputs = self.coordinator.join(worker, session, move.rank, move.t)
+            self._incarnations[worker] = member.incarnation
+            self._take(outputs)
+            self._take(self.coordinator.connect(worker, member.incarnation, session, move.t))
+
+    def _can(self, move: s.Move) -> bool:
+        """Finishing or giving up needs a ticket; asking and being done need none."""
+        return not isinstance(move, s.Finish | s.GiveUp | s.Initialised) or move.worker in self._tickets
+
+    def _advance(self, worker: str, t: float) -> None:
+        queue = self._queues[worker]
+        while queue and self._can(queue[0]) and worker in self._incarnations:
+            self._do(replace(queue.popleft(), t=t))
+
+    def _do(self, move: s.Move) -> None:
+        worker, now, coordinator = move.worker, move.t, self.coordinator
+        incarnation = self._incarnations[worker]
+        match move:
+            case s.Ask():
+                if worker not in self._tickets:
+                    self._take(coordinator.ready(worker, incarnation, now))
+            case s.Done():
+                self._take(coordinator.done(worker, incarnation, now))
+            case s.Initialised():
+                self._take(coordinator.commit(worker, incarnation, self._tickets.pop(worker), now))
+            case s.Finish() | s.GiveUp():
+                ticket = self._tickets.pop(worker)
+                if isinstance(move, s.GiveUp) or ticket not in coordinator.tickets.live:
+                    reason = move.reason if isinstance(move, s.GiveUp) else "cancelled"
+                    self._take(coordinator.abandon(worker, incarnation, ticket, reason, now))
+                else:
+                    self._commit(move, incarnation, ticket)
+
+    def _commit(self, move: s.Finish, incarnation: int, ticket: int) -> None:
+        self._take(
+            self.coordinator.commit(
+                move.worker,
+                incarnation,
+                ticket,
+                move.t,
+                batch=move.batch,
+                samples=move.samples,
+                loss=move.loss,
+                norm=move.norm,
+            )
+        )
+
+    def _take(self, outputs: list[Output]) -> None:
+        for output in outputs:
+            if isinstance(output, Record):
+                self.steps.append(Step(output.index, round(output.t, 6), output.entry))
+            elif isinstance(output.notice, GrantNotice):
+                self._tickets[output.worker] = output.notice.ticket
+                self._woken.append(output.worker)
+
+
+def fates(steps: Sequence[Step]) -> Fates:
+    """Count what a decision log says."""
+    found = Fates(opening(steps).policy)
+    versions = 0
+    for step in steps:
+        match step.entry:
+            case entries.Commit(worker):
+                found.committed[worker] += 1
+            case entries.Apply(version, _, _, parts):
+                versions = version
+                for part in parts:
+                    found.applied[part.worker] += 1
+                    found.staleness[part.staleness] += 1
+            case entries.Drop(worker, _, _, reason):
+                found.dropped[worker] += 1
+                found.reasons[reason] += 1
+            case entries.Cancel(worker):
+                found.cancelled[worker] += 1
+    return replace(found, versions=versions)

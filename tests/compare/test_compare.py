@@ -1,0 +1,105 @@
+"""Runs in groups: what makes a group, its means and spreads, and who starves."""
+
+import json
+import math
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pslab.compare.groups import Group, grouped, spread
+from pslab.compare.measure import Goals, first_grant, measured
+from pslab.compare.table import compare_json, spoken, starving
+from pslab.runs import Run
+from pswire.exits import ExitCode
+from tests.replay.command import ps_lab
+from tests.replay.simulated import simulate
+
+
+def three_seeds(folder: Path, policy: str, **knobs: Any) -> list[Run]:
+    return [simulate(folder / f"{policy}-{seed}", policy, knobs, run={"seed": seed}) for seed in range(3)]
+
+
+def groups_of(runs: list[Run], goals: Goals | None = None) -> list[Group]:
+    return grouped([measured(run, goals or Goals()) for run in runs])
+
+
+def test_runs_that_differ_by_seed_are_one_group(tmp_path: Path) -> None:
+    runs = [*three_seeds(tmp_path, "async"), *three_seeds(tmp_path, "sync")]
+    slow, fast = groups_of(runs)
+    assert (slow.label, fast.label) == ("async", "sync")
+    assert [run.seed for run in slow.runs] == [0, 1, 2]
+    accuracies = [run.summary.metrics["accuracy"] for run in runs[:3]]
+    found = slow.spread("accuracy")
+    assert found.mean == pytest.approx(statistics.fmean(a for a in accuracies if a is not None))
+    assert found.deviation == pytest.approx(statistics.stdev(a for a in accuracies if a is not None))
+    assert found.count == 3
+    assert fast.spread("mean_staleness").mean == 0
+    assert slow.spread("seconds").mean == pytest.approx(
+        statistics.fmean(run.summary.wall_seconds for run in runs[:3])
+    )
+
+
+def test_a_label_names_what_differs_and_nothing_else(tmp_path: Path) -> None:
+    runs = [
+        simulate(tmp_path / "a", "bounded", {"max_staleness": 1}),
+        simulate(tmp_path / "b", "bounded", {"max_staleness": 2}),
+        simulate(tmp_path / "c", "async", optimizer={"learning_rate": 0.1}),
+    ]
+    labels = [group.label for group in groups_of(runs)]
+    assert labels == [
+        "bounded (max_staleness=1), learning_rate=0.05",
+        "bounded (max_staleness=2), learning_rate=0.05",
+        "async, learning_rate=0.1",
+    ]
+
+
+def test_time_to_a_loss_counts_from_the_first_grant(tmp_path: Path) -> None:
+    run = simulate(tmp_path / "run", "async")
+    losses = [(m.t, m.loss) for m in run.metrics() if m.kind == "train"]
+    reached = next(
+        t
+        for n, (t, _) in enumerate(losses)
+        if n >= 9 and sum(loss for _, loss in losses[n - 9 : n + 1]) <= 20
+    )
+    (group,) = groups_of([run], Goals(loss=2.0, accuracy=0.5))
+    assert group.spread("seconds_to_loss").mean == reached - first_grant(run)
+    assert group.spread("seconds_to_accuracy").mean > 0
+    (never,) = groups_of([run], Goals(loss=0.0))
+    assert math.isnan(never.spread("seconds_to_loss").mean) and never.spread("seconds_to_loss").count == 0
+
+
+def test_who_starves_is_told(tmp_path: Path) -> None:
+    """With a backup worker, one that takes 20 times as long is in no update."""
+    timing = {"problem": "none", "batches": 100, "factors": {"2": 50.0}}
+    run = simulate(tmp_path / "run", "sync", {"backup": 1}, simulation=timing, run={"versions": 20})
+    (group,) = groups_of([run])
+    (line,) = starving([group])
+    assert "w2 starves, 0.0 %" in line and "25.0 %" in line
+    even = simulate(tmp_path / "even", "sync")
+    assert starving(groups_of([even])) == []
+
+
+def test_spreads_in_words() -> None:
+    assert spoken(spread([1.0, 2.0, 3.0]), 2) == "2.00 ±1.00"
+    assert spoken(spread([1.0, math.nan]), 1, 100.0) == "100.0"
+    assert spoken(spread([math.nan]), 1) == "-"
+
+
+def test_json_has_no_nan(tmp_path: Path) -> None:
+    run = simulate(tmp_path / "run", "async", simulation={"problem": "none", "batches": 5})
+    text = json.dumps(compare_json(groups_of([run])), allow_nan=False)
+    assert json.loads(text)["groups"][0]["measures"]["accuracy"]["mean"] is None
+
+
+def test_the_command(tmp_path: Path) -> None:
+    runs = three_seeds(tmp_path, "async")
+    said = ps_lab("compare", *(run.path for run in runs), "--loss", 2)
+    assert said.code == 0 and "s to loss 2" in said.out and "±" in said.out
+    (line,) = ps_lab("compare", *(run.path for run in runs), "--json").lines
+    (group,) = line["groups"]
+    assert group["seeds"] == [0, 1, 2] and group["measures"]["versions"]["mean"] == runs[0].summary.versions
+    (runs[0].path / "summary.json").unlink()
+    failed = ps_lab("compare", *(run.path for run in runs))
+    assert failed.code == ExitCode.USAGE and "summary.json: is missing" in failed.err

@@ -1,0 +1,119 @@
+"""Sweeps: every combination, seeds, and taking one up again."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from pslab.compare.grid import SweepError, cells, vary
+from pswire.exits import ExitCode
+from pswire.experiment import ExperimentError
+from tests.replay.command import ps_lab
+
+EXPERIMENT = """
+[run]
+name = "small"
+seed = 4
+
+[cluster]
+workers = 3
+
+[policy]
+name = "bounded"
+
+[simulation]
+compute = "exponential(1)"
+batches = 20
+"""
+
+
+@pytest.fixture
+def experiment(tmp_path: Path) -> Path:
+    path = tmp_path / "small.toml"
+    path.write_text(EXPERIMENT)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("a.b=1,2", ["a.b=1", "a.b=2"]),
+        ("a.b=sync, async", ["a.b=sync", "a.b=async"]),
+        ("a.b=[1, 2],[3]", ["a.b=[1, 2]", "a.b=[3]"]),
+        ("a.b={x = 1, y = 2},0.1", ["a.b={x = 1, y = 2}", "a.b=0.1"]),
+        ("a.b=exponential(1)", ["a.b=exponential(1)"]),
+        ('a.b="gamma(2, 1)","constant(1)"', ['a.b="gamma(2, 1)"', 'a.b="constant(1)"']),
+    ],
+)
+def test_values(text: str, values: list[str]) -> None:
+    assert vary(text) == values
+
+
+@pytest.mark.parametrize("text", ["a.b", "ab=1,2", "a.b=1,,2", "a.b=", ".b=1", "a.b=1,1"])
+def test_values_that_are_none(text: str) -> None:
+    with pytest.raises(SweepError):
+        vary(text)
+
+
+def test_every_combination_with_every_seed(experiment: Path) -> None:
+    varied = ["policy.max_staleness=0,1", "cluster.workers=2,3"]
+    grid = cells(experiment, ["optimizer.learning_rate=0.5"], varied, repeat=2)
+    assert [cell.name for cell in grid] == [
+        f"max_staleness={s},workers={w},seed={seed}" for s in (0, 1) for w in (2, 3) for seed in (4, 5)
+    ]
+    last = grid[-1].experiment
+    assert (last.run.seed, last.cluster.workers, last.policy.knobs["max_staleness"]) == (5, 3, 1)
+    assert last.optimizer.learning_rate == 0.5
+
+
+def test_bad_values_are_found_before_anything_runs(experiment: Path) -> None:
+    with pytest.raises(ExperimentError, match="workers"):
+        cells(experiment, [], ["cluster.workers=2,0"], repeat=1)
+
+
+def test_names_are_fit_for_a_file_system(experiment: Path) -> None:
+    (cell,) = cells(experiment, [], ["workers.0.delay=exponential(0.05)"], repeat=1)
+    assert cell.name == "delay=exponential_0.05_,seed=4"
+
+
+def sweep(experiment: Path, *options: object) -> tuple[int, list[str], str]:
+    said = ps_lab(
+        "sweep", experiment, "--engine", "simulated", "--out", experiment.parent / "out", *options, "--json"
+    )
+    lines = [line for line in said.lines if line["event"] == "run"] if said.code == 0 else []
+    return said.code, [f"{line['name']} {line['kept']}" for line in lines], said.err
+
+
+def test_a_sweep_can_be_taken_up_again(experiment: Path) -> None:
+    options = ("--vary", "policy.max_staleness=0,2", "--repeat", 2)
+    code, told, _ = sweep(experiment, *options)
+    assert code == 0 and told == [f"max_staleness={s},seed={seed} False" for s in (0, 2) for seed in (4, 5)]
+    out = experiment.parent / "out"
+    # One folder was cut off half-way, another is gone.
+    (out / "max_staleness=0,seed=5" / "summary.json").unlink()
+    os.rename(out / "max_staleness=2,seed=4", out / "elsewhere")
+    code, told, _ = sweep(experiment, *options)
+    assert code == 0
+    assert [line.rpartition(" ")[2] for line in told] == ["True", "False", "False", "True"]
+
+
+def test_another_experiment_in_the_folder_is_refused(experiment: Path) -> None:
+    assert sweep(experiment)[0] == 0
+    code, _, err = sweep(experiment, "--set", "optimizer.learning_rate=0.2")
+    assert code == ExitCode.USAGE and "finished run of another experiment" in err
+
+
+def test_the_comparison_at_the_end(experiment: Path) -> None:
+    said = ps_lab(
+        *("sweep", experiment, "--engine", "simulated", "--out", experiment.parent / "out"),
+        *("--vary", "policy.max_staleness=0,2", "--repeat", 3),
+    )
+    assert said.code == 0
+    assert "6 of 6" in said.out and "bounded (max_staleness=2)" in said.out and "±" in said.out
+
+
+def test_unknown_policies_and_keys_are_refused(experiment: Path) -> None:
+    code, _, err = sweep(experiment, "--vary", "policy.name=sync,asink")
+    assert code == ExitCode.USAGE and "asink" in err
+    code, _, err = sweep(experiment, "--vary", "cluster.worker=1,2")
+    assert code == ExitCode.USAGE and "cluster.worker: unknown key" in err

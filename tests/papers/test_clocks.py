@@ -1,0 +1,73 @@
+"""Bounds in clocks: SSP (Ho et al. 2013) and DSSP (Zhao et al. 2019), which has none as it was printed."""
+
+import pytest
+
+from tests.papers.race import Draw, Race, exponential, harmonic, slow_last
+
+P = 8
+
+
+def constant(dice: object, rank: int) -> float:
+    return 1.0
+
+
+@pytest.mark.parametrize("slack", [0, 1, 3, 16])
+@pytest.mark.parametrize(
+    "draw",
+    [exponential, slow_last(3.0, exponential), constant],
+    ids=["exponential", "3 x slower", "constant"],
+)
+def test_nobody_executes_more_than_slack_clocks_ahead(slack: int, draw: Draw) -> None:
+    """Ho et al. 2013, section 3; and the bound is reached wherever speeds differ."""
+    race = Race("ssp", {"slack": slack}, P, draw).until(4000)
+    assert race.gap <= slack
+    if draw is not constant:
+        assert race.gap == slack
+
+
+@pytest.mark.parametrize(
+    ("slack", "seconds"), [(0, harmonic(P)), (1, 1.79), (2, 1.51), (4, 1.29), (8, 1.15), (16, 1.10)]
+)
+def test_time_per_clock_falls_with_slack(slack: int, seconds: float) -> None:
+    """From the barrier's H_P to 1 without a bound; successive clocks depend on each other, hence the tolerance."""
+    race = Race("ssp", {"slack": slack}, P).until(24000)
+    assert race.time_per_update * P == pytest.approx(seconds, rel=0.03)
+
+
+@pytest.mark.parametrize("slack", [0, 1, 4, 16])
+def test_ssp_cannot_beat_a_persistent_straggler(slack: int) -> None:
+    """One worker twice as slow: two seconds per clock, whatever the slack. It evens out jitter only."""
+    race = Race("ssp", {"slack": slack}, P, slow_last(2.0, constant)).until(P * 500)
+    # What the others are ahead at the end was made without waiting.
+    ahead = sum(race.clocks) - P * min(race.clocks)
+    assert ahead <= (P - 1) * (slack + 1)
+    # The slow one is never idle; what it is at now is not counted yet.
+    assert 0 <= race.now - 2.0 * min(race.clocks) <= 2.0
+    assert race.gap == slack
+
+
+@pytest.mark.parametrize(
+    ("draw", "reached"),
+    [(exponential, 20), (slow_last(3.0, constant), 500)],
+    ids=["exponential", "3 x slower"],
+)
+def test_the_printed_dssp_exceeds_its_upper_bound_and_the_clamp_holds_it(draw: Draw, reached: int) -> None:
+    """Algorithm 1 asks its controller anew whenever the allowance is used up; so one worker runs away."""
+    knobs: dict[str, object] = {"lower": 3, "upper": 15}
+    clamped = Race("dssp", knobs, P, draw).until(6000)
+    assert clamped.gap == 15
+    literal = Race("dssp", {**knobs, "literal": True}, P, draw).until(6000)
+    assert literal.gap > reached
+
+
+def test_dssp_lies_between_the_two_slacks() -> None:
+    """It waits less than with the lower slack, and not less than with the upper."""
+    slow, fast = (Race("ssp", {"slack": slack}, P).until(16000) for slack in (3, 15))
+    between = Race("dssp", {"lower": 3, "upper": 15}, P).until(16000)
+    assert fast.time_per_update * 0.98 < between.time_per_update < slow.time_per_update
+
+
+def test_a_replay_of_the_facts_gives_the_same_decisions() -> None:
+    """Times are facts that a policy hears: nothing but them moves DSSP."""
+    first, second = (Race("dssp", {"lower": 1, "upper": 9}, P).until(3000) for _ in range(2))
+    assert (first.now, first.clocks, first.staleness) == (second.now, second.clocks, second.staleness)

@@ -1,0 +1,88 @@
+"""How large a learning rate may be: gradient descent on x^2 / 2, as the policies' own decisions make it.
+
+With a constant staleness tau, x <- x - a x_(t - tau) is stable exactly while a < 2 sin(pi / (2 (2 tau + 1))).
+Workers of equal speed under async SGD have tau = n - 1. Divided by its staleness (Zhang et al. 2016), or
+with the learning rate M / max(M, tau) (Mishchenko et al. 2022), the limit stays of order one.
+"""
+
+import math
+
+import pytest
+
+from psserver.policies import Apply, Commit, Grant, Join, Ready, build
+
+
+def limit(tau: int) -> float:
+    """Of the learning rate, for a constant staleness."""
+    return 2 * math.sin(math.pi / (2 * (2 * tau + 1)))
+
+
+def descend(name: str, knobs: dict[str, object], workers: int, rate: float, updates: int) -> list[float]:
+    """x after each version; the workers take turns. Ends early when |x| passes 1e12."""
+    policy = build(name, knobs, workers)
+    held: dict[int, int] = {}
+    gradient: dict[int, float] = {}
+    xs = [1.0]
+
+    def tell(event: Join | Ready | Commit) -> None:
+        for decision in policy.step(event):
+            match decision:
+                case Grant(worker, ticket):
+                    held[int(worker[1:])] = ticket
+                    gradient[ticket] = xs[-1]
+                case Apply(parts, scale, lr_scale):
+                    step = scale * sum(part.factor * gradient.pop(part.ticket) for part in parts)
+                    xs.append(xs[-1] - rate * lr_scale * step)
+
+    for rank in range(workers):
+        tell(Join(f"w{rank}", rank))
+        tell(Ready(f"w{rank}", rank))
+    for turn in range(updates):
+        rank = turn % workers
+        tell(Commit(f"w{rank}", held.pop(rank), 1, 0.0, 0.0))
+        tell(Ready(f"w{rank}", workers + turn))
+        if abs(xs[-1]) > 1e12:
+            break
+    return xs
+
+
+def grows(xs: list[float]) -> bool:
+    quarter = len(xs) // 4
+    return max(map(abs, xs[-quarter:])) > max(map(abs, xs[quarter : 2 * quarter]))
+
+
+@pytest.mark.parametrize(
+    ("n", "known"), [(1, 2.0), (2, 1.0), (4, 0.4450), (8, 0.2091), (16, 0.1013), (30, 0.0532)]
+)
+def test_async_is_stable_up_to_the_limit_of_its_constant_staleness(n: int, known: float) -> None:
+    """n workers of equal speed: the limit falls from 2 to about pi / (2 n), here to three digits."""
+    assert limit(n - 1) == pytest.approx(known, abs=5e-5)
+    assert not grows(descend("async", {}, n, 0.999 * limit(n - 1), 12000))
+    assert grows(descend("async", {}, n, 1.001 * limit(n - 1), 12000))
+
+
+@pytest.mark.parametrize("n", [2, 4, 8, 16, 30])
+@pytest.mark.parametrize("name", ["softsync", "delay-adaptive"])
+def test_one_over_tau_keeps_the_limit_between_one_and_half_pi(name: str, n: int) -> None:
+    """tau times the limit without it: for SGD a weight and a scale of the learning rate are the same."""
+    tau = n - 1
+    expected = tau * limit(tau)
+    assert 1.0 <= round(expected, 12) < math.pi / 2
+    knobs: dict[str, object] = {"n": n} if name == "softsync" else {"concurrency": 1}
+    # The first round has smaller staleness, which leaves the asymptotic growth alone.
+    assert not grows(descend(name, knobs, n, 0.998 * expected, 8000))
+    assert grows(descend(name, knobs, n, 1.002 * expected, 8000))
+
+
+@pytest.mark.parametrize("n", [4, 8, 16, 30])
+def test_a_rate_that_is_right_for_one_worker_fails_for_many_unless_it_is_divided(n: int) -> None:
+    """Zhang et al. 2016: with a fixed rate 15- and 30-softsync fail, with rate / tau all of them learn."""
+    assert abs(descend("async", {}, n, 0.5, 4000)[-1]) > 1e3
+    assert abs(descend("softsync", {"n": n}, n, 0.5, 4000)[-1]) < 1e-3
+
+
+def test_ringmaster_is_stable_where_async_is_not() -> None:
+    """Maranjyan et al. 2025: staleness of R - 1 at most, so the rate may be that of R workers."""
+    rate = 0.9 * limit(3)
+    assert abs(descend("async", {}, 16, rate, 4000)[-1]) > 1e3
+    assert abs(descend("ringmaster", {"threshold": 4}, 16, rate, 4000)[-1]) < 1e-3

@@ -1,0 +1,142 @@
+"""`ps-lab check` knows what each policy of the shelf guarantees: it finds breaches planted in honest logs."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pslab.check.shelf import TERMS
+from psserver.policies import names
+from psserver.policies.weights import FAMILIES
+from tests.coordinator.schedule import Seeded
+from tests.coordinator.test_schedules import Setting
+from tests.lab.logs import Record, changed, renumber, verify
+
+Breach = Callable[[list[Record]], None]
+
+
+def lively(policy: str, workers: int = 4, **knobs: object) -> list[Record]:
+    """The log of a random job with at least ten updates and some staleness, or cancelled or dropped work."""
+    for seed in range(1000):
+        schedule = Setting(policy, workers, knobs).play(Seeded(seed), 200)
+        records = [{"i": r.index, "t": round(r.t, 6), **r.entry.to_json()} for r in schedule.log]
+        stale = [p for r in records if r["kind"] == "apply" for p in r["parts"] if p["staleness"] > 1]
+        void = [r for r in records if r["kind"] == "cancel" and r["reason"].startswith("version ")]
+        void += [r for r in records if r["kind"] == "drop" and r["reason"] == "stale"]
+        if schedule.coordinator.version >= 4 and (stale or void):
+            return records
+    raise AssertionError(f"nothing happens under {policy} {knobs}")
+
+
+def claim(**knobs: object) -> Breach:
+    """The same log, said to be of a policy with other knobs."""
+
+    def change(records: list[Record]) -> None:
+        records[0]["policy"] = {**records[0]["policy"], **knobs}
+
+    return change
+
+
+def stale_part(**fields: Any) -> Breach:
+    """Change the first part that is stale."""
+
+    def change(records: list[Record]) -> None:
+        parts = [p for r in records if r["kind"] == "apply" for p in r["parts"] if p["staleness"] > 0]
+        parts[0].update(fields)
+
+    return change
+
+
+def spare_one(records: list[Record]) -> None:
+    """A cancel for an update vanishes."""
+    records.remove(next(r for r in records if r["kind"] == "cancel" and r["reason"].startswith("version ")))
+    renumber(records)
+
+
+def cancel_one(records: list[Record]) -> None:
+    """An update cancels a ticket that is young enough: one granted right before it."""
+    at = next(n for n, r in enumerate(records) if r["kind"] == "grant" and r["version"] == 1)
+    grant = records[at]
+    reason = "version 1 was made without it"
+    records.insert(
+        at + 1, {"kind": "cancel", "worker": grant["worker"], "ticket": grant["ticket"], "reason": reason}
+    )
+    renumber(records)
+
+
+def swap_author(records: list[Record]) -> None:
+    """An update of two has both parts of one worker."""
+    update = next(r for r in records if r["kind"] == "apply" and len(r["parts"]) == 2)
+    update["parts"][1]["worker"] = update["parts"][0]["worker"]
+
+
+PLANTED: list[tuple[str, dict[str, object], Breach, str]] = [
+    ("k-sync", {"aggregate": 2}, claim(aggregate=3), "has 2 parts, the policy takes 3"),
+    ("k-sync", {"aggregate": 2}, claim(aggregate=1), "has 2 parts, the policy takes 1"),
+    ("k-sync", {"aggregate": 2}, swap_author, "applies 2 contributions of"),
+    ("k-sync", {"aggregate": 2}, spare_one, "the policy cancels at 1"),
+    ("k-sync", {"aggregate": 2}, claim(late="drop"), "this policy cancels nothing"),
+    ("k-sync", {"aggregate": 2, "late": "drop"}, claim(late="cancel"), "the policy cancels at 1"),
+    ("k-sync", {"aggregate": 2}, changed("apply", scale=1.0), "a mean of 2 needs 0.5"),
+    ("k-batch-sync", {"aggregate": 2}, claim(name="k-sync"), "waits for an update"),
+    ("k-batch-sync", {"aggregate": 2}, spare_one, "the policy cancels at 1"),
+    ("k-batch-async", {"aggregate": 2}, claim(name="rennala"), "the policy's bound is 0"),
+    ("rennala", {"aggregate": 2}, claim(name="k-async"), "this policy drops nothing"),
+    ("rennala", {"aggregate": 2}, cancel_one, "this policy cancels nothing"),
+    ("k-async", {"aggregate": 2}, claim(name="k-sync"), "the policy's bound is 0"),
+    ("k-batch-async", {"aggregate": 2}, claim(name="k-async"), "waits for an update"),
+    ("k-batch-async", {"aggregate": 2}, claim(aggregate=1), "has 2 parts, the policy takes 1"),
+    ("softsync", {"n": 2}, claim(n=4), "has 2 parts, the policy takes 1"),
+    ("softsync", {"n": 4}, stale_part(factor=0.1), "has factor 0.1, the policy gives"),
+    ("softsync", {"n": 4}, claim(n=0), "has a knob that makes no sense"),
+    ("fedbuff", {"aggregate": 1}, claim(weight="const"), "the policy gives 1.0"),
+    ("fedbuff", {"aggregate": 1}, claim(a=0.25), "the policy gives 0."),
+    ("fedbuff", {"aggregate": 2}, claim(norm="sum"), "a sum of 2 needs 1.0"),
+    ("delay-adaptive", {"concurrency": 1}, claim(concurrency=0), "the policy gives 1.0"),
+    ("delay-adaptive", {"concurrency": 1}, changed("apply", lr_scale=0.9), "has lr_scale 0.9"),
+    ("async", {}, claim(name="delay-adaptive", concurrency=1), "has lr_scale 1.0, the policy gives 0.5"),
+    ("async", {}, claim(name="ringmaster", threshold=2), "the policy's bound is 1"),
+    ("ringmaster", {"threshold": 2}, claim(threshold=9), "is dropped as stale at staleness 2"),
+    ("ringmaster", {"threshold": 2, "stops": True}, claim(stops=False), "this policy cancels nothing"),
+    ("ringmaster", {"threshold": 2, "stops": True}, spare_one, "the policy cancels at 2"),
+    ("ringmaster", {"threshold": 2, "stops": True}, cancel_one, "is cancelled 0 versions after its base"),
+    ("dc-asgd", {}, stale_part(compensation=0.0), "has compensation 0.0, the policy gives 0.04"),
+    ("async", {}, claim(name="dc-asgd"), "has compensation 0.0, the policy gives 0.04"),
+    ("async", {}, claim(name="dssp", lower=0, upper=0), "slack is 0"),
+]
+
+
+@pytest.mark.parametrize(
+    ("policy", "knobs", "breach", "words"),
+    PLANTED,
+    ids=[f"{number}-{case[0]}" for number, case in enumerate(PLANTED)],
+)
+def test_a_planted_breach_is_found(policy: str, knobs: dict[str, Any], breach: Breach, words: str) -> None:
+    records = lively(policy, **knobs)
+    assert verify(records).violations == ()
+    breach(records)
+    verdict = verify(records)
+    found = [str(v) for v in verdict.violations if v.promise == "policy guarantee"]
+    assert any(words in sentence for sentence in found), [str(v) for v in verdict.violations]
+
+
+@pytest.mark.parametrize("weight", FAMILIES)
+def test_every_weight_family_is_known(weight: str) -> None:
+    records = lively("fedbuff", aggregate=1, weight=weight, a=0.3, b=1)
+    assert verify(records).violations == ()
+    claim(weight="const" if weight != "const" else "inverse")(records)
+    assert not verify(records).ok
+
+
+def test_a_literal_dssp_promises_no_bound() -> None:
+    records = lively("async")
+    claim(name="dssp", lower=0, upper=0, literal=True)(records)
+    assert verify(records).ok
+
+
+def test_no_policy_of_the_shelf_is_without_a_guarantee() -> None:
+    for name in names():
+        job = {"kind": "job", "job": "j", "policy": {"name": name}, "optimizer": {}, "format": 1}
+        log: list[Record] = [{"i": 0, "t": 0.0, "servers": 1, "workers": 4, "seed": 0, **job}]
+        assert not any("no guarantee is known" in note for note in verify(log).notes), name
+    assert set(TERMS) < set(names())

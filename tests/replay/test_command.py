@@ -1,0 +1,86 @@
+"""``ps-lab replay`` as a user sees it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pswire.exits import ExitCode
+from tests.replay.command import Said, ps_lab
+from tests.replay.simulated import Record, edit_log, simulate
+
+
+def run_replay(*arguments: object) -> Said:
+    return ps_lab("replay", *arguments)
+
+
+def said(result: Said) -> dict[str, Any]:
+    (line,) = result.lines
+    return line
+
+
+def failure(result: Said) -> str:
+    assert result.code == ExitCode.USAGE, result
+    return result.err
+
+
+def test_an_equal_run(tmp_path: Path) -> None:
+    run = simulate(tmp_path / "run", "async")
+    result = run_replay(run.path)
+    assert result.code == 0
+    assert f"equal bit for bit: {run.summary.weights_sha256}" in result.out
+    assert said(run_replay(run.path, "--json"))["equal"] is True
+
+
+def test_a_run_that_differs(tmp_path: Path) -> None:
+    run = simulate(tmp_path / "run", "async")
+
+    def change(records: list[Record]) -> None:
+        [r for r in records if r["kind"] == "apply"][5]["lr_scale"] = 0.5
+
+    edit_log(run, change)
+    result = run_replay(run.path)
+    assert result.code == ExitCode.VIOLATIONS
+    assert "first difference: the loss of batch" in result.out
+    assert "the final weights differ" in result.out and "differs by at most" in result.out
+    found = said(run_replay(run.path, "--json"))
+    assert found["equal"] is False and found["first_difference"]["base"] >= 6
+
+
+def test_until(tmp_path: Path) -> None:
+    run = simulate(tmp_path / "run", "async")
+    result = run_replay(run.path, "--until", 7)
+    assert result.code == 0 and "metrics of version 7" in result.out
+    written = json.loads((run.path / "version-7" / "metrics.json").read_text())
+    assert written["version"] == 7
+    assert said(run_replay(run.path, "--until", 7, "--out", tmp_path / "x", "--json"))["written"] == str(
+        tmp_path / "x"
+    )
+    assert "has no version 4000" in failure(run_replay(run.path, "--until", 4000))
+
+
+def test_another_policy(tmp_path: Path) -> None:
+    run = simulate(tmp_path / "run", "async")
+    result = run_replay(run.path, "--policy", "bounded", "--set", "max_staleness=0")
+    assert result.code == 0
+    assert "recorded: async" in result.out and "max_staleness=0" in result.out
+    found = said(run_replay(run.path, "--policy", "sync", "--json"))
+    assert found["other"]["staleness"] == {"0": sum(found["other"]["applied"].values())}
+
+
+def test_options_that_make_no_sense(tmp_path: Path) -> None:
+    run = simulate(tmp_path / "run", "async")
+    assert "did you mean 'sync'" in failure(run_replay(run.path, "--policy", "sinc"))
+    assert "max_stalenes" in failure(run_replay(run.path, "--policy", "bounded", "--set", "max_stalenes=1"))
+    assert "--set is for --policy" in failure(run_replay(run.path, "--set", "max_staleness=1"))
+    assert "--out is for --until" in failure(run_replay(run.path, "--out", tmp_path))
+    assert "exclude each other" in failure(run_replay(run.path, "--policy", "sync", "--until", 3))
+    assert "no such run folder" in failure(run_replay(tmp_path / "nothing"))
+
+
+@pytest.mark.parametrize("command", ["replay", "compare", "sweep"])
+def test_help_explains_itself_and_lists_the_exit_codes(command: str) -> None:
+    said = ps_lab(command, "--help")
+    assert said.code == 0
+    assert "Exit codes:" in said.out and f"ps-lab {command} " in said.out

@@ -1,0 +1,370 @@
+"""Joins, hellos, commits and reports that make no sense: refused in words, and nobody else notices."""
+
+import math
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from psserver.service import job as job_module
+from pswire.plan import VariableSpec, make_plan
+from pswire.specs import specs_to_wire
+from pswire.v1 import coordinator_pb2 as pb
+from pswire.v1 import coordinator_pb2_grpc, model_pb2
+from tests.service.conftest import Steady, Unharmed
+from tests.service.serving import (
+    PATIENCE,
+    VARIABLES,
+    Cluster,
+    Peer,
+    Stream,
+    join_request,
+    refused,
+    serving,
+    wait_until,
+)
+
+INVALID = grpc.StatusCode.INVALID_ARGUMENT
+PRECONDITION = grpc.StatusCode.FAILED_PRECONDITION
+
+PLAN = make_plan(VARIABLES, 2)
+
+
+def specs(*variables: VariableSpec) -> list[model_pb2.VariableSpec]:
+    return specs_to_wire(variables)
+
+
+# Join
+
+JOINS: dict[str, tuple[dict[str, Any], grpc.StatusCode, list[str]]] = {
+    "another number of servers": (
+        {"servers": 3},
+        PRECONDITION,
+        ["expected a worker of 2 servers, got one of 3", "--ps-hosts"],
+    ),
+    "another plan": (
+        {"plan": "0123"},
+        PRECONDITION,
+        [f"plan fingerprint: expected {PLAN.fingerprint}", "got '0123'"],
+    ),
+    "another model": (
+        {
+            "variables": specs(VariableSpec("dense/kernel", (7, 4)), *VARIABLES[1:]),
+            "plan": make_plan([VariableSpec("dense/kernel", (7, 4)), *VARIABLES[1:]], 2).fingerprint,
+        },
+        PRECONDITION,
+        [
+            "trains another model: variable 0: expected 'dense/kernel' float32[6, 4]",
+            "got 'dense/kernel' float32[7, 4]",
+        ],
+    ),
+    "a variable too few": (
+        {"variables": specs(*VARIABLES[:2]), "plan": make_plan(VARIABLES[:2], 2).fingerprint},
+        PRECONDITION,
+        ["expected 3 variables, got 2: 'mean'", "is missing"],
+    ),
+    "no variables": ({"variables": []}, INVALID, ["expected at least one variable, got none"]),
+    "a name twice": (
+        {"variables": specs(VARIABLES[0], VARIABLES[0])},
+        INVALID,
+        ["variable 'dense/kernel': two variables have this name"],
+    ),
+    "a negative dimension": (
+        {"variables": [model_pb2.VariableSpec(name="w", shape=[-1], dtype="float32", kind=1)]},
+        INVALID,
+        ["variable 'w': expected dimensions >= 1, got the shape [-1]"],
+    ),
+    "an immense model": (
+        {"variables": [model_pb2.VariableSpec(name="w", shape=[2**62, 2**62], dtype="float32", kind=1)]},
+        INVALID,
+        ["expected at most 2**40 elements in all"],
+    ),
+    "a dtype that is none": (
+        {"variables": [model_pb2.VariableSpec(name="w", shape=[1], dtype="float31", kind=1)]},
+        INVALID,
+        ["variable 'w': expected a floating dtype, got 'float31'", "float32"],
+    ),
+    "a kind that is none": (
+        {"variables": [model_pb2.VariableSpec(name="w", shape=[1], dtype="float32", kind=7)]},
+        INVALID,
+        ["variable 'w': expected kind TRAINABLE or STATE, got number 7"],
+    ),
+    "an endless variable name": (
+        {"variables": [model_pb2.VariableSpec(name="é" * 10**6, shape=[0], dtype="float32", kind=1)]},
+        INVALID,
+        ["variable 'é", " ..."],
+    ),
+    "no wire dtype": ({"wire_dtype": 0}, INVALID, ["unknown wire dtype number 0; known: float32, bfloat16"]),
+    "a name too long": ({"worker": "w" * 65}, INVALID, ["worker name: expected at most 64 letters"]),
+    "a name with a line break": ({"worker": "w\n"}, INVALID, ["worker name: expected", "got 'w\\n'"]),
+    "no session": ({"session": ""}, INVALID, ["session: expected 1 to 64 characters, got 0"]),
+    "an endless session": (
+        {"session": "s" * 10**6},
+        INVALID,
+        ["session: expected 1 to 64 characters, got 1000000"],
+    ),
+    "a task index that is taken": (
+        {"worker": "other", "task_index": 0},
+        PRECONDITION,
+        ["task index 0 belongs to worker 'steady'", "'other' needs another one"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("changed", "code", "words"), JOINS.values(), ids=JOINS)
+def test_a_join_that_is_refused(
+    cluster: Cluster, unharmed: Unharmed, changed: dict[str, Any], code: grpc.StatusCode, words: list[str]
+) -> None:
+    with unharmed(), refused(code, *words):
+        cluster.coordinator.Join(join_request(PLAN, **changed), timeout=PATIENCE)
+
+
+def test_a_model_that_no_memory_holds_is_refused_before_it_becomes_the_jobs() -> None:
+    """2**39 floats and their two Adam slots: what is refused must not decide what the job trains."""
+    huge = make_plan([VariableSpec("w", (2**20, 2**19))], 1)
+    with serving(overrides=["optimizer.name=adam"]) as cluster:
+        before = cluster.picture()
+        with refused(
+            grpc.StatusCode.RESOURCE_EXHAUSTED, "no memory for this model", str(huge.shards[0].nbytes)
+        ):
+            cluster.coordinator.Join(join_request(huge), timeout=PATIENCE)
+        assert cluster.picture() == before
+        with Peer(cluster) as peer:
+            assert peer.step().version == 1
+
+
+# Hello
+
+HELLOS: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "another job": ({"job": "other"}, ["expected job", "got 'other'", "join again"]),
+    "an unknown worker": ({"worker": "nobody"}, ["worker 'nobody', incarnation 0, is not a member"]),
+    "an incarnation to come": ({"incarnation": 5}, ["incarnation 5, is not a member", "incarnation 0 is"]),
+    "another process's session": ({"session": "guessed"}, ["is not a member", "join again"]),
+    "an endless name": ({"worker": "w" * 10**6}, ["worker 'www"]),
+}
+
+
+@pytest.mark.parametrize("whose", ["peer", "steady"])
+@pytest.mark.parametrize(("changed", "words"), HELLOS.values(), ids=HELLOS)
+def test_a_hello_that_is_refused(
+    cluster: Cluster, peer: Peer, unharmed: Unharmed, whose: str, changed: dict[str, Any], words: list[str]
+) -> None:
+    """Whoever has that name goes on undisturbed: nothing is taken from its session."""
+    hello = pb.Hello(
+        job=peer.job, worker=whose, incarnation=0, session=peer.token if whose == "peer" else "?"
+    )
+    hello.MergeFrom(pb.Hello(**changed))
+    requests = [pb.SessionRequest(hello=hello), pb.SessionRequest(leave=pb.Leave(reason="not mine to say"))]
+    with unharmed(), refused(PRECONDITION, *words):
+        list(cluster.coordinator.Session(iter(requests), timeout=PATIENCE))
+    assert peer.stream.ending is None
+
+
+@pytest.mark.parametrize(
+    "requests",
+    [[], [pb.SessionRequest(ready=pb.Ready())], [pb.SessionRequest()]],
+    ids=["none", "ready", "empty"],
+)
+def test_a_session_begins_with_hello(
+    cluster: Cluster, unharmed: Unharmed, requests: list[pb.SessionRequest]
+) -> None:
+    with unharmed(), refused(INVALID, "expected a SessionRequest with hello first"):
+        list(cluster.coordinator.Session(iter(requests), timeout=PATIENCE))
+
+
+def test_the_same_worker_may_open_its_session_again(cluster: Cluster, peer: Peer, unharmed: Unharmed) -> None:
+    """The newer stream takes the older one's place; the open ticket is told again."""
+    grant = peer.ready()
+    with unharmed():
+        older, peer.stream = peer.stream, Stream(cluster, peer.hello())
+        assert older.ended() == grpc.StatusCode.OK
+        while peer.hear("grant").ticket != grant.ticket:
+            pass
+
+
+# Messages
+
+
+def hear_refusal(peer: Peer, *words: str) -> None:
+    refusal = peer.hear("refusal")
+    assert not refusal.fatal
+    for word in words:
+        assert word in refusal.message, refusal.message
+
+
+def good_receipts(peer: Peer) -> list[bytes]:
+    grant = peer.ready()
+    return peer.push(grant, [np.zeros(spec.shape, np.float32) for spec in VARIABLES])
+
+
+def test_a_commit_needs_the_receipts_of_its_own_pushes(
+    cluster: Cluster, peer: Peer, steady: Steady, unharmed: Unharmed
+) -> None:
+    ticket = peer.ready().ticket
+    good = good_receipts(peer)
+    with Peer(cluster, "generous") as other:
+        lent = good_receipts(other)
+    for receipts, missing in (
+        ([], "server 0, 1"),
+        (good[:1], "server 1"),
+        (good[::-1], "server 0, 1"),
+        ([good[0], good[0]], "server 1"),
+        ([b"", b""], "server 0, 1"),
+        ([bytes(16), bytes(10**6)], "server 0, 1"),
+        (lent, "server 0, 1"),
+    ):
+        with unharmed():
+            peer.commit(ticket, receipts)
+            hear_refusal(
+                peer, f"commit of ticket {ticket}: expected a receipt from every server's Push", missing
+            )
+
+
+@pytest.mark.parametrize("number", [0, 1, 10**12, 2**64 - 1])
+def test_commits_and_abandons_of_tickets_that_are_not_ours(
+    peer: Peer, unharmed: Unharmed, number: int
+) -> None:
+    """Number 1 installed the model, for `steady`; the others were never granted."""
+    with unharmed():
+        peer.commit(number, good_receipts(peer))
+        hear_refusal(peer, f"commit of ticket {number}: expected a receipt")
+    with unharmed():
+        peer.say(abandon=pb.Abandon(ticket=number))
+        hear_refusal(peer, f"abandon of ticket {number} by peer", f"expected ticket {peer.ready().ticket}")
+
+
+@pytest.mark.parametrize(
+    "field",
+    [{"batch": 2**64 - 1}, {"samples": 2**64 - 1}, {"samples": 2**63}],
+    ids=["batch", "samples", "half"],
+)
+def test_numbers_that_would_not_fit_any_sum(
+    cluster: Cluster, peer: Peer, unharmed: Unharmed, field: dict[str, int]
+) -> None:
+    """One worker's nonsense must not make the whole job's counters overflow."""
+    ticket = peer.ready().ticket
+    receipts = good_receipts(peer)
+    with unharmed():
+        peer.say(commit=pb.Commit(ticket=ticket, receipts=receipts, **field))
+        (name,) = field
+        hear_refusal(peer, f"commit of ticket {ticket}: expected {name} below 2**48, got {field[name]}")
+
+
+def test_a_loss_that_is_no_number(cluster: Cluster, steady: Steady) -> None:
+    """Not an error: training may diverge, and says so in the log. The job's own loss stays a number."""
+    with Peer(cluster, "diverged") as other:
+        for loss in (math.nan, math.inf, -math.inf):
+            grant = other.ready()
+            other.say(
+                commit=pb.Commit(ticket=grant.ticket, receipts=good_receipts(other), loss=loss, norm=loss)
+            )
+            other.grant = None
+            assert other.settled().fate == pb.Disposition.FATE_APPLIED
+    steady.step()
+    assert math.isfinite(cluster.status().loss)
+
+
+def test_a_message_with_nothing_in_it(peer: Peer, unharmed: Unharmed) -> None:
+    with unharmed():
+        peer.say()
+        hear_refusal(peer, "expected ready, commit, abandon, done, leave or report, got nothing")
+    with unharmed():
+        peer.say(hello=peer.hello())
+        hear_refusal(peer, "expected ready, commit, abandon, done, leave or report, got hello")
+
+
+def test_done_gives_an_open_ticket_up(
+    cluster: Cluster, peer: Peer, steady: Steady, unharmed: Unharmed
+) -> None:
+    with Peer(cluster, "finished") as other:
+        grant = other.ready()
+        other.say(done=pb.Done())
+        told = other.settled()
+        assert (told.ticket, told.fate, told.reason) == (grant.ticket, pb.Disposition.FATE_DROPPED, "done")
+        with unharmed():
+            other.say(ready=pb.Ready())
+            hear_refusal(other, "said ready after done")
+
+
+def test_ready_while_a_ticket_is_open_is_answered_with_it(peer: Peer, unharmed: Unharmed) -> None:
+    grant = peer.ready()
+    with unharmed():
+        peer.say(ready=pb.Ready())
+        assert peer.hear("grant") == grant
+
+
+def test_a_commit_said_twice_counts_once(cluster: Cluster, peer: Peer, steady: Steady) -> None:
+    with Peer(cluster, "stutterer") as other:
+        grant = other.ready()
+        receipts = good_receipts(other)
+        for _ in range(3):
+            other.commit(grant.ticket, receipts)
+        fates = [other.settled() for _ in range(3)]
+        assert fates[0] == fates[1] == fates[2]
+        assert fates[0].fate == pb.Disposition.FATE_APPLIED
+        worker = next(w for w in cluster.status().workers if w.name == other.worker)
+        assert (worker.committed, worker.applied) == (1, 1)
+    steady.step()
+
+
+@pytest.mark.parametrize(
+    "metrics",
+    [{"loss": math.nan}, {"accuracy": math.inf}, {str(n): 0.0 for n in range(101)}],
+    ids=["nan", "inf", "too many"],
+)
+def test_a_report_that_is_none(peer: Peer, unharmed: Unharmed, metrics: dict[str, float]) -> None:
+    with unharmed():
+        peer.say(report=pb.Report(version=1, metrics=metrics))
+        hear_refusal(peer, "report: expected at most 100 finite metrics")
+
+
+# Peers that do not read
+
+FLOODS: dict[str, dict[str, Any]] = {
+    "refused by the job": {"abandon": pb.Abandon(ticket=10**9)},
+    "refused for its receipts": {"commit": pb.Commit(ticket=1)},
+    "refused as empty": {},
+}
+
+
+@pytest.mark.parametrize("message", FLOODS.values(), ids=FLOODS)
+def test_a_peer_that_never_reads_its_session_is_cut_off(
+    message: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its notices would fill the server's memory; it is lost like a broken connection, and the others go on."""
+    monkeypatch.setattr(job_module, "OUTBOX_LIMIT", 50)
+    with serving(policy="sync", overrides=["cluster.worker_timeout=1.0"]) as cluster:
+        mute = Peer(cluster, "mute")
+        mute.ready()
+
+        def state() -> str:
+            return next(w.state for w in cluster.status().workers if w.name == "mute")
+
+        with flood(cluster, mute, pb.SessionRequest(**message)):
+            wait_until(lambda: state() == "left", "the peer that does not read to be given up")
+            with Peer(cluster, "other") as other:
+                assert other.step().version == 1
+
+
+@contextmanager
+def flood(cluster: Cluster, peer: Peer, message: pb.SessionRequest) -> Iterator[None]:
+    """Say one message again and again, as fast as it is taken, and read no answer."""
+    over = threading.Event()
+
+    def requests() -> Iterator[pb.SessionRequest]:
+        yield pb.SessionRequest(hello=peer.hello())
+        while not over.is_set():
+            yield message
+
+    # Without probing, the window of unread answers stays at 64 KiB.
+    with grpc.insecure_channel(cluster.servers[0].address, [("grpc.http2.bdp_probe", 0)]) as channel:
+        call = coordinator_pb2_grpc.CoordinatorStub(channel).Session(requests())
+        try:
+            yield
+        finally:
+            over.set()
+            call.cancel()

@@ -1,0 +1,352 @@
+"""The ps-server command: what it says, what it refuses, what it loads, and how it ends."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import psworker
+from pswire.exits import ExitCode
+from tests.cluster.cluster import ROOT, Cluster, Process
+from tests.service.serving import wait_until
+
+pytestmark = pytest.mark.cluster
+
+ALONE = ("--ps-hosts", "127.0.0.1:0", "--json")
+
+
+Start = Callable[..., Process]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with Cluster(tmp_path) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def start(cluster: Cluster) -> Iterator[Start]:
+    """python OPTIONS... as process `name`."""
+    with ExitStack() as started:
+
+        def launch(name: str, *options: str, **environment: str) -> Process:
+            process = cluster.launch(name, *options, **environment)
+            started.callback(process.close)
+            return process
+
+        yield launch
+
+
+# Several command lines in one process, as long as none of them starts a server.
+DRIVER = """
+import contextlib, io, json, sys
+from psserver.cli import main
+for arguments in json.loads(sys.argv[1]):
+    out, err, code = io.StringIO(), io.StringIO(), None
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            main(arguments, prog_name="ps-server")
+        except SystemExit as exit:
+            code = exit.code
+    print(json.dumps([code, out.getvalue(), err.getvalue()]))
+"""
+
+
+def say(cases: Sequence[Sequence[str]], **environment: str) -> list[tuple[int, str, str]]:
+    """(exit code, standard output, standard error) of each command line."""
+    done = subprocess.run(
+        [sys.executable, "-c", DRIVER, json.dumps(cases)],
+        cwd=ROOT,
+        env={"PATH": "", **environment},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return [tuple(json.loads(line)) for line in done.stdout.splitlines()]  # type: ignore[misc]
+
+
+def test_help_and_version() -> None:
+    (code, text, _), (version_code, version_text, _) = say([["--help"], ["--version"]])
+    assert (code, version_code) == (0, 0)
+    assert version_text == f"ps-server, version {version('paramserver')}\n"
+    assert "ps-server --ps-hosts localhost:7070,localhost:7071 --task-index 0" in text
+    for exit_code in ExitCode:
+        assert (
+            f"{int(exit_code)}  {exit_code.meaning}" in " ".join(text.split("\n")).replace("   ", " ")
+            or str(int(exit_code)) in text
+        )
+    for option in (
+        "--ps-hosts",
+        "--task-index",
+        "--bind",
+        "--config",
+        "--policy",
+        "--set",
+        "--out",
+        "--stay",
+    ):
+        assert option in text
+
+
+CONFIG = """
+[cluster]
+serversx = 2
+[polcy]
+name = "sync"
+"""
+
+# Options, and what standard error must hold besides exit code 2.
+USAGE: dict[str, tuple[list[str], list[str]]] = {
+    "nothing": ([], ["expected --ps-hosts host:port,... (or TF_CONFIG in the environment), got neither"]),
+    "an unknown option": ([*ALONE, "--polcy", "sync"], ["--polcy", "--policy"]),
+    "an unknown policy": ([*ALONE, "--policy", "snyc"], ["unknown policy 'snyc'", "did you mean 'sync'"]),
+    "an unknown knob": (
+        [*ALONE, "--policy", "bounded", "--set", "policy.max_stalenes=2"],
+        ["policy bounded has no knob 'max_stalenes'", "did you mean 'max_staleness'"],
+    ),
+    "an unknown section": ([*ALONE, "--set", "clutser.workers=2"], ["clutser", "cluster"]),
+    "an unknown key": ([*ALONE, "--set", "cluster.wokers=2"], ["wokers", "workers"]),
+    "an override that is none": (
+        [*ALONE, "--set", "workers"],
+        ["expected section.key=value", "got 'workers'"],
+    ),
+    "an unknown optimizer": ([*ALONE, "--optimizer", "adm"], ["adm", "adam"]),
+    "a learning rate below zero": ([*ALONE, "--learning-rate", "-1"], ["learning_rate", "-1"]),
+    "no workers": ([*ALONE, "--workers", "0"], ["cluster.workers", "0"]),
+    "a K larger than the number of workers": (
+        [*ALONE, "--workers", "2", "--policy", "bounded", "--set", "policy.aggregate=5"],
+        ["policy.aggregate is 5, but there are 2 workers"],
+    ),
+    "as many backups as workers": (
+        [*ALONE, "--workers", "2", "--set", "policy.backup=2"],
+        ["policy.backup is 2, but there are 2 workers", "expected backup <= 1"],
+    ),
+    "no timeout": ([*ALONE, "--worker-timeout", "0"], ["cluster.worker_timeout", "0"]),
+    "no address": (["--ps-hosts", "localhost"], ["expected host:port, got 'localhost'"]),
+    "no port": (["--ps-hosts", "localhost:http"], ["expected a port from 0 to 65535", "'http'"]),
+    "an address twice": (["--ps-hosts", "a:1,a:1", "--task-index", "0"], ["a:1 is listed twice"]),
+    "which of two": (["--ps-hosts", "a:1,b:1"], ["lists 2 servers: expected --task-index 0..1"]),
+    "a third of two": (
+        ["--ps-hosts", "a:1,b:1", "--task-index", "2"],
+        ["--task-index: expected 0..1 for 2 servers, got 2"],
+    ),
+    "a public address": (
+        ["--ps-hosts", "192.0.2.7:7070"],
+        ["the address 192.0.2.7:7070", "add --bind 192.0.2.7", "there is no authentication"],
+    ),
+    "every interface": (["--ps-hosts", "0.0.0.0:7070"], ["--bind 0.0.0.0"]),
+    "a policy that does not import": ([*ALONE, "--policy", "nowhere:Own"], ["cannot import 'nowhere'"]),
+    "no file": ([*ALONE, "--config", "no/such.toml"], ["no/such.toml"]),
+    "one buffer": ([*ALONE, "--arena-versions", "1"], ["--arena-versions", "2"]),
+}
+
+
+def test_wrong_options_are_refused_with_the_nearest_right_one() -> None:
+    for name, (code, out, err) in zip(USAGE, say([options for options, _ in USAGE.values()]), strict=True):
+        assert code == ExitCode.USAGE, (name, code, err)
+        assert out == "", name
+        assert "Traceback" not in err, name
+        for word in USAGE[name][1]:
+            assert word in err, (name, err)
+
+
+def test_a_wrong_file_is_refused_with_every_problem(tmp_path: Path) -> None:
+    path = tmp_path / "wrong.toml"
+    path.write_text(CONFIG)
+    fine = tmp_path / "fine.toml"
+    fine.write_text("[cluster]\nservers = 2\n")
+    torn = tmp_path / "torn.toml"
+    torn.write_text("[cluster\n")
+    results = say([[*ALONE, "--config", str(p)] for p in (path, fine, torn)])
+    assert [code for code, _, _ in results] == [ExitCode.USAGE] * 3
+    wrong, mismatch, broken = (err for _, _, err in results)
+    for word in (
+        str(path),
+        "2 problems",
+        "cluster.serversx",
+        'did you mean "servers"',
+        "polcy",
+        'did you mean "policy"',
+    ):
+        assert word in wrong, wrong
+    assert "says cluster.servers = 2, but there are 1 addresses in --ps-hosts" in mismatch
+    assert f"{torn}: expected TOML" in broken
+
+
+def tf_config(**task: Any) -> str:
+    cluster = {"ps": ["127.0.0.1:0", "127.0.0.1:1"], "chief": ["c:1"], "worker": ["w:1", "w:2"]}
+    return json.dumps({"cluster": cluster, "task": task})
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (tf_config(type="worker", index=0), "TF_CONFIG: task.type: expected ps for a ps-server, got worker"),
+        (tf_config(type="ps", index=2), "TF_CONFIG: task.index: expected a number below 2"),
+        (tf_config(type="evaluator", index=0), 'task.type "evaluator" is not supported'),
+        ("{", "TF_CONFIG: expected JSON"),
+        ("{}", "TF_CONFIG: cluster: expected an object"),
+    ],
+    ids=["worker", "index", "evaluator", "no JSON", "empty"],
+)
+def test_a_wrong_tf_config(text: str, words: str) -> None:
+    ((code, _, err),) = say([[]], TF_CONFIG=text)
+    assert code == ExitCode.USAGE
+    assert words in err
+
+
+def test_tf_config_says_where_and_how_many(start: Start) -> None:
+    """A chief counts as a worker; options win over the environment."""
+    server = start("server", "-m", "psserver", "--json", TF_CONFIG=tf_config(type="ps", index=0))
+    address = server.wait_event("ready")["address"]
+    with psworker.connect([*_hosts(address), *_hosts("127.0.0.1:1")], {"w": np.zeros(4)}) as session:
+        assert session.worker_count == 3
+    server.send(signal.SIGTERM)
+    assert server.wait_exit() == ExitCode.TERMINATED
+    alone = start("alone", "-m", "psserver", *ALONE, TF_CONFIG=tf_config(type="worker", index=0))
+    assert alone.wait_event("ready")["task_index"] == 0
+
+
+def _hosts(text: str) -> Sequence[Any]:
+    from pswire.addresses import parse_hosts
+
+    return parse_hosts(text)
+
+
+def test_a_port_in_use_is_named(start: Start) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        server = start("server", "-m", "psserver", "--ps-hosts", address)
+        assert server.wait_exit() == ExitCode.ADDRESS_IN_USE
+        assert f"ps-server: cannot listen on {address}: is another process using it?" in server.errors
+        assert "Traceback" not in server.errors
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGINT, ExitCode.INTERRUPTED), (signal.SIGTERM, ExitCode.TERMINATED)],
+    ids=["SIGINT", "SIGTERM"],
+)
+def test_signals_end_both_servers(cluster: Cluster, number: signal.Signals, code: ExitCode) -> None:
+    """The coordinator tells the others why; in the middle of training, with a worker connected."""
+    hosts = cluster.start_servers(2, "--policy", "async")
+    with psworker.connect(hosts, {"w": np.zeros(4)}) as session:
+        grant = session.ready()
+        assert grant is not None
+        cluster.servers[0].send(number)
+        wait_until(lambda: session.stop, "the worker to hear of the stop")
+        assert session.stop is not None
+        assert not session.stop.success
+        assert session.stop.reason == f"stopped by {number.name}"
+    for server in cluster.servers:
+        assert server.wait_exit() == code, server.errors
+        stopped = server.wait_event("stopped")
+        assert (stopped["exit_code"], stopped["reason"]) == (code, f"stopped by {number.name}")
+        assert "Traceback" not in server.errors
+
+
+def test_a_shard_alone_ends_at_a_signal_too(start: Start) -> None:
+    hosts = ("--ps-hosts", "127.0.0.1:0,127.0.0.1:0", "--task-index", "1", "--json")
+    server = start("server", "-m", "psserver", *hosts)
+    server.wait_event("ready")
+    server.send(signal.SIGINT)
+    assert server.wait_exit() == ExitCode.INTERRUPTED
+
+
+def test_a_server_that_is_not_there_is_named_again_and_again(start: Start) -> None:
+    """With growing pauses, until it comes; the job then begins."""
+    with socket.create_server(("127.0.0.1", 0)) as place:
+        second = f"127.0.0.1:{place.getsockname()[1]}"
+    hosts = f"127.0.0.1:0,{second}"
+    first = start("first", "-m", "psserver", "--ps-hosts", hosts, "--task-index", "0", "--json")
+    address = first.wait_event("ready")["address"]
+    waiting = start(
+        "waiting", "-c", WAIT_FOR_LINES, str(first.log), f"server 1 at {second} cannot be reached", "2"
+    )
+    assert waiting.wait_exit() == 0, first.errors
+    for seconds in ("0.5", "1.5"):
+        assert f"server 1 at {second} cannot be reached (tried for {seconds} s, still trying)" in first.errors
+    other = start(
+        "second", "-m", "psserver", "--ps-hosts", f"{address},{second}", "--task-index", "1", "--json"
+    )
+    other.wait_event("ready")
+    with psworker.connect(f"{address},{second}", {"w": np.zeros((4, 4))}) as session:
+        assert session.ready() is not None
+        session.done()
+    assert (first.wait_exit(), other.wait_exit()) == (0, 0)
+
+
+WAIT_FOR_LINES = """
+import sys, threading
+path, text, count = sys.argv[1:]
+pause = threading.Event()
+while open(path).read().count(text) < int(count):
+    pause.wait(0.05)
+"""
+
+
+def test_a_killed_coordinator_takes_its_shards_along(cluster: Cluster) -> None:
+    cluster.start_servers(2)
+    cluster.wait_for(
+        lambda status: all(s.state == "ready" for s in status.servers), "both servers to be ready"
+    )
+    coordinator, shard = cluster.servers
+    coordinator.kill()
+    assert shard.wait_exit() == ExitCode.UNREACHABLE
+    assert shard.wait_event("stopped")["reason"] == "the coordinator (server 0) is gone"
+
+
+@pytest.mark.parametrize(
+    "path", ["/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", "/no/such"]
+)
+def test_malformed_calls_do_not_keep_a_server_from_ending(start: Start, path: str) -> None:
+    import grpc
+
+    server = start("server", "-m", "psserver", *ALONE)
+    with grpc.insecure_channel(server.wait_event("ready")["address"]) as channel:
+        for _ in range(5):
+            with pytest.raises(grpc.RpcError):
+                list(channel.stream_stream(path, None, None)(iter([b"\xff" * 9]), timeout=10))
+    server.send(signal.SIGTERM)
+    assert server.wait_exit(20) == ExitCode.TERMINATED
+
+
+MODULES = """
+import atexit, json, sys
+atexit.register(lambda: print(json.dumps({"event": "modules", "names": sorted(sys.modules)}), flush=True))
+from psserver.cli import main
+main(sys.argv[1:])
+"""
+
+
+def test_a_server_that_has_trained_never_loaded_what_it_does_not_need(cluster: Cluster, start: Start) -> None:
+    server = start("server", "-c", MODULES, *ALONE, "--optimizer", "adam", "--out", str(cluster.out))
+    with psworker.connect(server.wait_event("ready")["address"], {"w": np.zeros(4)}) as session:
+        for _ in range(3):
+            grant = session.ready()
+            assert grant is not None
+            session.pull(grant)
+            session.push(grant, {"w": np.ones(4)})
+            session.commit(grant, samples=1, loss=1.0)
+        session.done()
+    assert server.wait_exit() == 0, server.errors
+    names = set(server.wait_event("modules")["names"])
+    assert "psserver.service.server" in names
+    assert not names & {"tensorflow", "keras", "psworker", "pslab", "matplotlib", "sklearn", "pytest"}
+
+
+def test_readiness_is_said_in_words_too(start: Start) -> None:
+    server = start("server", "-m", "psserver", "--ps-hosts", "127.0.0.1:0")
+    line = server.wait_line(lambda text: "ready" in text, "that it is ready")
+    assert line.startswith("ps-server 0 is ready at 127.0.0.1:")

@@ -1,0 +1,158 @@
+"""The decision stream: one coordinator per server, and a server that it has lost goes home."""
+
+import json
+from typing import Any
+
+import grpc
+import pytest
+
+from pswire.exits import ExitCode
+from pswire.plan import make_plan
+from pswire.specs import specs_to_wire
+from pswire.v1 import shard_pb2 as pb
+from tests.service.conftest import Unharmed
+from tests.service.serving import PATIENCE, VARIABLES, Cluster, Options, Served, refused, wait_until
+
+INVALID = grpc.StatusCode.INVALID_ARGUMENT
+PRECONDITION = grpc.StatusCode.FAILED_PRECONDITION
+
+PLAN = make_plan(VARIABLES, 2)
+
+
+def opening(**changed: Any) -> pb.FollowRequest:
+    fields: dict[str, Any] = {"job": "job", "task_index": 1, "servers": 2, "secret": b"secret"}
+    return pb.FollowRequest(open=pb.Open(**{**fields, **changed}))
+
+
+def configure(**changed: Any) -> pb.FollowRequest:
+    fields: dict[str, Any] = {
+        "variables": specs_to_wire(VARIABLES),
+        "plan": PLAN.fingerprint,
+        "optimizer": json.dumps({"name": "sgd"}),
+    }
+    return pb.FollowRequest(configure=pb.Configure(**{**fields, **changed}))
+
+
+def decided(*decisions: pb.Decision) -> pb.FollowRequest:
+    return pb.FollowRequest(decisions=pb.Decisions(decisions=decisions))
+
+
+def follow(served: Served, *requests: pb.FollowRequest) -> list[pb.FollowReply]:
+    with grpc.insecure_channel(served.address) as channel:
+        from pswire.v1 import shard_pb2_grpc
+
+        return list(shard_pb2_grpc.ShardStub(channel).Follow(iter(requests), timeout=PATIENCE))
+
+
+@pytest.fixture
+def second() -> Any:
+    """Server 1 of two, with nobody to follow yet."""
+    served = Served(Options(ps_hosts="127.0.0.1:0,127.0.0.1:0", task_index=1))
+    yield served
+    if served.code is None:
+        served.interrupt()
+    served.ended()
+
+
+def test_a_server_follows_one_coordinator(cluster: Cluster, unharmed: Unharmed) -> None:
+    for request in (opening(), opening(job=cluster.status().job), decided(), pb.FollowRequest()):
+        with unharmed(), refused(PRECONDITION, "server 1 follows a coordinator already"):
+            follow(cluster.servers[1], request)
+
+
+def test_the_coordinators_own_server_follows_nobody(cluster: Cluster, unharmed: Unharmed) -> None:
+    with unharmed(), refused(PRECONDITION, "server 0 hosts the coordinator and follows nobody"):
+        follow(cluster.servers[0], opening())
+
+
+@pytest.mark.parametrize(
+    ("requests", "code", "words"),
+    [
+        ([], INVALID, "expected a FollowRequest with open first"),
+        ([decided()], INVALID, "expected a FollowRequest with open first"),
+        (
+            [opening(task_index=0)],
+            PRECONDITION,
+            "this is server 1 of 2, but the coordinator takes it for server 0 of 2",
+        ),
+        ([opening(servers=3)], PRECONDITION, "server 1 of 3: give all servers the same --ps-hosts"),
+    ],
+    ids=["nothing", "no open", "another index", "another number"],
+)
+def test_an_opening_that_is_refused_changes_nothing(
+    second: Served, requests: list[pb.FollowRequest], code: grpc.StatusCode, words: str
+) -> None:
+    with refused(code, words):
+        follow(second, *requests)
+    # The right one is taken afterwards.
+    replies = follow(second, opening(), pb.FollowRequest(shutdown=pb.Shutdown(exit_code=0, reason="done")))
+    assert [reply.executed for reply in replies] == [0, 0]
+    assert second.ended() == ExitCode.OK
+
+
+def test_garbage_instead_of_an_opening(second: Served) -> None:
+    with grpc.insecure_channel(second.address) as channel:
+        call = channel.stream_stream("/pswire.v1.Shard/Follow", None, None)
+        with refused(INVALID, "expected a pswire.v1.FollowRequest, got 2 bytes that are none"):
+            list(call(iter([b"\xff\xff"]), timeout=PATIENCE))
+    assert second.code is None
+
+
+BROKEN: dict[str, tuple[list[pb.FollowRequest], str]] = {
+    "an entry is missing": (
+        [decided(pb.Decision(index=4, note=True))],
+        "expected entry 0 of the decision log next, got 4",
+    ),
+    "an unknown decision": (
+        [decided(pb.Decision(index=0))],
+        "decision 0 is of kind None, which this server does not know",
+    ),
+    "another plan": ([configure(plan="x")], "run the same version of ps-server everywhere"),
+    "no variables": ([configure(variables=[])], "cannot configure server 1: expected at least one variable"),
+    "an unknown optimizer": ([configure(optimizer='{"name": "sdg"}')], "sgd"),
+    "an optimizer that is no JSON": ([configure(optimizer="{")], "cannot configure server 1"),
+    "an optimizer that is no table": ([configure(optimizer="[1]")], "cannot configure server 1"),
+    "an unknown exit code": (
+        [pb.FollowRequest(shutdown=pb.Shutdown(exit_code=99))],
+        "expected a documented exit code, got 99",
+    ),
+    "nothing": ([pb.FollowRequest()], "expected configure, decisions or shutdown, got None"),
+}
+
+
+@pytest.mark.parametrize(("requests", "words"), BROKEN.values(), ids=BROKEN)
+def test_a_stream_that_breaks_the_contract_ends_the_server(
+    second: Served, requests: list[pb.FollowRequest], words: str
+) -> None:
+    """It cannot go on from a log with a hole: it says why, and exits as one that has lost its coordinator."""
+    with pytest.raises(grpc.RpcError) as caught:
+        follow(second, opening(), *requests)
+    assert words in caught.value.details()
+    assert second.ended() == ExitCode.UNREACHABLE
+
+
+def test_a_log_that_contradicts_the_shard_is_reported(second: Served) -> None:
+    """An apply without contributions: the error goes back on the stream, nothing is executed after it."""
+    replies = follow(
+        second,
+        opening(),
+        configure(),
+        decided(pb.Decision(index=0, note=True), pb.Decision(index=1, apply=pb.Apply(version=7))),
+        pb.FollowRequest(shutdown=pb.Shutdown(exit_code=3)),
+    )
+    assert replies[2].executed == 1
+    assert replies[2].error.startswith("server 1 cannot execute entry 1: ")
+    assert second.ended() == ExitCode.UNREACHABLE
+
+
+def test_the_end_of_the_stream_is_the_end_of_the_server(second: Served) -> None:
+    follow(second, opening())
+    assert second.ended() == ExitCode.UNREACHABLE
+    assert second.events["stopped"]["reason"] == "the coordinator (server 0) is gone"
+
+
+def test_the_exit_code_is_the_coordinators(second: Served) -> None:
+    follow(second, opening(), pb.FollowRequest(shutdown=pb.Shutdown(exit_code=7, reason="no worker")))
+    assert second.ended() == ExitCode.ABANDONED
+    wait_until(lambda: "stopped" in second.events, "the announcement")
+    assert second.events["stopped"] == {"reason": "no worker", "exit_code": 7}

@@ -1,0 +1,121 @@
+"""Bytes that are no message, on every RPC of every server: INVALID_ARGUMENT, and which message was expected."""
+
+import os
+
+import grpc
+import pytest
+from google.protobuf.descriptor import MethodDescriptor
+
+from pswire.v1 import coordinator_pb2, shard_pb2
+from pswire.v1 import coordinator_pb2 as pb
+from tests.service.conftest import Unharmed
+from tests.service.serving import PATIENCE, Cluster, Peer, refused
+
+INVALID = grpc.StatusCode.INVALID_ARGUMENT
+
+# 0xFF: a tag without end. The second is a length that runs past the end, the third a reserved wire type.
+GARBAGE = {
+    "ones": b"\xff" * 20,
+    "length": b"\x0a\x7f\x00",
+    "wire type": b"\x0f",
+    "text": b"GET / HTTP/1.1\r\n\r\n",
+}
+
+SERVICES = (
+    coordinator_pb2.DESCRIPTOR.services_by_name["Coordinator"],
+    shard_pb2.DESCRIPTOR.services_by_name["Shard"],
+)
+METHODS: list[MethodDescriptor] = [method for service in SERVICES for method in service.methods]
+# A server that has its coordinator refuses another one before it reads; see test_follow.
+READING = [method for method in METHODS if method.name != "Follow"]
+
+
+def path(method: MethodDescriptor) -> str:
+    return f"/{method.containing_service.full_name}/{method.name}"
+
+
+def servers_of(method: MethodDescriptor) -> list[int]:
+    if method.containing_service.name == "Coordinator":
+        return [0]
+    # The other one follows a coordinator, and may be asked by anybody.
+    return [1] if method.name == "Follow" else [0, 1]
+
+
+@pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE)
+@pytest.mark.parametrize("method", READING, ids=[method.name for method in READING])
+def test_garbage(cluster: Cluster, unharmed: Unharmed, method: MethodDescriptor, garbage: bytes) -> None:
+    for server in servers_of(method):
+        with unharmed(), refused(INVALID, "expected a", method.input_type.name, f"got {len(garbage)} bytes"):
+            list(cluster.raw(server, path(method))(iter([garbage]), timeout=PATIENCE))
+
+
+def test_random_bytes(cluster: Cluster, unharmed: Unharmed) -> None:
+    """Whatever they happen to mean, no server says anything but a refusal."""
+    with unharmed():
+        for method in METHODS:
+            # A StatusRequest has no fields: any field is one of a later version, and to be ignored.
+            for server in servers_of(method) if method.name != "Status" else []:
+                for size in (1, 2, 5, 40, 1000):
+                    with pytest.raises(grpc.RpcError) as caught:
+                        list(
+                            cluster.raw(server, path(method))(
+                                iter([b"\x08" + os.urandom(size)]), timeout=PATIENCE
+                            )
+                        )
+                    assert caught.value.code() in (
+                        INVALID,
+                        grpc.StatusCode.FAILED_PRECONDITION,
+                        grpc.StatusCode.ABORTED,
+                    ), (method.name, caught.value)
+
+
+def test_an_empty_message_is_a_message(cluster: Cluster, unharmed: Unharmed) -> None:
+    """All fields at their defaults: refused for what it says, or rather does not say."""
+    for method in METHODS:
+        if method.name == "Status":
+            continue
+        for server in servers_of(method):
+            with unharmed(), pytest.raises(grpc.RpcError) as caught:
+                list(cluster.raw(server, path(method))(iter([b""]), timeout=PATIENCE))
+            assert caught.value.code() in (INVALID, grpc.StatusCode.FAILED_PRECONDITION), method.name
+            assert "expected" in caught.value.details() or "follows" in caught.value.details(), method.name
+
+
+def test_garbage_after_the_hello_ends_that_session_only(cluster: Cluster, unharmed: Unharmed) -> None:
+    peer = Peer(cluster, "babbler")
+    hello = pb.SessionRequest(hello=peer.hello()).SerializeToString()
+    replies = cluster.raw(0, "/pswire.v1.Coordinator/Session")(iter([hello, b"\xff\xff"]), timeout=PATIENCE)
+    events = [event for reply in replies for event in pb.SessionReply.FromString(reply).events]
+    assert events[0].HasField("welcome")
+    assert events[-1].refusal.fatal
+    assert "expected a pswire.v1.SessionRequest, got 2 bytes that are none" in events[-1].refusal.message
+    # Its place is free again: it may come back with a clean stream.
+    with unharmed():
+        pass
+    with Peer(cluster, "babbler") as again:
+        assert again.ready()
+
+
+def test_garbage_between_chunks(cluster: Cluster, peer: Peer, unharmed: Unharmed) -> None:
+    grant = peer.ready()
+    header = shard_pb2.PushRequest(header=peer.header(grant, 0)).SerializeToString()
+    with unharmed(), refused(INVALID, "expected a PushRequest, got 3 bytes that are none"):
+        list(cluster.raw(0, "/pswire.v1.Shard/Push")(iter([header, b"\xff\xff\xff"]), timeout=PATIENCE))
+    exchange = shard_pb2.ExchangeRequest(push=peer.header(grant, 0)).SerializeToString()
+    with unharmed(), refused(INVALID, "expected a pswire.v1.ExchangeRequest, got 3 bytes that are none"):
+        list(cluster.raw(0, "/pswire.v1.Shard/Exchange")(iter([exchange, b"\xff\xff\xff"]), timeout=PATIENCE))
+
+
+def test_standard_services_survive_garbage(cluster: Cluster, unharmed: Unharmed) -> None:
+    for name in (
+        "/grpc.health.v1.Health/Check",
+        "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+    ):
+        with unharmed(), pytest.raises(grpc.RpcError):
+            list(cluster.raw(0, name)(iter([b"\xff" * 9]), timeout=PATIENCE))
+
+
+def test_a_method_that_is_none(cluster: Cluster, unharmed: Unharmed) -> None:
+    for name in ("/pswire.v1.Shard/Pillage", "/pswire.v1.Nobody/Push", "/pswire.v1.Coordinator/Status"):
+        with unharmed(), refused(grpc.StatusCode.UNIMPLEMENTED):
+            list(cluster.raw(1, name)(iter([b""]), timeout=PATIENCE))

@@ -1,0 +1,110 @@
+"""Session streams break again and again: nothing is lost, nothing counts twice, nobody waits in vain."""
+
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+import psworker
+from psserver.service.job import Job
+from psworker.errors import SessionError
+from psworker.grants import StopNotice
+from tests.service.serving import PATIENCE, VARIABLES, Cluster, serving, wait_until
+
+BATCHES = 25
+
+
+def job_of(cluster: Cluster) -> Job:
+    """Asked directly: it can still be read when the server has ended."""
+    job = cluster.servers[0].server._job
+    assert job is not None
+    return job
+
+
+def break_lines(cluster: Cluster) -> None:
+    """End every session stream at once; the workers are alive and will be back."""
+    job_of(cluster).refuse_all()
+
+
+def work(cluster: Cluster, name: str, abandon_every: int) -> StopNotice:
+    """All batches of one worker. It asks with its commit, now and then gives a ticket back, and says done."""
+    zeros = [(spec, np.zeros(spec.shape, np.float32)) for spec in VARIABLES]
+    with psworker.connect(cluster.hosts, zeros, name=name) as session:
+        batch = 0
+        for step in range(10 * BATCHES):
+            if batch == BATCHES:
+                break
+            grant = session.ready()
+            assert grant is not None
+            if step % abandon_every == 0:
+                session.abandon(grant, "mood")
+                continue
+            session.push(grant, {"dense/bias": np.ones(4)})
+            session.commit(
+                grant, samples=1, loss=0.5, batch=batch, ready=batch + 1 < BATCHES and step % 3 > 0
+            )
+            batch += 1
+        return session.done()
+
+
+@pytest.mark.parametrize("policy", ["sync", "async"])
+def test_lines_that_break_at_every_version(policy: str) -> None:
+    with serving(workers=2, policy=policy) as cluster, ThreadPoolExecutor(2) as pool:
+        ends: list[Future[StopNotice]] = [
+            pool.submit(work, cluster, "anna", 7),
+            pool.submit(work, cluster, "berta", 5),
+        ]
+        seen = 0
+
+        def moved() -> bool:
+            return job_of(cluster).report().version > seen or all(end.done() for end in ends)
+
+        while not all(end.done() for end in ends):
+            wait_until(moved, "a new version")
+            seen = job_of(cluster).report().version
+            break_lines(cluster)
+        stops = [end.result(PATIENCE) for end in ends]
+        assert all(stop.success for stop in stops)
+        report = job_of(cluster).report()
+        counts = {w.name: (w.committed, w.applied, w.dropped, w.incarnation) for w in report.workers}
+        assert counts == {"anna": (BATCHES, BATCHES, 0, 0), "berta": (BATCHES, BATCHES, 0, 0)}
+
+
+def test_a_line_that_breaks_at_the_barrier() -> None:
+    """The grant is decided while the line is down, and told when it stands again."""
+    zeros = [(spec, np.zeros(spec.shape, np.float32)) for spec in VARIABLES]
+    with (
+        serving(workers=2, policy="sync") as cluster,
+        psworker.connect(cluster.hosts, zeros, name="anna") as anna,
+        psworker.connect(cluster.hosts, zeros, name="berta") as berta,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        asked = pool.submit(anna.ready), pool.submit(berta.ready)
+        grants = [ask.result(PATIENCE) for ask in asked]
+        assert grants[0] is not None and grants[1] is not None
+        anna.push(grants[0], {"dense/bias": np.ones(4)})
+        anna.commit(grants[0], samples=1)
+        waiting = pool.submit(anna.ready)
+        wait_until(lambda: "waiting" in {w.state for w in job_of(cluster).report().workers}, "the barrier")
+        break_lines(cluster)
+        berta.push(grants[1], {"dense/bias": np.ones(4)})
+        berta.commit(grants[1], samples=1)
+        following = waiting.result(PATIENCE)
+        assert following is not None and following.version == 1
+
+
+def test_asking_while_a_ticket_is_open_is_the_programs_mistake() -> None:
+    zeros = [(spec, np.zeros(spec.shape, np.float32)) for spec in VARIABLES]
+    with serving() as cluster, psworker.connect(cluster.hosts, zeros) as session:
+        grant = session.ready()
+        assert grant is not None
+        with pytest.raises(SessionError, match=f"ready while ticket {grant.ticket} is open"):
+            session.ready()
+        session.abandon(grant, "mood")
+        assert session.ready() is not None
+
+
+def test_threads_are_gone() -> None:
+    """The tests above have closed what they opened."""
+    wait_until(lambda: not [t for t in threading.enumerate() if t.name == "session"], "sessions to end")

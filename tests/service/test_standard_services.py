@@ -1,0 +1,55 @@
+"""Health and reflection, as grpcurl and load balancers use them."""
+
+import grpc
+import pytest
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from tests.service.serving import PATIENCE, Cluster, refused
+
+SERVING = health_pb2.HealthCheckResponse.SERVING
+
+
+@pytest.mark.parametrize("service", ["", "pswire.v1.Shard", "pswire.v1.Coordinator"])
+def test_health(cluster: Cluster, service: str) -> None:
+    for server, channel in enumerate(cluster.channels):
+        stub = health_pb2_grpc.HealthStub(channel)
+        request = health_pb2.HealthCheckRequest(service=service)
+        if server == 1 and service == "pswire.v1.Coordinator":
+            with refused(grpc.StatusCode.NOT_FOUND):
+                stub.Check(request, timeout=PATIENCE)
+        else:
+            assert stub.Check(request, timeout=PATIENCE).status == SERVING
+
+
+def ask(cluster: Cluster, server: int, **request: str) -> reflection_pb2.ServerReflectionResponse:
+    stub = reflection_pb2_grpc.ServerReflectionStub(cluster.channels[server])
+    (reply,) = stub.ServerReflectionInfo(
+        iter([reflection_pb2.ServerReflectionRequest(**request)]), timeout=PATIENCE
+    )
+    return reply
+
+
+def test_reflection_lists_the_services(cluster: Cluster) -> None:
+    always = {"pswire.v1.Shard", "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"}
+    for server, expected in ((0, always | {"pswire.v1.Coordinator"}), (1, always)):
+        listed = ask(cluster, server, list_services="").list_services_response.service
+        assert {service.name for service in listed} == expected
+
+
+@pytest.mark.parametrize(
+    ("service", "methods"),
+    [
+        ("pswire.v1.Coordinator", ["Join", "Session", "Status"]),
+        ("pswire.v1.Shard", ["Push", "Pull", "Exchange", "Follow"]),
+    ],
+)
+def test_reflection_describes_them(cluster: Cluster, service: str, methods: list[str]) -> None:
+    """From the description alone a tool can make every call, by JSON."""
+    reply = ask(cluster, 0, file_containing_symbol=service)
+    files = [FileDescriptorProto.FromString(f) for f in reply.file_descriptor_response.file_descriptor_proto]
+    described = {f"{f.package}.{s.name}": [m.name for m in s.method] for f in files for s in f.service}
+    assert described[service] == methods
+    message = ask(cluster, 0, file_containing_symbol="pswire.v1.PushHeader")
+    assert message.file_descriptor_response.file_descriptor_proto

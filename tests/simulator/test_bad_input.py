@@ -1,0 +1,146 @@
+"""An experiment that cannot be simulated: one clear message, nothing written."""
+
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any
+
+import pytest
+
+from pslab.simulator import SimulationError, build
+from psserver.policies import PolicyError
+from pswire.experiment import ExperimentError, parse_experiment
+from tests.simulator.lab import experiment
+
+RunLab = Callable[..., CompletedProcess[str]]
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({}, "the run would never end: give run.versions, simulation.batches (per worker)"),
+        (
+            {"simulation": {"seconds": 5.0, "compute": "constant(0)"}},
+            "time would stand still: no worker's step takes any",
+        ),
+        (
+            {"run": {"versions": 1}, "faults": {"crashes": [{"worker": 9, "at": 1.0}]}},
+            "faults.crashes.0.worker: there is no worker 9; expected one below cluster.workers, which is 4",
+        ),
+        (
+            {"run": {"versions": 1}, "simulation": {"factors": {"4": 2.0}}},
+            "simulation.factors.4: there is no worker 4",
+        ),
+        (
+            {"simulation": {"problem": "quadratic", "options": {"noize": 1.0}}},
+            "problem quadratic has no option 'noize'; did you mean \"noise\"?",
+        ),
+        (
+            {"simulation": {"problem": "mlp", "options": {"hidden": 0}}},
+            "simulation.options: hidden: expected more than 0, got 0",
+        ),
+        (
+            {"simulation": {"problem": "mlp", "options": {"hidden": "many"}}},
+            "simulation.options: hidden: expected a whole number, got 'many'",
+        ),
+        (
+            {"simulation": {"problem": "quadratic", "options": {"centres": []}}},
+            "centres: expected a list of numbers",
+        ),
+        (
+            {"run": {"versions": 1}, "simulation": {"compute": "trace(/nowhere/steps.csv)"}},
+            "simulation.compute: trace(/nowhere/steps.csv): cannot be read",
+        ),
+        (
+            {"run": {"versions": 1}, "delays": {2: "trace(/nowhere/steps.csv)"}},
+            "workers.2.delay: trace(/nowhere/steps.csv): cannot be read",
+        ),
+        ({"simulation": {"problem": "job"}}, 'simulation.problem is "job", but there is no [job]'),
+    ],
+)
+def test_what_cannot_be_simulated(sections: dict[str, Any], message: str) -> None:
+    with pytest.raises(SimulationError) as error:
+        build(experiment(**sections))
+    assert message in str(error.value)
+
+
+def test_a_knob_out_of_range() -> None:
+    with pytest.raises(PolicyError, match="policy.aggregate is 9, but there are 4 workers"):
+        build(experiment("bounded", run={"versions": 1}, policy_knobs={"aggregate": 9}))
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ({"simulation": {"compute": "gama(1, 1)"}}, "simulation.compute: 'gama(1, 1)': unknown distribution"),
+        ({"workers": {"0": {"delay": "fast"}}}, "workers.0.delay: 'fast' is no delay"),
+        ({"simulation": {"problm": "mlp"}}, 'simulation.problm: unknown key; did you mean "problem"?'),
+        ({"simulation": {"problem": "mpl"}}, "simulation.problem: expected 'auto', 'none', 'job'"),
+        ({"simulation": {"factors": {"first": 1.0}}}, "simulation.factors.first"),
+        ({"faults": {"loss": 1.0}}, "faults.loss: expected less than 1"),
+        ({"faults": {"crashes": [{"at": 1.0}]}}, "faults.crashes.0.worker: missing"),
+        (
+            {"faults": {"crashes": [{"worker": 0, "at": 1.0, "silnt": True}]}},
+            'faults.crashes.0.silnt: unknown key; did you mean "silent"?',
+        ),
+        ({"links": {"latency": -1.0}}, "links.latency: expected at least 0"),
+        ({"link": {}}, '[link]: unknown section; did you mean "links"?'),
+    ],
+)
+def test_what_a_file_cannot_say(document: dict[str, Any], message: str) -> None:
+    with pytest.raises(ExperimentError) as error:
+        parse_experiment(document, "file.toml")
+    assert message in str(error.value)
+
+
+def test_the_new_sections_read_back_equal() -> None:
+    import tomllib
+
+    given = experiment(
+        delays={0: "2 * exponential(0.05)"},
+        links={"latency": 0.001, "bandwidth": 1e9},
+        faults={"crashes": [{"worker": 1, "at": 2.0}], "loss": 0.5},
+        simulation={"factors": {"0": 2.0}, "options": {"hidden": 8}},
+    )
+    assert parse_experiment(tomllib.loads(given.to_toml())) == given
+
+
+FILE = """
+[run]
+name = "small"
+versions = 50
+[cluster]
+workers = 3
+[simulation]
+compute = "exponential(0.01)"
+"""
+
+
+def test_the_command(tmp_path: Path, run_lab: RunLab) -> None:
+    file = tmp_path / "small.toml"
+    file.write_text(FILE)
+    done = run_lab("run", str(file), "--engine", "simulated", "--out", str(tmp_path / "run"))
+    assert done.returncode == 0 and "50 versions" in done.stdout, done.stderr
+    assert run_lab("check", str(tmp_path / "run")).returncode == 0
+    report = run_lab("report", str(tmp_path / "run"))
+    assert report.returncode == 0 and "sync" in report.stdout, report.stderr
+    again = run_lab("run", str(file), "--engine", "simulated", "--out", str(tmp_path / "run"))
+    assert again.returncode == 2 and "is not empty" in again.stderr
+
+
+def test_the_command_refuses_before_it_writes(tmp_path: Path, run_lab: RunLab) -> None:
+    file, out = tmp_path / "small.toml", tmp_path / "run"
+    file.write_text(FILE)
+    bad = ("--set", "simulation.factors.7=2.0")
+    done = run_lab("run", str(file), "--engine", "simulated", "--out", str(out), *bad)
+    assert done.returncode == 2 and "there is no worker 7" in done.stderr and not out.exists()
+
+
+def test_a_run_without_a_record_has_a_summary_and_no_log(tmp_path: Path, run_lab: RunLab) -> None:
+    file, out = tmp_path / "small.toml", tmp_path / "run"
+    file.write_text(FILE + "record = false\n")
+    done = run_lab("run", str(file), "--engine", "simulated", "--out", str(out))
+    assert done.returncode == 0 and "50 versions" in done.stdout, done.stderr
+    assert not (out / "decisions.jsonl").exists() and (out / "summary.json").exists()
+    checked = run_lab("check", str(out))
+    assert checked.returncode == 2 and "simulation.record = false" in checked.stderr

@@ -1,0 +1,129 @@
+"""Distributions: their means, their draws, and what is said about those that are none."""
+
+import statistics
+from pathlib import Path
+
+import pytest
+
+from pslab.simulator.build import step_times
+from pswire.delays import DelayError, parse, read_trace, stream
+from psworker import pacing
+from tests.simulator.lab import experiment
+
+
+@pytest.mark.parametrize(
+    ("text", "mean"),
+    [
+        ("constant(0.05)", 0.05),
+        ("exponential(0.05)", 0.05),
+        ("shifted_exponential(1, 1)", 2.0),
+        ("uniform(1, 3)", 2.0),
+        ("pareto(3, 1)", 1.5),
+        ("gamma(100, 0.01)", 1.0),
+        ("lognormal(0, 0.5)", 1.1331),
+        ("2 * exponential(0.05)", 0.1),
+        ("  0.5*gamma( 4 ,0.25 ) ", 0.5),
+    ],
+)
+def test_means(text: str, mean: float) -> None:
+    delay = parse(text)
+    assert delay.mean == pytest.approx(mean, rel=1e-3)
+    draw = delay.draws(stream(0, 1, "test"))
+    draws = [draw() for _ in range(20_000)]
+    assert statistics.mean(draws) == pytest.approx(mean, rel=0.03) and min(draws) >= 0
+
+
+def test_a_mean_that_does_not_exist() -> None:
+    assert parse("pareto(1, 1)").mean == float("inf")
+
+
+def test_what_never_takes_time() -> None:
+    assert parse("constant(0)").never and parse("0 * exponential(1)").never
+    assert not parse("constant(1)").never and not parse("exponential(0.1)").never
+
+
+def test_streams_differ_by_worker_purpose_and_seed_only() -> None:
+    def first(*key: object) -> float:
+        return parse("exponential(1)").draws(stream(*key))()  # type: ignore[arg-type]
+
+    assert first(1, 2, "delay") == first(1, 2, "delay")
+    assert len({first(1, 2, "delay"), first(1, 3, "delay"), first(2, 2, "delay"), first(1, 2, "x")}) == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("expnential(1)", "unknown distribution 'expnential'; did you mean \"exponential\"?"),
+        ("exponential", "is no delay: expected something like exponential(0.05)"),
+        ("0.5", "is no delay"),
+        ("", "is no delay"),
+        ("exponential(1) + 1", "is no delay"),
+        ("gamma(1)", "expected gamma(shape, scale), got 1 parameters"),
+        ("constant()", "expected constant(seconds), got 0 parameters"),
+        ("exponential(x)", "mean must be a number, got 'x'"),
+        ("exponential(inf)", "mean must be finite, got inf"),
+        ("exponential(-1)", "expected 0 or more, got -1"),
+        ("pareto(0, 1)", "expected more than 0, got 0"),
+        ("lognormal(1, -1)", "expected 0 or more, got -1"),
+        ("uniform(3, 1)", "low is 3, above high, 1"),
+        ("-2 * exponential(1)", "the factor must be 0 or more, got -2"),
+        ("x * exponential(1)", "the factor must be a number, got 'x'"),
+        ("trace()", "expected the name of a file"),
+    ],
+)
+def test_bad_text(text: str, message: str) -> None:
+    with pytest.raises(DelayError) as error:
+        parse(text)
+    assert message in str(error.value) and repr(text) in str(error.value)
+
+
+def test_a_trace_is_played_in_order_round_and_round(tmp_path: Path) -> None:
+    file = tmp_path / "steps.csv"
+    file.write_text("step, seconds\n0, 0.1\n1, 0.2\n\n2, 0.4\n")
+    assert read_trace(file) == (0.1, 0.2, 0.4)
+    delay = parse(f"10 * trace({file})")
+    assert delay.mean == pytest.approx(7 / 3)
+    draw = delay.draws(stream(0, 0, "test"))
+    seen = [draw() for _ in range(6)]
+    assert seen[:3] == seen[3:] and sorted(seen[:3]) == [1.0, 2.0, 4.0]
+    file.write_text("0.5\n0.25\n")
+    assert read_trace(file) == (0.5, 0.25)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "cannot be read: No such file or directory"),
+        (b"", "expected one number per line, got an empty file"),
+        (b"0.1\nfast\n", "line 2: expected a number of seconds, got 'fast'"),
+        (b"0.1\n-1\n", "line 2: expected a finite number, 0 or more, got -1.0"),
+        (b"0.1\nnan\n", "line 2: expected a finite number"),
+        (b"a,seconds\n1\n", "line 2: expected at least 2 columns, got 1"),
+        (b"\xff\xfe", "it is not UTF-8 text"),
+    ],
+)
+def test_bad_traces(tmp_path: Path, content: bytes | None, message: str) -> None:
+    file = tmp_path / "trace.csv"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(DelayError) as error:
+        parse(f"trace({file})").draws(stream(0, 0, "x"))
+    assert message in str(error.value) and str(file) in str(error.value)
+
+
+def test_a_real_worker_draws_what_its_simulated_twin_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = experiment(
+        workers=2,
+        run={"seed": 7},
+        delays={1: "exponential(0.05)"},
+        simulation={"compute": "constant(0)"},
+    )
+    slept: list[float] = []
+    monkeypatch.setattr(pacing.time, "sleep", slept.append)
+    pause = pacing.pause_of(given, 1, seed=7)
+    simulated = step_times(given, 1)
+    for _ in range(20):
+        pause()
+    assert slept == [simulated() for _ in range(20)] and len(set(slept)) == 20
+    pacing.pause_of(given, 0, seed=7)()
+    assert len(slept) == 20
