@@ -53,8 +53,9 @@ def test_many_workers_copy_rather_than_hold_versions() -> None:
 def test_a_reader_that_lost_its_lease_keeps_what_it_reads(caplog: pytest.LogCaptureFixture) -> None:
     """Its memory is never written again, so that even its late gradient is the right one."""
     with serving(lease=0.2) as cluster:
-        with connect(cluster.hosts, name="slow") as slow, connect(cluster.hosts, name="other") as other:
-            third = connect(cluster.hosts, name="third")
+        # In this order: two workers may hold a version, the third is told to copy.
+        with connect(cluster.hosts, name="slow") as slow, connect(cluster.hosts, name="third") as third:
+            other = connect(cluster.hosts, name="other")
             held = granted(slow)
             with slow.view_flat(held) as (weights,):
                 seen = weights.copy()
@@ -69,7 +70,7 @@ def test_a_reader_that_lost_its_lease_keeps_what_it_reads(caplog: pytest.LogCapt
             slow.commit(held, samples=1)
             wait_until(slow.dispositions, "the late contribution's fate")
             third.abandon(also_held, "seen")
-            third.close()
+            other.close()
             # What was left to the reader is let go by both: three versions remain.
             shard = cluster.servers[0].server._host.shard
             assert shard is not None and shard.arena.buffers <= 3
@@ -93,9 +94,9 @@ with connect(sys.argv[1], name="stopped") as session:
 @pytest.mark.cluster
 def test_a_stopped_process_holds_nobody_up_and_wakes_to_the_same_weights() -> None:
     with serving(lease=0.2) as cluster:
-        with connect(cluster.hosts, name="other") as other, connect(cluster.hosts, name="third") as third:
-            stopped = worker(STOPPED, cluster.hosts)
-            assert line(stopped) == "reading"
+        stopped = worker(STOPPED, cluster.hosts)
+        assert line(stopped) == "reading"
+        with connect(cluster.hosts, name="third") as third, connect(cluster.hosts, name="other") as other:
             wait_until(lambda: state(stopped.pid) == "T", "the worker to stop")
             step(other, 0)
             held = granted(third)
