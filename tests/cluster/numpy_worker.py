@@ -141,7 +141,12 @@ def main() -> int:
     start = {"w": np.full((options.elements // 10, 10), 0.5, np.float32), "b": np.ones(3, np.float32)}
     try:
         with connect(
-            options.ps_hosts, start, task_index=options.task_index, server_timeout=options.server_timeout
+            options.ps_hosts,
+            start,
+            task_index=options.task_index,
+            server_timeout=options.server_timeout,
+            # The moments to hold at are between chunks, which shared memory does not have.
+            transport="auto" if options.hold == "@-1" else "grpc",
         ) as session:
             hold.install(session)
             say("joined", worker=session.worker, next_batch=session.next_batch)
