@@ -162,8 +162,8 @@ class Machine:
         """An update waits, and whoever started now would hold it up."""
         view, staleness = self._view, self._rules.staleness
         return (
-            staleness.delays_grants()
-            and bool(view.buffer)
+            bool(view.buffer)
+            and staleness.delays_grants()
             and staleness.blocked(view)
             and self._rules.trigger.fires(view)
         )

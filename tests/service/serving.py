@@ -109,7 +109,9 @@ class Cluster:
 
         def settled() -> pb.StatusReply | None:
             reply = self.status()
-            return reply if len({s.executed for s in reply.servers}) == 1 else None
+            executed = {s.executed for s in reply.servers}
+            # Entry 0 comes with the server's own start.
+            return reply if len(executed) == 1 and executed != {0} else None
 
         reply = wait_until(settled, "every server to execute the log")
         return Picture(
@@ -341,8 +343,9 @@ class Stream:
 # Messages
 
 
-def messages(header: shard_pb2.PushHeader, data: bytes, size: int = 16) -> Iterator[shard_pb2.PushRequest]:
-    """A push in generated code."""
+def messages(header: shard_pb2.PushHeader, data: bytes, size: int = 0) -> Iterator[shard_pb2.PushRequest]:
+    """A push in generated code, in several chunks of `size` bytes, or of what suits the payload."""
+    size = size or min(max(16, len(data) // 64 * 16), 2**20)
     yield shard_pb2.PushRequest(header=header)
     for offset in range(0, len(data), size):
         yield piece(offset, data[offset : offset + size])

@@ -11,7 +11,7 @@ from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
 from pswire.v1.model_pb2 import Chunk
 from tests.service.conftest import Unharmed
-from tests.service.serving import PATIENCE, Cluster, Peer, refused, serving
+from tests.service.serving import PATIENCE, Peer, refused, serving
 
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
 PRECONDITION = grpc.StatusCode.FAILED_PRECONDITION
@@ -70,11 +70,16 @@ STEPS: dict[str, tuple[Any, grpc.StatusCode, str]] = {
         "got nan at dense/kernel[0, 0]",
     ),
     "a hello of another job": (lambda p: step(p, hello=hello(p, job="x")), INVALID, "a hello of this job"),
-    "a hello of nobody": (lambda p: step(p, hello=hello(p, worker="x")), PRECONDITION, "has no open session"),
+    # It may be on its way back from a broken connection: not refused for good.
+    "a hello of nobody": (
+        lambda p: step(p, hello=hello(p, worker="x")),
+        grpc.StatusCode.UNAVAILABLE,
+        "worker 'x', incarnation 0, has no open session now",
+    ),
     "another process's hello": (
         lambda p: step(p, hello=hello(p, session="guessé")),
         PRECONDITION,
-        "has no open session",
+        "worker 'alone' is another session's; join first",
     ),
     "a commit of another ticket": (
         lambda p: step(p, commit=pb.Commit(ticket=10**6)),
