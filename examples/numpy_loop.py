@@ -28,6 +28,7 @@ def main(hosts):
         batches = shuffled_batches(
             digits("train"), session.worker_index, session.worker_count, session.seed, batch_size=32
         )
+        loss = float("nan")  # a restarted worker may have nothing left to do
         for number, (images, labels) in enumerate(batches(0)):
             if number < session.next_batch:  # committed before a restart
                 continue

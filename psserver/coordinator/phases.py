@@ -78,8 +78,19 @@ class Phases(Ruling):
         since = max([since, *self.roster.unfinished.values()])
         if self.roster.unfinished and now - since < self.terms.worker_timeout:
             return
-        if self.started:
-            self._stop("all workers are done", now, success=True, cause="done")
+        left = self.tickets.in_state("pending")
+        if self.started and left:
+            numbers = ", ".join(str(ticket.number) for ticket in left[:5])
+            reason = (
+                f"policy {self.policy.name} neither applied nor dropped {len(left)} tickets ({numbers}, ...)"
+            )
+            self._stop(f"all workers are done, but {reason}", now, success=False, cause="policy")
+        elif self.started:
+            gone = ", ".join(self.roster.unfinished)
+            reason = (
+                f"all workers are done; {gone} left before its data ended" if gone else "all workers are done"
+            )
+            self._stop(reason, now, success=True, cause="done")
         else:
             reason = "all workers are done and nothing was trained: there is no model"
             self._stop(reason, now, success=False, cause="empty")

@@ -136,6 +136,10 @@ def _note(coordinator: Coordinator) -> str:
     to_join = coordinator.terms.workers - len(coordinator.roster.tallies)
     if not coordinator.started and to_join > 0:
         return f"waiting for {to_join} of {coordinator.terms.workers} workers to join"
+    present, unfinished = coordinator.roster.present.values(), coordinator.roster.unfinished
+    if unfinished and all(m.state == "done" for m in present):
+        gone, patience = ", ".join(unfinished), coordinator.terms.worker_timeout
+        return f"{gone} left before its data ended; it has {patience:g} s to come back, then the job ends"
     return ""
 
 

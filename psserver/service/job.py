@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 
 import grpc
 
-from psserver.coordinator import Coordinator, JobTerms, JoinRefused, Output, Record, Tell
+from psserver.coordinator import Coordinator, JobTerms, JoinRefused, Output, Record, Tell, entries
+from psserver.coordinator.entries import Entry
 from psserver.coordinator.members import Member
 from psserver.coordinator.outputs import GrantNotice, Notice, RefusalNotice, StopNotice
 from psserver.coordinator.status import JobReport, holdup, report
@@ -168,8 +169,7 @@ class Job:
                 case Record(index, _, entry):
                     self.run_log.append(output)
                     orders.append((index, self._dispatch.order(entry)))
-                    if entry.kind in ("grant", "stop"):
-                        self._mark(entry.kind)
+                    self._notice(entry)
                 case Tell(worker, incarnation, notice):
                     self._post(worker, incarnation, notice)
         if orders:
@@ -179,12 +179,23 @@ class Job:
         if self._coordinator.over:
             self.over.set()
 
-    def _mark(self, kind: str) -> None:
-        now = time.monotonic()
-        if kind == "grant" and self.first_grant is None:
-            self.first_grant = now
-        if kind == "stop":
-            self.stop_notice_at = now
+    def _notice(self, entry: Entry) -> None:
+        """What the summary needs to know, and what whoever reads the server's log wants to."""
+        match entry:
+            case entries.Grant():
+                self.first_grant = self.first_grant or time.monotonic()
+            case entries.Stop():
+                self.stop_notice_at = time.monotonic()
+            case entries.Lost(worker):
+                log.warning(
+                    "%s: its connection is lost; it has %.1f s to come back", worker, self.terms.grace
+                )
+            case entries.Back(worker):
+                log.info("%s is back", worker)
+            case entries.Leave(worker, reason):
+                log.info("%s left: %s", worker, reason)
+            case entries.Done(worker):
+                log.info("%s has no more data", worker)
 
     def _post(self, worker: str, incarnation: int, notice: Notice) -> None:
         outbox = self._outboxes.get((worker, incarnation))

@@ -135,7 +135,7 @@ def test_the_work_of_one_who_vanished_is_waited_for_but_not_for_ever() -> None:
     house.passes(8.9)
     assert house.stopped == ""
     house.passes(0.2)
-    assert house.stopped == "done: all workers are done"
+    assert house.stopped == "done: all workers are done; w0 left before its data ended"
 
 
 def test_one_who_comes_back_finishes_its_data_first() -> None:

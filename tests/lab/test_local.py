@@ -40,9 +40,18 @@ class Notes(Quiet):
         return [event["pid"] for _, event in self.events if "pid" in event]
 
 
+def running(pid: int) -> list[psutil.Process]:
+    try:
+        process = psutil.Process(pid)
+        return [] if process.status() == "zombie" else [process]
+    except psutil.NoSuchProcess:
+        return []
+
+
 def assert_gone(pids: list[int]) -> None:
-    alive = [pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie"]
-    assert pids and not alive
+    """A killed process may need a moment on a busy machine until the system has cleared it away."""
+    psutil.wait_procs([process for pid in pids for process in running(pid)], timeout=10)
+    assert pids and not [pid for pid in pids if running(pid)]
 
 
 @pytest.mark.cluster

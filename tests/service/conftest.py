@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import psworker
-from tests.service.serving import VARIABLES, Cluster, Peer, serving, wait_until
+from tests.service.peer import Peer
+from tests.service.serving import VARIABLES, Cluster, serving, wait_until
 
 
 class Steady:

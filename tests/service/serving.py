@@ -1,31 +1,22 @@
-"""Verbs for tests of the service: a cluster of real servers in this process, and a foreign worker.
+"""Verbs for tests of the service: a cluster of real servers in this process, and what it says of itself."""
 
-The foreign worker (`Peer`) knows nothing but the .proto files: it uses the
-generated classes and stubs, as a client in another language would.
-"""
-
-import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from signal import SIGTERM
-from typing import Any, Self
+from typing import Any
 
 import grpc
-import numpy as np
 import pytest
 
 from psserver.service.server import Server
-from psserver.service.shard_host import HostOptions
 from psserver.settings import Options, resolve
 from pswire.exits import ExitCode
-from pswire.plan import Plan, VariableSpec, make_plan
-from pswire.specs import specs_to_wire
+from pswire.plan import VariableSpec
 from pswire.v1 import coordinator_pb2 as pb
-from pswire.v1 import coordinator_pb2_grpc, shard_pb2, shard_pb2_grpc
-from pswire.v1.model_pb2 import WIRE_DTYPE_FLOAT32, Chunk
+from pswire.v1 import coordinator_pb2_grpc, shard_pb2_grpc
 
 # How long anything may take before a test calls it hung, in seconds.
 PATIENCE = 30.0
@@ -137,7 +128,6 @@ def serving(
     workers: int = 1,
     policy: str = "async",
     overrides: Iterable[str] = (),
-    host: HostOptions | None = None,
     **options: Any,
 ) -> Iterator[Cluster]:
     """A cluster; sgd with learning rate 1, so that weights are what a test can compute in its head."""
@@ -164,206 +154,6 @@ def serving(
                 served.interrupt()
         for served in started:
             served.ended()
-
-
-class Peer:
-    """A worker in generated code, one message at a time."""
-
-    def __init__(
-        self,
-        cluster: Cluster,
-        name: str = "",
-        variables: Sequence[VariableSpec] = VARIABLES,
-        *,
-        dtype: int = WIRE_DTYPE_FLOAT32,
-    ) -> None:
-        self.cluster = cluster
-        self.plan = make_plan(variables, len(cluster.servers))
-        self.dtype = dtype
-        self.token = f"token-{id(self):x}-{time.monotonic_ns()}"
-        self.reply = cluster.coordinator.Join(
-            join_request(self.plan, worker=name, session=self.token), timeout=PATIENCE
-        )
-        self.job, self.worker = self.reply.job, self.reply.worker
-        self.grant: pb.Grant | None = None
-        self.stream = Stream(cluster, self.hello())
-
-    def hello(self) -> pb.Hello:
-        return pb.Hello(
-            job=self.job, worker=self.worker, incarnation=self.reply.incarnation, session=self.token
-        )
-
-    # Session
-
-    def say(self, **message: Any) -> None:
-        self.stream.say(**message)
-
-    def hear(self, kind: str) -> Any:
-        return self.stream.hear(kind)
-
-    def ready(self) -> pb.Grant:
-        """The grant that this peer holds or gets; initial values are installed on the way."""
-        while self.grant is None:
-            self.say(ready=pb.Ready())
-            grant = self.hear("grant")
-            if not grant.initialise:
-                self.grant = grant
-                break
-            ones = [np.ones(spec.shape, np.float32) for spec in self.plan.variables]
-            self.commit(grant.ticket, self.push(grant, ones))
-            self.hear("disposition")
-        return self.grant
-
-    def commit(self, ticket: int, receipts: Sequence[bytes] = (), **fields: Any) -> None:
-        self.say(commit=pb.Commit(ticket=ticket, receipts=receipts, samples=1, **fields))
-
-    def settled(self) -> pb.Disposition:
-        """The fate of the last commit, once it is no longer pending."""
-        while (told := self.hear("disposition")).fate == pb.Disposition.FATE_PENDING:
-            pass
-        return told
-
-    def step(self, value: float = 1.0) -> pb.Disposition:
-        """A whole unit of work whose gradient is `value` everywhere."""
-        grant = self.ready()
-        values = [np.full(spec.shape, value, np.float32) for spec in self.plan.variables]
-        self.commit(grant.ticket, self.push(grant, values))
-        self.grant = None
-        return self.settled()
-
-    # Payloads
-
-    def header(self, grant: pb.Grant, server: int, **changed: Any) -> shard_pb2.PushHeader:
-        fields: dict[str, Any] = {
-            "job": self.job,
-            "worker": self.worker,
-            "ticket": grant.ticket,
-            "plan": self.plan.fingerprint,
-            "dtype": self.dtype,
-            "bytes": self.plan.shards[server].nbytes,
-            "after": grant.index,
-        }
-        return shard_pb2.PushHeader(**{**fields, **changed})
-
-    def push(self, grant: pb.Grant, arrays: Sequence[np.ndarray]) -> list[bytes]:
-        return [
-            self.send(server, messages(self.header(grant, server), flat.tobytes()))
-            for server, flat in enumerate(self.plan.scatter(arrays))
-        ]
-
-    def send(self, server: int, requests: Iterable[shard_pb2.PushRequest]) -> bytes:
-        return self.cluster.shards[server].Push(iter(requests), timeout=PATIENCE).receipt
-
-    def request(self, grant: pb.Grant, **changed: Any) -> shard_pb2.PullRequest:
-        fields: dict[str, Any] = {
-            "job": self.job,
-            "ticket": grant.ticket,
-            "version": grant.version,
-            "plan": self.plan.fingerprint,
-            "dtype": self.dtype,
-            "after": grant.index,
-        }
-        return shard_pb2.PullRequest(**{**fields, **changed})
-
-    def pull_bytes(self, grant: pb.Grant, server: int, **changed: Any) -> bytes:
-        data = b""
-        total = None
-        request = self.request(grant, **changed)
-        for reply in self.cluster.shards[server].Pull(request, timeout=PATIENCE):
-            total = reply.bytes if total is None else total
-            assert reply.chunk.offset == len(data)
-            data += reply.chunk.data
-        assert total == len(data)
-        return data
-
-    def pull(self, grant: pb.Grant) -> list[np.ndarray]:
-        flats = [
-            np.frombuffer(self.pull_bytes(grant, server), "<f4")
-            for server in range(len(self.cluster.servers))
-        ]
-        return self.plan.gather(flats)
-
-    def leave(self) -> None:
-        self.say(leave=pb.Leave(reason="test over"))
-        self.stream.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.leave()
-
-
-class Stream:
-    """A session stream. `ending` is its status, once it is over."""
-
-    def __init__(self, cluster: Cluster, hello: pb.Hello) -> None:
-        self._out: queue.SimpleQueue[pb.SessionRequest | None] = queue.SimpleQueue()
-        self._events: queue.SimpleQueue[pb.SessionEvent | None] = queue.SimpleQueue()
-        self.ending: grpc.StatusCode | None = None
-        self._call = cluster.coordinator.Session(iter(self._out.get, None))
-        self._thread = threading.Thread(target=self._read, daemon=True)
-        self._thread.start()
-        self.say(hello=hello)
-        self.hear("welcome")
-
-    def _read(self) -> None:
-        try:
-            for reply in self._call:
-                for event in reply.events:
-                    self._events.put(event)
-        except grpc.RpcError:
-            pass
-        self.ending = self._call.code()
-        self._events.put(None)
-
-    def say(self, **message: Any) -> None:
-        self._out.put(pb.SessionRequest(**message))
-
-    def hear(self, kind: str) -> Any:
-        """The next event of this kind; others are skipped, but not a refusal."""
-        while True:
-            event = self._events.get(timeout=PATIENCE)
-            assert event is not None, f"the session ended with {self.ending}, expected a {kind}"
-            found = event.WhichOneof("event")
-            if found == kind:
-                return getattr(event, kind)
-            assert found != "refusal", f"expected a {kind}, got the refusal {event.refusal.message!r}"
-
-    def ended(self) -> grpc.StatusCode | None:
-        self._thread.join(PATIENCE)
-        assert not self._thread.is_alive(), "the session goes on"
-        return self.ending
-
-    def close(self) -> None:
-        self._out.put(None)
-        self.ended()
-
-
-# Messages
-
-
-def messages(header: shard_pb2.PushHeader, data: bytes, size: int = 0) -> Iterator[shard_pb2.PushRequest]:
-    """A push in generated code, in several chunks of `size` bytes, or of what suits the payload."""
-    size = size or min(max(16, len(data) // 64 * 16), 2**20)
-    yield shard_pb2.PushRequest(header=header)
-    for offset in range(0, len(data), size):
-        yield piece(offset, data[offset : offset + size])
-
-
-def piece(offset: int, data: bytes) -> shard_pb2.PushRequest:
-    return shard_pb2.PushRequest(chunk=Chunk(offset=offset, data=data))
-
-
-def join_request(model: Plan, **changed: Any) -> pb.JoinRequest:
-    fields: dict[str, Any] = {
-        "session": "token",
-        "variables": specs_to_wire(model.variables),
-        "plan": model.fingerprint,
-        "servers": len(model.shards),
-        "wire_dtype": WIRE_DTYPE_FLOAT32,
-    }
-    return pb.JoinRequest(**{**fields, **changed})
 
 
 @contextmanager

@@ -11,7 +11,8 @@ from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
 from pswire.v1.model_pb2 import Chunk
 from tests.service.conftest import Unharmed
-from tests.service.serving import PATIENCE, Peer, refused, serving
+from tests.service.peer import Peer
+from tests.service.serving import PATIENCE, refused, serving
 
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
 PRECONDITION = grpc.StatusCode.FAILED_PRECONDITION

@@ -10,7 +10,8 @@ from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
 from pswire.v1.model_pb2 import WIRE_DTYPE_BFLOAT16, WIRE_DTYPE_FLOAT16, WIRE_DTYPE_UNSPECIFIED
 from tests.service.conftest import Steady, Unharmed
-from tests.service.serving import PATIENCE, VARIABLES, Cluster, Peer, messages, piece, refused, serving
+from tests.service.peer import Peer, messages, piece
+from tests.service.serving import PATIENCE, VARIABLES, Cluster, refused, serving
 
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
 PRECONDITION = grpc.StatusCode.FAILED_PRECONDITION

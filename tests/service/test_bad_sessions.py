@@ -16,17 +16,8 @@ from pswire.specs import specs_to_wire
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import coordinator_pb2_grpc, model_pb2
 from tests.service.conftest import Steady, Unharmed
-from tests.service.serving import (
-    PATIENCE,
-    VARIABLES,
-    Cluster,
-    Peer,
-    Stream,
-    join_request,
-    refused,
-    serving,
-    wait_until,
-)
+from tests.service.peer import Peer, Stream, join_request
+from tests.service.serving import PATIENCE, VARIABLES, Cluster, refused, serving, wait_until
 
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
 PRECONDITION = grpc.StatusCode.FAILED_PRECONDITION

@@ -10,6 +10,7 @@ from pswire.exits import ExitCode
 from pswire.plan import make_plan
 from pswire.specs import specs_to_wire
 from pswire.v1 import shard_pb2 as pb
+from pswire.v1 import shard_pb2_grpc
 from tests.service.conftest import Unharmed
 from tests.service.serving import PATIENCE, VARIABLES, Cluster, Options, Served, refused, wait_until
 
@@ -39,8 +40,6 @@ def decided(*decisions: pb.Decision) -> pb.FollowRequest:
 
 def follow(served: Served, *requests: pb.FollowRequest) -> list[pb.FollowReply]:
     with grpc.insecure_channel(served.address) as channel:
-        from pswire.v1 import shard_pb2_grpc
-
         return list(shard_pb2_grpc.ShardStub(channel).Follow(iter(requests), timeout=PATIENCE))
 
 

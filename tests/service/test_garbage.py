@@ -9,7 +9,8 @@ from google.protobuf.descriptor import MethodDescriptor
 from pswire.v1 import coordinator_pb2, shard_pb2
 from pswire.v1 import coordinator_pb2 as pb
 from tests.service.conftest import Unharmed
-from tests.service.serving import PATIENCE, Cluster, Peer, refused
+from tests.service.peer import Peer
+from tests.service.serving import PATIENCE, Cluster, refused
 
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
 

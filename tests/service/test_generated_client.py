@@ -12,7 +12,8 @@ from pswire.plan import VariableSpec
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
 from pswire.v1.model_pb2 import WIRE_DTYPE_BFLOAT16, WIRE_DTYPE_FLOAT16
-from tests.service.serving import PATIENCE, VARIABLES, Cluster, Peer, messages, serving, wait_until
+from tests.service.peer import Peer, messages
+from tests.service.serving import PATIENCE, VARIABLES, Cluster, serving, wait_until
 
 NARROW = {
     "float16": (WIRE_DTYPE_FLOAT16, np.dtype("<f2")),

@@ -9,7 +9,8 @@ import pytest
 from pswire.plan import VariableSpec
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2_grpc
-from tests.service.serving import PATIENCE, Peer, refused, serving
+from tests.service.peer import Peer
+from tests.service.serving import PATIENCE, refused, serving
 
 ABORTED = grpc.StatusCode.ABORTED
 

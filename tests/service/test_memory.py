@@ -19,7 +19,8 @@ from pswire import frames
 from pswire.plan import VariableSpec
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
-from tests.service.serving import PATIENCE, Cluster, Peer, serving, wait_until
+from tests.service.peer import Peer
+from tests.service.serving import PATIENCE, Cluster, serving, wait_until
 
 WORKERS = 16
 LIMIT = 4

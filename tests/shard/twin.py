@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from psserver.optimizers import build
-from psserver.shard import Apply, Fold, Pin, Shard
+from psserver.shard import Apply, Fold, Install, Pin, Shard
 from pswire.plan import Plan, VariableSpec, make_plan
 
 RATE, FRICTION = 0.25, 0.9
@@ -102,8 +102,6 @@ def stage(plan: Plan, shards: Iterable[Shard], ticket: int, arrays: Arrays) -> N
 
 def install(plan: Plan, shards: Sequence[Shard], arrays: Arrays, ticket: int = 1) -> None:
     """Version 0."""
-    from psserver.shard import Install
-
     for shard in shards:
         shard.execute(Pin(ticket, 0, initialise=True))
     stage(plan, shards, ticket, arrays)
