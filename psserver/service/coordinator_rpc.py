@@ -12,7 +12,8 @@ import grpc
 from psserver import receipts
 from psserver.coordinator.outputs import Notice, RefusalNotice
 from psserver.service.adapters import event_to_wire, report_to_wire
-from psserver.service.job import Job, Outbox
+from psserver.service.job import Job
+from psserver.service.outbox import Outbox
 from psserver.service.rpc import Refused, invalid, precondition
 from pswire.addresses import Address
 from pswire.dtypes import WireDtypeError, wire_name

@@ -10,7 +10,7 @@ import grpc
 import numpy as np
 import pytest
 
-from psserver.service import job as job_module
+from psserver.service import outbox as outbox_module
 from pswire.plan import VariableSpec, make_plan
 from pswire.specs import specs_to_wire
 from pswire.v1 import coordinator_pb2 as pb
@@ -327,7 +327,7 @@ def test_a_peer_that_never_reads_its_session_is_cut_off(
     message: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its notices would fill the server's memory; it is lost like a broken connection, and the others go on."""
-    monkeypatch.setattr(job_module, "OUTBOX_LIMIT", 50)
+    monkeypatch.setattr(outbox_module, "OUTBOX_LIMIT", 50)
     with serving(policy="sync", overrides=["cluster.worker_timeout=1.0"]) as cluster:
         mute = Peer(cluster, "mute")
         mute.ready()
