@@ -22,6 +22,7 @@ from pswire.exits import ExitCode, exit_codes_text
 from pswire.experiment import ExperimentError
 from pswire.memory import keep_large_blocks
 from pswire.parent import die_with
+from pswire.segments import SegmentError
 
 EPILOG = "\b\nExit codes:\n" + exit_codes_text()
 
@@ -43,6 +44,11 @@ EPILOG = "\b\nExit codes:\n" + exit_codes_text()
 @click.option("--learning-rate", type=float, help="Default: 0.01. A schedule needs --config.")
 @click.option("--workers", type=int, help="Training starts when so many workers are ready. Default: 1.")
 @click.option("--versions", type=int, help="Stop at this version. Default: when the workers' data ends.")
+@click.option(
+    "--transport",
+    type=click.Choice(["auto", "grpc", "shared-memory"]),
+    help="Share memory with workers of this machine, if it can be had; never; always. Default: auto.",
+)
 @click.option("--seed", type=int, help="For the workers' data and initial values. Default: 0.")
 @click.option("--worker-timeout", type=float, help="Longest wait for a silent worker, seconds. Default: 10.")
 @click.option(
@@ -66,14 +72,13 @@ EPILOG = "\b\nExit codes:\n" + exit_codes_text()
     type=click.IntRange(min=2),
     default=3,
     show_default=True,
-    help="Copies of the model that this server may hold.",
+    help="Copies of the model that this server may hold. With 2 an update waits until granted versions are read, and "
+    "workers of this machine copy them rather than read them in place.",
 )
 @click.option(
     "--threads",
     type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="Threads that an update of this server may use.",
+    help="Threads that an update of this server may use.  [default: one per core, at most 4]",
 )
 @click.option(
     "--staging-limit",
@@ -101,7 +106,7 @@ def main(
     out: Path | None,
     arena_versions: int,
     staging_limit: int,
-    threads: int,
+    threads: int | None,
     wait_warning: float,
     as_json: bool,
     parent: int | None,
@@ -142,7 +147,10 @@ def main(
         settings = resolve(options, os.environ.get("TF_CONFIG"))
     except (SettingsError, ExperimentError, AddressError, PolicyError, OptimizerError) as error:
         raise fail(str(error), ExitCode.USAGE) from error
-    server = Server(settings, announce_json if as_json else announce_text)
+    try:
+        server = Server(settings, announce_json if as_json else announce_text)
+    except SegmentError as error:
+        raise fail(str(error), ExitCode.USAGE) from error
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, server.interrupt)
     if parent is not None:
@@ -161,6 +169,7 @@ SHORTCUTS = {
     "workers": "cluster.workers",
     "versions": "run.versions",
     "seed": "run.seed",
+    "transport": "cluster.transport",
     "worker_timeout": "cluster.worker_timeout",
     "idle_timeout": "cluster.idle_timeout",
 }

@@ -1,6 +1,7 @@
 """From options, an experiment file and TF_CONFIG to the settings of one server."""
 
 import ipaddress
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,8 @@ from psserver.service.shard_host import HostOptions
 from pswire.addresses import Address, cluster_from_tf_config, parse_hosts
 from pswire.experiment import Experiment, ExperimentError, load_experiment, parse_experiment
 from pswire.overrides import OverrideError, apply_overrides
+
+MOST_THREADS = 4
 
 
 class SettingsError(ValueError):
@@ -33,8 +36,14 @@ class Options:
     stay: bool = False
     arena_versions: int = 3
     staging: int = 4
-    threads: int = 1
+    # None: as many as this machine's cores that the process may use, up to MOST_THREADS.
+    threads: int | None = None
     wait_warning: float = 10.0
+
+
+def usual_threads() -> int:
+    """Of an update: beyond a few, memory is the limit."""
+    return min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1, MOST_THREADS)
 
 
 def resolve(options: Options, tf_config: str | None) -> ServerSettings:
@@ -43,6 +52,8 @@ def resolve(options: Options, tf_config: str | None) -> ServerSettings:
     experiment = _experiment(options, len(hosts), workers)
     cluster, run = experiment.cluster, experiment.run
     optimizer = build_optimizer(experiment.optimizer.config)
+    policy = build_policy(experiment.policy.name, experiment.policy.knobs, cluster.workers, len(hosts))
+    optimizer.check_aggregator(policy.tensors.aggregator)
     return ServerSettings(
         hosts=hosts,
         task_index=index,
@@ -58,10 +69,13 @@ def resolve(options: Options, tf_config: str | None) -> ServerSettings:
             versions=run.versions,
             stay=options.stay,
         ),
-        policy=build_policy(experiment.policy.name, experiment.policy.knobs, cluster.workers),
+        policy=policy,
         optimizer=optimizer,
         host=HostOptions(
-            arena_versions=options.arena_versions, staging=options.staging, threads=options.threads
+            arena_versions=options.arena_versions,
+            staging=options.staging,
+            threads=options.threads or usual_threads(),
+            transport=cluster.transport,
         ),
         out=options.out,
         wait_warning=options.wait_warning,

@@ -26,6 +26,8 @@ def _shared(worker_timeout: float) -> Options:
     return [
         ("grpc.max_send_message_length", MESSAGE_BYTES),
         ("grpc.max_receive_message_length", MESSAGE_BYTES),
+        # A chunk in one frame rather than in 128 of the default size; the window bounds what is under way.
+        ("grpc.http2.max_frame_size", 2**24 - 1),
         ("grpc.keepalive_time_ms", interval),
         ("grpc.keepalive_timeout_ms", interval),
         # Without this one, the answer to a ping is waited for a minute, whatever keepalive_timeout says.

@@ -17,6 +17,11 @@ from pswire.nearest import did_you_mean
 
 Draw = Callable[[], float]
 
+# Of a parameter, and of what may be drawn, in seconds: beyond, sums of times would not be numbers.
+LONGEST = 1e100
+# No draw of Python's generators lies further out: a normal number in standard deviations, and log(1/u) of a uniform u.
+_FARTHEST_NORMAL, _FARTHEST_LOG = 12.2, 53 * math.log(2)
+
 
 class DelayError(ValueError):
     """A distribution or a trace file that cannot be used; the text names the place."""
@@ -46,6 +51,23 @@ def _unordered(parameters: tuple[float, ...]) -> str:
     return _negative(parameters) or (f"low is {low:g}, above high, {high:g}" if low > high else "")
 
 
+def _pareto_refuse(parameters: tuple[float, ...]) -> str:
+    return _not_positive(parameters) or _too_long(
+        math.log(parameters[1]) + _FARTHEST_LOG / parameters[0], "take a larger alpha"
+    )
+
+
+def _lognormal_refuse(parameters: tuple[float, ...]) -> str:
+    mu, sigma = parameters
+    return _negative((sigma,)) or _too_long(mu + _FARTHEST_NORMAL * sigma, "take a smaller mu or sigma")
+
+
+def _too_long(log_longest: float, advice: str) -> str:
+    if log_longest <= math.log(LONGEST):
+        return ""
+    return f"may draw more than {LONGEST:g} seconds; {advice}"
+
+
 def _exponential(rng: Random, mean: float) -> Draw:
     return (lambda: 0.0) if mean == 0 else (lambda: rng.expovariate(1 / mean))
 
@@ -69,7 +91,7 @@ DISTRIBUTIONS: dict[str, Distribution] = {
         ("alpha", "minimum"),
         lambda rng, p: lambda: p[1] * rng.paretovariate(p[0]),
         lambda p: p[0] * p[1] / (p[0] - 1) if p[0] > 1 else math.inf,
-        _not_positive,
+        _pareto_refuse,
     ),
     "gamma": Distribution(
         ("shape", "scale"),
@@ -81,7 +103,7 @@ DISTRIBUTIONS: dict[str, Distribution] = {
         ("mu", "sigma"),
         lambda rng, p: lambda: rng.lognormvariate(p[0], p[1]),
         lambda p: math.exp(p[0] + p[1] ** 2 / 2),
-        lambda p: _negative(p[1:]),
+        _lognormal_refuse,
     ),
 }
 
@@ -173,6 +195,8 @@ def _number(text: str, what: str, piece: str) -> float:
         raise DelayError(f"{text!r}: {what} must be a number, got {piece.strip()!r}") from None
     if not math.isfinite(value):
         raise DelayError(f"{text!r}: {what} must be finite, got {piece.strip()}")
+    if abs(value) > LONGEST:
+        raise DelayError(f"{text!r}: {what} must be at most {LONGEST:g}, got {piece.strip()}")
     return value
 
 

@@ -39,10 +39,16 @@ def wire_name(number: int) -> str:
     return name
 
 
-def to_wire(values: NDArray[np.float32], dtype: str) -> NDArray[Any]:
-    """The array whose memory is the payload of `values`, of the same shape.
+def array_dtype(dtype: str) -> np.dtype[Any]:
+    """Of arrays that hold elements as they travel. Raises WireDtypeError for an unknown name."""
+    itemsize(dtype)
+    return _bfloat16() if dtype == "bfloat16" else np.dtype(dtype)
 
-    float32 is returned as it is, without a copy. bfloat16 comes as its bits (uint16), because
+
+def to_wire(values: NDArray[Any], dtype: str) -> NDArray[Any]:
+    """The array whose memory is the payload of `values` (float32, or `array_dtype` already), of the same shape.
+
+    What needs no rounding is returned without a copy. bfloat16 comes as its bits (uint16), because
     numpy does not export bfloat16 as a buffer. Numbers beyond float16's range become infinite,
     which the receiver refuses. Raises WireDtypeError for an unknown name.
     """
@@ -50,13 +56,14 @@ def to_wire(values: NDArray[np.float32], dtype: str) -> NDArray[Any]:
     if dtype == "float32":
         return values.astype("<f4", copy=False)
     if dtype == "bfloat16":
-        return values.astype(_bfloat16()).view(np.uint16).astype("<u2", copy=False)
+        return values.astype(_bfloat16(), copy=False).view(np.uint16).astype("<u2", copy=False)
     with np.errstate(over="ignore"):
-        return values.astype("<f2")
+        return values.astype("<f2", copy=False)
 
 
-def from_wire(buffer: Bytes, dtype: str, out: NDArray[np.float32]) -> None:
-    """Decode a payload, or a part of one that begins and ends between elements, into `out`.
+def from_wire(buffer: Bytes, dtype: str, out: NDArray[Any]) -> None:
+    """Decode a payload, or a part of one that begins and ends between elements, into `out`: float32, or
+    an array of `array_dtype`, which takes the elements as they came.
 
     Raises WireDtypeError for an unknown name, or when `buffer` does not hold exactly `out.size` elements.
     """
@@ -65,7 +72,9 @@ def from_wire(buffer: Bytes, dtype: str, out: NDArray[np.float32]) -> None:
         raise WireDtypeError(
             f"expected {out.size * itemsize(dtype)} bytes for {out.size} {dtype} elements, got {nbytes}"
         )
-    if dtype == "bfloat16":
+    if out.dtype != np.float32:
+        out.view(np.uint16)[...] = np.frombuffer(buffer, "<u2").reshape(out.shape)
+    elif dtype == "bfloat16":
         bits = np.frombuffer(buffer, "<u2").astype(np.uint16, copy=False)
         out[...] = bits.view(_bfloat16()).reshape(out.shape)
     else:

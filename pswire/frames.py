@@ -24,6 +24,9 @@ CHUNK_BYTES: Final = 2 * 2**20
 
 Data = bytes | bytearray | memoryview | NDArray[Any]
 
+# Up to here the generated parser's copy of a chunk costs less than reading fields by hand.
+SMALL: Final = 1024
+
 # Tags: field number << 3 | wire type (0 varint, 2 length-delimited).
 _MESSAGE_CHUNK_PUSH: Final = 2 << 3 | 2
 _MESSAGE_CHUNK_PULL: Final = 1 << 3 | 2
@@ -227,6 +230,9 @@ def _read_chunk(message: bytes, tag: int, start: int = 0) -> tuple[ChunkView, in
         offset, at = number
     if at == end:
         return ChunkView(offset, memoryview(b"")), end
+    if at > end:
+        # The offset ends behind the chunk that it should be a part of.
+        return None
     size = _read_varint(message, at + 1) if message[at] == _DATA else None
     if size is None or size[1] + size[0] != end:
         return None

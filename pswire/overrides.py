@@ -1,4 +1,7 @@
-"""`section.key=value` from a command line, put over a document that was read from a file."""
+"""`section.key=value` from a command line, put over a document that was read from a file.
+
+A whole section may stand there, too: ``policy={name = "k-sync", aggregate = 4}`` replaces it.
+"""
 
 import tomllib
 from collections.abc import Sequence
@@ -18,7 +21,8 @@ def apply_overrides(document: dict[str, Any], overrides: Sequence[str]) -> None:
     for override in overrides:
         key, equals, text = override.partition("=")
         path = [part.strip() for part in key.split(".")]
-        if not equals or len(path) < 2 or not all(path):
+        value = parse_value(text.strip())
+        if not equals or not all(path) or (len(path) < 2 and not isinstance(value, dict)):
             raise OverrideError(f"expected section.key=value (policy.max_staleness=2, say), got {override!r}")
         table = document
         for depth, part in enumerate(path[:-1], 1):
@@ -26,7 +30,7 @@ def apply_overrides(document: dict[str, Any], overrides: Sequence[str]) -> None:
             if not isinstance(child, dict):
                 raise OverrideError(f"{override!r}: {'.'.join(path[:depth])} is no table, it is {child!r}")
             table = child
-        table[path[-1]] = parse_value(text.strip())
+        table[path[-1]] = value
 
 
 def parse_value(text: str) -> Any:

@@ -39,7 +39,9 @@ def _describe(finding: "ErrorDetails", known: Mapping[str, Sequence[str]]) -> st
     if kind == "extra_forbidden":
         return _unknown(path, known)
     if path and path[-1] == "[key]":
-        return f"{'.'.join(path[:-1])}: expected a worker's number, such as [{path[0]}.0]"
+        *table, key = path[:-1]
+        zero = ".".join([*table, "0"])
+        return f"{'.'.join([*table, key])}: expected a worker's number, such as {zero if table[1:] else f'[{zero}]'}"
     if kind == "missing":
         return f"{'.'.join(path)}: missing"
     if not path:

@@ -102,6 +102,8 @@ class SimulationSection(Section):
     interrupt: bool = False  # a cancelled worker stops at once; else when its step ends, as real ones do
     record: bool = True  # write decisions.jsonl and metrics.jsonl
     seconds: Time = 0.0  # stop at this virtual time; 0: never
+    evaluate: Annotated[int, Field(ge=0)] = 0  # learning: every so many versions; 0: at the end only
+    until_accuracy: Annotated[float, Field(ge=0, le=1)] = 0.0  # stop when an evaluation reaches it; 0: never
 
     @field_serializer("factors")
     def _text_keys(self, factors: dict[int, float]) -> dict[str, float]:

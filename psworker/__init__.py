@@ -1,8 +1,12 @@
 """ps-worker: computes gradients and pushes them. `connect` is the library's entry."""
 
+from typing import TYPE_CHECKING, Any
+
 from psworker.errors import PayloadRefused, Refused, SessionError, Unreachable, Voided
-from psworker.grants import Disposition, Grant, StopNotice
-from psworker.session import Session, connect
+
+if TYPE_CHECKING:
+    from psworker.grants import Disposition, Grant, StopNotice
+    from psworker.session import Session, connect
 
 __all__ = [
     "Disposition",
@@ -16,3 +20,20 @@ __all__ = [
     "Voided",
     "connect",
 ]
+
+# These load gRPC. Whoever wants psworker.local alone (the simulated cluster) does without it.
+_LATE = {
+    "Disposition": "grants",
+    "Grant": "grants",
+    "StopNotice": "grants",
+    "Session": "session",
+    "connect": "session",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{_LATE[name]}"), name)

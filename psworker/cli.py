@@ -74,7 +74,21 @@ class Place:
     metavar="KEY=VALUE",
     help="Any key of an experiment file. Repeatable.",
 )
-@click.option("--wire-dtype", help="float32 | bfloat16 | float16. Default: float32.")
+@click.option(
+    "--wire-dtype", help="How numbers travel by gRPC: float32 | bfloat16 | float16. Default: float32."
+)
+@click.option(
+    "--transport",
+    type=click.Choice(["auto", "grpc", "shared-memory"]),
+    help="Share memory with servers of this machine, if it can be had and numbers travel as float32; never; always. "
+    "Default: auto.",
+)
+@click.option(
+    "--prefetch/--no-prefetch",
+    default=None,
+    help="Fetch the next weights while the gradient is computed, where the policy permits: hides the time of the "
+    "transfer; costs a staleness of one more, and memory for one more version. Default: no.",
+)
 @click.option(
     "--server-timeout",
     type=float,
@@ -95,6 +109,8 @@ def main(
     config: Path | None,
     overrides: tuple[str, ...],
     wire_dtype: str | None,
+    transport: str | None,
+    prefetch: bool | None,
     server_timeout: float,
     as_json: bool,
     parent: int | None,
@@ -120,6 +136,8 @@ def main(
         "job.module": job,
         "job.epochs": epochs,
         "cluster.wire_dtype": wire_dtype,
+        "cluster.transport": transport,
+        "cluster.prefetch": prefetch,
     }
     given = [f"{key}={json.dumps(value)}" for key, value in shortcuts.items() if value is not None]
     given += [f"job.options.{option}" for option in options]
@@ -214,8 +232,11 @@ def _train(
         task_index=place.task_index,
         wire_dtype=experiment.cluster.wire_dtype,
         server_timeout=server_timeout,
+        transport=experiment.cluster.transport,
+        prefetch=experiment.cluster.prefetch,
+        local_rules=True,
     ) as session:
-        trainer.attach(session.plan)
+        trainer.attach(session.plan, session.dtypes)
         report.joined(session, trainer.device)
         pause = pause_of(experiment, session.worker_index, session.seed)
         return train(session, trainer, experiment.job.epochs, report.progress, pause)

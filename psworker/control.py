@@ -1,39 +1,30 @@
-"""The session stream: what is said to the coordinator and heard from it, across reconnections."""
+"""The session stream to the coordinator, across reconnections."""
 
 import logging
 import queue
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
 import grpc
 
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import coordinator_pb2_grpc
+from psworker.conversation import Conversation, Requests
 from psworker.errors import Refused, SessionError
-from psworker.grants import (
-    Disposition,
-    Grant,
-    StopNotice,
-    disposition_from_wire,
-    grant_from_wire,
-    stop_from_wire,
-)
+from psworker.grants import Disposition, Grant, StopNotice
 from psworker.retrying import PASSING, Backoff, translated
 
 log = logging.getLogger("ps-worker")
 
 Sender = queue.SimpleQueue[pb.SessionRequest | None]
 
-KEPT_DISPOSITIONS = 4096
-
 
 class Control:
-    """Keeps one session stream open and its state.
+    """Keeps one session stream open, in a thread of its own; the training loop talks and waits.
 
-    Whatever was said and not answered is said again after a reconnection: the
-    coordinator counts it once. A new incarnation (the coordinator had given
-    this worker up) starts with a clean slate: its old tickets are void.
+    `Conversation` decides what to say, and what to say again after a
+    reconnection. A new incarnation (the coordinator had given this worker up)
+    starts with a clean slate.
     """
 
     def __init__(
@@ -44,24 +35,12 @@ class Control:
         self._session = session
         self._backoff = backoff
         self._stub = coordinator_pb2_grpc.CoordinatorStub(channel)
+        # Guards what follows; notified when something was heard.
         self._changed = threading.Condition()
+        self._talk = Conversation()
         self._sender: Sender | None = None
-        self._grants: deque[Grant] = deque()
-        self._highest = 0
-        self._asked = False
-        self._done = False
-        self._unanswered: dict[int, pb.Commit] = {}
-        self._awaited: set[int] = set()
-        # Abandoned, and not yet known to have been heard.
-        self._abandoned: dict[int, str] = {}
-        # Granted to the training loop, and neither committed nor abandoned by it.
-        self._held: int | None = None
-        self._void: dict[int, str] = {}
-        self._dispositions: deque[Disposition] = deque(maxlen=KEPT_DISPOSITIONS)
-        self._error: SessionError | None = None
         self._conversed = False
         self._leaving: pb.Leave | None = None
-        self.stop: StopNotice | None = None
         self._thread = threading.Thread(target=self._run, name="session", daemon=True)
         self._thread.start()
 
@@ -70,38 +49,43 @@ class Control:
     def ask(self) -> Grant | None:
         """Say ready, unless said already, and wait. None: the job has stopped. Raises SessionError."""
         with self._changed:
-            self._raise_error()
-            if self._held is not None and self._held not in self._void and self.stop is None:
-                raise SessionError(
-                    f"ready while ticket {self._held} is open: expected its commit or abandon first"
+            while True:
+                self._talk.raise_error()
+                self._say(self._talk.ask())
+                if self._talk.answered:
+                    return self._talk.begin()
+                # Neither asked nor answered: a cancel came close behind the grant, and took it back.
+                self._changed.wait_for(lambda: self._talk.answered or not self._talk.asked)
+
+    def foresee(self, ticket: int) -> Grant | None:
+        """While `ticket` is worked on: ask for the next one ahead, and wait until it is granted, if not before that
+        ticket's commit, then by it. `ask` hands it out. None: the job has stopped, or the session ends.
+        """
+        talk = self._talk
+        with self._changed:
+            self._say(talk.ask_ahead(ticket))
+            self._changed.wait_for(
+                lambda: (
+                    talk.after(ticket)
+                    or talk.stop
+                    or talk.error
+                    or talk.exhausted
+                    or self._backoff.closing.is_set()
                 )
-            if not self._asked and not self._grants and self.stop is None:
-                self._asked = True
-                self._say(pb.SessionRequest(ready=pb.Ready()))
-            self._changed.wait_for(lambda: self._grants or self.stop or self._error)
-            self._raise_error()
-            if self.stop is not None:
-                return None
-            grant = self._grants.popleft()
-            self._held = grant.ticket
-            return grant
+            )
+            return talk.after(ticket)
 
     def expect(self, message: pb.Commit) -> None:
-        """The commit is on its way by an exchange: `hear` or `commit` will follow."""
+        """The commit is on its way by an exchange: `hear` or `commit` will follow. It asks for nothing that
+        was granted ahead."""
         with self._changed:
-            self._raise_error()
-            self._held = None
-            self._unanswered[message.ticket] = message
-            self._awaited.add(message.ticket)
-            self._asked = message.ready
+            self._talk.raise_error()
+            self._talk.expect(message)
 
     def unexpect(self, ticket: int) -> None:
         """The exchange was refused before the commit was made."""
         with self._changed:
-            self._held = ticket
-            self._unanswered.pop(ticket, None)
-            self._awaited.discard(ticket)
-            self._asked = False
+            self._talk.unexpect(ticket)
 
     def hear(self, events: Iterable[pb.SessionEvent]) -> None:
         """Events that came by an exchange instead of the session stream."""
@@ -120,45 +104,32 @@ class Control:
 
     def commit(self, message: pb.Commit) -> None:
         with self._changed:
-            self._raise_error()
-            self._held = None
-            if message.ticket in self._void:
-                # Cancelled in the meantime: there is nothing to commit to.
-                if message.ready:
-                    self._asked = True
-                    self._say(pb.SessionRequest(ready=pb.Ready()))
-                return
-            self._unanswered[message.ticket] = message
-            self._awaited.add(message.ticket)
-            self._asked = message.ready
-            self._say(pb.SessionRequest(commit=message))
+            self._talk.raise_error()
+            self._say(self._talk.commit(message))
 
     def abandon(self, ticket: int, reason: str) -> None:
         with self._changed:
-            self._raise_error()
-            self._held = None
-            if self._void.pop(ticket, None) is None:
-                self._abandoned[ticket] = reason
-                self._say(pb.SessionRequest(abandon=pb.Abandon(ticket=ticket, reason=reason)))
+            self._talk.raise_error()
+            self._say(self._talk.abandon(ticket, reason))
 
     def done(self) -> None:
         with self._changed:
-            self._raise_error()
-            self._done = True
-            self._say(pb.SessionRequest(done=pb.Done()))
+            self._talk.raise_error()
+            self._say(self._talk.finish())
+            self._changed.notify_all()
 
     def wait_stop(self) -> StopNotice:
         """Wait for the end of the job. Raises SessionError."""
         with self._changed:
-            self._changed.wait_for(lambda: self.stop or self._error)
-            if self.stop is None:
-                self._raise_error()
-            assert self.stop is not None
-            return self.stop
+            self._changed.wait_for(lambda: self._talk.stop or self._talk.error)
+            if self._talk.stop is None:
+                self._talk.raise_error()
+            assert self._talk.stop is not None
+            return self._talk.stop
 
     def report(self, message: pb.Report) -> None:
         with self._changed:
-            self._say(pb.SessionRequest(report=message))
+            self._say([pb.SessionRequest(report=message)])
 
     def leave(self, reason: str) -> None:
         """Say goodbye and close the stream."""
@@ -166,37 +137,38 @@ class Control:
         with self._changed:
             self._leaving = pb.Leave(reason=reason)
             self._take_leave()
+            self._changed.notify_all()
         self._thread.join(timeout=5.0)
+
+    # Knowing
+
+    @property
+    def stop(self) -> StopNotice | None:
+        """Set once the job is over."""
+        return self._talk.stop
+
+    def void(self, ticket: int) -> str | None:
+        """Why a granted ticket is no longer valid; None while it is."""
+        with self._changed:
+            return self._talk.void(ticket)
+
+    def dispositions(self) -> list[Disposition]:
+        with self._changed:
+            return self._talk.dispositions()
+
+    # The stream
+
+    def _say(self, requests: Requests) -> None:
+        # Without a stream nothing is lost: what is owed is said when there is one.
+        if self._sender is not None:
+            for request in requests:
+                self._sender.put(request)
 
     def _take_leave(self) -> None:
         """At once, or when the stream that is being opened stands."""
         if self._leaving is not None and self._sender is not None:
             self._sender.put(pb.SessionRequest(leave=self._leaving))
             self._sender.put(None)
-
-    # Knowing
-
-    def void(self, ticket: int) -> str | None:
-        """Why a granted ticket is no longer valid; None while it is."""
-        with self._changed:
-            return self._void.get(ticket)
-
-    def dispositions(self) -> list[Disposition]:
-        with self._changed:
-            found = list(self._dispositions)
-            self._dispositions.clear()
-            return found
-
-    # The stream
-
-    def _say(self, request: pb.SessionRequest) -> None:
-        # Without a stream nothing is lost: _resume says what is still owed.
-        if self._sender is not None:
-            self._sender.put(request)
-
-    def _raise_error(self) -> None:
-        if self._error is not None:
-            raise self._error
 
     def _run(self) -> None:
         try:
@@ -223,11 +195,11 @@ class Control:
 
     def _over(self) -> bool:
         """Nothing is to be said or heard any more."""
-        return self._error is not None or self.stop is not None or self._backoff.closing.is_set()
+        return self._talk.error is not None or self._talk.stop is not None or self._backoff.closing.is_set()
 
     def _fail(self, error: SessionError) -> None:
         with self._changed:
-            self._error = error
+            self._talk.error = error
             self._changed.notify_all()
 
     def _converse(self) -> None:
@@ -258,65 +230,16 @@ class Control:
         with self._changed:
             reason = "the coordinator had given this worker up"
             log.warning("joined again as incarnation %d: %s", self.reply.incarnation, reason)
-            for ticket in self._awaited:
-                self._dispositions.append(Disposition(ticket, "unknown", reason=reason))
-            self._void = {self._highest: reason}
-            self._grants.clear()
-            self._unanswered.clear()
-            self._awaited.clear()
-            self._abandoned.clear()
+            self._talk.given_up(reason)
 
     def _hear(self, event: pb.SessionEvent, sender: Sender | None) -> None:
-        match event.WhichOneof("event"):
-            case "welcome":
-                self._sender = sender
-                self._backoff.reset()
-                self._resume()
-            case "grant":
-                grant = grant_from_wire(event.grant)
-                # After a reconnection grants are told again.
-                if grant.ticket > self._highest:
-                    self._highest = grant.ticket
-                    self._void.clear()
-                    self._asked = False
-                    self._grants.append(grant)
-            case "cancel":
-                self._void[event.cancel.ticket] = event.cancel.reason
-                self._abandoned.pop(event.cancel.ticket, None)
-            case "disposition":
-                self._settle(disposition_from_wire(event.disposition))
-            case "stop":
-                self.stop = stop_from_wire(event.stop)
-            case "refusal":
-                self._refused(event.refusal)
-
-    def _resume(self) -> None:
-        """Say again what may not have been heard."""
-        for ticket, reason in self._abandoned.items():
-            self._say(pb.SessionRequest(abandon=pb.Abandon(ticket=ticket, reason=reason)))
-        for message in self._unanswered.values():
-            self._say(pb.SessionRequest(commit=message))
-        # Said although a commit above may say it too: asking twice gives one ticket.
-        if self._asked:
-            self._say(pb.SessionRequest(ready=pb.Ready()))
-        if self._done:
-            self._say(pb.SessionRequest(done=pb.Done()))
-        self._take_leave()
-
-    def _settle(self, disposition: Disposition) -> None:
-        self._unanswered.pop(disposition.ticket, None)
-        self._abandoned.pop(disposition.ticket, None)
-        if disposition.fate != "pending" and disposition.ticket in self._awaited:
-            self._awaited.discard(disposition.ticket)
-            self._dispositions.append(disposition)
-
-    def _refused(self, refusal: pb.Refusal) -> None:
-        if refusal.fatal:
-            self._error = Refused(refusal.message)
+        if event.HasField("welcome"):
+            self._sender = sender
+            self._backoff.reset()
+            self._say(self._talk.owed())
+            self._take_leave()
         else:
-            self._unanswered.pop(refusal.ticket, None)
-            self._awaited.discard(refusal.ticket)
-            self._error = SessionError(refusal.message)
+            self._talk.hear(event)
 
 
 def _drained(sender: Sender) -> Iterator[pb.SessionRequest]:

@@ -1,11 +1,10 @@
 """One open stream to a server for all payloads: a request, then its answer, in turn."""
 
 import queue
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol
 
 import grpc
-import numpy as np
 from numpy.typing import NDArray
 
 from pswire import frames
@@ -13,7 +12,44 @@ from pswire.dtypes import from_wire, itemsize
 from pswire.v1 import shard_pb2
 from psworker.errors import SessionError
 
-Floats = NDArray[np.float32]
+
+class Stream(Protocol):
+    """Messages both ways. Every method but `close` raises grpc.RpcError when it breaks or the server ends it."""
+
+    def send(self, message: bytes) -> None: ...
+
+    def receive(self) -> bytes | None:
+        """The next message; None when the server ended the stream without a reason."""
+        ...
+
+    def close(self) -> None:
+        """Also from another thread."""
+        ...
+
+
+class GrpcStream:
+    """A call of Exchange."""
+
+    def __init__(self, channel: grpc.Channel) -> None:
+        call: Any = channel.stream_stream("/pswire.v1.Shard/Exchange", None, None)
+        self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._replies: Any = call(_drained(self._requests))
+
+    def send(self, message: bytes) -> None:
+        self._requests.put(message)
+
+    def receive(self) -> bytes | None:
+        message: bytes | None = next(self._replies, None)
+        return message
+
+    def when_over(self, call: Callable[[], object]) -> None:
+        """`call()`, from any thread, once the stream is over; at once if it is."""
+        if not self._replies.add_callback(call):
+            call()
+
+    def close(self) -> None:
+        self._requests.put(None)
+        self._replies.cancel()
 
 
 class Exchange:
@@ -23,10 +59,14 @@ class Exchange:
     refuses; the next request begins a new stream.
     """
 
-    def __init__(self, channel: grpc.Channel) -> None:
-        self._call: Any = channel.stream_stream("/pswire.v1.Shard/Exchange", None, None)
-        self._requests: queue.SimpleQueue[bytes | None] | None = None
-        self._replies: Any = None
+    def __init__(self, connect: Callable[[], Stream], stream: Stream | None = None) -> None:
+        self._connect = connect
+        self._stream = stream
+
+    @property
+    def open(self) -> bool:
+        """A stream stands, and what was agreed on it."""
+        return self._stream is not None
 
     def ask(self, requests: Iterable[bytes]) -> tuple[shard_pb2.ExchangeReply, frames.ChunkView | None]:
         """Send the messages of one request; the first message of its answer."""
@@ -38,9 +78,9 @@ class Exchange:
             raise
 
     def payload(
-        self, first: shard_pb2.ExchangeReply, chunk: frames.ChunkView | None, dtype: str, out: Floats
+        self, first: shard_pb2.ExchangeReply, chunk: frames.ChunkView | None, dtype: str, out: NDArray[Any]
     ) -> None:
-        """Receive a payload that begins with `chunk` into `out`, decoding it."""
+        """Receive a payload that begins with `chunk` into `out`, decoding it if that is float32."""
         try:
             self._receive(first, chunk, dtype, out)
         except BaseException:
@@ -49,29 +89,32 @@ class Exchange:
 
     def close(self) -> None:
         """End the stream; also from another thread."""
-        requests, replies = self._requests, self._replies
-        self._requests = self._replies = None
-        if requests is not None:
-            requests.put(None)
-        if replies is not None:
-            replies.cancel()
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.close()
 
     def _send(self, requests: Iterable[bytes]) -> None:
-        if self._requests is None:
-            self._requests = queue.SimpleQueue()
-            self._replies = self._call(_drained(self._requests))
+        stream = self._stream
+        if stream is None:
+            stream = self._stream = self._connect()
         for request in requests:
-            self._requests.put(request)
+            stream.send(request)
 
     def _next(self) -> tuple[shard_pb2.ExchangeReply, frames.ChunkView | None]:
-        message = next(self._replies, None)
+        stream = self._stream
+        message = stream.receive() if stream is not None else None
         if message is None:
             raise SessionError("the server ended the exchange without an answer")
-        rest, chunk = frames.split_reply(message)
-        return shard_pb2.ExchangeReply.FromString(bytes(rest)), chunk
+        if len(message) > frames.SMALL:
+            rest, chunk = frames.split_reply(message)
+            return shard_pb2.ExchangeReply.FromString(bytes(rest)), chunk
+        reply = shard_pb2.ExchangeReply.FromString(message)
+        if not reply.HasField("chunk"):
+            return reply, None
+        return reply, frames.ChunkView(reply.chunk.offset, memoryview(reply.chunk.data))
 
     def _receive(
-        self, first: shard_pb2.ExchangeReply, chunk: frames.ChunkView | None, dtype: str, out: Floats
+        self, first: shard_pb2.ExchangeReply, chunk: frames.ChunkView | None, dtype: str, out: NDArray[Any]
     ) -> None:
         size, total, received = itemsize(dtype), out.size * itemsize(dtype), 0
         if first.bytes != total:

@@ -1,8 +1,13 @@
-"""The algorithm of a worker, readable from top to bottom: grant, pull, gradients, push, commit."""
+"""The algorithm of a worker, readable from top to bottom: grant, pull, gradients, push, commit.
+
+How many gradients there are between pull and push, and what is made of them,
+is the local rule's affair (`psworker.local`): usually it is one, pushed as it is.
+"""
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -10,7 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psworker.errors import PayloadRefused, SessionError, Voided
-from psworker.grants import Disposition, StopNotice
+from psworker.grants import Disposition, Grant, StopNotice
+from psworker.local import PLAIN, LocalWork, Portion, Portions, Result
+from psworker.payloads import payloads_of
 from psworker.session import Session
 
 log = logging.getLogger("ps-worker")
@@ -25,17 +32,6 @@ class Diverged(SessionError):
     """Gradient after gradient is NaN or infinite."""
 
 
-class Result(Protocol):
-    @property
-    def flats(self) -> list[Floats]: ...
-    @property
-    def loss(self) -> float: ...
-    @property
-    def norm(self) -> float: ...
-    @property
-    def samples(self) -> int: ...
-
-
 class Trainer(Protocol):
     """What computes gradients; `psworker.tensorflow.Trainer` is one."""
 
@@ -43,7 +39,12 @@ class Trainer(Protocol):
         self, worker_index: int, worker_count: int, seed: int, epochs: int, skip: int
     ) -> Iterator[tuple[int, Any]]: ...
 
-    def step(self, flats: list[Floats], batch: Any) -> Result: ...
+    @property
+    def narrow(self) -> bool:
+        """It takes weights in the wire dtype, too, and answers in the dtype that they came in."""
+        ...
+
+    def step(self, flats: list[NDArray[Any]], batch: Any) -> Result: ...
 
     def evaluate(self, flats: list[Floats]) -> dict[str, float]: ...
 
@@ -78,19 +79,20 @@ def train(
     after every gradient. Raises SessionError, and whatever the trainer raises.
     """
     outcome = Outcome()
+    work = session.local_work()
     batches = trainer.batches(
         session.worker_index, session.worker_count, session.seed, epochs, session.next_batch
     )
     bad = 0
-    for (number, batch), more in with_more(batches):
+    for portion in Portions(batches, work.steps):
         if session.stop is not None:
             break
-        committed = step(session, trainer, number, batch, more, outcome, progress, pause)
+        committed = step(session, trainer, work, portion, outcome, progress, pause)
         bad = 0 if committed else bad + 1
         if bad >= NONFINITE_LIMIT:
             raise Diverged(
-                f"{bad} batches in a row gave no finite gradient: lower the learning rate, "
-                "or look for a division by zero or log(0) in the loss"
+                f"{bad} {'batches' if work.steps == 1 else 'tickets'} in a row gave no finite gradient: lower the "
+                "learning rate, or look for a division by zero or log(0) in the loss"
             )
     outcome.stop = session.stop or session.done()
     if outcome.stop.evaluate:
@@ -103,38 +105,37 @@ def train(
 def step(
     session: Session,
     trainer: Trainer,
-    number: int,
-    batch: Any,
-    more: bool,
+    work: LocalWork,
+    portion: Portion,
     outcome: Outcome,
     progress: Progress,
     pause: Pause = no_pause,
 ) -> bool:
-    """One batch, with a fresh grant whenever a ticket is cancelled. False: its gradient is not finite."""
-    while (grant := session.ready()) is not None:
+    """The batches of one ticket, with a fresh grant whenever it is cancelled. False: a gradient is not finite."""
+    if work.roaming and not walk_ahead(session, trainer, work, portion, pause):
+        return False
+    while work.can_use(portion) and (grant := session.ready()) is not None:
         try:
-            weights = session.pull_flat(grant)
-            result = trainer.step(weights, batch)
-            pause()
-            if not math.isfinite(result.norm):
-                raise PayloadRefused(f"the gradient's norm is {result.norm} (loss {result.loss})")
+            result = contribution(session, trainer, work, portion, grant, pause)
             session.contribute(
                 grant,
-                result.flats,
+                payloads_of(result),
                 samples=result.samples,
                 loss=result.loss,
                 norm=result.norm,
-                batch=number,
-                ready=more,
+                batch=portion.last,
+                # A rule that roams has steps to take before it asks again.
+                ready=portion.more and not work.roams,
             )
         except Voided as reason:
             log.info("%s", reason)
             session.abandon(grant, "cancelled")
             continue
         except PayloadRefused as refusal:
-            log.warning("batch %d is skipped: %s", number, refusal)
+            log.warning("%s skipped: %s", spoken(portion), refusal)
             session.abandon(grant, "nonfinite")
             return False
+        work.keep()
         outcome.steps += 1
         fates = session.dispositions()
         for disposition in fates:
@@ -144,14 +145,74 @@ def step(
     return True
 
 
-def with_more(items: Iterable[Any]) -> Iterator[tuple[Any, bool]]:
-    """Each item, and whether another follows: the last commit must not ask for a ticket."""
-    iterator = iter(items)
+def contribution(
+    session: Session, trainer: Trainer, work: LocalWork, portion: Portion, grant: Grant, pause: Pause
+) -> Result:
+    """What to push under `grant`. Raises Voided, and PayloadRefused when it is not finite."""
+    work.renew(session.incarnation)
+    if not work.can_use(portion):
+        raise Voided(f"{spoken(portion)} used up by a ticket of another incarnation")
+    with weights_of(session, trainer, grant, work) as weights:
+        result = work.contribute(weights, Gradients(session, trainer, pause, portion, grant), portion)
+    if not work.walked:
+        pause()
+    if not math.isfinite(result.norm):
+        raise PayloadRefused(f"the gradient's norm is {result.norm} (loss {result.loss})")
+    return result
+
+
+def weights_of(
+    session: Session, trainer: Trainer, grant: Grant, work: LocalWork
+) -> AbstractContextManager[list[Any]]:
+    """The granted version: where it lies while it is read once, a copy for many steps.
+
+    As it travelled, for a trainer that takes it so, unless a local rule reckons with it.
+    """
+    if work.steps == 1 or work.walked:
+        return session.view_flat(grant, narrow=trainer.narrow and session.local_rule == PLAIN)
+    return nullcontext(session.pull_flat(grant))
+
+
+def walk_ahead(session: Session, trainer: Trainer, work: LocalWork, portion: Portion, pause: Pause) -> bool:
+    """The steps that come before the grant. False: a gradient is not finite."""
     try:
-        item = next(iterator)
-    except StopIteration:
-        return
-    for following in iterator:
-        yield item, True
-        item = following
-    yield item, False
+        walk = work.ahead(Gradients(session, trainer, pause, portion), portion)
+    except Voided:
+        return True  # the job is over
+    pause()
+    if not walk.finite:
+        log.warning("%s skipped: the gradient's norm is %s (loss %s)", spoken(portion), walk.norm, walk.loss)
+    return walk.finite
+
+
+@dataclass(slots=True)
+class Gradients:
+    """The trainer's step, with the injected delay between two of them. During a ticket's last one the next is fetched.
+
+    Raises Voided between two steps when the ticket was cancelled or the job is over.
+    """
+
+    session: Session
+    trainer: Trainer
+    pause: Pause
+    portion: Portion
+    grant: Grant | None = None
+    taken: int = 0
+
+    def __call__(self, weights: list[Floats], batch: Any) -> Result:
+        if self.taken:
+            self.pause()
+            if self.session.stop is not None:
+                raise Voided("the job is over")
+            if self.grant is not None and self.session.cancelled(self.grant):
+                raise Voided(f"ticket {self.grant.ticket} was cancelled after {self.taken} steps")
+        self.taken += 1
+        if self.grant is not None and self.portion.followed:
+            self.session.prefetch(self.grant)
+        return self.trainer.step(weights, batch)
+
+
+def spoken(portion: Portion) -> str:
+    if portion.first == portion.last:
+        return f"batch {portion.first} is"
+    return f"batches {portion.first} to {portion.last} are"

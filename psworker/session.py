@@ -4,40 +4,33 @@ The life of one step: `ready` -> `pull` -> compute -> `push` -> `commit`. Only
 numpy is needed; see `examples/numpy_loop.py`.
 """
 
-import logging
 import math
-import secrets
-import threading
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self
 
-import grpc
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pswire.addresses import Address, parse_hosts
-from pswire.channels import CHANNEL_OPTIONS
-from pswire.dtypes import WIRE, itemsize
+from pswire.dtypes import itemsize
 from pswire.plan import VariableSpec, make_plan
-from pswire.specs import specs_to_wire
 from pswire.v1 import coordinator_pb2 as pb
-from pswire.v1 import coordinator_pb2_grpc
+from psworker.contributions import Contributions
 from psworker.control import Control
-from psworker.errors import SessionError, Voided
+from psworker.errors import Refused, Voided
 from psworker.grants import Disposition, Grant, StopNotice
-from psworker.retrying import Backoff, insist
-from psworker.shards import ShardClient
+from psworker.joining import Joining
+from psworker.local import PLAIN, LocalRuleError, LocalWork, build
+from psworker.named import Variables, by_name, flattened, specified
+from psworker.payloads import Payload
+from psworker.retrying import Backoff
+from psworker.servers import Servers
+from psworker.shards import TRANSPORTS
+from psworker.versions import Versions
 
-log = logging.getLogger("ps-worker")
-
-R = TypeVar("R")
 Floats = NDArray[np.float32]
-Variables = Mapping[str, ArrayLike] | Sequence[tuple[VariableSpec, ArrayLike]]
-
-# Until the servers say theirs.
-KEEPALIVE = 10.0
 
 
 def connect(
@@ -48,6 +41,9 @@ def connect(
     task_index: int | None = None,
     wire_dtype: str = "float32",
     server_timeout: float = 60.0,
+    transport: str = "auto",
+    prefetch: bool = False,
+    local_rules: bool = False,
 ) -> "Session":
     """Join the job on `hosts` ("host:port,host:port", in task order) and open a session.
 
@@ -55,13 +51,30 @@ def connect(
     first worker of a job installs its values; every other one must name the
     same variables. `name` and `task_index` (which part of the data is ours)
     are chosen by the servers when None. A server that does not answer is
-    tried again for `server_timeout` seconds.
+    tried again for `server_timeout` seconds. `transport`: "auto" shares memory
+    with the servers of this machine where it can be had and `wire_dtype` is
+    float32, as all shared memory is; "grpc" does not, "shared-memory" raises
+    Refused, with the first payload, where it cannot.
+    `prefetch`: `Session.prefetch` does something.
+    `local_rules`: the caller does what the policy wants done between pull and
+    push (`Session.local_work`, as `psworker.loop.train` does). Who does not say
+    so is refused by a policy that wants more than gradients.
 
-    Raises Refused (another model or job), Unreachable, and ValueError for
-    variables, addresses or a dtype that make no sense.
+    Raises Refused (another model or job, a local rule), Unreachable, and ValueError for
+    variables, addresses, a dtype or a transport that make no sense.
     """
     addresses = parse_hosts(hosts) if isinstance(hosts, str) else tuple(hosts)
-    return Session(addresses, _specified(variables), name, task_index, wire_dtype, server_timeout)
+    session = Session(
+        addresses, specified(variables), name, task_index, wire_dtype, server_timeout, transport, prefetch
+    )
+    rule = session.local_rule
+    if rule != PLAIN and not local_rules:
+        session.close(f"does not know the local rule {rule}")
+        raise Refused(
+            f"this job's policy asks its workers for the local rule {rule!r}, and this training loop pushes plain "
+            "gradients: use ps-worker or psworker.loop.train, or session.local_work() and connect(local_rules=True)"
+        )
+    return session
 
 
 class Session:
@@ -75,39 +88,26 @@ class Session:
         task_index: int | None,
         wire_dtype: str,
         server_timeout: float,
+        transport: str = "auto",
+        prefetch: bool = False,
     ) -> None:
         itemsize(wire_dtype)
+        if transport not in TRANSPORTS:
+            raise ValueError(f"transport: expected one of {', '.join(TRANSPORTS)}, got {transport!r}")
         self.plan = make_plan([spec for spec, _ in variables], len(hosts))
         self._initial = [np.asarray(value) for _, value in variables]
-        self._wire_dtype = wire_dtype
-        self._name, self._task_index = name, task_index
-        self._token = secrets.token_hex(16)
-        self._receipts: dict[int, list[bytes]] = {}
-        # The next grant's version, when it came with the answer to a commit.
-        self._ahead: dict[int, list[Floats]] = {}
-        self._closing = threading.Event()
-        # Control messages never queue behind payloads: each server's data has its own connection.
-        self._channels = [_channel(address) for address in (hosts[0], *hosts)]
-        self._join_stub = coordinator_pb2_grpc.CoordinatorStub(self._channels[0])
-        self._backoff = Backoff(0, hosts[0], server_timeout, self._closing)
-        self._shards = [
-            ShardClient(
-                server,
-                address,
-                self._channels[server + 1],
-                self.plan,
-                wire_dtype,
-                server_timeout,
-                self._closing,
-            )
-            for server, address in enumerate(hosts)
-        ]
-        self._pool = ThreadPoolExecutor(len(hosts), thread_name_prefix="shard") if len(hosts) > 1 else None
+        self._wire_dtype, self._strict = wire_dtype, transport == "shared-memory"
+        self._servers = Servers(hosts, self.plan, wire_dtype, server_timeout, transport)
+        self._shards = self._servers.shards
+        backoff = Backoff(0, hosts[0], server_timeout, self._servers.closing)
+        joining = Joining(self._servers, self.plan, wire_dtype, name, task_index, backoff)
         try:
-            self._control = Control(self._channels[0], self._join, self._token, self._backoff)
+            self._control = Control(self._servers.control, joining.join, joining.session, backoff)
         except BaseException:
-            self._release()
+            self._servers.close()
             raise
+        self._versions = Versions(self._servers, self._control, prefetch)
+        self._contributions = Contributions(self._servers, self._control, self._versions)
 
     # What the servers said at Join
 
@@ -134,6 +134,25 @@ class Session:
         return self._control.reply.seed
 
     @property
+    def incarnation(self) -> int:
+        """How often a worker of this name joined before. Another one than before: the servers had given us up."""
+        return self._control.reply.incarnation
+
+    @property
+    def local_rule(self) -> str:
+        """What the policy wants done between pull and push: "gradient", or a rule of `psworker.local`."""
+        return self._control.reply.local_rule.name or PLAIN
+
+    def local_work(self) -> LocalWork:
+        """The local rule, with nothing to remember yet. Raises Refused when it is not known here."""
+        rule = self._control.reply.local_rule
+        try:
+            made = build(rule.name, rule.knobs, [shard.trainable for shard in self.plan.shards])
+        except LocalRuleError as error:
+            raise Refused(str(error)) from error
+        return LocalWork(made, self.incarnation)
+
+    @property
     def next_batch(self) -> int:
         """The first batch that no incarnation of this worker has committed: where a restart goes on."""
         return self._control.reply.next_batch
@@ -142,6 +161,18 @@ class Session:
     def stop(self) -> StopNotice | None:
         """Set once the job is over."""
         return self._control.stop
+
+    @property
+    def transport(self) -> tuple[str, ...]:
+        """How payloads travel, by server: "grpc" or "shared-memory"; "undecided" before the first one."""
+        return tuple(shard.transport for shard in self._shards)
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """Of the weights that `psworker.loop` hands to a trainer: "float32" from shared memory and to a local rule,
+        else the wire dtype."""
+        reckoned = self._strict or self.local_rule != PLAIN
+        return ("float32",) if reckoned else (self._wire_dtype,)
 
     # One step
 
@@ -155,8 +186,7 @@ class Session:
 
     def pull(self, grant: Grant) -> dict[str, Floats]:
         """The granted version: arrays by variable name. Raises Voided, Refused, Unreachable."""
-        arrays = self.plan.gather(self.pull_flat(grant))
-        return {spec.name: array for spec, array in zip(self.plan.variables, arrays, strict=True)}
+        return by_name(self.plan, self.pull_flat(grant))
 
     def push(self, grant: Grant, gradients: Mapping[str, ArrayLike]) -> None:
         """Send gradients (and, for state variables, deltas) by name; absent ones are zero.
@@ -164,28 +194,45 @@ class Session:
         Raises ValueError for an unknown name or wrong shape, PayloadRefused
         for NaN and Inf, Voided when the ticket was cancelled, Refused, Unreachable.
         """
-        known = {spec.name for spec in self.plan.variables}
-        unknown = sorted(set(gradients) - known)
-        if unknown:
-            raise ValueError(f"no variable is named {unknown[0]!r}; expected some of {sorted(known)}")
-        arrays = [gradients.get(s.name, np.zeros(s.shape, np.float32)) for s in self.plan.variables]
-        self.push_flat(grant, self.plan.scatter(arrays))
+        self.push_flat(grant, flattened(self.plan, gradients))
 
     def pull_flat(self, grant: Grant) -> list[Floats]:
         """As `pull`, but one float32 array per server: its trainable part, then its state part."""
-        ahead = self._ahead.pop(grant.ticket, None)
-        if ahead is not None:
-            return ahead
-        return self._each(lambda shard: shard.pull(grant.ticket, grant.version, grant.index))
+        return self._versions.copied(grant)
 
-    def push_flat(self, grant: Grant, flats: Sequence[Floats]) -> None:
-        """As `push`, but one float32 array per server: gradient, then state deltas."""
-        if len(flats) != len(self._shards):
-            raise ValueError(f"expected {len(self._shards)} payloads, one per server, got {len(flats)}")
-        self._check(grant)
-        self._receipts = {
-            grant.ticket: self._each(lambda shard: shard.push(grant.ticket, flats[shard.server], grant.index))
-        }
+    def view_flat(self, grant: Grant, *, narrow: bool = False) -> AbstractContextManager[list[NDArray[Any]]]:
+        """As `pull_flat`, but for reading within the `with` block: arrays in shared memory where they lie, uncopied.
+
+        They are good until the block ends or the ticket is committed,
+        abandoned or cancelled; then they are used again. Where the servers hold too few
+        versions for every worker to read one at leisure, they are copied after all.
+        `narrow`: what came by gRPC stays in the wire dtype (numpy's float16,
+        ml_dtypes' bfloat16), for whoever widens it on a device.
+        """
+        return self._versions.view(grant, narrow)
+
+    def prefetch(self, grant: Grant) -> None:
+        """Ask for the next ticket while `grant`, which is read, is computed on, and fetch its version.
+
+        Where the policy grants no ticket ahead, both come with this one's
+        commit, as without. Where it does, the next contribution is one version
+        staler. For the last unit of work it is not to be called. Without
+        `connect(prefetch=True)` it does nothing.
+        """
+        if self._versions.prefetch is not None:
+            self._versions.prefetch.begin(grant.ticket)
+
+    def slot_flat(self, grant: Grant) -> list[Floats]:
+        """Arrays to write the payload of `grant` into, for `push_flat` or `contribute`.
+
+        Those in shared memory are pushed without a copy. Each call may return
+        the same arrays again until they are pushed. Raises Voided.
+        """
+        return self._contributions.slots(grant)
+
+    def push_flat(self, grant: Grant, flats: Sequence[Payload]) -> None:
+        """As `push`, but one flat payload per server: gradient, then state deltas; see `psworker.payloads`."""
+        self._contributions.push(grant, flats)
 
     def commit(
         self,
@@ -202,22 +249,15 @@ class Session:
         `samples`: how many it was averaged over; `batch`: its number in this
         worker's data; `ready`: ask for the next grant in the same message.
         """
-        self._control.commit(
-            pb.Commit(
-                ticket=grant.ticket,
-                batch=batch,
-                samples=samples,
-                loss=loss,
-                norm=norm,
-                receipts=self._receipts.pop(grant.ticket, []),
-                ready=ready,
-            )
+        message = pb.Commit(
+            ticket=grant.ticket, batch=batch, samples=samples, loss=loss, norm=norm, ready=ready
         )
+        self._contributions.commit(message)
 
     def contribute(
         self,
         grant: Grant,
-        flats: Sequence[Floats],
+        flats: Sequence[Payload],
         *,
         samples: int,
         loss: float = math.nan,
@@ -229,29 +269,10 @@ class Session:
 
         That saves most of a small step's time. Raises as `push_flat`.
         """
-        if len(self._shards) > 1:
-            self.push_flat(grant, flats)
-            self.commit(grant, samples=samples, loss=loss, norm=norm, batch=batch, ready=ready)
-            return
-        self._check(grant)
-        commit = pb.Commit(
+        message = pb.Commit(
             ticket=grant.ticket, batch=batch, samples=samples, loss=loss, norm=norm, ready=ready
         )
-        control, shard = self._control, self._shards[0]
-        control.expect(commit)
-        try:
-            events, version = shard.step(grant.ticket, flats[0], grant.index, commit, control.hello)
-        except SessionError:
-            control.unexpect(grant.ticket)
-            raise
-        except grpc.RpcError:
-            # The answer is lost, perhaps the commit too: both steps again, which counts once.
-            self._contribute_again(grant, flats, commit)
-            return
-        granted = [event.grant.ticket for event in events if event.HasField("grant")]
-        if granted and version is not None:
-            self._ahead = {granted[0]: [version]}
-        control.hear(events)
+        self._contributions.contribute(grant, flats, message)
 
     def abandon(self, grant: Grant, reason: str) -> None:
         """Give the ticket back unused."""
@@ -276,7 +297,7 @@ class Session:
         """One flat array per server of the job's last version. Only after `stop`."""
         stop = self.stop
         assert stop is not None, "pull_final is for after the stop"
-        return self._each(lambda shard: shard.pull(0, stop.version, stop.index))
+        return self._versions.final(stop)
 
     def report(self, metrics: Mapping[str, float]) -> None:
         """Metrics of the final version, for the run's summary."""
@@ -285,9 +306,10 @@ class Session:
 
     def close(self, reason: str = "finished") -> None:
         """Leave the job. Open tickets are void, commits stay valid. Safe to call twice."""
-        if not self._closing.is_set():
+        if not self._servers.closing.is_set():
             self._control.leave(reason)
-            self._release()
+            self._versions.close()
+            self._servers.close()
 
     def __enter__(self) -> Self:
         return self
@@ -299,24 +321,6 @@ class Session:
 
     # Inside
 
-    def _join(self) -> pb.JoinReply:
-        request = pb.JoinRequest(
-            worker=self._name or "",
-            session=self._token,
-            variables=specs_to_wire(self.plan.variables),
-            plan=self.plan.fingerprint,
-            servers=len(self._shards),
-            wire_dtype=WIRE[self._wire_dtype],
-            task_index=self._task_index,
-        )
-        reply = insist(lambda: self._join_stub.Join(request), self._backoff)
-        self._backoff.reset()
-        # Rejoining is for the same name and part of the data.
-        self._name, self._task_index = reply.worker, reply.worker_index
-        for shard in self._shards:
-            shard.job, shard.worker = reply.job, reply.worker
-        return reply
-
     def _initialise(self, grant: Grant) -> None:
         try:
             self.push_flat(grant, self.plan.scatter(self._initial))
@@ -324,46 +328,3 @@ class Session:
             self.abandon(grant, str(error))
             return
         self.commit(grant, samples=0)
-
-    def _contribute_again(self, grant: Grant, flats: Sequence[Floats], commit: pb.Commit) -> None:
-        try:
-            self.push_flat(grant, flats)
-        except Voided:
-            # Its payload is final, or it was cancelled: the answer to the commit says which.
-            log.info("ticket %d was settled while its answer was lost", grant.ticket)
-        commit.receipts.extend(self._receipts.pop(grant.ticket, []))
-        self._control.commit(commit)
-
-    def _check(self, grant: Grant) -> None:
-        reason = self._control.void(grant.ticket)
-        if reason is not None:
-            raise Voided(f"ticket {grant.ticket} was cancelled: {reason}")
-
-    def _each(self, call: Callable[[ShardClient], R]) -> list[R]:
-        if self._pool is None:
-            return [call(self._shards[0])]
-        calls = [self._pool.submit(call, shard) for shard in self._shards]
-        # A server's exchange serves one request at a time: after a failure, too, nothing stays under way.
-        wait(calls)
-        return [made.result() for made in calls]
-
-    def _release(self) -> None:
-        self._closing.set()
-        for shard in self._shards:
-            shard.close()
-        if self._pool is not None:
-            self._pool.shutdown(wait=False)
-        for channel in self._channels:
-            channel.close()
-
-
-def _channel(address: Address) -> grpc.Channel:
-    options = [*CHANNEL_OPTIONS(KEEPALIVE), ("grpc.use_local_subchannel_pool", 1)]
-    return grpc.insecure_channel(str(address), options)
-
-
-def _specified(variables: Variables) -> list[tuple[VariableSpec, ArrayLike]]:
-    if not isinstance(variables, Mapping):
-        return list(variables)
-    arrays = {name: np.asarray(value) for name, value in variables.items()}
-    return [(VariableSpec(name, a.shape, str(a.dtype)), a) for name, a in arrays.items()]

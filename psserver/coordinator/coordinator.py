@@ -10,8 +10,8 @@ from psserver.coordinator.members import Member
 from psserver.coordinator.outputs import JoinRefused, Output
 from psserver.coordinator.phases import Phases
 from psserver.coordinator.ruling import JobTerms
-from psserver.coordinator.tickets import Ticket
-from psserver.policies import Abandon, Commit, Done, Leave, Policy
+from psserver.coordinator.tickets import AHEAD, Ticket
+from psserver.policies import Abandon, Commit, Done, Leave, Policy, local_rule_of
 
 __all__ = ["Coordinator", "JobTerms"]
 
@@ -30,6 +30,7 @@ class Coordinator(Phases):
     def opening(self) -> list[Output]:
         """The first log entry. Call once, before any other input."""
         terms, policy = self.terms, self.policy
+        local = local_rule_of(policy)
         self._record(
             entries.Job(
                 terms.job,
@@ -38,6 +39,8 @@ class Coordinator(Phases):
                 terms.servers,
                 terms.workers,
                 terms.seed,
+                tensors=policy.tensors.config or None,
+                local=None if local.plain else {"name": local.name, **local.knobs},
             ),
             self._began,
         )
@@ -141,19 +144,25 @@ class Coordinator(Phases):
 
     # Work
 
-    def ready(self, worker: str, incarnation: int, now: float) -> list[Output]:
-        """The worker is idle and asks for its next ticket. While it holds one, it is told that one again."""
+    def ready(self, worker: str, incarnation: int, now: float, *, holding: int = 0) -> list[Output]:
+        """The worker asks for its next ticket: it is idle, or works on ticket `holding` and wants the one
+        after it ahead. While it holds such a one, it is told that one again. Where the policy grants nothing
+        ahead, that is a wish without consequence: the worker asks again with its commit.
+        """
         member = self._member(worker, incarnation)
         if member is None:
             return self._stranger(worker, incarnation)
         opened = self.tickets.open_of(worker)
         if self.stopped is not None:
             self._tell(member, self._stop_notice(member))
-        elif opened:
+        elif opened and opened[-1].number > holding:
             # Said again after a reconnection that the grant did not survive, or crossed it on the way.
-            self._tell_grant(member, opened[0])
+            self._tell_grant(member, opened[-1])
+        elif opened and not (self._ahead and member.playing and len(opened) < AHEAD):
+            pass
         elif member.state == "done":
-            self._refuse(member, f"{worker} said ready after done: expected nothing more from it")
+            if not holding:
+                self._refuse(member, f"{worker} said ready after done: expected nothing more from it")
         elif member.requested is None:
             self._request(member, now)
         return self._emit()
@@ -187,13 +196,15 @@ class Coordinator(Phases):
                 found.samples, found.loss = samples, loss
                 self._count_commit(found, batch)
                 self._record(entries.Commit(worker, ticket, batch, samples, loss, norm), now)
+                if member.requested is not None:
+                    self._rest(member, now)
                 # The time that the log tells: it is written in whole microseconds.
                 t = round(now - self._began, 6)
                 self._decide(Commit(worker, ticket, samples, loss, norm, t), now)
                 if found.fate is None:
                     self._tell(member, outputs.DispositionNotice(ticket, "pending"))
             if ready and member.requested is None and member.state != "done":
-                return self._emit() + self.ready(worker, incarnation, now)
+                return self._emit() + self.ready(worker, incarnation, now, holding=ticket)
         self._watch(now)
         return self._emit()
 
@@ -209,9 +220,9 @@ class Coordinator(Phases):
         return self._emit()
 
     def _give_up(self, member: Member, ticket: Ticket, reason: str, now: float) -> None:
-        member.enter("joined", now)
         self._record(entries.Abandon(member.worker, ticket.number, reason), now)
         self._settle(ticket, outputs.DispositionNotice(ticket.number, "dropped", reason=reason))
+        self._rest(member, now)
         if ticket.initialise:
             self._offer_initialisation(now)
         else:
@@ -275,7 +286,7 @@ class Coordinator(Phases):
 
     def _request(self, member: Member, now: float) -> None:
         member.requested = self.tickets.allocate()
-        member.enter("waiting", now)
+        self._rest(member, now)
         if not self.started:
             self.roster.prepared.add(member.worker)
         if not self.initialised:

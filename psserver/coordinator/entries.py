@@ -12,19 +12,38 @@ class Entry:
 
     def to_json(self) -> dict[str, Any]:
         """Without `i` and `t`. Fields that are None are left out; NaN and Inf become null."""
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
-        return {"kind": self.kind} | {k: _plain(v) for k, v in values.items() if v is not None}
+        return {"kind": self.kind} | self._fields()
+
+    def _fields(self) -> dict[str, Any]:
+        found = {}
+        for name in _names(type(self)):
+            value = getattr(self, name)
+            # Nearly all values are these; a run has millions.
+            if type(value) in (str, int):
+                found[name] = value
+            elif value is not None:
+                found[name] = _plain(value)
+        return found
+
+
+def _names(kind: type[Entry]) -> tuple[str, ...]:
+    """Looked up once per kind."""
+    names = _NAMES.get(kind)
+    if names is None:
+        names = _NAMES[kind] = tuple(field.name for field in fields(kind))
+    return names
+
+
+_NAMES: dict[type[Entry], tuple[str, ...]] = {}
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
     if isinstance(value, Entry):
-        json = value.to_json()
-        del json["kind"]
-        return json
+        return value._fields()
     return dict(value) if isinstance(value, Mapping) else value
 
 
@@ -40,6 +59,10 @@ class Job(Entry):
     workers: int
     seed: int
     format: int = 1
+    # What the policy says about its parts that see tensors, where it has any (TensorParts.config).
+    tensors: Mapping[str, object] | None = None
+    # What the policy asks of its workers, unless it is one gradient per ticket.
+    local: Mapping[str, object] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +107,8 @@ class Grant(Entry):
     ticket: int
     version: int
     turn: int | None = None
+    # The worker held another open ticket.
+    ahead: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,9 +70,13 @@ class Ruling:
     def __init__(self, terms: JobTerms, policy: Policy, now: float) -> None:
         self.terms = terms
         self.policy = policy
+        # Asked once: a policy's declaration is constant.
+        self._tensors = policy.tensors
         self.roster = Roster()
         self.tickets = TicketTable()
         self.version = 0
+        # Whether the policy knows what to make of a Ready from a worker that holds a ticket.
+        self._ahead = bool(getattr(policy, "ahead", False))
         self.initialised = False
         self.started = False
         self.stopped: Stopped | None = None
@@ -131,8 +135,8 @@ class Ruling:
         ticket = self.tickets.find(number)
         if ticket is not None and ticket.worker == member.worker:
             return ticket
-        mine = [t.number for t in self.tickets.open_of(member.worker)]
-        expected = f"ticket {mine[0]}" if mine else "no ticket (none is open)"
+        mine = [str(t.number) for t in self.tickets.open_of(member.worker)]
+        expected = f"ticket {' or '.join(mine)}" if mine else "no ticket (none is open)"
         got = f"is {ticket.worker}'s" if ticket else "is unknown: never granted, or settled long ago"
         self._refuse(
             member, f"{verb} of ticket {number} by {member.worker}: it {got}; expected {expected}", number
@@ -152,7 +156,7 @@ class Ruling:
         try:
             for decision in self.policy.step(event):
                 self._execute(decision, now)
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a policy must not end the server in silence
             reason = f"policy {self.policy.name} failed on {event}: {type(error).__name__}: {error}"
             self._stop(reason, now, success=False, cause="policy")
 
@@ -164,6 +168,11 @@ class Ruling:
                 self._grant(decision, now)
             case Fold(number, factor, compensation):
                 self._committed(number, "fold")
+                if self._tensors.lists:
+                    raise PolicyError(
+                        f"fold of ticket {number}: {self._tensors.aggregator} needs all contributions of an update "
+                        "at once; expected them in the apply only"
+                    )
                 if number in self._folded:
                     raise PolicyError(f"ticket {number} is folded already")
                 part = Part(number, factor, compensation)
@@ -190,7 +199,8 @@ class Ruling:
             raise PolicyError(f"grant of ticket {grant.ticket}, for which {grant.worker} does not wait")
         member.requested = None
         member.enter("computing", now)
-        index = self._record(entries.Grant(grant.worker, grant.ticket, self.version, grant.turn), now)
+        ahead = True if self.tickets.open_of(grant.worker) else None
+        index = self._record(entries.Grant(grant.worker, grant.ticket, self.version, grant.turn, ahead), now)
         ticket = Ticket(grant.ticket, member.worker, member.incarnation, self.version, now, index)
         self.tickets.open(ticket)
         self._tell(member, outputs.GrantNotice(grant.ticket, self.version, index))
@@ -198,6 +208,8 @@ class Ruling:
     def _apply(self, apply: Apply, now: float) -> None:
         self._check_apply(apply)
         tickets = [self._committed(part.ticket, "apply") for part in apply.parts]
+        if self._tensors.lists:
+            self._check_list(tickets)
         version, scale = self.version, apply.scale
         # A list first: it is quicker than a generator, and an update of async has one part.
         listed = [
@@ -240,11 +252,22 @@ class Ruling:
         for part in apply.parts:
             self._check_part(part)
 
+    def _check_list(self, tickets: list[Ticket]) -> None:
+        """An aggregator trusts a number of workers: nobody may count twice."""
+        name, workers = self._tensors.aggregator, [ticket.worker for ticket in tickets]
+        if len(set(workers)) < len(workers) or len(workers) < self._tensors.fewest:
+            raise PolicyError(
+                f"apply of contributions of {', '.join(workers)}: {name} needs at least {self._tensors.fewest}, "
+                "each of another worker"
+            )
+
     def _check_part(self, part: Part) -> None:
         if not (math.isfinite(part.factor) and math.isfinite(part.compensation)):
             raise PolicyError(f"expected finite weights, got {part}")
-        if part.compensation and not self.policy.keep_bases:
-            raise PolicyError(f"compensation of ticket {part.ticket}: expected a policy that keeps bases")
+        if part.compensation and self._tensors.compensator is None:
+            raise PolicyError(
+                f"compensation of ticket {part.ticket}: expected a policy whose tensors name a compensator"
+            )
 
     def _committed(self, number: int, verb: str) -> Ticket:
         ticket = self.tickets.live.get(number)
@@ -268,6 +291,13 @@ class Ruling:
         if member is not None:
             self._tell(member, outputs.CancelNotice(number, reason))
         self._settle(ticket, DispositionNotice(number, "dropped", reason="cancelled"), tell=False)
+
+    def _rest(self, member: Member, now: float) -> None:
+        """The member has ended its work on a ticket; it may hold another one, or wait for one already."""
+        if self.tickets.open_of(member.worker):
+            member.enter("computing", now)
+        else:
+            member.enter("joined" if member.requested is None else "waiting", now)
 
     def _settle(self, ticket: Ticket, fate: DispositionNotice, *, tell: bool = True) -> None:
         self.tickets.settle(ticket.number, fate)

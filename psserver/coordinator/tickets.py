@@ -9,6 +9,9 @@ from psserver.coordinator.outputs import DispositionNotice
 # Enough for any worker that resends its last commits; older ones are unknown.
 REMEMBERED = 16
 
+# Open tickets of one worker, at most: what it works on, and the next.
+AHEAD = 2
+
 TicketState = Literal["open", "pending", "settled"]
 
 
@@ -38,8 +41,8 @@ class TicketTable:
     next_number: int = 1
     live: dict[int, Ticket] = field(default_factory=dict)
     settled: dict[str, deque[Ticket]] = field(default_factory=dict)
-    # Worker -> its open ticket. At most one: a worker that holds one gets no other.
-    _opened: dict[str, Ticket] = field(default_factory=dict)
+    # Worker -> its open tickets, oldest first; nobody without any. A second one only where the policy grants ahead.
+    _opened: dict[str, list[Ticket]] = field(default_factory=dict)
     # What `settled` holds, by number.
     _remembered: dict[int, Ticket] = field(default_factory=dict)
 
@@ -49,9 +52,10 @@ class TicketTable:
         return number
 
     def open(self, ticket: Ticket) -> None:
-        assert ticket.worker not in self._opened, f"{ticket.worker} holds an open ticket already"
         self.live[ticket.number] = ticket
-        self._opened[ticket.worker] = ticket
+        opened = self._opened.setdefault(ticket.worker, [])
+        opened.append(ticket)
+        assert len(opened) <= AHEAD, f"{ticket.worker} holds {len(opened)} open tickets"
 
     def find(self, number: int) -> Ticket | None:
         return self.live.get(number) or self._remembered.get(number)
@@ -61,14 +65,13 @@ class TicketTable:
         return bool(self._opened)
 
     def open_of(self, worker: str) -> list[Ticket]:
-        """Its open ticket, if any."""
-        ticket = self._opened.get(worker)
-        return [] if ticket is None else [ticket]
+        """Its open tickets, oldest first."""
+        return list(self._opened.get(worker, ()))
 
     def commit(self, ticket: Ticket) -> None:
         """An open ticket's contribution exists; its fate is pending."""
+        self._close(ticket)
         ticket.state = "pending"
-        del self._opened[ticket.worker]
 
     def recent_of(self, worker: str) -> list[Ticket]:
         return list(self.settled.get(worker, ()))
@@ -76,7 +79,7 @@ class TicketTable:
     def settle(self, number: int, fate: DispositionNotice) -> Ticket:
         ticket = self.live.pop(number)
         if ticket.state == "open":
-            del self._opened[ticket.worker]
+            self._close(ticket)
         ticket.state, ticket.fate = "settled", fate
         recent = self.settled.get(ticket.worker)
         if recent is None:
@@ -86,6 +89,12 @@ class TicketTable:
         recent.append(ticket)
         self._remembered[number] = ticket
         return ticket
+
+    def _close(self, ticket: Ticket) -> None:
+        opened = self._opened[ticket.worker]
+        opened.remove(ticket)
+        if not opened:
+            del self._opened[ticket.worker]
 
     def in_state(self, state: TicketState) -> list[Ticket]:
         return [t for t in self.live.values() if t.state == state]

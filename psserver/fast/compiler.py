@@ -29,6 +29,8 @@ _TYPES: dict[str, Any] = {
     "u": types.Array(types.float32, 1, "C", readonly=True, aligned=False),
     "W": types.Array(types.uint32, 1, "C"),
     "h": types.Array(types.uint16, 1, "C", readonly=True, aligned=False),
+    "H": types.Array(types.uint16, 1, "C"),
+    "b": types.Array(types.uint32, 1, "C", readonly=True),
     "f": types.float32,
     "-": types.none,
 }

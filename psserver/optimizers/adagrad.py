@@ -20,6 +20,8 @@ class Adagrad:
     """Rates that shrink where gradients have been large."""
 
     learning_rate: ClassVar[float] = 0.001
+    step_slot: ClassVar[str | None] = None
+    per_worker: ClassVar[bool] = False
     slots: ClassVar[tuple[str, ...]] = ("accumulator",)
 
     initial_accumulator_value: float = number(0.1, at_least=0, doc="what the sum of squares starts from")

@@ -34,6 +34,8 @@ class Adam:
 
     learning_rate: ClassVar[float] = 0.001
     initial: ClassVar[float] = 0.0
+    step_slot: ClassVar[str | None] = None
+    per_worker: ClassVar[bool] = False
 
     beta_1: float = number(0.9, at_least=0, below=1, doc="decay of the running mean of gradients")
     beta_2: float = number(0.999, at_least=0, below=1, doc="decay of the running mean of squared gradients")

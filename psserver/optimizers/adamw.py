@@ -25,6 +25,8 @@ class AdamW:
 
     learning_rate: ClassVar[float] = 0.001
     initial: ClassVar[float] = 0.0
+    step_slot: ClassVar[str | None] = None
+    per_worker: ClassVar[bool] = False
 
     weight_decay: float = number(0.004, at_least=0, doc="part of each weight lost per update, times the rate")
     beta_1: float = number(0.9, at_least=0, below=1, doc="decay of the running mean of gradients")

@@ -24,8 +24,8 @@ class Loop:
 
     `function(*arrays, *scalars)`; `letters` says what each argument is:
     r, w: float32 array that is read, or written (and perhaps read); u: read
-    and perhaps unaligned; W: uint32 array that is written; h: uint16 array
-    that is read and perhaps unaligned; f: float32 scalar.
+    and perhaps unaligned; W, b: uint32 array that is written, or read; H: uint16
+    array that is written; h: one that is read and perhaps unaligned; f: float32 scalar.
     Arrays come first. None may stand for an argument that a variant lacks.
     """
 

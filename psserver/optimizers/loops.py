@@ -64,6 +64,37 @@ def nesterov(
         velocity[i] = np.float32(0) if abs(v) < tiny else v
 
 
+@loop("rrwwwfffffffff")
+def delayed_nesterov(
+    x: Array,
+    g: Array,
+    out: Array,
+    velocity: Array,
+    period_sum: Array,
+    rate: Scalar,
+    kept: Scalar,
+    length: Scalar,
+    first: Scalar,
+    last: Scalar,
+    weight: Scalar,
+    factor: Scalar,
+    scale: Scalar,
+    tiny: Scalar,
+) -> None:
+    """`first` and `last` are 1 for the first and the last update of a period, else 0."""
+    for i in range(x.size):
+        step = g[i] * factor * scale * rate
+        total = step
+        if first == np.float32(0):
+            total = period_sum[i] + step
+        v = velocity[i]
+        if last != np.float32(0):
+            v = velocity[i] * kept - total / length
+        out[i] = x[i] + (v * kept * weight - step / length)
+        period_sum[i] = np.float32(0) if abs(total) < tiny else total
+        velocity[i] = np.float32(0) if abs(v) < tiny else v
+
+
 @loop("rrwwwwfffffffff")
 def adam(
     x: Array,

@@ -23,6 +23,8 @@ class Momentum:
 
     learning_rate: ClassVar[float] = 0.01
     initial: ClassVar[float] = 0.0
+    step_slot: ClassVar[str | None] = "momentum"
+    per_worker: ClassVar[bool] = False
     slots: ClassVar[tuple[str, ...]] = ("momentum",)
 
     momentum: float = number(0.9, at_least=0, at_most=1, doc="part of the velocity that is kept per update")

@@ -52,6 +52,23 @@ class Optimizer:
             return {slot: np.zeros(size, np.float32) for slot in self.slots}
         return {slot: np.full(size, self.rule.initial, np.float32) for slot in self.slots}
 
+    @property
+    def per_worker(self) -> bool:
+        """Whoever calls `update` keeps a set of slots for each worker, and gives that of the gradient's."""
+        return self.rule.per_worker
+
+    def check_aggregator(self, aggregator: str) -> None:
+        """Raises OptimizerError when an update's gradients must stay apart, and the policy mixes them."""
+        if self.per_worker and aggregator != "mean":
+            raise OptimizerError(
+                f"optimizer {self.name!r} keeps a velocity for each worker and needs each one's own gradient, but "
+                f"the policy's {aggregator} makes one of all; expected a policy that sums, or another optimizer"
+            )
+
+    def last_step(self, state: Mapping[str, Array]) -> Array | None:
+        """The slot that holds the last step, learning rate and all; None where none does."""
+        return None if self.rule.step_slot is None else state[self.rule.step_slot]
+
     def rate(self, version: int, lr_scale: float = 1.0) -> np.float32:
         """The learning rate of the update from `version`: ``schedule(version) * lr_scale``, rounded once.
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from psserver.optimizers.adagrad import Adagrad
 from psserver.optimizers.adam import Adam
 from psserver.optimizers.adamw import AdamW
+from psserver.optimizers.dana_zero import DanaZero
+from psserver.optimizers.delayed_nesterov import DelayedNesterov
 from psserver.optimizers.errors import OptimizerError
 from psserver.optimizers.knobs import Knob, knobs_of, make, unknown
 from psserver.optimizers.momentum import Momentum
@@ -20,6 +22,8 @@ RULES: Mapping[str, type[Rule]] = {
     "sgd": SGD,
     "momentum": Momentum,
     "nesterov": Nesterov,
+    "delayed-nesterov": DelayedNesterov,
+    "dana-zero": DanaZero,
     "adam": Adam,
     "adamw": AdamW,
     "adagrad": Adagrad,

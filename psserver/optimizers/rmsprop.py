@@ -29,6 +29,7 @@ class RMSprop:
 
     learning_rate: ClassVar[float] = 0.001
     initial: ClassVar[float] = 0.0
+    per_worker: ClassVar[bool] = False
 
     rho: float = number(0.9, at_least=0, below=1, doc="decay of the running means")
     momentum: float = number(0.0, at_least=0, at_most=1, doc="part of the last step that is repeated")
@@ -40,6 +41,10 @@ class RMSprop:
         moving = ("momentum",) if self.momentum > 0 else ()
         means = ("average_gradient",) if self.centered else ()
         return ("velocity", *moving, *means)
+
+    @property
+    def step_slot(self) -> str | None:
+        return "momentum" if self.momentum > 0 else None
 
     def kernel(self, rate: np.float32, step: int) -> Kernel:
         rho, gain, epsilon = np.float32(self.rho), np.float32(1 - self.rho), np.float32(self.epsilon)

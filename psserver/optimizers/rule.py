@@ -38,6 +38,14 @@ class Rule(Protocol):
     def initial(self) -> float:
         """What every slot is filled with at first."""
 
+    @property
+    def per_worker(self) -> bool:
+        """A gradient moves slots of its worker's own; all others share one set."""
+
+    @property
+    def step_slot(self) -> str | None:
+        """The slot that holds the last step, learning rate and all; None where there is none."""
+
     def kernel(self, rate: np.float32, step: int) -> Kernel:
         """The update number `step` (the first is 1) at learning rate `rate`, for any block."""
 

@@ -19,6 +19,8 @@ class SGD:
 
     learning_rate: ClassVar[float] = 0.01
     initial: ClassVar[float] = 0.0
+    step_slot: ClassVar[str | None] = None
+    per_worker: ClassVar[bool] = False
     slots: ClassVar[tuple[str, ...]] = ()
 
     def kernel(self, rate: np.float32, step: int) -> Kernel:

@@ -21,7 +21,8 @@ class Fold:
     """The weight of a committed ticket is final but for the round's common scale: sum it now.
 
     The shards compute ``sum += factor * g`` in the order of these decisions.
-    `compensation` is the DC-ASGD lambda by which g is corrected first; 0 is none.
+    `compensation` is the strength by which the policy's compensator corrects g
+    first (DC-ASGD's lambda); 0 is none.
     """
 
     ticket: int

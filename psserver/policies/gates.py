@@ -8,7 +8,12 @@ from psserver.policies.view import Member, View
 
 
 class Gate(Protocol):
-    """Name it as the base class: what a gate does not care about is then here already."""
+    """Name it as the base class: what a gate does not care about is then here already.
+
+    `ahead`: it has nothing against granting a worker its next ticket before the present one is committed.
+    """
+
+    ahead: bool = False
 
     def completed(self, view: View, member: Member, t: float) -> None:
         """Hear that the member has committed, `t` seconds after the job began. Its clock counts it."""
@@ -34,6 +39,8 @@ class Gate(Protocol):
 
 class Immediate(Gate):
     """Nobody ever waits."""
+
+    ahead: bool = True
 
     def admits(self, view: View, member: Member) -> bool:
         return True

@@ -11,6 +11,7 @@ from typing import Any, cast
 from psserver.policies.machine import Machine
 from psserver.policies.policy import Policy, PolicyError
 from psserver.policies.shelf import SHELF, Entry, knobs_of
+from psserver.policies.tensors import TensorParts
 
 
 def names() -> tuple[str, ...]:
@@ -29,19 +30,39 @@ def describe(name: str) -> str:
         f"  work per push: {entry.cost.work}",
         f"  lost: {entry.cost.waste}",
     ]
+    if entry.optimizer:
+        lines.append(f"  meant for the optimizer: {_listed(entry.optimizer)}")
     lines += [f"  {knob.name} = {knob.default!r}: {knob.meaning} ({knob.range})" for knob in knobs_of(entry)]
     return "\n".join(lines)
 
 
-def build(name: str, knobs: Mapping[str, object], workers: int) -> Policy:
-    """The policy `name` for a job that starts with `workers` workers.
+def advice(name: str, optimizer: Mapping[str, object]) -> str | None:
+    """A sentence when the policy is meant for another [optimizer] than this one; None when all is well."""
+    meant = SHELF[name].optimizer if name in SHELF else {}
+    other = {key: optimizer.get(key) for key, value in meant.items() if optimizer.get(key) != value}
+    if not other:
+        return None
+    return f"policy {name} is meant for [optimizer] {_listed(meant)}; this job has {_listed(other)}"
+
+
+def _listed(keys: Mapping[str, object]) -> str:
+    return ", ".join(f"{key} = {value}" for key, value in keys.items())
+
+
+def build(name: str, knobs: Mapping[str, object], workers: int, servers: int = 1) -> Policy:
+    """The policy `name` for a job that starts with `workers` workers and has `servers` servers.
 
     `name` is on the shelf, or "module:Class" for a class of the user's: it is
     called as ``Class(workers=workers, **knobs)`` and must satisfy `Policy`.
-    Raises PolicyError when the name, a knob or a value is not acceptable.
+    Raises PolicyError when the name, a knob or a value is not acceptable, or
+    when the policy cannot work with so many servers.
     """
-    if ":" in name:
-        return _custom(name, knobs, workers)
+    policy = _custom(name, knobs, workers) if ":" in name else _named(name, knobs, workers)
+    policy.tensors.check_servers(servers)
+    return policy
+
+
+def _named(name: str, knobs: Mapping[str, object], workers: int) -> Policy:
     entry = entry_of(name)
     known = {knob.name: knob.default for knob in knobs_of(entry)}
     for knob, value in knobs.items():
@@ -103,7 +124,9 @@ def _custom(name: str, knobs: Mapping[str, object], workers: int) -> Policy:
             f"policy {name!r} does not accept workers={workers} and {dict(knobs)}: "
             f"{type(error).__name__}: {error}"
         ) from error
-    missing = [m for m in ("name", "knobs", "keep_bases", "step", "explain") if not hasattr(policy, m)]
+    missing = [m for m in ("name", "knobs", "tensors", "step", "explain") if not hasattr(policy, m)]
     if missing:
         raise PolicyError(f"policy {name!r} lacks {', '.join(missing)}; see psserver.policies.Policy")
+    if not isinstance(policy.tensors, TensorParts):
+        raise PolicyError(f"policy {name!r}: tensors is {policy.tensors!r}; expected TensorParts(...)")
     return cast(Policy, policy)

@@ -10,12 +10,17 @@ from typing import Literal
 from psserver.policies.cancel import Overtaken
 from psserver.policies.decisions import Apply, Cancel, Decision, Drop, Fold, Grant, Part
 from psserver.policies.events import Abandon, Commit, Done, Event, Join, Leave, Ready
-from psserver.policies.gates import Gate, listed
+from psserver.policies.gates import Flush, Gate, listed
+from psserver.policies.local import PLAIN, LocalRule
 from psserver.policies.policy import PolicyError, Waiting
-from psserver.policies.staleness import Reject, StalenessRule
+from psserver.policies.staleness import Compensate, Reject, StalenessRule
+from psserver.policies.tensors import BARE, TensorParts
 from psserver.policies.triggers import Trigger
 from psserver.policies.view import Contribution, Member, View
 from psserver.policies.weights import Weight
+
+# Why contributions are dropped that are too few for the aggregator of their update.
+TOO_FEW = "too few"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +35,11 @@ class Composition:
     `cancel`: which open tickets an update makes void; None: none.
     `order`: "rank" sums a round's contributions by worker rank whatever order
     they come in, so that two runs agree to the bit; "commit" sums as they come.
+    `tensors`: the parts that see tensors, by name. An aggregator that lists an
+    update's contributions does their scaling itself, whatever `norm` says.
+    `local`: what workers do between pull and push.
+
+    Raises PolicyError for choices that do not go together.
     """
 
     gate: Gate
@@ -40,6 +50,24 @@ class Composition:
     lr_scale: Weight | None = None
     cancel: Overtaken | None = None
     order: Literal["rank", "commit"] = "commit"
+    tensors: TensorParts = BARE
+    local: LocalRule = PLAIN
+
+    def __post_init__(self) -> None:
+        if isinstance(self.staleness, Compensate) and self.tensors.compensator is None:
+            raise PolicyError(
+                "the staleness rule compensates: expected tensors=TensorParts(compensator=...), got no compensator"
+            )
+        if self.tensors.lists and not isinstance(self.gate, Flush):
+            raise PolicyError(
+                f"{self.tensors.aggregator} needs contributions of different workers: expected the gate Flush, "
+                f"got {type(self.gate).__name__}"
+            )
+        if self.cancel is not None and self.local.remembers:
+            raise PolicyError(
+                f"cancel: expected None beside a local rule that remembers, which {self.local.name} is: "
+                "a commit that a cancel crosses would be remembered"
+            )
 
 
 class Machine:
@@ -50,12 +78,23 @@ class Machine:
         self.knobs = dict(knobs)
         self._rules = composition
         self._view = View()
+        # Payloads are summed as their turns come. A list of them has no turns: shards let all of them in.
+        self._turns = composition.order == "rank" and not composition.tensors.lists
         # The gate's epoch when everybody who waits was last looked at; None: look again.
         self._looked: tuple[object] | None = None
 
     @property
-    def keep_bases(self) -> bool:
-        return self._rules.staleness.keep_bases
+    def tensors(self) -> TensorParts:
+        return self._rules.tensors
+
+    @property
+    def local_rule(self) -> LocalRule:
+        return self._rules.local
+
+    @property
+    def ahead(self) -> bool:
+        """A worker that holds a ticket may be granted its next one."""
+        return self._rules.gate.ahead and self._rules.staleness.ahead
 
     def step(self, event: Event) -> list[Decision]:
         decisions: list[Decision] = []
@@ -110,14 +149,25 @@ class Machine:
         if not view.buffer:
             return
         if self._rules.trigger.fires(view) and not self._rules.staleness.blocked(view):
-            self._apply(decisions)
-        else:
+            if len(view.buffer) < self._rules.tensors.fewest:
+                self._give_up(decisions)
+            else:
+                self._apply(decisions)
+        elif not self._rules.tensors.lists:
             self._fold(decisions)
+
+    def _give_up(self, decisions: list[Decision]) -> None:
+        """Nobody else will come, and what is there is too little for the aggregator's promise."""
+        view = self._view
+        decisions.extend(Drop(c.ticket, TOO_FEW) for c in view.buffer)
+        view.discard()
+        # Whoever waited for the update waits for the next one's work instead.
+        self._looked = None
 
     def _apply(self, decisions: list[Decision]) -> None:
         view, rules = self._view, self._rules
         parts = tuple(Part(c.ticket, c.factor, c.compensation) for c in view.buffer)
-        scale = 1.0 / len(parts) if rules.norm == "mean" else 1.0
+        scale = 1.0 / len(parts) if rules.norm == "mean" and not rules.tensors.lists else 1.0
         rate = 1.0 if rules.lr_scale is None else rules.lr_scale(max(c.staleness for c in view.buffer))
         decisions.append(Apply(parts, scale, rate))
         view.renew()
@@ -156,7 +206,7 @@ class Machine:
             member = view.members[worker]
             if self._rules.gate.admits(view, member):
                 ticket = view.grant(worker)
-                decisions.append(Grant(worker, ticket, member.rank if self._rules.order == "rank" else None))
+                decisions.append(Grant(worker, ticket, member.rank if self._turns else None))
 
     def _update_waits(self) -> bool:
         """An update waits, and whoever started now would hold it up."""

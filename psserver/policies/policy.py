@@ -2,10 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from psserver.policies.decisions import Decision
 from psserver.policies.events import Event
+
+if TYPE_CHECKING:
+    from psserver.policies.tensors import TensorParts
 
 
 class PolicyError(ValueError):
@@ -28,11 +31,13 @@ class Policy(Protocol):
     """A deterministic state machine from events to decisions.
 
     The coordinator promises: events of a worker come after its Join; a Ready
-    comes only from a worker that holds no open ticket; a Commit or Abandon
+    comes only from a worker that holds no open ticket (or one, from a worker
+    that asks ahead, if the policy has an attribute `ahead` that is true); a Commit or Abandon
     names a ticket that was granted and not cancelled; Leave closes the
     worker's open tickets (no Abandon follows), while its committed ones stay.
     The policy promises: it grants only tickets that wait, applies or drops
     each committed ticket exactly once, and never leaves every worker waiting.
+    It may have a `local_rule` besides (see `psserver.policies.local`).
     """
 
     @property
@@ -44,8 +49,8 @@ class Policy(Protocol):
         ...
 
     @property
-    def keep_bases(self) -> bool:
-        """True when an update reads the versions that its contributions started from."""
+    def tensors(self) -> "TensorParts":
+        """The parts that see tensors, by name: constant; `tensors.BARE` when it has none of its own."""
         ...
 
     def step(self, event: Event) -> list[Decision]:

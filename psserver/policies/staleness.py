@@ -40,13 +40,18 @@ class StalenessRule(Protocol):
         ...
 
     @property
-    def keep_bases(self) -> bool: ...
+    def ahead(self) -> bool:
+        """A contribution may be a version older than it had to be: its worker's next ticket may be granted
+        before the present one is committed."""
+        ...
 
 
 class KeepAll:
     """Every contribution counts in full, however old."""
 
-    keep_bases = False
+    @property
+    def ahead(self) -> bool:
+        return True
 
     def judge(self, staleness: int) -> Verdict:
         return Keep()
@@ -72,6 +77,10 @@ class DropStale(KeepAll):
             return Keep()
         return Reject("stale")
 
+    @property
+    def ahead(self) -> bool:
+        return self.bound >= 1
+
 
 @dataclass(frozen=True, slots=True)
 class Downweight(KeepAll):
@@ -91,15 +100,15 @@ class Downweight(KeepAll):
 
 @dataclass(frozen=True, slots=True)
 class Compensate(KeepAll):
-    """Beyond the bound a gradient is corrected to first order: g + lambda g*g*(x_now - x_base).
+    """Beyond the bound a gradient goes through the policy's compensator, with this strength.
 
-    DC-ASGD with constant lambda (Zheng et al. 2017, eq. 10). The shards keep
-    every base version that an open ticket needs.
+    A strength of 0 is none. A compensator that learns from every gradient
+    wants the fresh ones too: a bound of -1. The shards keep every base
+    version that an open ticket needs.
     """
 
     bound: int
     strength: float
-    keep_bases = True
 
     def judge(self, staleness: int) -> Verdict:
         if staleness <= self.bound:
@@ -127,3 +136,7 @@ class Block(KeepAll):
     def delays_grants(self) -> bool:
         # A ticket granted now has base v and would reach 1.
         return self.bound < 1
+
+    @property
+    def ahead(self) -> bool:
+        return self.bound >= 1

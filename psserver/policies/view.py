@@ -62,8 +62,8 @@ class View:
     peak: int = 0
     _clocks: Lowest = field(default_factory=Lowest)
     _bases: Lowest = field(default_factory=Lowest)
-    # Worker -> its open ticket: the coordinator promises at most one.
-    _held: dict[str, int] = field(default_factory=dict)
+    # Worker -> its open tickets: at most one, or two where the policy grants ahead.
+    _held: dict[str, list[int]] = field(default_factory=dict)
     _contributors: set[str] = field(default_factory=set)
     # Contributors that are not active.
     _absent: int = 0
@@ -143,8 +143,8 @@ class View:
         """The worker has gone, and what it holds is void. Its contributions stay."""
         member = self.members.pop(worker, None)
         self.waiting.pop(worker, None)
-        if worker in self._held:
-            self.close(self._held[worker])
+        for ticket in list(self._held.get(worker, ())):
+            self.close(ticket)
         if member is not None and not member.done:
             self._deactivate(member)
 
@@ -158,7 +158,7 @@ class View:
         """The waiting worker starts from the current version. Returns its ticket."""
         ticket = self.waiting.pop(worker)
         self.open[ticket] = Open(ticket, worker, self.version)
-        self._held[worker] = ticket
+        self._held.setdefault(worker, []).append(ticket)
         self._bases.add(self.version)
         return ticket
 
@@ -166,7 +166,10 @@ class View:
         """The ticket is no longer open. None when it was not."""
         found = self.open.pop(ticket, None)
         if found is not None:
-            del self._held[found.worker]
+            held = self._held[found.worker]
+            held.remove(ticket)
+            if not held:
+                del self._held[found.worker]
             self._bases.remove(found.base)
         return found
 
@@ -192,5 +195,9 @@ class View:
     def renew(self) -> None:
         """The buffer has become the next version."""
         self.version += 1
+        self.discard()
+
+    def discard(self) -> None:
+        """The buffer is empty again."""
         self.buffer, self.folded = [], 0
         self._contributors, self._absent, self._missing = set(), 0, None

@@ -11,6 +11,7 @@ import grpc
 
 from psserver import receipts
 from psserver.coordinator.outputs import Notice, RefusalNotice
+from psserver.policies import LocalRule, local_rule_of
 from psserver.service.adapters import event_to_wire, report_to_wire
 from psserver.service.job import Job
 from psserver.service.outbox import Outbox
@@ -64,6 +65,8 @@ class CoordinatorRpc:
             seed=terms.seed,
             next_batch=self._job.next_batch(member.worker),
             worker_timeout=terms.worker_timeout,
+            local_rule=_local_rule_to_wire(local_rule_of(self._job.policy)),
+            voucher=receipts.voucher(self._job.host.secret, terms.job, member.worker, member.incarnation),
         )
 
     # Session
@@ -110,7 +113,7 @@ class CoordinatorRpc:
         worker, incarnation, job = hello.worker, hello.incarnation, self._job
         match request.WhichOneof("message"):
             case "ready":
-                job.ready(worker, incarnation)
+                job.ready(worker, incarnation, request.ready.holding)
             case "commit":
                 self._commit(request.commit, hello, outbox)
             case "abandon":
@@ -191,6 +194,10 @@ class CoordinatorRpc:
         ]
         reply.servers.extend([own, *others])
         return reply
+
+
+def _local_rule_to_wire(rule: LocalRule) -> pb.LocalRule:
+    return pb.LocalRule(name=rule.name, knobs=rule.knobs)
 
 
 def _replies(outbox: Outbox) -> Iterator[pb.SessionReply]:

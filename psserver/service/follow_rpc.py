@@ -11,6 +11,7 @@ import grpc
 
 from psserver.optimizers import OptimizerError
 from psserver.optimizers import build as build_optimizer
+from psserver.policies.tensors import from_config
 from psserver.service.adapters import order_from_wire
 from psserver.service.rpc import Refused, invalid, precondition
 from psserver.service.shard_host import ShardHost
@@ -96,6 +97,7 @@ class FollowRpc:
         try:
             plan = make_plan(specs_from_wire(message.variables), self._servers)
             optimizer = build_optimizer(json.loads(message.optimizer))
+            tensors = from_config(json.loads(message.tensors))
         except (PlanError, OptimizerError, ValueError, TypeError) as error:
             raise invalid(f"cannot configure server {self._host.server}: {error}") from error
         if not hmac.compare_digest(plan.fingerprint, message.plan):
@@ -104,7 +106,7 @@ class FollowRpc:
                 "run the same version of ps-server everywhere"
             )
         try:
-            self._host.configure(plan, optimizer, keep_bases=message.keep_bases)
+            self._host.configure(plan, optimizer, tensors)
         except MemoryError as error:
             raise Refused(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,

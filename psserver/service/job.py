@@ -80,7 +80,7 @@ class Job:
     def _input(self, step: Callable[[Coordinator, float], list[Output]]) -> None:
         with self._lock:
             self._route(step(self._coordinator, time.monotonic()))
-        self.host.execute_submitted()
+        self.host.execute_submitted(patient=False)
 
     def _route(self, outputs: list[Output]) -> None:
         orders: list[tuple[int, Order]] = []
@@ -152,12 +152,12 @@ class Job:
             if self.plan is None:
                 self._adopt(proposed)
             self._route(outputs)
-        self.host.execute_submitted()
+        self.host.execute_submitted(patient=False)
         return member
 
     def _hold(self, plan: Plan) -> None:
         try:
-            self.host.configure(plan, self.optimizer, keep_bases=self.policy.keep_bases)
+            self.host.configure(plan, self.optimizer, self.policy.tensors)
         except MemoryError as error:
             raise Refused(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -167,12 +167,11 @@ class Job:
 
     def _adopt(self, plan: Plan) -> None:
         self.plan = plan
-        keep_bases = self.policy.keep_bases
         message = shard_pb2.Configure(
             variables=specs_to_wire(plan.variables),
             plan=plan.fingerprint,
             optimizer=json.dumps(self.optimizer.config),
-            keep_bases=keep_bases,
+            tensors=json.dumps(self.policy.tensors.config),
         )
         for follower in self.followers:
             follower.configure(message)
@@ -197,7 +196,7 @@ class Job:
                 before.end()
             self._outboxes[worker, incarnation] = outbox
             self._route(self._coordinator.connect(worker, incarnation, session, time.monotonic()))
-        self.host.execute_submitted()
+        self.host.execute_submitted(patient=False)
         return outbox
 
     def detach(self, worker: str, incarnation: int, outbox: Outbox) -> None:
@@ -207,7 +206,7 @@ class Job:
                 del self._outboxes[worker, incarnation]
                 self._route(self._coordinator.disconnect(worker, incarnation, time.monotonic()))
             outbox.end()
-        self.host.execute_submitted()
+        self.host.execute_submitted(patient=False)
 
     @contextmanager
     def divert(self, worker: str, incarnation: int, session: str) -> Iterator[Diversion]:
@@ -236,8 +235,8 @@ class Job:
 
     # Work
 
-    def ready(self, worker: str, incarnation: int) -> None:
-        self._input(lambda c, now: c.ready(worker, incarnation, now))
+    def ready(self, worker: str, incarnation: int, holding: int = 0) -> None:
+        self._input(lambda c, now: c.ready(worker, incarnation, now, holding=holding))
 
     def commit(
         self,

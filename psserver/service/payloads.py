@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import grpc
 import numpy as np
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 
 from psserver.service.rpc import Refused, invalid
 from psserver.service.shard_host import ShardHost
+from psserver.shard import Shard
 from pswire import frames
 from pswire.dtypes import WireDtypeError, from_wire, itemsize, to_wire, wire_name
 from pswire.v1 import shard_pb2
@@ -58,7 +60,8 @@ class Intake:
         start, stop = self._received // size, (self._received + length) // size
         bad = self._copy(chunk.data, self._slot.values[start:stop], start)
         if bad is not None:
-            raise invalid(f"payload of ticket {self._ticket}: expected finite numbers, got {bad}")
+            beyond = "; beyond 65504 they become infinite as float16" if self._dtype == "float16" else ""
+            raise invalid(f"payload of ticket {self._ticket}: expected finite numbers, got {bad}{beyond}")
         self._received += length
 
     def _copy(self, data: memoryview, values: Floats, start: int) -> str | None:
@@ -108,11 +111,18 @@ def outgoing(host: ShardHost, request: shard_pb2.PullRequest) -> Iterator[Piece]
                 raise Refused(
                     grpc.StatusCode.ABORTED, f"version {version.number} was taken back: its lease is over"
                 )
-            data = frames.as_bytes(to_wire(version.values[start : start + step], dtype))
-            yield Piece(start * size, data, total)
+            piece = _encoded(shard, version.values[start : start + step], dtype)
+            yield Piece(start * size, frames.as_bytes(piece), total)
         complete = True
     finally:
         host.end_read(shard, request.ticket, version, complete=complete)
+
+
+def _encoded(shard: Shard, values: Floats, dtype: str) -> NDArray[Any]:
+    """The array whose memory is the payload; by a kernel of ours where that is the faster."""
+    if dtype == "bfloat16":
+        return shard.narrow(values).astype("<u2", copy=False)
+    return to_wire(values, dtype)
 
 
 def known_dtype(number: int) -> str:

@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 from psserver.coordinator import entries
 from psserver.coordinator.outputs import Record
 
+# Made once. What is written holds no cycles.
+_ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"), check_circular=False)
+
 
 class RunLog:
     """Appends to decisions.jsonl and metrics.jsonl in `folder`; without a folder it writes nothing."""
@@ -83,4 +86,4 @@ class RunLog:
 
 
 def _line(file: TextIO, value: dict[str, Any]) -> None:
-    file.write(json.dumps(value, allow_nan=False, separators=(",", ":")) + "\n")
+    file.write(_ENCODER.encode(value) + "\n")

@@ -17,7 +17,7 @@ from grpc_reflection.v1alpha import reflection
 
 from psserver.coordinator import JobTerms
 from psserver.optimizers import Optimizer
-from psserver.policies import Policy
+from psserver.policies import Policy, advice
 from psserver.receipts import new_secret
 from psserver.service import rpc
 from psserver.service.coordinator_rpc import CoordinatorRpc
@@ -26,6 +26,7 @@ from psserver.service.exchange_rpc import ExchangeRpc
 from psserver.service.follow_rpc import FollowRpc, follow_nobody
 from psserver.service.followers import Follower
 from psserver.service.job import Job
+from psserver.service.lines import Lines
 from psserver.service.run_log import RunLog
 from psserver.service.shard_host import HostOptions, ShardHost
 from psserver.service.shard_rpc import ShardRpc
@@ -73,6 +74,7 @@ class Server:
         self._host = ShardHost(settings.task_index, settings.host)
         self._follow: FollowRpc | None = None
         self._job: Job | None = None
+        self._lines: Lines | None = None
         self._signal: str | None = None
         self._wake = threading.Event()
         self._grpc = grpc.server(
@@ -97,6 +99,8 @@ class Server:
             self._health.enter_graceful_shutdown()
             # gRPC's own end never comes after some malformed calls (of reflection, say): do not wait for ever.
             self._grpc.stop(grace=0.5).wait(STOP_PATIENCE)
+            if self._lines is not None:
+                self._lines.close()
 
     def interrupt(self, number: int, frame: FrameType | None) -> None:
         """A signal handler: end the job, then the server. Twice: at once."""
@@ -140,6 +144,7 @@ class Server:
             )
         shard = ShardRpc(self._host)
         exchange = ExchangeRpc(self._host, self._job)
+        self._lines = exchange.lines
         methods = {
             "Push": rpc.stream_in(shard.push, shard_pb2.PushReply),
             "Pull": rpc.stream_out(shard.pull, shard_pb2.PullRequest),
@@ -162,6 +167,9 @@ class Server:
 
     def _make_job(self, hosts: tuple[Address, ...]) -> Job:
         settings = self.settings
+        advised = advice(settings.policy.name, settings.terms.optimizer)
+        if advised is not None:
+            log.warning("%s", advised)
         run_log = RunLog(settings.out)
         job = Job(settings.terms, settings.policy, settings.optimizer, self._host, run_log, self._planned)
         secret = new_secret()

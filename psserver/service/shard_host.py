@@ -11,14 +11,21 @@ import grpc
 
 from psserver.fast import FastBackend
 from psserver.optimizers import Optimizer
+from psserver.policies import TensorParts
 from psserver.receipts import receipt
 from psserver.service.rpc import Refused, invalid, precondition
-from psserver.shard import Order, Shard, arithmetic
+from psserver.service.sharing import Sharing, Words
+from psserver.shard import Apply, Order, Shard
 from psserver.shard.arena import Version
-from psserver.shard.staging import Slot
+from psserver.shard.shard import Work
+from psserver.shard.staging import Loan, Slot
 from pswire.plan import Plan
+from pswire.segments import Place
 
 log = logging.getLogger("ps-server")
+
+# Between looks at the words of workers that read in place, while an update waits for them; seconds.
+LOOK_EVERY = 0.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +38,7 @@ class HostOptions:
     lease: float = 5.0
     patience: float = 30.0
     threads: int = 1
+    transport: str = "auto"
 
 
 class ShardHost:
@@ -38,7 +46,8 @@ class ShardHost:
 
     Orders are submitted in log order. They are executed by the submitting
     thread if nobody else is at it (an update of a small model then costs no
-    thread switch), else by the thread that runs `run_executor`.
+    thread switch), else by the thread that runs `run_executor`. That one also
+    takes over an update that must wait for readers.
     """
 
     def __init__(self, server: int, options: HostOptions) -> None:
@@ -53,8 +62,14 @@ class ShardHost:
         self.closed = False
         self._changed = threading.Condition()
         self._executing = threading.Lock()
+        # The executor has something to do. It does not listen to `_changed`: to be woken at every
+        # change, and to fight for the lock then, would cost a small step a fifth of its time.
+        self._left = threading.Event()
         self._queue: deque[tuple[int, Order]] = deque()
         self._backend = FastBackend(options.threads)
+        self.sharing = Sharing(options.transport)
+        # Who reads in place, by ticket.
+        self._readers: dict[int, Words] = {}
 
     # The job
 
@@ -62,9 +77,8 @@ class ShardHost:
         with self._changed:
             self.job, self.secret = job, secret
 
-    def configure(self, plan: Plan, optimizer: Optimizer, *, keep_bases: bool) -> None:
-        """A new shard. Its loops are compiled meanwhile; until they are, numpy gives the same bits."""
-        self._backend.prepare([optimizer.variant(), *((loop, loop.letters) for loop in arithmetic.LOOPS)])
+    def configure(self, plan: Plan, optimizer: Optimizer, tensors: TensorParts) -> None:
+        """A new shard. Its loops are compiled from now on; until they are, numpy gives the same bits."""
         with self._changed:
             self.shard = Shard(
                 plan,
@@ -72,19 +86,28 @@ class ShardHost:
                 optimizer,
                 versions=self.options.arena_versions,
                 staging=self.options.staging,
-                keep_bases=keep_bases,
+                tensors=tensors,
                 backend=self._backend,
+                allocate=self.sharing.allocate,
             )
+            variants = self.shard.variants
+        self._backend.prepare(variants)
 
     @property
     def nbytes(self) -> int:
         return self.shard.layout.nbytes if self.shard else 0
+
+    @property
+    def elements(self) -> int:
+        """Of a payload."""
+        return self.shard.layout.elements if self.shard else 0
 
     def close(self) -> None:
         """No more orders; whoever waits is refused."""
         with self._changed:
             self.closed = True
             self._changed.notify_all()
+        self._left.set()
         self._backend.close()
 
     # Orders
@@ -93,34 +116,44 @@ class ShardHost:
         """Queue orders; they carry the indices that follow on what was submitted before."""
         self._queue.extend(orders)
 
-    def execute_submitted(self) -> None:
-        """Execute what is queued now, unless another thread is at it; that one, or the executor, goes on."""
-        last = self._queue[-1][0] if self._queue else -1
-        if last < self.executed or not self._executing.acquire(blocking=False):
-            self._wake()
-            return
+    def execute_submitted(self, *, patient: bool = True) -> None:
+        """Execute what is queued now, unless another thread is at it; that one, or the executor, goes on.
+
+        Not `patient`: leave an update that must wait for readers to the executor. The caller may be what
+        they wait for: a worker's next version, granted ahead, comes by the stream that its commit is on.
+        """
         try:
-            while self._queue and self._queue[0][0] <= last:
-                self._next()
-        finally:
-            self._executing.release()
-        self._wake()
+            last = self._queue[-1][0]
+        except IndexError:
+            return
+        if last >= self.executed and self._executing.acquire(blocking=False):
+            try:
+                while self._queue and self._queue[0][0] <= last and (patient or not self._must_wait()):
+                    self._next()
+            finally:
+                self._executing.release()
+        if self._queue:
+            self._left.set()
 
     def run_executor(self) -> None:
         """Execute whatever nobody else does, until closed."""
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._queue or self.closed)
-                if self.closed and not self._queue:
-                    return
+        while not self.closed:
+            self._left.wait()
+            self._left.clear()
             with self._executing:
                 while self._queue:
                     self._next()
 
-    def _wake(self) -> None:
-        if self._queue:
-            with self._changed:
-                self._changed.notify_all()
+    def _must_wait(self) -> bool:
+        """The first order is an update for which readers leave no buffer."""
+        order = self._queue[0][1]
+        if not isinstance(order, Apply):
+            return False
+        with self._changed:
+            if self.shard is None or not self.shard.blocked(order):
+                return False
+            self._end_reads(self.shard)
+            return self.shard.blocked(order)
 
     def _next(self) -> None:
         index, order = self._queue[0]
@@ -137,28 +170,53 @@ class ShardHost:
     def _execute(self, index: int, order: Order) -> None:
         with self._changed:
             shard = self.shard
-            if shard is not None:
-                self._wait_for_buffer(shard, order)
-            work = shard.prepare(order) if shard is not None else None
-        if work is not None:
-            work.compute()
+            work = self._prepared(shard, order) if shard is not None else None
+            if work is None:
+                self._executed(shard, index)
+                return
+        work.compute()
         with self._changed:
-            if work is not None:
-                work.finish()
-            self.executed = index + 1
-            self._changed.notify_all()
+            work.finish()
+            self._executed(shard, index)
+
+    def _prepared(self, shard: Shard, order: Order) -> Work | None:
+        self._wait_for_buffer(shard, order)
+        return shard.prepare(order)
+
+    def _executed(self, shard: Shard | None, index: int) -> None:
+        if shard is not None:
+            self._end_reads(shard)
+        self.executed = index + 1
+        self._changed.notify_all()
 
     def _wait_for_buffer(self, shard: Shard, order: Order) -> None:
         """An update waits for readers of old versions, but no longer than their lease."""
-        if not shard.blocked(order):
+        self._end_reads(shard)
+        deadline = time.monotonic() + self.options.lease
+        while shard.blocked(order) and not self.closed:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                self._take_back(shard)
+                return
+            # A worker that reads in place wakes nobody when it has read.
+            self._changed.wait(min(left, LOOK_EVERY) if self._readers else left)
+            self._end_reads(shard)
+
+    def _take_back(self, shard: Shard) -> None:
+        log.warning(
+            "tickets %s did not read their version within %.1f s: taken back, they will be granted again",
+            ", ".join(map(str, shard.arena.holders())) or "of slow readers",
+            self.options.lease,
+        )
+        shard.arena.evict()
+
+    def _end_reads(self, shard: Shard) -> None:
+        """Unpin what workers say that they have read."""
+        if not self._readers:
             return
-        if not self._changed.wait_for(lambda: not shard.blocked(order) or self.closed, self.options.lease):
-            log.warning(
-                "tickets %s did not read their version within %.1f s: taken back, they will be granted again",
-                ", ".join(map(str, shard.arena.holders())) or "of slow readers",
-                self.options.lease,
-            )
-            shard.arena.evict()
+        for ticket in [t for t, reader in self._readers.items() if reader.has_read(t)]:
+            shard.arena.unpin(ticket)
+        self._readers = {t: self._readers[t] for t in shard.arena.in_place}
 
     # Workers
 
@@ -196,22 +254,29 @@ class ShardHost:
             raise Refused(grpc.StatusCode.UNAVAILABLE, f"server {self.server} is shutting down")
         return condition()
 
-    def begin_push(self, shard: Shard, ticket: int, worker: str, alive: Callable[[], bool]) -> Slot:
-        """A slot for the ticket's payload, as soon as memory admits it."""
+    def begin_push(
+        self,
+        shard: Shard,
+        ticket: int,
+        worker: str,
+        alive: Callable[[], bool],
+        lend: Callable[[], Loan] | None = None,
+    ) -> Slot:
+        """A slot for the ticket's payload, as soon as memory admits it; the one that `lend` gives, if any."""
         with self._changed:
             while True:
                 refusal = shard.refusal(ticket, worker)
                 if refusal is not None:
                     raise Refused(grpc.StatusCode.ABORTED, refusal)
                 if shard.staging.admits(ticket):
-                    return self._begin(shard, ticket)
+                    return self._begin(shard, ticket, lend() if lend is not None else None)
                 if not alive():
                     raise Refused(grpc.StatusCode.CANCELLED, "the worker has gone")
                 self._wait(lambda: shard.refusal(ticket) is not None or shard.staging.admits(ticket), 1.0)
 
-    def _begin(self, shard: Shard, ticket: int) -> Slot:
+    def _begin(self, shard: Shard, ticket: int, loan: Loan | None) -> Slot:
         try:
-            return shard.begin(ticket)
+            return shard.begin(ticket, loan)
         except MemoryError as error:
             message = f"server {self.server} has no memory for a payload of {shard.layout.nbytes} bytes"
             raise Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, message) from error
@@ -246,6 +311,25 @@ class ShardHost:
                     f"is settled); the newest is {newest}: ask for a new grant",
                 )
             return found
+
+    def read_in_place(
+        self, shard: Shard, ticket: int, version: int, reader: Words
+    ) -> tuple[Place, list[Place]] | None:
+        """Where the version lies that the ticket has pinned, and where others may; None if it must be copied."""
+        with self._changed:
+            self._end_reads(shard)
+            if reader.has_read(ticket):
+                # It said so, and the pin has ended or may end at any time.
+                return None
+            values = shard.arena.values(version)
+            place = self.sharing.place(values) if values is not None else None
+            if place is None or shard.arena.read_in_place(ticket, version) is None:
+                return None
+            if not self._readers:
+                # An update that waits for this version must look for the word that it is read.
+                self._changed.notify_all()
+            self._readers[ticket] = reader
+            return place, self.sharing.places(shard.arena.arrays)
 
     def still_readable(self, shard: Shard, version: Version) -> bool:
         return shard.arena.values(version.number) is version.values

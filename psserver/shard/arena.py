@@ -1,11 +1,18 @@
 """Published versions of a shard's variables: immutable, pinned by readers, recycled afterwards."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
+# Gives an array for so many elements; its contents are undefined.
+Allocate = Callable[[int], Floats]
+
+
+def plain(elements: int) -> Floats:
+    return np.empty(elements, np.float32)
 
 
 @dataclass(slots=True)
@@ -16,6 +23,8 @@ class Version:
     values: Floats
     # Reads under way.
     readers: int = 0
+    # Left to somebody who may still read it where it lies: never to be written again.
+    left: bool = False
 
 
 class Arena:
@@ -25,18 +34,23 @@ class Arena:
     still may read, free, or taken for the version that is being made.
     """
 
-    def __init__(self, elements: int, limit: int, *, unlimited: bool = False) -> None:
+    def __init__(
+        self, elements: int, limit: int, *, unlimited: bool = False, allocate: Allocate = plain
+    ) -> None:
         if limit < 2:
             raise ValueError(f"arena versions is {limit}; expected at least 2 (one to read, one to write)")
         self.elements = elements
         self.limit = limit
         self._unlimited = unlimited
+        self._allocate = allocate
         self._live: dict[int, Version] = {}
         self._free: list[Floats] = []
         self._taken = 0
         # Ticket -> version. A pin ends with the ticket's pull, a base with the ticket.
         self._pins: dict[int, int] = {}
         self._bases: dict[int, int] = {}
+        # Tickets that read their version where it lies: their pins last until they say that they have.
+        self._in_place: set[int] = set()
         self.newest = -1
 
     # Buffers
@@ -52,8 +66,9 @@ class Arena:
     def take(self) -> Floats:
         """A buffer to write the next version into. Requires `can_take`."""
         assert self.can_take()
+        values = self._free.pop() if self._free else self._allocate(self.elements)
         self._taken += 1
-        return self._free.pop() if self._free else np.empty(self.elements, np.float32)
+        return values
 
     def publish(self, values: Floats) -> int:
         """Make `values`, which came from `take`, the newest version. Returns its number."""
@@ -84,6 +99,7 @@ class Arena:
     def unpin(self, ticket: int) -> None:
         """The ticket has read, or lost its lease. Unknown tickets are no news."""
         number = self._pins.pop(ticket, None)
+        self._in_place.discard(ticket)
         if number is not None:
             self._recycle(number)
 
@@ -106,6 +122,23 @@ class Arena:
         if self._live.get(version.number) is version:
             self._recycle(version.number)
 
+    def read_in_place(self, ticket: int, number: int) -> Version | None:
+        """The version that the ticket has pinned, for reading until `unpin`; None without that pin."""
+        if self._pins.get(ticket) != number:
+            return None
+        self._in_place.add(ticket)
+        return self._live[number]
+
+    @property
+    def in_place(self) -> tuple[int, ...]:
+        """Tickets that may be reading in place."""
+        return tuple(self._in_place)
+
+    @property
+    def arrays(self) -> tuple[Floats, ...]:
+        """Buffers of all versions, and free ones."""
+        return (*(version.values for version in self._live.values()), *self._free)
+
     def holders(self) -> tuple[int, ...]:
         """Tickets whose unread pins keep old versions alive."""
         return tuple(t for t, number in self._pins.items() if number != self.newest)
@@ -113,14 +146,17 @@ class Arena:
     def evict(self) -> None:
         """Take old versions from their readers: leases are over.
 
-        A read under way loses its version too: its buffer is left to it and
-        replaced, so that no reader ever sees a version change.
+        A read under way, in place or not, loses its version too: its buffer is
+        left to it and replaced, so that no reader ever sees a version change.
         """
         for ticket in self.holders():
-            del self._pins[ticket]
+            number = self._pins.pop(ticket)
+            if ticket in self._in_place:
+                self._in_place.discard(ticket)
+                self._live[number].left = True
         for number in [n for n in self._live if n != self.newest and n not in self._bases.values()]:
             version = self._live.pop(number)
-            if version.readers == 0:
+            if version.readers == 0 and not version.left:
                 self._free.append(version.values)
 
     def _recycle(self, number: int) -> None:
@@ -130,5 +166,5 @@ class Arena:
         if number in self._pins.values() or number in self._bases.values():
             return
         del self._live[number]
-        if len(self._live) + len(self._free) + self._taken < self.limit:
+        if len(self._live) + len(self._free) + self._taken < self.limit and not version.left:
             self._free.append(version.values)

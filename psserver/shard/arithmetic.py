@@ -27,6 +27,7 @@ LOOPS: tuple[Loop, ...] = (
     loops.finite,
     loops.copy_finite,
     loops.widen_finite,
+    loops.narrow,
 )
 
 
@@ -124,6 +125,20 @@ def _widen_finite(target: NDArray[np.uint32], source: NDArray[np.uint16]) -> boo
         np.left_shift(source[part], np.uint32(16), out=target[part], dtype=np.uint32)
         good = bool(np.isfinite(target[part].view(np.float32)).all()) and good
     return good
+
+
+def narrow(target: NDArray[np.uint16], source: Floats, backend: Backend = NUMPY) -> None:
+    """The bits of the nearest bfloat16 numbers, ties to even; a NaN becomes the quiet NaN of its sign."""
+    backend.run(loops.narrow, _narrow, (target, source.view(np.uint32)))
+
+
+def _narrow(target: NDArray[np.uint16], source: NDArray[np.uint32]) -> None:
+    for part in _blocks(target.size):
+        bits = source[part]
+        upper = bits >> np.uint32(16)
+        rounded = (bits + (np.uint32(0x7FFF) + (upper & np.uint32(1)))) >> np.uint32(16)
+        nan = (bits & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)
+        target[part] = np.where(nan, (upper & np.uint32(0x8000)) | np.uint32(0x7FC0), rounded)
 
 
 def _blocks(size: int) -> Iterator[slice]:

@@ -25,6 +25,52 @@ def compensate(gradient: Floats, now: Floats, base: Floats, strength: Scalar) ->
         gradient[i] = g + (now[i] - base[i]) * g * g * strength
 
 
+@loop("wrrwfffff")
+def adaptive_taylor(
+    gradient: Floats,
+    now: Floats,
+    base: Floats,
+    mean: Floats,
+    strength: Scalar,
+    kept: Scalar,
+    gain: Scalar,
+    epsilon: Scalar,
+    tiny: Scalar,
+) -> None:
+    """Formula: psserver.shard.compensators.AdaptiveTaylor."""
+    for i in range(gradient.size):
+        g = gradient[i]
+        m = mean[i] * kept + g * g * gain
+        mean[i] = np.float32(0) if m < tiny else m
+        gradient[i] = g + (now[i] - base[i]) * g * g * strength / np.sqrt(mean[i] + epsilon)
+
+
+@loop("wrrwrfffffff")
+def gap_aware(
+    gradient: Floats,
+    now: Floats,
+    base: Floats,
+    mean: Floats,
+    step: Floats | None,
+    strength: Scalar,
+    kept: Scalar,
+    gain: Scalar,
+    weight: Scalar,
+    unit: Scalar,
+    least: Scalar,
+    tiny: Scalar,
+) -> None:
+    """Formula: psserver.shard.compensators.GapAware; `step` is None where the optimizer keeps none."""
+    for i in range(gradient.size):
+        u = gradient[i]
+        if step is not None:
+            u = step[i]
+        m = mean[i] * kept + u * u * gain
+        mean[i] = np.float32(0) if m < tiny else m
+        size = np.sqrt(mean[i] / weight) * unit + least
+        gradient[i] = gradient[i] / (abs(now[i] - base[i]) * strength / size + np.float32(1))
+
+
 @loop("rf")
 def finite(values: Floats, largest: Scalar) -> bool:
     """False when there is a NaN or an Inf. No early end: the loop without one is the faster."""
@@ -53,3 +99,17 @@ def widen_finite(target: NDArray[np.uint32], source: NDArray[np.uint16]) -> bool
         target[i] = np.uint32(bits) << np.uint32(16)
         good = good & ((bits & np.uint16(0x7F80)) != np.uint16(0x7F80))
     return good
+
+
+@loop("Hb")
+def narrow(target: NDArray[np.uint16], source: NDArray[np.uint32]) -> None:
+    """Adding half of the last place kept, and one less where that place is even, rounds ties to even.
+
+    It would carry a NaN's bits over into its sign: a NaN becomes the quiet one of its sign.
+    """
+    for i in range(target.size):
+        bits = source[i]
+        rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+        quiet = ((bits >> np.uint32(16)) & np.uint32(0x8000)) | np.uint32(0x7FC0)
+        nan = (bits & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)
+        target[i] = np.uint16(quiet if nan else rounded)

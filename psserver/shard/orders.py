@@ -34,7 +34,7 @@ class Seal:
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """sum += factor * payload; `compensation` is the DC-ASGD lambda, 0 for none."""
+    """sum += factor * payload; `compensation` is the compensator's strength, 0 for none."""
 
     ticket: int
     factor: float

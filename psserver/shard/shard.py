@@ -1,17 +1,22 @@
 """The shard: stages payloads and executes orders, strictly in their order."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from psserver.optimizers import NUMPY, Backend, Optimizer
+from psserver.optimizers import NUMPY, Backend, Loop, Optimizer
+from psserver.policies import TensorParts
+from psserver.policies.tensors import BARE
 from psserver.shard import arithmetic
-from psserver.shard.arena import Arena
+from psserver.shard.aggregators import build_aggregator
+from psserver.shard.arena import Allocate, Arena, plain
+from psserver.shard.compensators import Gap, build_compensator
+from psserver.shard.gathering import Apart, Share, gathering_for
 from psserver.shard.orders import Apply, Fold, Install, Note, Order, Pin, Release, Seal
-from psserver.shard.staging import OpenTicket, Slot, Staging
+from psserver.shard.staging import Loan, OpenTicket, Slot, Staging
 from pswire.plan import Plan
 
 Floats = NDArray[np.float32]
@@ -19,18 +24,6 @@ Floats = NDArray[np.float32]
 
 class ShardError(RuntimeError):
     """An order that cannot be executed: the log and this shard's state disagree."""
-
-
-@dataclass(slots=True)
-class OpenSum:
-    """Contributions summed so far for the coming update: ``values * pending`` is the sum of factor * payload.
-
-    The first payload's factor is left pending, so that no pass is spent on it alone.
-    """
-
-    values: Floats
-    factors: float
-    pending: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +35,14 @@ class Work:
 
 
 class Shard:
-    """Arrays of one server: arena versions, staging, open sum, optimizer state.
+    """Arrays of one server: arena versions, staging, the coming update, state of optimizer and compensator.
 
     A payload is one flat float32 array in the layout of the plan: the
     trainable part (weights, or a gradient), then the state part (values, or
     deltas). Not thread-safe; the caller serialises everything but `Work.compute`.
+
+    `tensors`: what the policy says about its parts that see tensors.
+    `keep_bases`: keep the version that an open ticket started from even if they do not need it.
     """
 
     def __init__(
@@ -57,23 +53,40 @@ class Shard:
         *,
         versions: int = 3,
         staging: int = 4,
+        tensors: TensorParts = BARE,
         keep_bases: bool = False,
         backend: Backend = NUMPY,
+        allocate: Allocate = plain,
     ) -> None:
         self.plan = plan
         self.layout = plan.shards[server]
         self.optimizer = optimizer
-        self.arena = Arena(self.layout.elements, versions, unlimited=keep_bases)
+        self.tensors = tensors
+        self._keep_bases = keep_bases or tensors.keep_bases
+        self.arena = Arena(self.layout.elements, versions, unlimited=self._keep_bases, allocate=allocate)
         self.staging = Staging(self.layout.elements, staging)
-        self._keep_bases = keep_bases
         self._backend = backend
-        self._slots = optimizer.init(self.layout.trainable)
-        self._sum: OpenSum | None = None
+        # The optimizer's, by worker where it keeps a set for each (made at the first contribution), else one for "".
+        self._slots: dict[str, dict[str, Floats]] = {}
+        if not optimizer.per_worker:
+            self._slots[""] = optimizer.init(self.layout.trainable)
+        self._compensator = build_compensator(tensors)
+        self._memory = self._compensator.init(self.layout.trainable) if self._compensator else {}
+        self._coming = gathering_for(
+            build_aggregator(tensors), per_worker=optimizer.per_worker, trainable=self.layout.trainable
+        )
 
     @property
     def version(self) -> int:
         """The newest version; -1 before the first is installed."""
         return self.arena.newest
+
+    @property
+    def variants(self) -> list[tuple[Loop, str]]:
+        """Every pass over arrays that it runs, for a backend that compiles."""
+        step = self.optimizer.last_step(self.optimizer.init(0))
+        own = self._compensator.variants(step) if self._compensator else []
+        return [self.optimizer.variant(), *((loop, loop.letters) for loop in arithmetic.LOOPS), *own]
 
     # Payloads
 
@@ -102,6 +115,12 @@ class Shard:
         found = copy(target, source, self._backend)
         return None if found is None else self._bad(target, found, start)
 
+    def narrow(self, values: Floats) -> NDArray[np.uint16]:
+        """A piece of a version as the bits of bfloat16 numbers."""
+        bits = np.empty(values.size, np.uint16)
+        arithmetic.narrow(bits, values, self._backend)
+        return bits
+
     def _bad(self, values: Floats, found: int, start: int) -> str:
         return f"{values[found]} at {self._where(start + found)}"
 
@@ -115,8 +134,8 @@ class Shard:
         index = np.unravel_index(piece.start * row + inside, variable.shape)
         return f"{variable.name}[{', '.join(str(int(i)) for i in index)}]"
 
-    def begin(self, ticket: int) -> Slot:
-        return self.staging.begin(ticket)
+    def begin(self, ticket: int, loan: Loan | None = None) -> Slot:
+        return self.staging.begin(ticket, loan)
 
     # Orders
 
@@ -141,6 +160,8 @@ class Shard:
             case Seal(ticket):
                 if ticket in self.staging.tickets:
                     self.staging.tickets[ticket].sealed = True
+                    # What was read to compute the payload is read.
+                    self.arena.unpin(ticket)
             case Fold():
                 return self._fold(order)
             case Apply():
@@ -174,39 +195,49 @@ class Shard:
             raise ShardError(f"the payload of ticket {ticket} is not here")
 
     def _fold(self, fold: Fold) -> Work:
-        self._need(fold.ticket)
-        base = self.arena.base_of(fold.ticket) if fold.compensation else None
-        now = self.arena.values(self.version)
+        self._check(fold)
+        worker = self.staging.tickets[fold.ticket].worker
+        gap = self._gap(fold.ticket, worker) if fold.compensation else None
         payload = self.staging.take(fold.ticket)
 
         def compute() -> None:
-            self._add(payload, fold, now, base)
+            if gap is not None and self._compensator is not None:
+                end, strength = self.layout.trainable, np.float32(fold.compensation)
+                self._compensator.correct(payload[:end], gap, strength, self._memory, self._backend)
+            self._coming.add(payload, fold.factor, worker, self._backend)
 
         def finish() -> None:
-            if self._sum is not None and self._sum.values is not payload:
+            if not self._coming.keeps(payload):
                 self.staging.recycle(payload)
             self.arena.forget(fold.ticket)
 
         return Work(compute, finish)
 
-    def _add(self, payload: Floats, fold: Fold, now: Floats | None, base: Floats | None) -> None:
-        if base is not None and now is not None:
-            end = self.layout.trainable
-            arithmetic.compensate(payload[:end], now[:end], base[:end], fold.compensation, self._backend)
-        if self._sum is None:
-            # The first contribution's buffer becomes the sum: nothing is copied.
-            self._sum = OpenSum(payload, fold.factor, pending=fold.factor)
-        else:
-            arithmetic.fold(self._sum.values, self._sum.pending, payload, fold.factor, self._backend)
-            self._sum.pending = 1.0
-            self._sum.factors += fold.factor
+    def _check(self, fold: Fold) -> None:
+        self._need(fold.ticket)
+        if fold.compensation and self._compensator is None:
+            raise ShardError(
+                f"ticket {fold.ticket} is to be compensated, but the job's policy names no compensator"
+            )
+
+    def _slots_of(self, worker: str) -> dict[str, Floats]:
+        key = worker if self.optimizer.per_worker else ""
+        if key not in self._slots:
+            self._slots[key] = self.optimizer.init(self.layout.trainable)
+        return self._slots[key]
+
+    def _gap(self, ticket: int, worker: str) -> Gap:
+        end, now, base = self.layout.trainable, self.arena.values(self.version), self.arena.base_of(ticket)
+        assert now is not None
+        step = self.optimizer.last_step(self._slots_of(worker))
+        return Gap(now[:end], base[:end], self.optimizer.rate(self.version), step)
 
     def _apply(self, apply: Apply) -> Work:
         if apply.version != self.version + 1:
             raise ShardError(f"apply makes version {apply.version}, but {self.version} is newest")
         for part in apply.parts:
-            self._need(part.ticket)
-        if self._sum is None and not apply.parts:
+            self._check(part)
+        if self._coming.empty and not apply.parts:
             raise ShardError(f"apply of version {apply.version} has no contributions")
         folds = [self._fold(part) for part in apply.parts]
         now = self.arena.values(self.version)
@@ -221,26 +252,40 @@ class Shard:
         def finish() -> None:
             for fold in folds:
                 fold.finish()
-            assert self._sum is not None
-            total, self._sum = self._sum.values, None
-            self.staging.recycle(total)
+            for values in self._coming.clear():
+                self.staging.recycle(values)
             self.arena.publish(out)
 
         return Work(compute, finish)
 
     def _step(self, now: Floats, out: Floats, apply: Apply) -> None:
-        assert self._sum is not None
-        end, total = self.layout.trainable, self._sum.values
-        arithmetic.scale(total[end:], self._sum.pending)
-        arithmetic.add_mean(now[end:], total[end:], self._sum.factors, out[end:])
+        total, end = self._coming.total(), self.layout.trainable
+        arithmetic.scale(total.values[end:], total.pending)
+        arithmetic.add_mean(now[end:], total.values[end:], total.factors, out[end:])
+        if isinstance(self._coming, Apart):
+            self._steps_apart(self._coming.shares, now[:end], out[:end], apply)
+        else:
+            self._optimize(now[:end], total.values[:end], out[:end], "", total.pending, apply)
+
+    def _steps_apart(self, shares: Sequence[Share], now: Floats, out: Floats, apply: Apply) -> None:
+        """One worker's step after the other's, in the order of the log; the last one ends in `out`."""
+        spare = np.empty_like(out) if len(shares) > 1 else out
+        for left, share in zip(range(len(shares) - 1, -1, -1), shares, strict=True):
+            target = spare if left % 2 else out
+            self._optimize(now, share.values[: now.size], target, share.worker, share.factor, apply)
+            now = target
+
+    def _optimize(
+        self, now: Floats, gradient: Floats, out: Floats, worker: str, factor: float, apply: Apply
+    ) -> None:
         self.optimizer.update(
-            now[:end],
-            total[:end],
-            out[:end],
-            self._slots,
+            now,
+            gradient,
+            out,
+            self._slots_of(worker),
             version=self.version,
             lr_scale=apply.lr_scale,
-            factor=self._sum.pending,
+            factor=factor,
             scale=apply.scale,
             backend=self._backend,
         )

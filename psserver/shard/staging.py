@@ -1,5 +1,6 @@
 """Pushed payloads that wait for the decision about their ticket."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,6 +31,14 @@ class Slot:
     values: Floats
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Loan:
+    """A payload buffer of somebody else, who writes the payload into it; `ended` is called when it is free again."""
+
+    values: Floats
+    ended: Callable[[], None]
+
+
 class Staging:
     """Idempotent per ticket: the last complete payload counts until the ticket is sealed.
 
@@ -48,6 +57,8 @@ class Staging:
         self._incoming: dict[int, list[Slot]] = {}
         self._complete: dict[int, Slot] = {}
         self._free: list[Floats] = []
+        # Buffers on loan, by the identity of their array.
+        self._loans: dict[int, Loan] = {}
         # The most payload buffers that were ever held at once.
         self.peak = 0
 
@@ -63,9 +74,14 @@ class Staging:
             return True
         return turn == min(t.turn for t in self.tickets.values() if t.turn is not None)
 
-    def begin(self, ticket: int) -> Slot:
-        """A slot for the payload of an open, unsealed, admitted ticket."""
-        values = self._free.pop() if self._free else np.empty(self._elements, np.float32)
+    def begin(self, ticket: int, loan: Loan | None = None) -> Slot:
+        """A slot for the payload of an open, unsealed, admitted ticket; `loan` holds it already."""
+        if loan is not None:
+            assert id(loan.values) not in self._loans, "a buffer is lent once at a time"
+            self._loans[id(loan.values)] = loan
+            values = loan.values
+        else:
+            values = self._free.pop() if self._free else np.empty(self._elements, np.float32)
         slot = Slot(ticket, values)
         self._incoming.setdefault(ticket, []).append(slot)
         self.peak = max(self.peak, self.held)
@@ -105,8 +121,16 @@ class Staging:
         if slot is not None:
             self.recycle(slot.values)
 
+    def lent(self, values: Floats) -> bool:
+        """The buffer is on loan: its owner must not write to it."""
+        return id(values) in self._loans
+
     def recycle(self, values: Floats) -> None:
-        if len(self._free) < self._limit:
+        """A payload is no longer needed. A lent buffer goes back to its owner."""
+        loan = self._loans.pop(id(values), None)
+        if loan is not None:
+            loan.ended()
+        elif len(self._free) < self._limit:
             self._free.append(values)
 
     def _drop_incoming(self, slot: Slot) -> None:

@@ -78,6 +78,8 @@ class JoinReply(_message.Message):
     SEED_FIELD_NUMBER: _builtins.int
     NEXT_BATCH_FIELD_NUMBER: _builtins.int
     WORKER_TIMEOUT_FIELD_NUMBER: _builtins.int
+    VOUCHER_FIELD_NUMBER: _builtins.int
+    LOCAL_RULE_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """The job's identity; every later message on every server carries it."""
     worker: _builtins.str
@@ -89,6 +91,12 @@ class JoinReply(_message.Message):
     """The first batch of its data that this worker has not committed yet."""
     worker_timeout: _builtins.float
     """How long the others wait for a silent worker, in seconds."""
+    voucher: _builtins.bytes
+    """Proof of membership for the other servers; Attach carries it."""
+    @_builtins.property
+    def local_rule(self) -> Global___LocalRule:
+        """What the job's policy wants done between pull and push."""
+
     def __init__(
         self,
         *,
@@ -100,14 +108,63 @@ class JoinReply(_message.Message):
         seed: _builtins.int = ...,
         next_batch: _builtins.int = ...,
         worker_timeout: _builtins.float = ...,
+        voucher: _builtins.bytes = ...,
+        local_rule: Global___LocalRule | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["local_rule", b"local_rule"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "job", b"job", "next_batch", b"next_batch", "seed", b"seed", "worker", b"worker", "worker_count", b"worker_count", "worker_index", b"worker_index", "worker_timeout", b"worker_timeout"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "job", b"job", "local_rule", b"local_rule", "next_batch", b"next_batch", "seed", b"seed", "voucher", b"voucher", "worker", b"worker", "worker_count", b"worker_count", "worker_index", b"worker_index", "worker_timeout", b"worker_timeout"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___JoinReply: _TypeAlias = JoinReply  # noqa: Y015
+
+@_typing.final
+class LocalRule(_message.Message):
+    """A rule that workers know by name, with every number that it needs. An empty
+    name is "gradient": the payload is the gradient of one batch.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class KnobsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    NAME_FIELD_NUMBER: _builtins.int
+    KNOBS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    @_builtins.property
+    def knobs(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]: ...
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        knobs: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["knobs", b"knobs", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LocalRule: _TypeAlias = LocalRule  # noqa: Y015
 
 @_typing.final
 class SessionRequest(_message.Message):
@@ -185,16 +242,23 @@ Global___Hello: _TypeAlias = Hello  # noqa: Y015
 
 @_typing.final
 class Ready(_message.Message):
-    """"I am idle; I want the next unit of work." Said again, it gets the same grant."""
+    """"I want the next unit of work." Said again, it gets the same grant."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    HOLDING_FIELD_NUMBER: _builtins.int
+    holding: _builtins.int
+    """0: "I am idle." A ticket: "I work on it, and want the one after it ahead". Where the policy grants nothing
+    ahead this is a wish that is forgotten; the commit of the ticket asks anew.
+    """
     def __init__(
         self,
+        *,
+        holding: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["holding", b"holding"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -178,6 +178,17 @@ class ExchangeRequest(_message.Message):
     PULL_FIELD_NUMBER: _builtins.int
     COMMIT_FIELD_NUMBER: _builtins.int
     HELLO_FIELD_NUMBER: _builtins.int
+    ATTACH_FIELD_NUMBER: _builtins.int
+    SLOT_FIELD_NUMBER: _builtins.int
+    IN_PLACE_FIELD_NUMBER: _builtins.int
+    slot: _builtins.int
+    """With a push, on a stream that shares memory: the payload (float32) lies in
+    this slot, counted from 1, and no chunks follow.
+    """
+    in_place: _builtins.bool
+    """With a pull or a commit, on a stream that shares memory: say where the
+    version lies instead of sending it, if it can be read there.
+    """
     @_builtins.property
     def push(self) -> Global___PushHeader: ...
     @_builtins.property
@@ -195,6 +206,10 @@ class ExchangeRequest(_message.Message):
     def hello(self) -> _coordinator_pb2.Hello:
         """Who commits; needed with `commit`."""
 
+    @_builtins.property
+    def attach(self) -> Global___Attach:
+        """Only in a message of its own: share memory for the rest of this stream."""
+
     def __init__(
         self,
         *,
@@ -203,14 +218,174 @@ class ExchangeRequest(_message.Message):
         pull: Global___PullRequest | None = ...,
         commit: _coordinator_pb2.Commit | None = ...,
         hello: _coordinator_pb2.Hello | None = ...,
+        attach: Global___Attach | None = ...,
+        slot: _builtins.int = ...,
+        in_place: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk", "commit", b"commit", "hello", b"hello", "pull", b"pull", "push", b"push"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "chunk", b"chunk", "commit", b"commit", "hello", b"hello", "pull", b"pull", "push", b"push"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk", "commit", b"commit", "hello", b"hello", "pull", b"pull", "push", b"push"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "chunk", b"chunk", "commit", b"commit", "hello", b"hello", "in_place", b"in_place", "pull", b"pull", "push", b"push", "slot", b"slot"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ExchangeRequest: _TypeAlias = ExchangeRequest  # noqa: Y015
+
+@_typing.final
+class Attach(_message.Message):
+    """A worker asks for memory that it shares with the server, on the same machine."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    WORKER_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    VOUCHER_FIELD_NUMBER: _builtins.int
+    PLAN_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    PLACE_FIELD_NUMBER: _builtins.int
+    ASK_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    worker: _builtins.str
+    incarnation: _builtins.int
+    voucher: _builtins.bytes
+    """From Join."""
+    plan: _builtins.str
+    after: _builtins.int
+    """Log index of a grant: the shard first catches up to it."""
+    place: _builtins.str
+    """The kernel and the process namespace that the worker runs in."""
+    ask: _builtins.bool
+    """Share nothing yet; only say whether that is possible, and by which socket."""
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        worker: _builtins.str = ...,
+        incarnation: _builtins.int = ...,
+        voucher: _builtins.bytes = ...,
+        plan: _builtins.str = ...,
+        after: _builtins.int = ...,
+        place: _builtins.str = ...,
+        ask: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "ask", b"ask", "incarnation", b"incarnation", "job", b"job", "place", b"place", "plan", b"plan", "voucher", b"voucher", "worker", b"worker"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Attach: _TypeAlias = Attach  # noqa: Y015
+
+@_typing.final
+class Segment(_message.Message):
+    """A segment of memory: a file without a name, open in process `pid` as `fd`.
+    It begins with a page of which the first bytes are `token`.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PID_FIELD_NUMBER: _builtins.int
+    FD_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    pid: _builtins.int
+    fd: _builtins.int
+    token: _builtins.bytes
+    bytes: _builtins.int
+    """Behind the first page."""
+    def __init__(
+        self,
+        *,
+        pid: _builtins.int = ...,
+        fd: _builtins.int = ...,
+        token: _builtins.bytes = ...,
+        bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "fd", b"fd", "pid", b"pid", "token", b"token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Segment: _TypeAlias = Segment  # noqa: Y015
+
+@_typing.final
+class Attached(_message.Message):
+    """The answer to attach."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REFUSAL_FIELD_NUMBER: _builtins.int
+    CONTROL_FIELD_NUMBER: _builtins.int
+    SLOTS_FIELD_NUMBER: _builtins.int
+    ARENA_VERSIONS_FIELD_NUMBER: _builtins.int
+    SOCKET_FIELD_NUMBER: _builtins.int
+    refusal: _builtins.str
+    """Why no memory is shared; empty when it is."""
+    arena_versions: _builtins.int
+    """Versions that the server holds without taking any from its readers."""
+    socket: _builtins.str
+    """To `ask`: the abstract Unix socket on which the server takes the messages of
+    this stream, too (pswire/lines.py); empty when there is none.
+    """
+    @_builtins.property
+    def control(self) -> Global___Segment:
+        """64-bit words in the machine's own order, each on a cache line (8 words) of
+        its own. Word 0 is the worker's: the last ticket whose version it has read.
+        Word 8 * k is the server's: the ticket that slot k holds, 0 when it is free.
+        """
+
+    @_builtins.property
+    def slots(self) -> _containers.RepeatedCompositeFieldContainer[Global___Segment]:
+        """For payloads; the worker writes into a slot only while its word is 0."""
+
+    def __init__(
+        self,
+        *,
+        refusal: _builtins.str = ...,
+        control: Global___Segment | None = ...,
+        slots: _abc.Iterable[Global___Segment] | None = ...,
+        arena_versions: _builtins.int = ...,
+        socket: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["control", b"control"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arena_versions", b"arena_versions", "control", b"control", "refusal", b"refusal", "slots", b"slots", "socket", b"socket"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Attached: _TypeAlias = Attached  # noqa: Y015
+
+@_typing.final
+class Located(_message.Message):
+    """A version in shared memory. It does not change until the ticket is
+    committed, abandoned or cancelled, or the worker says in its control word
+    that it has read it.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEGMENT_FIELD_NUMBER: _builtins.int
+    LIVE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def segment(self) -> Global___Segment: ...
+    @_builtins.property
+    def live(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Tokens of all segments that versions may lie in: others can be let go."""
+
+    def __init__(
+        self,
+        *,
+        segment: Global___Segment | None = ...,
+        live: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["segment", b"segment"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["live", b"live", "segment", b"segment"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Located: _TypeAlias = Located  # noqa: Y015
 
 @_typing.final
 class ExchangeReply(_message.Message):
@@ -224,13 +399,28 @@ class ExchangeReply(_message.Message):
     BYTES_FIELD_NUMBER: _builtins.int
     RECEIPT_FIELD_NUMBER: _builtins.int
     EVENTS_FIELD_NUMBER: _builtins.int
+    ATTACHED_FIELD_NUMBER: _builtins.int
+    LOCATED_FIELD_NUMBER: _builtins.int
+    CODE_FIELD_NUMBER: _builtins.int
+    REFUSAL_FIELD_NUMBER: _builtins.int
     bytes: _builtins.int
     """Bytes of the whole payload on the wire; in the first message."""
     receipt: _builtins.bytes
+    code: _builtins.int
+    """On a stream that shares memory, a push of a slot may be refused without
+    ending the stream: the status code of gRPC that it would have ended with.
+    """
+    refusal: _builtins.str
     @_builtins.property
     def chunk(self) -> _model_pb2.Chunk: ...
     @_builtins.property
     def events(self) -> _containers.RepeatedCompositeFieldContainer[_coordinator_pb2.SessionEvent]: ...
+    @_builtins.property
+    def attached(self) -> Global___Attached: ...
+    @_builtins.property
+    def located(self) -> Global___Located:
+        """Instead of chunks."""
+
     def __init__(
         self,
         *,
@@ -238,10 +428,14 @@ class ExchangeReply(_message.Message):
         bytes: _builtins.int = ...,
         receipt: _builtins.bytes = ...,
         events: _abc.Iterable[_coordinator_pb2.SessionEvent] | None = ...,
+        attached: Global___Attached | None = ...,
+        located: Global___Located | None = ...,
+        code: _builtins.int = ...,
+        refusal: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["attached", b"attached", "chunk", b"chunk", "located", b"located"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "chunk", b"chunk", "events", b"events", "receipt", b"receipt"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attached", b"attached", "bytes", b"bytes", "chunk", b"chunk", "code", b"code", "events", b"events", "located", b"located", "receipt", b"receipt", "refusal", b"refusal"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -324,12 +518,14 @@ class Configure(_message.Message):
     VARIABLES_FIELD_NUMBER: _builtins.int
     PLAN_FIELD_NUMBER: _builtins.int
     OPTIMIZER_FIELD_NUMBER: _builtins.int
-    KEEP_BASES_FIELD_NUMBER: _builtins.int
+    TENSORS_FIELD_NUMBER: _builtins.int
     plan: _builtins.str
     optimizer: _builtins.str
     """The optimizer's declarative configuration (JSON), never code."""
-    keep_bases: _builtins.bool
-    """Every base version of an open ticket must stay readable (compensation)."""
+    tensors: _builtins.str
+    """What the policy says about its parts that see tensors (JSON object): the
+    compensator's and the aggregator's names and numbers. {}: it has none.
+    """
     @_builtins.property
     def variables(self) -> _containers.RepeatedCompositeFieldContainer[_model_pb2.VariableSpec]: ...
     def __init__(
@@ -338,11 +534,11 @@ class Configure(_message.Message):
         variables: _abc.Iterable[_model_pb2.VariableSpec] | None = ...,
         plan: _builtins.str = ...,
         optimizer: _builtins.str = ...,
-        keep_bases: _builtins.bool = ...,
+        tensors: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["keep_bases", b"keep_bases", "optimizer", b"optimizer", "plan", b"plan", "variables", b"variables"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["optimizer", b"optimizer", "plan", b"plan", "tensors", b"tensors", "variables", b"variables"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

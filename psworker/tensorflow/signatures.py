@@ -16,43 +16,48 @@ class Traces:
     Axis 0 of every array in a batch has no fixed size, so that a short last
     batch needs no new trace. Batches that differ in another axis (sequences of
     varying length) open that axis in a second trace, which then serves them all.
+    Payloads of other dtypes have traces of their own.
     """
 
     def __init__(self, body: Body, flat_sizes: list[int]) -> None:
         self._body = body
-        self._flats = [tf.TensorSpec([size], tf.float32) for size in flat_sizes]
-        self._traced: list[tuple[Any, Any]] = []  # (batch spec, tf.function), most open last
+        self._sizes = flat_sizes
+        # Dtypes of the payloads -> (batch spec, tf.function), most open last.
+        self._traced: dict[tuple[Any, ...], list[tuple[Any, Any]]] = {}
 
     @property
     def count(self) -> int:
         """Traces made so far."""
-        return len(self._traced)
+        return sum(map(len, self._traced.values()))
 
     def __call__(self, flats: list[Any], batch: Any) -> Any:
         """`body`'s result; arrays in `batch` become tensors."""
         batch = tf.nest.map_structure(_tensor, batch)
-        return self._for(batch)(flats, batch)
+        return self._for(tuple(flat.dtype for flat in flats), batch)(flats, batch)
 
-    def _for(self, batch: Any) -> Any:
-        for spec, function in reversed(self._traced):
+    def _for(self, dtypes: tuple[Any, ...], batch: Any) -> Any:
+        traced = self._traced.setdefault(dtypes, [])
+        for spec, function in reversed(traced):
             if _fits(spec, batch):
                 return function
-        spec = self._open(tf.nest.map_structure(_spec, batch))
-        function = tf.function(self._body, input_signature=[self._flats, spec], autograph=False)
-        self._traced.append((spec, function))
+        spec = _open(tf.nest.map_structure(_spec, batch), traced)
+        flats = [tf.TensorSpec([size], dtype) for size, dtype in zip(self._sizes, dtypes, strict=True)]
+        function = tf.function(self._body, input_signature=[flats, spec], autograph=False)
+        traced.append((spec, function))
         return function
 
-    def _open(self, spec: Any) -> Any:
-        """`spec`, with every axis open in which it differs from an earlier one of its kind."""
-        for earlier, _ in self._traced:
-            if _same_structure(earlier, spec):
-                both = [
-                    new.most_specific_common_supertype([old])
-                    for new, old in zip(tf.nest.flatten(spec), tf.nest.flatten(earlier), strict=True)
-                ]
-                if None not in both:  # None: another dtype or rank
-                    spec = tf.nest.pack_sequence_as(spec, both)
-        return spec
+
+def _open(spec: Any, traced: list[tuple[Any, Any]]) -> Any:
+    """`spec`, with every axis open in which it differs from an earlier one of its kind."""
+    for earlier, _ in traced:
+        if _same_structure(earlier, spec):
+            both = [
+                new.most_specific_common_supertype([old])
+                for new, old in zip(tf.nest.flatten(spec), tf.nest.flatten(earlier), strict=True)
+            ]
+            if None not in both:  # None: another dtype or rank
+                spec = tf.nest.pack_sequence_as(spec, both)
+    return spec
 
 
 def _tensor(value: Any) -> Any:

@@ -1,42 +1,51 @@
 """One training step over flat weights: flat payloads in, flat payloads out, one `tf.function` between.
 
-Every payload is one float32 vector per shard, laid out by the plan as
-[trainable | state]. In: the weights of one version. Out: the gradient of the
-batch's mean loss where the weights were trainable, and the change of the
-values (after - before) where they are state.
+Every payload is one vector per shard, laid out by the plan as [trainable |
+state], in float32 or in the dtype in which it travels. In: the weights of one
+version. Out, in the same dtypes: the gradient of the batch's mean loss where
+the weights were trainable, and the change of the values (after - before) where
+they are state. All arithmetic is as if the weights had come as float32.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from pswire.dtypes import array_dtype
 from pswire.plan import Plan
+from psworker.payloads import Payload, array_of
 from psworker.tensorflow.losses import Loss
 from psworker.tensorflow.signatures import Traces
 from psworker.tensorflow.variables import ModelVariables
+from psworker.tensorflow.wire import payload_of, rounded, tensor_of, widened
 
-Flat = NDArray[np.float32]
+Flat = NDArray[Any]
 
 
 @dataclass(frozen=True)
 class StepResult:
     """What one batch gave."""
 
-    flats: list[Flat]  # per shard: [gradient | state delta]
+    payloads: list[Payload]  # per shard: [gradient | state delta]
     loss: float  # mean over the batch, regularisation included
-    norm: float  # L2 norm of the gradient over all shards
+    norm: float  # L2 norm of the gradient over all shards, before any rounding
     samples: int
+
+    @property
+    def flats(self) -> list[Flat]:
+        """The payloads as arrays, not to be written."""
+        return [array_of(payload) for payload in self.payloads]
 
 
 class FlatStep:
     """Weights and a batch to gradients; the variables of the model are its scratch.
 
-    Gradients come out dense and in float32 whatever the variable's dtype:
+    Gradients come out dense, and in float32 until they are rounded for the wire, whatever the variable's dtype:
     zeros for a variable that the loss does not reach, duplicates summed for
     sparse ones (embeddings). Nothing scales the loss: a model under Keras'
     "mixed_bfloat16" policy needs no scaling; under "mixed_float16" small
@@ -57,18 +66,20 @@ class FlatStep:
         """How often the step was traced (each trace costs seconds for a large model)."""
         return self._traces.count
 
-    def prepare(self, batch: Any) -> None:
-        """Take a step that leaves nothing behind: building the graph makes the first one slow."""
+    def prepare(self, batch: Any, dtypes: Sequence[str] = ("float32",)) -> None:
+        """Take a step, with weights of each of `dtypes`, that leaves nothing behind: building the graph makes
+        the first one slow."""
         kept = [variable.read_value() for variable in self._model.local]
-        self(self._plan.scatter(self._model.values()), batch)
+        for dtype in dtypes:
+            flats = self._plan.scatter(self._model.values())
+            self([flat.astype(array_dtype(dtype), copy=False) for flat in flats], batch)
         for variable, value in zip(self._model.local, kept, strict=True):
             variable.assign(value)
 
     def __call__(self, flats: list[Flat], batch: Any) -> StepResult:
-        """One step; `flats` is one float32 payload per shard of the plan."""
-        weights = [tf.convert_to_tensor(flat, tf.float32) for flat in flats]
-        out, loss, norm = self._traces(weights, batch)
-        return StepResult([flat.numpy() for flat in out], float(loss), float(norm), count_samples(batch))
+        """One step; `flats` is one payload per shard of the plan: float32, float16 or bfloat16."""
+        out, loss, norm = self._traces([tensor_of(flat) for flat in flats], batch)
+        return StepResult([payload_of(flat) for flat in out], float(loss), float(norm), count_samples(batch))
 
     def _compute(self, flats: list[Any], batch: Any) -> tuple[list[Any], Any, Any]:
         """The traced body. Order: weights in, forward and backward, state out (automatic control
@@ -87,26 +98,30 @@ class FlatStep:
             tf.cast(variable.read_value(), tf.float32) - tf.cast(value, tf.float32)
             for variable, value in zip(state, before[self._model.trainable :], strict=True)
         ]
-        return self._join([*gradients, *deltas]), loss, tf.linalg.global_norm(gradients)
+        return (
+            self._join([*gradients, *deltas], [flat.dtype for flat in flats]),
+            loss,
+            tf.linalg.global_norm(gradients),
+        )
 
     def _cut(self, flats: list[Any]) -> list[Any]:
         """Payloads to one tensor per variable, in its own shape and dtype."""
         values = []
         for variable, pieces in zip(self._model.variables, self._pieces, strict=True):
-            parts = [flats[server][start:stop] for server, start, stop in pieces]
+            parts = [widened(flats[server][start:stop]) for server, start, stop in pieces]
             whole = parts[0] if len(parts) == 1 else tf.concat(parts, axis=0)
             values.append(tf.cast(tf.reshape(whole, variable.shape), variable.dtype))
         return values
 
-    def _join(self, values: list[Any]) -> list[Any]:
-        """One float32 tensor per variable to payloads: each shard's rows, in the order of its slices."""
+    def _join(self, values: list[Any], dtypes: list[Any]) -> list[Any]:
+        """One float32 tensor per variable to payloads of `dtypes`: each shard's rows, in the order of its slices."""
         specs = self._plan.variables
         rows = [tf.reshape(value, [spec.rows, -1]) for value, spec in zip(values, specs, strict=True)]
         flats = []
-        for shard in self._plan.shards:
+        for shard, dtype in zip(self._plan.shards, dtypes, strict=True):
             parts = [rows[piece.variable][piece.start : piece.stop] for piece in shard.slices]
-            flat = [tf.reshape(part, [-1]) for part in parts]
-            flats.append(tf.concat(flat, axis=0) if flat else tf.zeros([0], tf.float32))
+            flat = [rounded(tf.reshape(part, [-1]), dtype) for part in parts]
+            flats.append(tf.concat(flat, axis=0) if flat else tf.zeros([0], dtype))
         return flats
 
 

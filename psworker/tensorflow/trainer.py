@@ -29,6 +29,9 @@ class Trainer:
     code raises or returns something that cannot be trained.
     """
 
+    #: Weights may come in the wire dtype; payloads go in the dtype in which the weights came.
+    narrow = True
+
     def __init__(self, job: Job, *, device: str = "auto", seed: int = 0, deterministic: bool = True) -> None:
         require_tensorflow_backend()
         if deterministic:
@@ -44,6 +47,7 @@ class Trainer:
         self._variables = collect(self.model)
         self._step: FlatStep | None = None
         self._plan: Plan | None = None
+        self._dtypes: tuple[str, ...] = ("float32",)
 
     @property
     def specs(self) -> list[tuple[VariableSpec, np.ndarray]]:
@@ -64,11 +68,15 @@ class Trainer:
         """How often the step was traced so far."""
         return self._step.traces if self._step else 0
 
-    def attach(self, plan: Plan) -> None:
-        """Lay the step out for `plan`, whose variables must be this trainer's."""
+    def attach(self, plan: Plan, dtypes: tuple[str, ...] = ("float32",)) -> None:
+        """Lay the step out for `plan`, whose variables must be this trainer's.
+
+        `dtypes`: those in which weights will come. Others are taken, too, but
+        cost the first step that brings them a new graph.
+        """
         if plan.variables != self._variables.specs:
             raise ValueError("the plan is for other variables than this trainer's `specs`")
-        self._plan = plan
+        self._plan, self._dtypes = plan, dtypes
         self._step = FlatStep(plan, self._variables, loss_function(self.job, self.model))
 
     def batches(
@@ -96,12 +104,12 @@ class Trainer:
         if first is None:
             return
         with blame(f"a training step of job {self._name}"):
-            step.prepare(first[1])
+            step.prepare(first[1], self._dtypes)
         yield first
         yield from batches
 
     def step(self, flats: list[Flat], batch: Any) -> StepResult:
-        """One batch on the weights `flats` (one float32 payload per shard): see `FlatStep`."""
+        """One batch on the weights `flats` (one payload per shard): see `FlatStep`."""
         if self._step is None:
             raise RuntimeError("attach(plan) comes before step()")
         with blame(f"a training step of job {self._name}"):

@@ -47,11 +47,12 @@ class Hold:
 
     def install(self, session: Session) -> None:
         """Put the hold where no parameter reaches: half-way through a payload, and between two messages."""
-        step, chunks, split_reply, commit = loop.step, frames.chunks, frames.split_reply, session.commit
+        contributions = session._contributions
+        step, chunks, split_reply, commit = loop.step, frames.chunks, frames.split_reply, contributions.commit
 
-        def numbered_step(session: Session, trainer: Any, number: int, *rest: Any) -> bool:
-            self.now = number if self.now >= 0 else self.now
-            return step(session, trainer, number, *rest)
+        def numbered_step(session: Session, trainer: Any, work: Any, portion: Any, *rest: Any) -> bool:
+            self.now = portion.first if self.now >= 0 else self.now
+            return step(session, trainer, work, portion, *rest)
 
         def half_pushed(payload: Any) -> Iterator[tuple[int, memoryview]]:
             size = max(4, payload.nbytes // 8 * 4)
@@ -74,7 +75,7 @@ class Hold:
         mock.patch.object(loop, "step", numbered_step).start()
         mock.patch.object(frames, "chunks", half_pushed).start()
         mock.patch.object(frames, "split_reply", half_pulled).start()
-        mock.patch.object(session, "commit", before_commit).start()
+        mock.patch.object(contributions, "commit", before_commit).start()
 
 
 @dataclass
@@ -94,6 +95,7 @@ class Trainer:
     seconds: float
     nonfinite: bool
     target: float = 0.0
+    narrow: bool = False
 
     def batches(
         self, worker_index: int, worker_count: int, seed: int, epochs: int, skip: int
@@ -141,7 +143,13 @@ def main() -> int:
     start = {"w": np.full((options.elements // 10, 10), 0.5, np.float32), "b": np.ones(3, np.float32)}
     try:
         with connect(
-            options.ps_hosts, start, task_index=options.task_index, server_timeout=options.server_timeout
+            options.ps_hosts,
+            start,
+            task_index=options.task_index,
+            server_timeout=options.server_timeout,
+            # The moments to hold at are between chunks, which shared memory does not have.
+            transport="auto" if options.hold == "@-1" else "grpc",
+            local_rules=True,
         ) as session:
             hold.install(session)
             say("joined", worker=session.worker, next_batch=session.next_batch)

@@ -49,16 +49,32 @@ def gradients(step: int) -> dict[str, np.ndarray]:
     return {name: generator.normal(size=v.shape).astype(np.float32) for name, v in variables().items()}
 
 
+# Every test is run with each.
+CHOSEN = {"transport": "auto"}
+
+
+@pytest.fixture(params=["grpc", "shared-memory"], autouse=True)
+def transport(request: pytest.FixtureRequest) -> Iterator[None]:
+    CHOSEN["transport"] = request.param
+    yield
+    CHOSEN["transport"] = "auto"
+
+
+def connected(address: str) -> psworker.Session:
+    return psworker.connect(address, variables(), transport=CHOSEN["transport"])
+
+
 def trained(address: str, *, together: bool, steps: int = 5) -> tuple[np.ndarray, list[psworker.Disposition]]:
     """`steps` steps; the last version, flat, and what became of the contributions."""
     told: list[psworker.Disposition] = []
-    with psworker.connect(address, variables()) as session:
+    with connected(address) as session:
         for step in range(steps):
             grant = session.ready()
             assert grant is not None
             session.pull_flat(grant)
             flats = session.plan.scatter(list(gradients(step).values()))
             more = step < steps - 1
+            assert session.transport == (CHOSEN["transport"],)
             if together:
                 session.contribute(grant, flats, samples=1, batch=step, ready=more)
             else:
@@ -119,7 +135,7 @@ def test_a_broken_exchange_before_the_commit_is_tried_again(
 
 
 def test_nan_is_refused_by_name_and_the_session_goes_on(server: str) -> None:
-    with psworker.connect(server, variables()) as session:
+    with connected(server) as session:
         grant = session.ready()
         assert grant is not None
         flats = session.plan.scatter(list(gradients(0).values()))
@@ -141,7 +157,7 @@ class Foreign:
 
 
 def test_generated_code_speaks_exchange(server: str) -> None:
-    with psworker.connect(server, variables()) as session:
+    with connected(server) as session:
         grant = session.ready()
         assert grant is not None
         size = session.plan.shards[0].elements
@@ -206,7 +222,7 @@ def test_bad_requests_are_named(server: str, request_bytes: bytes, expected: str
 
 
 def test_a_commit_without_its_session_is_refused(server: str) -> None:
-    with psworker.connect(server, variables()) as session:
+    with connected(server) as session:
         grant = session.ready()
         assert grant is not None
         flats = session.plan.scatter(list(gradients(0).values()))

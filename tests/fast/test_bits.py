@@ -14,6 +14,8 @@ from psserver.optimizers import NUMPY, Backend, Optimizer, build, names
 SIZE = 20_011
 CONFIGS: list[dict[str, object]] = [
     *({"name": name} for name in names()),
+    {"name": "delayed-nesterov", "period": 1},
+    {"name": "delayed-nesterov", "period": 3, "spread": 0.5},
     {"name": "adam", "amsgrad": True, "beta_1": 0.0},
     {"name": "adamw", "amsgrad": True, "weight_decay": 0.1},
     {"name": "rmsprop", "momentum": 0.9},

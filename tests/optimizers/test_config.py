@@ -67,8 +67,8 @@ def configurations(draw: st.DrawFn) -> dict[str, Any]:
         config["learning_rate"] = draw(schedules)
     for knob in describe(name).knobs[1:]:
         if draw(st.booleans()):
-            values = st.booleans() if knob.domain == "true or false" else st.floats(1e-6, 0.999)
-            config[knob.name] = draw(values)
+            values = {"true or false": st.booleans(), "a whole number >= 1": st.integers(1, 9)}
+            config[knob.name] = draw(values.get(knob.domain, st.floats(1e-6, 0.999)))
     return config
 
 
@@ -105,7 +105,10 @@ def test_a_configuration_cannot_be_changed_through_an_optimizer() -> None:
         ({"name": ["sgd"]}, "is not known"),
         ({"name": "adam", "beta1": 0.9}, "knob 'beta1' is not known; did you mean 'beta_1'"),
         ({"name": "adam", "learningrate": 0.9}, "did you mean 'learning_rate'"),
-        ({"name": "sgd", "momentum": 0.9}, "'momentum' is a knob of momentum, nesterov, rmsprop"),
+        (
+            {"name": "sgd", "momentum": 0.9},
+            "'momentum' is a knob of momentum, nesterov, delayed-nesterov, dana-zero, rmsprop",
+        ),
         ({"name": "adam", "beta_1": 1.0}, "beta_1 must be a number >= 0 and < 1, got 1.0"),
         ({"name": "adam", "beta_1": 0.99999999}, r"< 1, got 0.99999999 \(which is 1 in float32\)"),
         ({"name": "adam", "epsilon": 1e-60}, r"epsilon must be a number > 0, got 1e-60 \(which is 0 in"),
@@ -129,7 +132,7 @@ def test_bad_configurations_are_refused_in_words(config: dict[str, object], mess
 
 def test_every_optimizer_and_schedule_describes_itself() -> None:
     texts = [str(describe(name)) for name in names()] + [str(describe_schedule(s)) for s in schedule_names()]
-    assert "beta_1: decay of the running mean of gradients; a number >= 0 and < 1 (default 0.9)" in texts[3]
+    assert "beta_1: decay of the running mean of gradients; a number >= 0 and < 1 (default 0.9)" in texts[5]
     assert all(len(line) < 140 for text in texts for line in text.splitlines())
     with pytest.raises(OptimizerError, match="did you mean 'adagrad'"):
         describe("adagrd")

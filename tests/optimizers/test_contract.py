@@ -12,6 +12,8 @@ CONFIGS: list[dict[str, object]] = [
     *({"name": name} for name in names()),
     {"name": "momentum", "momentum": 0.0},
     {"name": "nesterov", "momentum": 1.0},
+    {"name": "delayed-nesterov", "period": 1},
+    {"name": "delayed-nesterov", "period": 3, "spread": 0.5},
     {"name": "adam", "amsgrad": True, "beta_1": 0.0},
     {"name": "adamw", "amsgrad": True, "weight_decay": 0.1},
     {"name": "rmsprop", "momentum": 0.9},

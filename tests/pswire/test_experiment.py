@@ -81,6 +81,8 @@ def test_defaults(tmp_path: Path) -> None:
         "worker_timeout": 10.0,
         "idle_timeout": 600.0,
         "wire_dtype": "float32",
+        "transport": "auto",
+        "prefetch": False,
     }
     assert (experiment.policy.name, experiment.policy.knobs) == ("sync", {})
     assert experiment.optimizer.config == {"name": "sgd", "learning_rate": 0.01}

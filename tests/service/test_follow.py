@@ -30,6 +30,7 @@ def configure(**changed: Any) -> pb.FollowRequest:
         "variables": specs_to_wire(VARIABLES),
         "plan": PLAN.fingerprint,
         "optimizer": json.dumps({"name": "sgd"}),
+        "tensors": "{}",
     }
     return pb.FollowRequest(configure=pb.Configure(**{**fields, **changed}))
 
@@ -110,6 +111,12 @@ BROKEN: dict[str, tuple[list[pb.FollowRequest], str]] = {
     "no variables": ([configure(variables=[])], "cannot configure server 1: expected at least one variable"),
     "an unknown optimizer": ([configure(optimizer='{"name": "sdg"}')], "sgd"),
     "an optimizer that is no JSON": ([configure(optimizer="{")], "cannot configure server 1"),
+    "an unknown compensator": ([configure(tensors='{"compensator": "tailor"}')], "expected one of taylor"),
+    "tensor parts that are no JSON": ([configure(tensors="")], "cannot configure server 1"),
+    "tensor parts that are no table": (
+        [configure(tensors="[1]")],
+        "expected compensator, aggregator and knobs",
+    ),
     "an optimizer that is no table": ([configure(optimizer="[1]")], "cannot configure server 1"),
     "an unknown exit code": (
         [pb.FollowRequest(shutdown=pb.Shutdown(exit_code=99))],

@@ -124,7 +124,10 @@ def test_a_session_with_a_narrow_wire_dtype(name: str) -> None:
     spec = VariableSpec("w", (1_500_000,))
     start = np.random.default_rng(3).standard_normal(spec.shape).astype(np.float32)
     _, dtype = NARROW[name]
-    with serving() as cluster, psworker.connect(cluster.hosts, {"w": start}, wire_dtype=name) as session:
+    with (
+        serving() as cluster,
+        psworker.connect(cluster.hosts, {"w": start}, wire_dtype=name, transport="grpc") as session,
+    ):
         grant = session.ready()
         assert grant is not None
         held = start.astype(dtype).astype(np.float32)

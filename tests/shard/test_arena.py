@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from psserver.policies import TensorParts
 from psserver.shard import Apply, Fold, Pin, Seal, Shard
 from psserver.shard.arena import Arena
 from tests.shard.twin import MOMENTUM, install, numbers, same_bits, shards_of, stage
@@ -99,7 +100,7 @@ def test_an_evicted_reader_keeps_its_bits() -> None:
 
 def test_bases_outlive_their_pins() -> None:
     """Compensation needs the version that a ticket started from, long after it was read."""
-    shard = trained(2, keep_bases=True)
+    shard = trained(2, tensors=TensorParts("taylor"))
     shard.execute(Pin(7, 0))
     shard.arena.unpin(7)
     before = digest(shard.arena.base_of(7))
@@ -135,7 +136,7 @@ def test_folding_early_changes_no_bit(split: int, servers: int) -> None:
 @pytest.mark.parametrize("strength", [0.04, 1.5])
 def test_a_stale_gradient_is_compensated(strength: float) -> None:
     """g + lambda g g (x_now - x_base): Zheng et al. 2017, eq. 10. State deltas are left as they are."""
-    plan, (shard,) = shards_of(1, {"name": "sgd", "learning_rate": 1.0}, keep_bases=True)
+    plan, (shard,) = shards_of(1, {"name": "sgd", "learning_rate": 1.0}, tensors=TensorParts("taylor"))
     install(plan, [shard], numbers(0))
     base = shard.arena.values(0).copy()  # type: ignore[union-attr]
     shard.execute(Pin(7, 0))

@@ -133,6 +133,19 @@ def test_a_bad_bfloat16_is_found(backend: Backend, bits: int) -> None:
     assert arithmetic.widen_finite(np.empty(SIZE, np.float32), source, backend) == 70_001 % SIZE
 
 
+def test_floats_are_narrowed_as_ml_dtypes_does(backend: Backend) -> None:
+    """Every upper half with lower halves around each tie: ordinary, subnormal, infinite, NaN."""
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    upper = np.arange(1 << 16, dtype=np.uint32) << 16
+    lower = np.array([0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF], np.uint32)
+    source = (upper[:, None] | lower).ravel().view(np.float32)
+    target = np.empty(source.size, np.uint16)
+    arithmetic.narrow(target, source, backend)
+    with np.errstate(invalid="ignore"):
+        expected = source.astype(ml_dtypes.bfloat16).view(np.uint16)
+    np.testing.assert_array_equal(target, expected)
+
+
 def test_scale_by_one_leaves_the_bits(backend: Backend) -> None:
     values = floats(1)
     arithmetic.scale(values, 1.0)

@@ -6,6 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from psserver.policies import TensorParts
 from psserver.shard import Apply, Fold, Order, Pin, Release, Seal, Shard
 from psserver.shard.arena import Version
 from psserver.shard.staging import Slot
@@ -43,7 +44,9 @@ class Run:
     def __init__(self, servers: int, limit: int, keep_bases: bool) -> None:
         self.twin = Twin()
         self.limit, self.keep_bases = limit, keep_bases
-        self.plan, self.shards = shards_of(servers, versions=limit, keep_bases=keep_bases)
+        self.plan, self.shards = shards_of(
+            servers, versions=limit, tensors=TensorParts("taylor" if keep_bases else None)
+        )
         # Tickets by what has become of them so far.
         self.granted: list[int] = []
         self.pushed: list[int] = []

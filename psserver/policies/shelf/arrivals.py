@@ -60,10 +60,10 @@ class KBatchAsync(Entry):
     source: ClassVar[str] = f"K-batch-async SGD: {DUTTA}"
     cost: ClassVar[Cost] = Cost("one sum", "one addition; a step of the optimizer per K", "nothing")
 
-    aggregate: int = knob(2, "contributions per update (K)", "1 .. workers")
+    aggregate: int = knob(2, "contributions per update (K); above workers: several of each", ">= 1")
 
     def compose(self, workers: int) -> Composition:
-        at_most_all(self.aggregate, workers)
+        at_least("aggregate", self.aggregate, 1)
         return Composition(Immediate(), Count(self.aggregate), KeepAll())
 
 
@@ -119,14 +119,14 @@ class FedBuff(Entry):
     )
     cost: ClassVar[Cost] = Cost("one sum", "one addition; a step of the optimizer per K", "nothing")
 
-    aggregate: int = knob(2, "contributions per update (K; the paper takes 10)", "1 .. workers")
+    aggregate: int = knob(2, "contributions per update (K; the paper takes 10)", ">= 1")
     weight: str = knob("polynomial", "how a weight falls with staleness", ", ".join(FAMILIES))
     a: float = knob(0.5, "exponent, slope, rate or lower weight of `weight`", ">= 0")
     b: int = knob(4, "staleness up to which `hinge` and `threshold` give full weight", ">= 0")
     norm: str = knob("mean", "mean | sum of the weighted gradients", "mean, sum")
 
     def compose(self, workers: int) -> Composition:
-        at_most_all(self.aggregate, workers)
+        at_least("aggregate", self.aggregate, 1)
         one_of("weight", self.weight, FAMILIES)
         at_least("a", self.a, 0)
         at_least("b", self.b, 0)

@@ -100,10 +100,10 @@ class KBatchSync(Entry):
         "are cancelled at every update",
     )
 
-    aggregate: int = knob(2, "contributions per update (K)", "1 .. workers")
+    aggregate: int = knob(2, "contributions per update (K); above workers: several of each", ">= 1")
 
     def compose(self, workers: int) -> Composition:
-        at_most_all(self.aggregate, workers)
+        at_least("aggregate", self.aggregate, 1)
         return Composition(Immediate(), Count(self.aggregate), DropStale(0), cancel=Overtaken())
 
 
@@ -125,8 +125,8 @@ class Rennala(Entry):
         "K = 4 an update takes twice as long as with cancelling",
     )
 
-    aggregate: int = knob(2, "fresh contributions per update (K)", "1 .. workers")
+    aggregate: int = knob(2, "fresh contributions per update (K); above workers: several of each", ">= 1")
 
     def compose(self, workers: int) -> Composition:
-        at_most_all(self.aggregate, workers)
+        at_least("aggregate", self.aggregate, 1)
         return Composition(Immediate(), Count(self.aggregate), DropStale(0))

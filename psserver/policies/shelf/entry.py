@@ -1,6 +1,6 @@
 """What an entry of the shelf is made of, and how its knobs are checked."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
@@ -21,12 +21,14 @@ class Cost:
 class Entry:
     """A named policy: a dataclass whose fields are its knobs and whose docstring is its rule.
 
-    The first line of the docstring is the rule in one sentence.
+    The first line of the docstring is the rule in one sentence. `optimizer`:
+    keys of [optimizer] that the rule is meant for; empty when any will do.
     """
 
     guarantee: ClassVar[str]
     source: ClassVar[str]
     cost: ClassVar[Cost]
+    optimizer: ClassVar[Mapping[str, object]] = {}
 
     def compose(self, workers: int) -> Composition:
         """The five choices, for a job that starts with `workers` workers.
@@ -60,16 +62,26 @@ def at_least(name: str, value: float, least: float) -> None:
         raise PolicyError(f"policy.{name} is {value}; expected at least {least}")
 
 
+def below(name: str, value: float, bound: float) -> None:
+    if value >= bound:
+        raise PolicyError(f"policy.{name} is {value}; expected less than {bound}")
+
+
+def above(name: str, value: float, bound: float) -> None:
+    if value <= bound:
+        raise PolicyError(f"policy.{name} is {value}; expected more than {bound}")
+
+
 def one_of(name: str, value: str, known: Iterable[str]) -> None:
     if value not in known:
         raise PolicyError(f"policy.{name} is {value!r}; expected one of {', '.join(known)}")
 
 
 def at_most_all(aggregate: int, workers: int) -> None:
-    """More would count somebody twice in every update: rather a slip than a wish."""
+    """At most one contribution per worker and update. More could never come where contributors wait for the update."""
     at_least("aggregate", aggregate, 1)
     if aggregate > workers:
         raise PolicyError(
-            f"policy.aggregate is {aggregate}, but there are {workers} workers: expected at most "
+            f"policy.aggregate is {aggregate}, but there are {workers} workers: expected 1 .. {workers}, "
             "one contribution per worker and update; lower aggregate or add workers"
         )

@@ -9,6 +9,7 @@ from psserver.policies.gates import Immediate
 from psserver.policies.machine import Composition
 from psserver.policies.shelf.entry import Cost, Entry, at_least, at_most_all, knob, one_of
 from psserver.policies.staleness import Block, Compensate, Downweight, DropStale, KeepAll, StalenessRule
+from psserver.policies.tensors import BARE, TensorParts
 from psserver.policies.triggers import Count
 from psserver.policies.weights import Concurrency
 
@@ -53,7 +54,10 @@ class Bounded(Entry):
         at_least("compensation", self.compensation, 0)
         at_most_all(self.aggregate, workers)
         one_of("on_stale", self.on_stale, self.rules)
-        return Composition(Immediate(), Count(self.aggregate), self.rules[self.on_stale](self))
+        tensors = TensorParts("taylor") if self.on_stale == "compensate" else BARE
+        return Composition(
+            Immediate(), Count(self.aggregate), self.rules[self.on_stale](self), tensors=tensors
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,4 +141,5 @@ class DcAsgd(Entry):
 
     def compose(self, workers: int) -> Composition:
         at_least("compensation", self.compensation, 0)
-        return Composition(Immediate(), Count(1), Compensate(0, self.compensation))
+        correct = Compensate(0, self.compensation)
+        return Composition(Immediate(), Count(1), correct, tensors=TensorParts("taylor"))

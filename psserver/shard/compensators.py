@@ -1,0 +1,232 @@
+"""Compensators: g' = f(g, x_now, x_base), in place, for one stale contribution at a time.
+
+The order of operations is part of the contract (see psserver.shard.arithmetic).
+What a compensator remembers is a dict of float32 arrays, as an optimizer's
+slots are; it advances with every contribution, in the order of the log.
+Running means start at 0, and so does the sum of their weights, by which they
+are divided where a mean without bias is wanted. Squares below the least normal
+float32 are taken for 0 (why: psserver.optimizers.blocks.clear_subnormals).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from psserver.optimizers import NUMPY, Backend, Loop
+from psserver.policies import TensorParts
+from psserver.shard import arithmetic, loops
+
+Floats = NDArray[np.float32]
+Memory = dict[str, Floats]
+Variant = tuple[Loop, str]
+
+TINY = np.finfo(np.float32).tiny
+ONE = np.float32(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """What a contribution finds: the newest weights, those that it started from, and how fast they move.
+
+    `rate`: the scheduled learning rate of the update that it goes into.
+    `step`: the last step, where the optimizer keeps one.
+    """
+
+    now: Floats
+    base: Floats
+    rate: np.float32 = ONE
+    step: Floats | None = None
+
+
+class Compensator(Protocol):
+    """Arrays are flat float32 of one length; only the gradient and the memory are written."""
+
+    def init(self, size: int) -> Memory:
+        """What it remembers before the first contribution, for `size` weights."""
+        ...
+
+    def correct(
+        self, gradient: Floats, gap: Gap, strength: np.float32, memory: Memory, backend: Backend = NUMPY
+    ) -> None:
+        """Correct `gradient` in place by `strength`, which is not 0."""
+        ...
+
+    def variants(self, step: Floats | None) -> list[Variant]:
+        """The passes that it makes, beyond those of every server, for a backend that compiles."""
+        ...
+
+
+class Taylor:
+    """g' = g + (x_now - x_base) g g strength: DC-ASGD-c (Zheng et al. 2017, eq. 10)."""
+
+    def init(self, size: int) -> Memory:
+        return {}
+
+    def correct(
+        self, gradient: Floats, gap: Gap, strength: np.float32, memory: Memory, backend: Backend = NUMPY
+    ) -> None:
+        arithmetic.compensate(gradient, gap.now, gap.base, float(strength), backend)
+
+    def variants(self, step: Floats | None) -> list[Variant]:
+        # Compiled by every server: see psserver.shard.arithmetic.LOOPS.
+        return []
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptiveTaylor:
+    """DC-ASGD-a (Zheng et al. 2017, section 5): the lambda of each weight by the size of its gradients.
+
+    ``m' = m decay + g g (1 - decay)``,
+    ``g' = g + (x_now - x_base) g g strength / sqrt(m' + epsilon)``,
+    products and quotients from left to right. The paper's m at t holds g at t.
+    """
+
+    decay: float
+    epsilon: float
+
+    def init(self, size: int) -> Memory:
+        return {"mean_square": np.zeros(size, np.float32)}
+
+    def correct(
+        self, gradient: Floats, gap: Gap, strength: np.float32, memory: Memory, backend: Backend = NUMPY
+    ) -> None:
+        arrays = (gradient, gap.now, gap.base, memory["mean_square"])
+        kept, gain = np.float32(self.decay), np.float32(1 - self.decay)
+        scalars = (strength, kept, gain, np.float32(self.epsilon), TINY)
+        backend.run(loops.adaptive_taylor, _adaptive_taylor, arrays, scalars)
+
+    def variants(self, step: Floats | None) -> list[Variant]:
+        return [(loops.adaptive_taylor, loops.adaptive_taylor.letters)]
+
+
+def _adaptive_taylor(
+    gradient: Floats,
+    now: Floats,
+    base: Floats,
+    mean: Floats,
+    strength: np.float32,
+    kept: np.float32,
+    gain: np.float32,
+    epsilon: np.float32,
+    tiny: np.float32,
+) -> None:
+    for part, root, correction in _blocks(gradient.size):
+        g = gradient[part]
+        np.multiply(g, g, out=root)
+        _blend(mean[part], root, kept, gain, tiny)
+        np.add(mean[part], epsilon, out=root)
+        np.sqrt(root, out=root)
+        np.subtract(now[part], base[part], out=correction)
+        np.multiply(correction, g, out=correction)
+        np.multiply(correction, g, out=correction)
+        np.multiply(correction, strength, out=correction)
+        np.divide(correction, root, out=correction)
+        np.add(g, correction, out=g)
+
+
+@dataclass(frozen=True, slots=True)
+class GapAware:
+    """Gap-Aware (Barkai et al. 2020): a gradient counts the less, the more usual steps its weights have moved.
+
+    ``r' = r decay + u u (1 - decay)``, ``w' = w decay + (1 - decay)``,
+    ``C = unit sqrt(r' / w') + rate_max epsilon``,
+    ``g' = g / (1 + |x_now - x_base| strength / C)``.
+
+    u is the gradient and unit the largest learning rate so far, rate_max; with
+    an optimizer that keeps its last step, u is that step and unit is 1: the
+    paper's momentum times the learning rate, each at the rate that it was taken
+    with. r' / w' is the mean without bias: w' = 1 - decay ** t. While the
+    learning rate has always been 0 nothing has moved, and g stays as it is.
+    """
+
+    decay: float
+    epsilon: float
+
+    def init(self, size: int) -> Memory:
+        memory = {"mean_square": np.zeros(size, np.float32)}
+        return memory | {name: np.zeros(1, np.float32) for name in ("weight", "rate_max")}
+
+    def correct(
+        self, gradient: Floats, gap: Gap, strength: np.float32, memory: Memory, backend: Backend = NUMPY
+    ) -> None:
+        kept, gain = np.float32(self.decay), np.float32(1 - self.decay)
+        weight, rate_max = memory["weight"], memory["rate_max"]
+        weight[0] = weight[0] * kept + gain
+        rate_max[0] = max(rate_max[0], gap.rate)
+        unit = ONE if gap.step is not None else rate_max[0]
+        # Never 0: a weight that has not moved would give 0 / 0.
+        least = max(rate_max[0] * np.float32(self.epsilon), TINY)
+        arrays = (gradient, gap.now, gap.base, memory["mean_square"], gap.step)
+        scalars = (strength, kept, gain, weight[0], unit, least, TINY)
+        backend.run(loops.gap_aware, _gap_aware, arrays, scalars)
+
+    def variants(self, step: Floats | None) -> list[Variant]:
+        letters = loops.gap_aware.letters
+        return [(loops.gap_aware, letters if step is not None else letters[:4] + "-" + letters[5:])]
+
+
+def _gap_aware(
+    gradient: Floats,
+    now: Floats,
+    base: Floats,
+    mean: Floats,
+    step: Floats | None,
+    strength: np.float32,
+    kept: np.float32,
+    gain: np.float32,
+    weight: np.float32,
+    unit: np.float32,
+    least: np.float32,
+    tiny: np.float32,
+) -> None:
+    for part, size, penalty in _blocks(gradient.size):
+        u = gradient[part] if step is None else step[part]
+        np.multiply(u, u, out=size)
+        _blend(mean[part], size, kept, gain, tiny)
+        np.divide(mean[part], weight, out=size)
+        np.sqrt(size, out=size)
+        np.multiply(size, unit, out=size)
+        np.add(size, least, out=size)
+        np.subtract(now[part], base[part], out=penalty)
+        np.abs(penalty, out=penalty)
+        np.multiply(penalty, strength, out=penalty)
+        np.divide(penalty, size, out=penalty)
+        np.add(penalty, ONE, out=penalty)
+        np.divide(gradient[part], penalty, out=gradient[part])
+
+
+def _blend(mean: Floats, square: Floats, kept: np.float32, gain: np.float32, tiny: np.float32) -> None:
+    """``mean = mean * kept + square * gain``, 0 where that is below `tiny`; `square` is spoilt."""
+    np.multiply(mean, kept, out=mean)
+    np.multiply(square, gain, out=square)
+    np.add(mean, square, out=mean)
+    np.copyto(mean, np.float32(0), where=mean < tiny)
+
+
+def _blocks(size: int) -> Iterator[tuple[slice, Floats, Floats]]:
+    """Each block with two arrays of its length to compute in."""
+    one, other = np.empty((2, min(arithmetic.BLOCK, size)), np.float32)
+    with np.errstate(all="ignore"):
+        for start in range(0, size, arithmetic.BLOCK):
+            part = slice(start, min(start + arithmetic.BLOCK, size))
+            length = part.stop - part.start
+            yield part, one[:length], other[:length]
+
+
+def build_compensator(parts: TensorParts) -> Compensator | None:
+    """The one that a policy names, if any."""
+    knobs = parts.knobs
+    match parts.compensator:
+        case None:
+            return None
+        case "taylor":
+            return Taylor()
+        case "adaptive-taylor":
+            return AdaptiveTaylor(knobs["decay"], knobs["epsilon"])
+        case "gap-aware":
+            return GapAware(knobs["decay"], knobs["epsilon"])
+        case other:
+            raise ValueError(f"a policy may name the compensator {other!r}, but shards have none")

@@ -1,0 +1,130 @@
+"""Memory that two processes of one machine share: files without a name, found through /proc.
+
+A segment is an anonymous file (memfd). No directory lists it, so nothing is
+left behind however its processes end: the kernel frees it with the last one
+that has it open or mapped. Another process opens it as /proc/<pid>/fd/<fd>,
+which the kernel allows to the same user only; a random token at its beginning
+tells that it is the one that was meant.
+"""
+
+import fcntl
+import hmac
+import mmap
+import os
+import secrets
+import sys
+import weakref
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+
+# The first page holds the token; contents begin behind it, aligned for any kernel.
+HEADER: Final = 4096
+TOKEN_BYTES: Final = 16
+# As `readlink` shows the files, and `ls -l /proc/*/fd` to whoever looks for them.
+NAME: Final = "pswire"
+
+# 64-bit words of a control segment, each on a cache line of its own.
+LINE: Final = 8
+
+
+class SegmentError(OSError):
+    """No shared memory: it cannot be made, or not be opened here. The text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a segment is: open as `fd` in process `pid`, `nbytes` behind its first page."""
+
+    pid: int
+    fd: int
+    token: bytes
+    nbytes: int
+
+
+class Segment:
+    """A segment made here. It lives as long as `memory`, or an array in it, is in use anywhere."""
+
+    def __init__(self, nbytes: int) -> None:
+        """Raises SegmentError when the system does not give the memory, at once and not at its first use."""
+        size = HEADER + nbytes
+        fd = _made(size)
+        try:
+            self.memory = mmap.mmap(fd, size)
+        except OSError as error:
+            os.close(fd)
+            raise SegmentError(f"cannot map {size} bytes of shared memory: {error.strerror}") from error
+        # Other processes find the file as long as this one has it open.
+        weakref.finalize(self.memory, os.close, fd).atexit = False
+        token = secrets.token_bytes(TOKEN_BYTES)
+        self.memory[:TOKEN_BYTES] = token
+        self.place = Place(os.getpid(), fd, token, nbytes)
+
+
+def _made(size: int) -> int:
+    if not sys.platform.startswith("linux"):
+        raise SegmentError(f"shared memory is for Linux, this is {sys.platform}")
+    fd = -1
+    try:
+        fd = os.memfd_create(NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.posix_fallocate(fd, 0, size)
+        # Were it cut short by another process, every access here would be fatal.
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+    except OSError as error:
+        if fd >= 0:
+            os.close(fd)
+        raise SegmentError(f"cannot get {size} bytes of shared memory: {error.strerror}") from error
+    return fd
+
+
+def open_segment(place: Place, *, writable: bool) -> mmap.mmap:
+    """Map a segment of another process. Raises SegmentError unless it is there, ours to open, and the one meant."""
+    path = f"/proc/{place.pid}/fd/{place.fd}"
+    try:
+        # Looked at first: opening whatever else may be there could have effects.
+        if not os.readlink(path).startswith(f"/memfd:{NAME}"):
+            raise SegmentError(f"{path} is no segment of a ps-server")
+        fd = os.open(path, os.O_CLOEXEC | (os.O_RDWR if writable else os.O_RDONLY))
+        try:
+            if os.fstat(fd).st_size != HEADER + place.nbytes:
+                raise SegmentError(
+                    f"{path} has {os.fstat(fd).st_size} bytes, expected {HEADER + place.nbytes}"
+                )
+            access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+            memory = mmap.mmap(fd, HEADER + place.nbytes, access=access)
+        finally:
+            os.close(fd)
+    except SegmentError:
+        raise
+    except OSError as error:
+        raise SegmentError(f"{path} cannot be opened: {error.strerror}") from error
+    if not hmac.compare_digest(memory[:TOKEN_BYTES], place.token):
+        raise SegmentError(f"{path} is the segment of another process")
+    return memory
+
+
+def floats(memory: mmap.mmap) -> Floats:
+    """The contents as float32; read-only if the mapping is. The array keeps the mapping."""
+    return np.frombuffer(memory, np.float32, offset=HEADER)
+
+
+def words(memory: mmap.mmap) -> NDArray[np.int64]:
+    """The contents as 64-bit words. A word has one writer, and is written and read whole."""
+    return np.frombuffer(memory, np.int64, offset=HEADER)
+
+
+def here() -> str:
+    """This kernel and this process namespace: where the same, processes find each other's segments by number.
+
+    Empty where that cannot be told.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot}/{os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return ""

@@ -1,0 +1,46 @@
+"""Payloads between numpy and TensorFlow in the dtype in which they travel: no conversion on the host.
+
+numpy and TensorFlow do not hand each other bfloat16; its bits (uint16) they do.
+Casts are in the graph: on the GPU when there is one.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from psworker.payloads import Payload
+
+
+def tensor_of(flat: NDArray[Any]) -> Any:
+    """A flat payload (float32, float16, bfloat16) as a tensor; bfloat16 as its bits."""
+    return tf.convert_to_tensor(flat.view(np.uint16) if flat.dtype == tf.bfloat16.as_numpy_dtype else flat)
+
+
+def widened(tensor: Any) -> Any:
+    """In the graph: as float32."""
+    if tensor.dtype == tf.uint16:
+        tensor = tf.bitcast(tensor, tf.bfloat16)
+    return tf.cast(tensor, tf.float32)
+
+
+def rounded(tensor: Any, dtype: Any) -> Any:
+    """In the graph: float32, to nearest even, as `dtype` (that of a `tensor_of`)."""
+    if dtype == tf.uint16:
+        return tf.bitcast(tf.cast(tensor, tf.bfloat16), tf.uint16)
+    return tf.cast(tensor, dtype)
+
+
+def payload_of(tensor: Any) -> Payload:
+    """A result, to be copied from the device (where it is not the CPU's memory already) when it is asked for."""
+    return partial(_array, tensor)
+
+
+def _array(tensor: Any) -> NDArray[Any]:
+    # Not numpy(), which copies what lies in the CPU's memory.
+    array = np.asarray(memoryview(tensor))
+    return array.view(tf.bfloat16.as_numpy_dtype) if array.dtype == np.uint16 else array

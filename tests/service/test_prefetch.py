@@ -1,0 +1,210 @@
+"""Prefetch: the next version is on its way while the present one is computed on; the same training otherwise."""
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import psworker
+from psworker import loop
+from psworker.session import Session
+from tests.service.serving import PATIENCE, Cluster, serving, wait_until
+
+START = {"w": np.ones((300, 7), np.float32), "b": np.zeros(7, np.float32)}
+TRANSPORTS = ["grpc", "shared-memory"]
+
+
+def connect(cluster: Cluster, transport: str, *, prefetch: bool = True, name: str | None = None) -> Session:
+    return psworker.connect(cluster.hosts, START, transport=transport, prefetch=prefetch, name=name)
+
+
+def granted(session: Session) -> psworker.Grant:
+    grant = session.ready()
+    assert grant is not None
+    return grant
+
+
+@dataclass
+class Result:
+    payloads: list[np.ndarray]
+    loss: float = 0.5
+    norm: float = 1.0
+    samples: int = 8
+
+
+@dataclass
+class Trainer:
+    """Its gradients depend on what it reads. `during(number)` is called while a step is computed."""
+
+    batches_of: int
+    during: Any = lambda number: None
+    narrow: bool = False
+    seen: list[bytes] = field(default_factory=list)
+
+    def batches(self, *_: int) -> Iterator[tuple[int, int]]:
+        return iter([(number, number) for number in range(self.batches_of)])
+
+    def step(self, flats: list[np.ndarray], batch: int) -> Result:
+        before = [flat.tobytes() for flat in flats]
+        self.during(batch)
+        assert [flat.tobytes() for flat in flats] == before, "what is read has changed"
+        self.seen += before
+        return Result([flat * np.float32(0.1) + np.float32(batch) for flat in flats])
+
+    def evaluate(self, flats: list[np.ndarray]) -> dict[str, float]:
+        return {}
+
+
+def train(session: Session, trainer: Trainer) -> loop.Outcome:
+    return loop.train(session, trainer, 1, lambda *_: None)
+
+
+def fetched(session: Session) -> bool:
+    """The next version is here, and the present ticket is not committed."""
+    assert session._versions.prefetch is not None and session._versions.prefetch._under_way is not None
+    return session._versions.prefetch._under_way.done()
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_the_next_version_arrives_during_the_computation(transport: str, servers: int) -> None:
+    """Every computation but the last waits for it: were it not so, this would hang."""
+    with serving(servers=servers, policy="async") as cluster, connect(cluster, transport) as session:
+
+        def during(number: int) -> None:
+            if number < 5:
+                wait_until(lambda: fetched(session), "the next version")
+
+        outcome = train(session, Trainer(6, during))
+        assert outcome.steps == 6
+        tally = cluster.servers[0].server._job.coordinator.roster.tallies["w0"]
+        assert dict(tally.staleness) == {0: 1, 1: 5}
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("policy", ["sync", "k-async", "ssp"])
+def test_where_the_policy_grants_nothing_ahead_it_is_as_without(policy: str, transport: str) -> None:
+    def seen(prefetch: bool) -> list[bytes]:
+        knobs = ["policy.aggregate=1"] if policy == "k-async" else []
+        with (
+            serving(policy=policy, overrides=knobs) as cluster,
+            connect(cluster, transport, prefetch=prefetch) as session,
+        ):
+            trainer = Trainer(5)
+            assert train(session, trainer).steps == 5
+            assert cluster.servers[0].server._job.coordinator.roster.tallies["w0"].applied == 5
+            return trainer.seen
+
+    assert seen(True) == seen(False)
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("policy", ["async", "bounded", "k-batch-async", "sync"])
+def test_two_workers_at_once(policy: str, transport: str, servers: int) -> None:
+    """What is read never changes while it is read, and every contribution has its fate."""
+    with serving(servers=servers, workers=2, policy=policy) as cluster:
+        outcomes: dict[str, loop.Outcome] = {}
+
+        def work(name: str) -> None:
+            with connect(cluster, transport, name=name) as session:
+                outcomes[name] = train(session, Trainer(25))
+
+        threads = [threading.Thread(target=work, args=(name,), daemon=True) for name in ("w0", "w1")]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE)
+        assert len(outcomes) == 2, "a worker is still waiting"
+        assert all(outcome.stop is not None and outcome.stop.success for outcome in outcomes.values())
+        assert {outcome.steps for outcome in outcomes.values()} == {25}
+
+
+def test_nothing_is_asked_for_that_is_not_used() -> None:
+    with serving(policy="async") as cluster, connect(cluster, "grpc") as session:
+        train(session, Trainer(4, lambda number: number == 3 or wait_until(lambda: fetched(session), "it")))
+        coordinator = cluster.servers[0].server._job.coordinator
+        # The initial values and four batches.
+        assert coordinator.tickets.next_number == 6
+
+
+def test_a_ticket_that_is_given_back_leaves_the_next_one() -> None:
+    """A batch without a finite gradient: the version that was fetched meanwhile serves the next batch."""
+    with serving(policy="async") as cluster, connect(cluster, "grpc") as session:
+        first = granted(session)
+        with session.view_flat(first):
+            session.prefetch(first)
+            wait_until(lambda: fetched(session), "the next version")
+        session.abandon(first, "nonfinite")
+        second = granted(session)
+        assert second.ticket == first.ticket + 1
+        with session.view_flat(second) as (weights,):
+            session.contribute(second, [np.zeros_like(weights)], samples=1)
+
+
+def test_the_present_version_may_be_pulled_again_meanwhile() -> None:
+    with serving(policy="sync") as cluster, connect(cluster, "grpc") as session:
+        grant = granted(session)
+        with session.view_flat(grant):
+            session.prefetch(grant)
+            again = session.pull_flat(grant)
+        session.contribute(grant, again, samples=1)
+
+
+def test_closing_ends_the_wait_for_a_ticket_that_never_comes() -> None:
+    with serving(policy="sync", workers=1) as cluster:
+        session = connect(cluster, "grpc")
+        grant = granted(session)
+        with session.view_flat(grant):
+            session.prefetch(grant)
+        assert session._versions.prefetch is not None
+        waiting = session._versions.prefetch._under_way
+        session.close()
+        assert waiting is not None and waiting.result(PATIENCE) is None
+
+
+def test_a_commit_does_not_wait_for_the_worker_that_makes_it(caplog: pytest.LogCaptureFixture) -> None:
+    """The version granted ahead comes by the stream that the commit is on, and the update needs its buffer."""
+    with serving(workers=2, arena_versions=2, policy="async", lease=PATIENCE) as cluster:
+        with connect(cluster, "grpc", name="w0") as a, connect(cluster, "grpc", name="w1") as b:
+            with ThreadPoolExecutor(2) as pool:
+                grant, others = pool.map(granted, (a, b), timeout=PATIENCE)
+            weights, same = a.pull_flat(grant), b.pull_flat(others)
+            with a._shards[0].turn:
+                a.prefetch(grant)
+                wait_until(lambda: a._control._talk.after(grant.ticket) is not None, "the next grant")
+                b.contribute(others, same, samples=1)
+                a.contribute(grant, weights, samples=1, ready=True)
+            ahead = granted(a)
+            assert ahead.version == 0
+            assert a.pull_flat(ahead)[0].tobytes() == weights[0].tobytes()
+            shard = cluster.servers[0].server._host.shard
+            wait_until(lambda: shard.version == 2, "the update that had to wait")
+    assert "taken back" not in caplog.text
+
+
+FORGETFUL = """
+import sys
+import numpy as np
+import psworker
+session = psworker.connect(sys.argv[1], {"w": np.ones(10, np.float32)}, prefetch=True)
+grant = session.ready()
+session.pull_flat(grant)
+session.prefetch(grant)
+raise SystemExit(3)
+"""
+
+
+@pytest.mark.cluster
+def test_a_program_that_does_not_close_its_session_ends() -> None:
+    with serving(policy="sync") as cluster:
+        command = [sys.executable, "-c", FORGETFUL, cluster.hosts]
+        ended = subprocess.run(command, timeout=PATIENCE, check=False, cwd=Path(__file__).parents[2])
+        assert ended.returncode == 3

@@ -1,0 +1,101 @@
+"""Policies whose parts see tensors, on real servers: what a real shard makes of real payloads."""
+
+import threading
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+import psworker
+from psserver.policies import PolicyError
+from psserver.settings import Options, resolve
+from tests.service.serving import PATIENCE, Cluster, serving, wait_until
+
+START = {"w": np.zeros((7, 3), np.float32), "b": np.ones(5, np.float32)}
+
+
+def push_all(sessions: Sequence[psworker.Session], gradients: Sequence[float]) -> None:
+    """One round: everybody is granted, everybody pushes a constant, everybody commits."""
+
+    def one(session: psworker.Session, value: float) -> None:
+        grant = session.ready()
+        assert grant is not None
+        session.pull(grant)
+        session.push(grant, {name: np.full_like(start, value) for name, start in START.items()})
+        session.commit(grant, samples=1)
+
+    threads = [
+        threading.Thread(target=one, args=each, daemon=True) for each in zip(sessions, gradients, strict=True)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+
+
+def weights(cluster: Cluster, sessions: Sequence[psworker.Session], version: int) -> dict[str, np.ndarray]:
+    wait_until(lambda: cluster.status().version == version, f"version {version}")
+    grant = sessions[0].ready()
+    assert grant is not None and grant.version == version
+    found = {name: values.copy() for name, values in sessions[0].pull(grant).items()}
+    sessions[0].abandon(grant, "it only looks")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("policy", "servers", "knobs", "step"),
+    [
+        ("median", 2, (), 0.25),
+        ("trimmed-mean", 3, ("policy.trim=1",), (0.125 + 0.25 + 0.5) / 3),
+        ("krum", 1, ("policy.byzantine=1",), 0.125),
+    ],
+)
+def test_an_attackers_gradient_does_not_count(
+    policy: str, servers: int, knobs: tuple[str, ...], step: float
+) -> None:
+    """More payloads come in at once than the staging limit would admit under a sum."""
+    names = [f"w{rank}" for rank in range(5)]
+    with serving(servers, workers=5, policy=policy, overrides=knobs, staging=1) as cluster:
+        sessions = [psworker.connect(cluster.hosts, START, name=name) for name in names]
+        push_all(sessions, [0.0, 0.125, 0.25, 0.5, 1e6])
+        found = weights(cluster, sessions, 1)
+        for name, start in START.items():
+            np.testing.assert_allclose(found[name], start - np.float32(step), rtol=1e-6)
+        for session in sessions:
+            session.close()
+
+
+def test_gap_aware_halves_what_is_one_usual_step_behind() -> None:
+    """sgd with rate 1: each step is the gradient, and a gap of one step divides the next gradient by 2."""
+    with serving(2, workers=2, policy="gap-aware") as cluster:
+        first, second = (psworker.connect(cluster.hosts, START, name=f"w{rank}") for rank in range(2))
+        held = []
+        grants = threading.Thread(target=lambda: held.append(first.ready()), daemon=True)
+        grants.start()
+        other = second.ready()
+        grants.join(PATIENCE)
+        (grant,) = held
+        assert grant is not None and other is not None and grant.version == other.version == 0
+        for session, mine in ((first, grant), (second, other)):
+            session.pull(mine)
+        ones = {name: np.full_like(start, 0.5) for name, start in START.items()}
+        for session, mine, version in ((first, grant, 1), (second, other, 2)):
+            session.push(mine, ones)
+            session.commit(mine, samples=1)
+            wait_until(lambda v=version: cluster.status().version == v, f"version {version}")
+        found = weights(cluster, [first], 2)
+        for name, start in START.items():
+            np.testing.assert_allclose(found[name], start - np.float32(0.5 + 0.25), rtol=1e-5)
+        first.close()
+        second.close()
+
+
+def test_krum_with_two_servers_is_refused_at_the_start() -> None:
+    options = Options(
+        ps_hosts="127.0.0.1:0,127.0.0.1:1",
+        task_index=0,
+        overrides=["cluster.workers=5", "policy.name=krum"],
+    )
+    with pytest.raises(PolicyError, match="expected 1 server, or a policy that goes by coordinates"):
+        resolve(options, None)

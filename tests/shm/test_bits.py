@@ -1,0 +1,115 @@
+"""Shared memory changes how payloads travel and nothing else: the same bits, alone and in company."""
+
+import numpy as np
+import pytest
+
+import psworker
+from tests.service.serving import Cluster, serving
+from tests.shm.crew import VARIABLES, begun, connect, gradient, granted, step, together
+
+
+def final(
+    transports: list[str], how: str = "contribute", servers: int = 1, policy: str = "sync"
+) -> list[bytes]:
+    with serving(servers, workers=len(transports), policy=policy) as cluster:
+        return together(cluster.hosts, transports, steps=6, how=how)
+
+
+@pytest.mark.parametrize("how", ["contribute", "apart", "slots"])
+@pytest.mark.parametrize("servers", [1, 2])
+def test_one_worker(how: str, servers: int) -> None:
+    expected = final(["grpc"], "apart", servers, "async")
+    assert final(["shared-memory"], how, servers, "async") == expected
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+def test_three_workers_at_a_barrier(servers: int) -> None:
+    expected = final(["grpc"] * 3, servers=servers)
+    assert final(["shared-memory"] * 3, servers=servers) == expected
+    assert final(["shared-memory", "grpc", "shared-memory"], servers=servers) == expected
+
+
+def test_the_sum_lies_in_the_first_workers_slot() -> None:
+    """Two contributions per update: one slot of a worker is the sum while it fills the other."""
+
+    def trained(transport: str) -> bytes:
+        knobs = ("policy.aggregate=2", "policy.max_staleness=9")
+        with serving(workers=2, policy="bounded", overrides=knobs) as cluster:
+            with connect(cluster.hosts, transport, "a") as a, connect(cluster.hosts, transport, "b") as b:
+                first = dict(zip((a, b), begun(a, b), strict=True))
+                for number, turn in enumerate([a, b, a, a, a, b, b, b]):
+                    step(turn, number, grant=first.pop(turn, None))
+                grant = granted(a)
+                values = a.pull_flat(grant)[0]
+                assert grant.version == 4
+                return values.tobytes()
+
+    assert trained("shared-memory") == trained("grpc")
+
+
+def test_more_payloads_under_way_than_slots_go_in_chunks() -> None:
+    """Five contributions of one worker before any is settled: three find no free slot."""
+
+    def trained(transport: str) -> bytes:
+        knobs = ("policy.aggregate=5", "policy.max_staleness=9")
+        with serving(workers=5, policy="bounded", overrides=knobs) as cluster:
+            with connect(cluster.hosts, transport, "a") as a:
+                others = [connect(cluster.hosts, transport, f"o{n}") for n in range(4)]
+                first = begun(a, *others)[0]
+                for number in range(5):
+                    step(a, number, grant=first if number == 0 else None)
+                grant = granted(a)
+                assert grant.version == 1
+                values = a.pull_flat(grant)[0]
+                for other in others:
+                    other.close()
+                return values.tobytes()
+
+    assert trained("shared-memory") == trained("grpc")
+
+
+def test_the_wire_dtype_is_for_the_wire() -> None:
+    ones = [(spec, np.ones(spec.shape, np.float32)) for spec in VARIABLES]
+    with serving() as cluster:
+        with psworker.connect(
+            cluster.hosts, ones, wire_dtype="bfloat16", transport="shared-memory"
+        ) as session:
+            before = step(session, 0)
+            payload = gradient(session, 0)[0] + np.float32(0.01) * before[0]
+            now = session.pull_flat(granted(session))[0]
+            trainable = session.plan.shards[0].trainable
+            assert (now[:trainable] == before[0][:trainable] - payload[:trainable]).all()
+
+
+def test_nan_in_a_slot_is_named_and_costs_nothing() -> None:
+    with serving(servers=2) as cluster, connect(cluster.hosts) as session:
+        step(session, 0)
+        grant = granted(session)
+        session.pull_flat(grant)
+        slots = session.slot_flat(grant)
+        for slot in slots:
+            slot[...] = 0.0
+        slots[0][0] = np.nan
+        with pytest.raises(psworker.PayloadRefused, match="finite numbers, got nan at kernel"):
+            session.push_flat(grant, slots)
+        slots[0][0] = 0.0
+        again = session.slot_flat(grant)
+        assert again[0] is slots[0], "the slot was not given back"
+        again[1][...] = 0.0
+        session.push_flat(grant, again)
+        session.commit(grant, samples=1)
+        assert session.done().version == 2
+
+
+def versions(cluster: Cluster) -> int:
+    shard = cluster.servers[0].server._host.shard
+    assert shard is not None
+    return shard.arena.buffers
+
+
+def test_two_buffers_are_enough() -> None:
+    with serving(arena_versions=2) as cluster, connect(cluster.hosts) as session:
+        for number in range(5):
+            step(session, number)
+        granted(session)
+        assert versions(cluster) == 2

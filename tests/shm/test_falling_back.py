@@ -1,0 +1,183 @@
+"""Where no memory can be shared, payloads travel by gRPC, and one line says why; or the job is told that it cannot."""
+
+import errno
+import os
+from collections.abc import Callable
+
+import grpc
+import pytest
+
+import psworker
+from psserver.service.sharing import Sharing
+from pswire import segments
+from pswire.segments import HEADER, Place, Segment, SegmentError
+from pswire.v1 import shard_pb2
+from tests.service.serving import Cluster, refused, serving
+from tests.shm.crew import connect, granted, step
+
+
+@pytest.fixture
+def no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(fd: int, offset: int, length: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+
+
+def trained(cluster: Cluster, transport: str = "auto") -> tuple[str, ...]:
+    with connect(cluster.hosts, transport) as session:
+        step(session, 0)
+        step(session, 1)
+        assert session.done().version == 2
+        return session.transport
+
+
+@pytest.mark.usefixtures("no_memory")
+def test_a_server_without_memory_to_share(caplog: pytest.LogCaptureFixture) -> None:
+    with serving(servers=2) as cluster:
+        assert trained(cluster) == ("grpc", "grpc")
+    said = [record.message for record in caplog.records if "no memory is shared" in record.message]
+    assert len(said) == 2, "one line for each server"
+    assert "No space left" in said[0]
+
+
+def test_memory_that_ends_after_the_arena(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving() as cluster:
+        host = cluster.servers[0].server._host
+
+        def lend(elements: int) -> None:
+            raise SegmentError("cannot get 16 bytes of shared memory: it is full")
+
+        monkeypatch.setattr(host.sharing, "lend", lend)
+        assert trained(cluster) == ("grpc",)
+
+
+def test_a_server_that_was_told_not_to() -> None:
+    with serving(transport="grpc") as cluster:
+        assert trained(cluster) == ("grpc",)
+
+
+def test_only_one_of_two_servers_shares() -> None:
+    with serving(servers=2) as cluster:
+        cluster.servers[1].server._host.sharing.refusal = "not today"
+        assert trained(cluster) == ("shared-memory", "grpc")
+
+
+def test_a_worker_that_insists_is_told_why_not() -> None:
+    with serving(transport="grpc") as cluster:
+        with connect(cluster.hosts, "shared-memory") as session:
+            with pytest.raises(psworker.Refused, match="asked for, but not .* --transport grpc"):
+                session.ready()
+
+
+@pytest.mark.usefixtures("no_memory")
+def test_a_server_that_insists_does_not_start() -> None:
+    with pytest.raises(SegmentError, match="No space left"):
+        Sharing("shared-memory")
+
+
+def test_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving() as cluster:
+        monkeypatch.setattr("psworker.shards.here", lambda: "another-kernel/pid:[1]")
+        assert trained(cluster) == ("grpc",)
+
+
+def test_a_worker_that_may_not_open_what_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As another user, say."""
+
+    def denied(place: Place, *, writable: bool) -> None:
+        raise SegmentError("/proc/1/fd/1 cannot be opened: Permission denied")
+
+    with serving() as cluster:
+        monkeypatch.setattr(segments, "open_segment", denied)
+        assert trained(cluster) == ("grpc",)
+
+
+def test_an_unknown_transport_is_named() -> None:
+    with pytest.raises(ValueError, match="expected one of auto, grpc, shared-memory, got 'pigeon'"):
+        connect("127.0.0.1:1", "pigeon")
+
+
+# Strangers
+
+
+Change = Callable[[shard_pb2.Attach], None]
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "words"),
+    [
+        (lambda a: setattr(a, "voucher", b"guessed"), grpc.StatusCode.PERMISSION_DENIED, "voucher"),
+        (lambda a: setattr(a, "worker", "another"), grpc.StatusCode.PERMISSION_DENIED, "voucher"),
+        (lambda a: setattr(a, "incarnation", 7), grpc.StatusCode.PERMISSION_DENIED, "voucher"),
+        (lambda a: setattr(a, "job", "another"), grpc.StatusCode.FAILED_PRECONDITION, "another job"),
+        (lambda a: setattr(a, "plan", "another"), grpc.StatusCode.FAILED_PRECONDITION, "plan"),
+    ],
+)
+@pytest.mark.parametrize("server", [0, 1])
+def test_a_stranger_is_given_nothing(change: Change, code: grpc.StatusCode, words: str, server: int) -> None:
+    with serving(servers=2) as cluster, connect(cluster.hosts) as session:
+        grant = granted(session)
+        request = introduction(session, grant)
+        change(request)
+        exchange = cluster.raw(server, "/pswire.v1.Shard/Exchange")
+        with refused(code, words):
+            list(exchange(iter([shard_pb2.ExchangeRequest(attach=request).SerializeToString()])))
+        session.abandon(grant, "enough")
+
+
+def introduction(session: psworker.Session, grant: psworker.Grant) -> shard_pb2.Attach:
+    shard = session._shards[0]
+    return shard_pb2.Attach(
+        job=session.job,
+        worker=session.worker,
+        incarnation=shard.incarnation,
+        voucher=shard.voucher,
+        plan=session.plan.fingerprint,
+        after=grant.index,
+        place=segments.here(),
+    )
+
+
+def test_a_slot_needs_an_attachment_and_a_number_that_was_lent() -> None:
+    with serving() as cluster, connect(cluster.hosts) as session:
+        grant = granted(session)
+        push = shard_pb2.PushHeader(
+            job=session.job, ticket=grant.ticket, plan=session.plan.fingerprint, after=grant.index
+        )
+        slot = shard_pb2.ExchangeRequest(push=push, slot=3).SerializeToString()
+        exchange = cluster.raw(0, "/pswire.v1.Shard/Exchange")
+        with refused(grpc.StatusCode.INVALID_ARGUMENT, "expected attach before"):
+            list(exchange(iter([slot])))
+        attach = shard_pb2.ExchangeRequest(attach=introduction(session, grant)).SerializeToString()
+        attached, answer = map(shard_pb2.ExchangeReply.FromString, exchange(iter([attach, slot])))
+        assert len(attached.attached.slots) == 2
+        assert "expected a slot that was lent, got number 3" in answer.refusal
+        session.abandon(grant, "enough")
+
+
+# Segments
+
+
+def test_a_segment_is_found_by_its_place_and_known_by_its_token() -> None:
+    segment = Segment(64)
+    segments.words(segment.memory)[0] = 7
+    place = segment.place
+    other = segments.open_segment(place, writable=False)
+    assert segments.words(other)[0] == 7
+    with pytest.raises(SegmentError, match="of another process"):
+        segments.open_segment(Place(place.pid, place.fd, b"x" * 16, 64), writable=True)
+    with pytest.raises(SegmentError, match=f"has {HEADER + 64} bytes, expected"):
+        segments.open_segment(Place(place.pid, place.fd, place.token, 32), writable=True)
+    with pytest.raises(SegmentError, match="is no segment"):
+        with open(os.devnull, encoding="ascii") as null:
+            segments.open_segment(Place(place.pid, null.fileno(), place.token, 64), writable=True)
+    del segment
+    with pytest.raises(SegmentError, match="cannot be opened|is no segment"):
+        segments.open_segment(place, writable=True)
+
+
+def test_nobody_can_cut_a_segment_short() -> None:
+    segment = Segment(4096)
+    with pytest.raises(OSError, match="not permitted"):
+        os.truncate(f"/proc/self/fd/{segment.place.fd}", 0)

@@ -1,0 +1,243 @@
+"""The socket beside gRPC: who may use it, what ends it, and that a step on it is a step."""
+
+import errno
+import os
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+
+import grpc
+import pytest
+
+from psserver.service import lines as served
+from psserver.service.lines import Caller, Lines
+from psserver.service.rpc import precondition
+from pswire import lines
+from pswire.lines import FRAME_BYTES, Line, LineError
+from psworker.line import LineBroken, LineStream
+from tests.service.serving import PATIENCE, serving, wait_until
+from tests.shm.crew import begun, connect, granted, step
+
+
+class Witness:
+    """A stream of gRPC as far as a line is concerned."""
+
+    def __init__(self) -> None:
+        self.over: Callable[[], object] = lambda: None
+
+    def when_over(self, call: Callable[[], object]) -> None:
+        self.over = call
+
+
+def echo(messages: Iterator[bytes], caller: Caller) -> Iterator[bytes]:
+    for message in messages:
+        if message == b"refuse":
+            raise precondition("expected another word")
+        if message == b"quote":
+            raise precondition("got " + "x" * FRAME_BYTES)
+        if message == b"fail":
+            raise KeyError("nothing there")
+        yield message
+
+
+@contextmanager
+def listening(serve: served.Serve = echo) -> Iterator[Lines]:
+    opened = Lines(serve)
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+def stream_to(opened: Lines, witness: Witness | None = None) -> LineStream:
+    return LineStream(opened.name, witness or Witness())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("size", [0, 1, 65_535, 65_536, 3 << 20, FRAME_BYTES])
+def test_messages_of_any_size_come_whole(size: int) -> None:
+    with listening() as opened, closing(stream_to(opened)) as stream:
+        message = os.urandom(size)
+        for _ in range(2):
+            # Far more than a socket holds: the other end reads meanwhile.
+            stream.send(message)
+            assert stream.receive() == message
+
+
+def test_a_refusal_ends_the_line_with_its_code_and_reason() -> None:
+    with listening() as opened, closing(stream_to(opened)) as stream:
+        stream.send(b"refuse")
+        with pytest.raises(LineBroken, match="expected another word") as caught:
+            stream.receive()
+        assert caught.value.code() == grpc.StatusCode.FAILED_PRECONDITION
+        with pytest.raises(LineBroken) as after:
+            stream.receive()
+        assert after.value.code() == grpc.StatusCode.UNAVAILABLE
+
+
+def test_a_refusal_that_quotes_much_is_told_all_the_same() -> None:
+    with listening() as opened, closing(stream_to(opened)) as stream:
+        stream.send(b"quote")
+        with pytest.raises(LineBroken, match="got xxx") as caught:
+            stream.receive()
+        assert caught.value.code() == grpc.StatusCode.FAILED_PRECONDITION
+
+
+def test_a_failure_of_the_server_is_told() -> None:
+    with listening() as opened, closing(stream_to(opened)) as stream:
+        stream.send(b"fail")
+        with pytest.raises(LineBroken, match="nothing there") as caught:
+            stream.receive()
+        assert caught.value.code() == grpc.StatusCode.UNKNOWN
+
+
+def test_a_line_ends_with_its_witness() -> None:
+    """A stopped server closes no socket: it is gRPC that notices."""
+    hold, asked = threading.Event(), threading.Event()
+
+    def stuck(messages: Iterator[bytes], caller: Caller) -> Iterator[bytes]:
+        next(messages)
+        asked.set()
+        hold.wait(PATIENCE)
+        yield b""
+
+    witness = Witness()
+    with listening(stuck) as opened, closing(stream_to(opened, witness)) as stream:
+
+        def later() -> None:
+            assert asked.wait(PATIENCE)
+            witness.over()
+
+        other = threading.Thread(target=later)
+        other.start()
+        stream.send(b"?")
+        with pytest.raises(LineBroken) as caught:
+            stream.receive()
+        assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+        other.join(PATIENCE)
+        hold.set()
+
+
+def test_the_server_knows_that_its_caller_is_gone() -> None:
+    callers: list[Caller] = []
+
+    def keep(messages: Iterator[bytes], caller: Caller) -> Iterator[bytes]:
+        callers.append(caller)
+        yield from messages
+
+    with listening(keep) as opened:
+        stream = stream_to(opened)
+        stream.send(b"here")
+        assert stream.receive() == b"here"
+        assert callers[0].is_active()
+        stream.close()
+        wait_until(lambda: not callers[0].is_active(), "the server to notice")
+
+
+def test_what_is_no_frame_ends_only_its_own_line() -> None:
+    with listening() as opened, closing(stream_to(opened)) as good:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as bad:
+            bad.connect(f"\0{opened.name}")
+            bad.sendall(struct.pack("<IB", FRAME_BYTES + 1, 0))
+            assert bad.recv(1) == b""
+        good.send(b"still here")
+        assert good.receive() == b"still here"
+        with pytest.raises(LineBroken, match="at most"):
+            good.send(bytes(FRAME_BYTES + 1))
+
+
+def test_another_user_is_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    with listening() as opened, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stranger:
+        name = opened.name
+        monkeypatch.setattr(os, "geteuid", lambda: 4242)
+        stranger.connect(f"\0{name}")
+        assert stranger.recv(1) == b""
+        with pytest.raises(LineError, match="user 4242"):
+            lines.connect(name)
+
+
+def test_one_too_many_is_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(served, "MOST_LINES", 1)
+    with listening() as opened, closing(stream_to(opened)) as first:
+        first.send(b"first")
+        assert first.receive() == b"first"
+        with closing(stream_to(opened)) as second, pytest.raises(LineBroken):
+            second.send(b"second")
+            second.receive()
+
+
+def test_nobody_listens() -> None:
+    with pytest.raises(LineError, match="no line"):
+        lines.connect("pswire-nobody")
+
+
+def test_a_frame_that_is_cut_short_is_none() -> None:
+    one, other = socket.socketpair(socket.AF_UNIX)
+    with closing(Line(one)) as line:
+        other.sendall(struct.pack("<IB", 10, 0) + b"half")
+        other.close()
+        assert line.receive() is None
+
+
+def test_a_session_steps_on_lines_and_goes_on_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(servers=2) as cluster, connect(cluster.hosts) as session:
+        step(session, 0)
+        assert all(shard._local is not None and shard._local.open for shard in session._shards)
+        grant = granted(session)
+        # Neither the socket nor what was agreed on it is there any more.
+        for shard in session._shards:
+            assert shard._local is not None
+            shard._local.close()
+        monkeypatch.setattr(lines, "connect", lines_refused)
+        step(session, 1, grant=grant)
+        assert all(shard._local is None for shard in session._shards)
+        assert set(session.transport) == {"shared-memory"}
+        assert session.done().version == 2
+
+
+def lines_refused(name: str) -> Line:
+    raise LineError("no line today")
+
+
+def test_a_session_that_was_turned_away_shares_memory_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(served, "MOST_LINES", 1)
+    with serving(workers=2) as cluster, connect(cluster.hosts, name="w0") as one:
+        with connect(cluster.hosts, name="w1") as other:
+            for session, grant in zip((one, other), begun(one, other), strict=True):
+                step(session, 0, grant=grant)
+            assert [session._shards[0]._local is None for session in (one, other)].count(True) == 1
+            assert {one.transport, other.transport} == {("shared-memory",)}
+
+
+class Door:
+    """A listening socket of a process that has no descriptor left."""
+
+    def __init__(self) -> None:
+        self.knocks = 0
+        self.heard = threading.Event()
+
+    def accept(self) -> tuple[socket.socket, str]:
+        self.knocks += 1
+        self.heard.set()
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+
+def test_a_server_without_descriptors_asks_again_at_leisure() -> None:
+    """Who cannot be let in stays at the door: `accept` fails at once, again and again."""
+    opened, door = Lines(echo), Door()
+    waiting = threading.Thread(target=opened._accept, args=(door,))
+    waiting.start()
+    assert door.heard.wait(PATIENCE)
+    opened.close()
+    waiting.join(PATIENCE)
+    assert not waiting.is_alive()
+    assert door.knocks <= 2
+
+
+def test_a_line_that_is_closed_here_is_over() -> None:
+    one, other = socket.socketpair(socket.AF_UNIX)
+    with closing(other):
+        line = Line(one)
+        line.close()
+        assert line.receive() is None

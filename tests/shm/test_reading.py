@@ -1,0 +1,184 @@
+"""Reading in place: what is read never changes, and a reader that stops holds nobody up for long."""
+
+import gc
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import psworker
+from tests.service.serving import serving, wait_until
+from tests.shm.crew import begun, connect, granted, segments_of, step
+
+
+def test_a_view_is_the_servers_own_memory_and_cannot_be_written() -> None:
+    with serving() as cluster, connect(cluster.hosts) as session:
+        step(session, 0)
+        grant = granted(session)
+        with session.view_flat(grant) as (weights,):
+            shard = cluster.servers[0].server._host.shard
+            assert shard is not None
+            assert not weights.flags.writeable
+            assert weights.tobytes() == shard.arena.values(1).tobytes()
+            assert grant.ticket in shard.arena.in_place
+        session.abandon(grant, "seen")
+
+
+def test_a_pull_after_the_view_is_sent() -> None:
+    """The worker has said that it has read; the version may go at any time."""
+    with serving() as cluster, connect(cluster.hosts) as session:
+        grant = granted(session)
+        with session.view_flat(grant) as (weights,):
+            seen = weights.copy()
+        assert session.pull_flat(grant)[0].tobytes() == seen.tobytes()
+        with session.view_flat(grant) as (weights,):
+            assert weights.flags.writeable, "expected an array of the worker's own"
+        session.abandon(grant, "seen")
+
+
+def test_many_workers_copy_rather_than_hold_versions() -> None:
+    with serving(workers=3) as cluster:
+        with connect(cluster.hosts) as a, connect(cluster.hosts) as b, connect(cluster.hosts) as c:
+            grant = begun(a, b, c)[0]
+            with a.view_flat(grant) as (weights,):
+                assert weights.flags.writeable
+            a.abandon(grant, "seen")
+
+
+def test_a_reader_that_lost_its_lease_keeps_what_it_reads(caplog: pytest.LogCaptureFixture) -> None:
+    """Its memory is never written again, so that even its late gradient is the right one."""
+    with serving(lease=0.2) as cluster:
+        # In this order: two workers may hold a version, the third is told to copy.
+        with connect(cluster.hosts, name="slow") as slow, connect(cluster.hosts, name="third") as third:
+            other = connect(cluster.hosts, name="other")
+            held = granted(slow)
+            with slow.view_flat(held) as (weights,):
+                seen = weights.copy()
+                step(other, 0)
+                also_held = granted(third)
+                with third.view_flat(also_held):
+                    for number in range(1, 6):
+                        step(other, number)
+                    assert "taken back" in caplog.text
+                    assert weights.tobytes() == seen.tobytes()
+                slow.push_flat(held, [np.zeros_like(weights)])
+            slow.commit(held, samples=1)
+            wait_until(slow.dispositions, "the late contribution's fate")
+            third.abandon(also_held, "seen")
+            other.close()
+            # What was left to the reader is let go by both: three versions remain.
+            shard = cluster.servers[0].server._host.shard
+            assert shard is not None and shard.arena.buffers <= 3
+
+
+STOPPED = """
+import os, signal, sys
+from tests.shm.crew import connect, granted
+with connect(sys.argv[1], name="stopped") as session:
+    grant = granted(session)
+    with session.view_flat(grant) as (weights,):
+        before = weights.tobytes()
+        print("reading", flush=True)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        same = weights.tobytes() == before and not weights.flags.writeable
+    print("same" if same else "changed", flush=True)
+    session.abandon(grant, "seen")
+"""
+
+
+@pytest.mark.cluster
+def test_a_stopped_process_holds_nobody_up_and_wakes_to_the_same_weights() -> None:
+    with serving(lease=0.2) as cluster:
+        stopped = worker(STOPPED, cluster.hosts)
+        assert line(stopped) == "reading"
+        with connect(cluster.hosts, name="third") as third, connect(cluster.hosts, name="other") as other:
+            wait_until(lambda: state(stopped.pid) == "T", "the worker to stop")
+            step(other, 0)
+            held = granted(third)
+            with third.view_flat(held):
+                for number in range(1, 6):
+                    step(other, number)
+            os.kill(stopped.pid, signal.SIGCONT)
+            assert line(stopped) == "same"
+            assert stopped.wait(30) == 0
+            stopped.stdout.close()  # type: ignore[union-attr]
+            third.abandon(held, "seen")
+
+
+def worker(program: str, hosts: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", program, hosts]
+    root = Path(__file__).parents[2]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=root)
+
+
+def line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0]
+
+
+KILLED = """
+import sys, threading
+from tests.shm.crew import connect, granted, step
+session = connect(sys.argv[1], name="killed")
+step(session, 0)
+grant = granted(session)
+with session.view_flat(grant) as (weights,):
+    for slot in session.slot_flat(grant):
+        slot[...] = 1.0
+    print(session.transport[0], flush=True)
+    threading.Event().wait()
+"""
+
+
+ENDS = [signal.SIGKILL, signal.SIGINT]
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("end", ENDS)
+def test_a_worker_that_ends_leaves_no_segment(end: signal.Signals) -> None:
+    with serving() as cluster, connect(cluster.hosts, name="other") as other:
+        step(other, 0)
+        # Other tests' may still wait to be collected.
+        mine = segments_of("self")
+        killed = worker(KILLED, cluster.hosts)
+        assert line(killed) == "shared-memory"
+        assert len(segments_of("self") - mine) >= 3, "expected control words and two slots more"
+        killed.send_signal(end)
+        killed.communicate(timeout=30)
+        # The arena may have come to its third version meanwhile.
+        wait_until(lambda: len(segments_of("self") - mine) <= 1, "the server to let the slots go")
+        for number in range(1, 4):
+            step(other, number)
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("end", ENDS)
+def test_a_server_that_ends_leaves_no_segment(end: signal.Signals) -> None:
+    before_all = segments_of("self")
+    command = [sys.executable, "-m", "psserver", "--ps-hosts", "127.0.0.1:0", "--json", "--policy", "async"]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
+    session = connect(json.loads(line(server))["address"])
+    step(session, 0)
+    grant = granted(session)
+    with session.view_flat(grant) as (weights,):
+        before = weights.tobytes()
+        server.send_signal(end)
+        server.communicate(timeout=30)
+        # The memory lives as long as somebody reads it.
+        assert weights.tobytes() == before
+    # Killed, it does not answer; interrupted, it had time to say that the job is over.
+    with pytest.raises(psworker.SessionError):
+        session.contribute(grant, [np.frombuffer(before, np.float32)], samples=1)
+    session.close()
+    del session, weights
+    gc.collect()
+    assert segments_of("self") <= before_all
