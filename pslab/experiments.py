@@ -32,8 +32,9 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Experiment:
             f'{path}: job.module is missing; expected "package.module:attribute" or "file.py:attribute"'
         )
     try:
-        build_policy(experiment.policy.name, experiment.policy.knobs, experiment.cluster.workers)
-        build_optimizer(experiment.optimizer.config)
+        cluster, policy = experiment.cluster, experiment.policy
+        built = build_policy(policy.name, policy.knobs, cluster.workers, cluster.servers)
+        build_optimizer(experiment.optimizer.config).check_aggregator(built.tensors.aggregator)
     except ValueError as error:
         raise ExperimentError(f"{path}: {error}") from error
     return experiment

@@ -6,7 +6,7 @@ from typing import Any
 from rich.text import Text
 
 from pslab.experiments import Finished
-from pslab.runs import Run, RunError, Summary
+from pslab.runs import SIMULATED, Run, RunError, Summary
 from pslab.view import number
 from pswire.exits import ExitCode
 
@@ -41,8 +41,9 @@ def outcome_text(finished: Finished) -> Text:
 def _numbers(summary: Summary | None) -> str:
     if summary is None:
         return "but the servers wrote no summary"
+    clock = "virtual s" if summary.job.startswith(SIMULATED) else "s"
     facts = [
-        f"{summary.versions} versions in {summary.wall_seconds:.1f} s",
+        f"{summary.versions} versions in {summary.wall_seconds:.1f} {clock}",
         f"{number(summary.samples_per_second, 0)} samples/s",
         *(f"{name} {number(_finite(value))}" for name, value in sorted(summary.metrics.items())),
     ]

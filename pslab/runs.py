@@ -26,6 +26,8 @@ METRICS = "metrics.jsonl"
 SUMMARY = "summary.json"
 WEIGHTS = "weights.safetensors"
 LOGS = "logs"
+# Job names of the simulated cluster begin so.
+SIMULATED = "simulated-"
 
 
 class RunError(ValueError):
@@ -118,6 +120,11 @@ class Run:
             raise RunError(f"{file}: is not JSON: {error}") from error
         return _summary(file, record)
 
+    @property
+    def log(self) -> Path:
+        """The decision log's file; RunError when the run has none."""
+        return self._file(DECISIONS)
+
     def lines(self) -> Iterator[entries.Entry | entries.Malformed]:
         """The decision log, with the lines that cannot be read among the others."""
         with _open(self._file(DECISIONS)) as file:
@@ -129,6 +136,15 @@ class Run:
             if isinstance(entry, entries.Malformed):
                 raise RunError(f"{self.path / DECISIONS}:{entry.line}: {entry.problem}")
             yield entry
+
+    def check_whole(self) -> None:
+        """RunError when the log of a run that has stopped has no stop: it was cut or edited."""
+        file = self.path / DECISIONS
+        if not (self.stopped and file.is_file()):
+            return
+        with file.open("rb") as log:
+            if not any(b'"kind":"stop"' in line for line in log):
+                raise RunError(f"{file}: expected an entry of the job's stop: the log was cut off or edited")
 
     def metrics(self) -> Iterator[Metric]:
         """Lines of `metrics.jsonl` in order; RunError at the first that cannot be read."""

@@ -1,10 +1,13 @@
 """Engine "simulated": an experiment on a virtual clock, in this process."""
 
 import gc
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 from rich.console import Console
 
@@ -19,6 +22,8 @@ from pswire.experiment import Experiment, ExperimentError
 
 # Between two lines of progress, in seconds of the real clock.
 LINE_INTERVAL = 2.0
+
+_SAID = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 
 
 def run_simulated(
@@ -35,11 +40,10 @@ def run_simulated(
     folder = make_folder(out or free_folder(experiment.run.name), force)
     (folder / EXPERIMENT).write_text(experiment.to_toml(), encoding="utf-8")
     cluster.folder = Folder(folder, record=experiment.simulation.record)
-    with _no_collection():
-        try:
-            cluster.run(None if quiet else _progress())
-        except KeyboardInterrupt:
-            cluster.stop("interrupted", success=False, cause="SIGINT")
+    with _no_collection(), _signals(cluster) as heard:
+        cluster.run(None if quiet else _progress())
+    if heard and cluster.coordinator.stopped is None:
+        cluster.stop(_SAID[heard[0]], success=False, cause=heard[0].name)
     cluster.conclude()
     return Finished(folder, Result(_verdict(cluster), _warnings(cluster)), "")
 
@@ -66,6 +70,35 @@ def _no_collection() -> Iterator[None]:
         gc.enable()
 
 
+@contextmanager
+def _signals(cluster: Cluster) -> Iterator[list[signal.Signals]]:
+    """The signals heard. The first one halts the cluster between two actions, so that the log stays whole.
+
+    A second one is Python's own again: it gets through to a policy or job that does not end.
+    """
+    heard: list[signal.Signals] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield heard
+        return
+    former = {number: signal.getsignal(number) for number in _SAID}
+
+    def halt(number: int, frame: FrameType | None) -> None:
+        heard.append(signal.Signals(number))
+        cluster.halted = True
+        restore()
+
+    def restore() -> None:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+
+    for number in _SAID:
+        signal.signal(number, halt)
+    try:
+        yield heard
+    finally:
+        restore()
+
+
 def _progress() -> Callable[[Cluster], None]:
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     last = time.monotonic()
@@ -85,8 +118,14 @@ def _progress() -> Callable[[Cluster], None]:
 def _verdict(cluster: Cluster) -> Verdict:
     stopped = cluster.coordinator.stopped
     assert stopped is not None
+    diverged = [worker for worker in cluster.workers.values() if worker.failure]
+    if stopped.cause == "abandoned" and diverged:
+        # As the exit code of the first real worker that gives up.
+        first = diverged[0]
+        return Verdict(int(ExitCode.DIVERGED), f"every worker is gone; {first.name}: {first.failure}")
     failures = {
         "SIGINT": ExitCode.INTERRUPTED,
+        "SIGTERM": ExitCode.TERMINATED,
         "abandoned": ExitCode.ABANDONED,
     }
     code = ExitCode.OK if stopped.success else failures.get(stopped.cause, ExitCode.JOB_FAILED)

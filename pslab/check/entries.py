@@ -25,6 +25,7 @@ class Job:
     workers: int
     seed: int
     format: int
+    tensors: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,7 @@ class Grant:
     ticket: int
     version: int
     turn: int | None = None
+    ahead: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +163,10 @@ KINDS: Mapping[str, type[Any]] = {
 }  # fmt: skip
 
 
+# Looked up once: that takes longer than to read an entry.
+_HINTS: Mapping[type[Any], dict[str, Any]] = {kind: get_type_hints(kind) for kind in (*KINDS.values(), Part)}
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """A line of the log that could be read. `line` counts from 1, `i` is the entry's own index."""
@@ -223,7 +229,7 @@ def _entry(line: int, record: dict[str, Any]) -> Entry:
 
 
 def _build(kind: type[Any], record: Mapping[str, Any], where: str) -> Any:
-    hints = get_type_hints(kind)
+    hints = _HINTS[kind]
     values = {}
     for field in fields(kind):
         if field.name not in record and field.default is not MISSING:

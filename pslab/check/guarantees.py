@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from pslab.check import entries as e
-from pslab.check.ledger import OPEN, Ledger
+from pslab.check.ledger import COMMITTED, OPEN, Ledger
 from pslab.check.promise import Promise
 from pslab.check.shelf import TERMS, Kept
+from pslab.check.tensors import misdeclared
 
 
 class Mean(Promise):
@@ -39,10 +40,14 @@ class Mean(Promise):
         """Sentences about one update beyond its weights."""
         return iter(())
 
-    def _mean(self, update: e.Apply) -> Iterator[str]:
+    def scale(self, update: e.Apply) -> Iterator[str]:
+        """Sentences about the update's scale."""
         count = len(update.parts)
         if not math.isclose(update.scale, 1 / count, rel_tol=1e-12):
             yield f"version {update.version} has scale {update.scale}; a mean of {count} needs {1 / count}"
+
+    def _mean(self, update: e.Apply) -> Iterator[str]:
+        yield from self.scale(update)
         for part in update.parts:
             if not math.isclose(part.factor, self.factor(part), rel_tol=1e-12):
                 yield (
@@ -94,6 +99,39 @@ class Sync(Mean):
                         f"version {update.version} leaves out ticket {ticket.number},"
                         f" which {ticket.worker} works on"
                     )
+
+
+class Robust(Sync):
+    """median, trimmed-mean, krum: sync's barrier, all contributions side by side, never too few of them."""
+
+    def __init__(self, name: str, fewest: int) -> None:
+        super().__init__({})
+        self.name = f"guarantee of {name}"
+        self._fewest = fewest
+
+    def scale(self, update: e.Apply) -> Iterator[str]:
+        if update.scale != 1.0:
+            yield (
+                f"version {update.version} has scale {update.scale}; what is aggregated is scaled already and needs 1"
+            )
+
+    def see(self, entry: e.Entry, ledger: Ledger) -> Iterator[str]:
+        yield from super().see(entry, ledger)
+        match entry.fact:
+            case e.Fold(ticket):
+                yield f"ticket {ticket} is summed before its update; this policy needs all contributions at once"
+            case e.Drop(worker, ticket, _, "too few"):
+                there = sum(held.state == COMMITTED for held in ledger.held())
+                if there >= self._fewest:
+                    yield (
+                        f"ticket {ticket} of {worker} is dropped among {there} contributions as too few; "
+                        f"{self._fewest} are enough"
+                    )
+
+    def update(self, update: e.Apply, ledger: Ledger) -> Iterator[str]:
+        yield from super().update(update, ledger)
+        if len(update.parts) < self._fewest:
+            yield f"version {update.version} has {len(update.parts)} parts; this policy needs {self._fewest}"
 
 
 class Async(Mean):
@@ -197,6 +235,15 @@ GUARANTEES: Mapping[str, Callable[[Mapping[str, Any]], Promise]] = {
     "bounded": Bounded,
     "ssp": lambda knobs: Ssp(int(knobs.get("slack", 3))),
     "dssp": Dssp,
+    "median": lambda knobs: Robust("median", 1),
+    "trimmed-mean": lambda knobs: Robust("trimmed-mean", 2 * int(knobs.get("trim", 1)) + 1),
+    "krum": lambda knobs: Robust("krum", 2 * int(knobs.get("byzantine", 0)) + 3),
+    # What their workers do between pull and push, a log of decisions does not show; the gate and trigger it does.
+    "local-sgd": lambda knobs: Sync({}),
+    "diloco": lambda knobs: Sync({}),
+    "local-async": lambda knobs: Async(),
+    "easgd": lambda knobs: Async(),
+    "dana-slim": lambda knobs: Async(),
 }
 
 
@@ -225,6 +272,8 @@ class PolicyGuarantee(Promise):
 
     def see(self, entry: e.Entry, ledger: Ledger) -> Iterator[str]:
         if isinstance(entry.fact, e.Job):
+            if entry.fact.policy.get("name") in {**TERMS, **GUARANTEES}:
+                yield from misdeclared(entry.fact)
             try:
                 self._promise = guarantee(entry.fact)
             except (ValueError, TypeError, ArithmeticError) as error:

@@ -36,6 +36,8 @@ class Terms:
     lr_scale: Callable[[int], float] = _one
     mean: bool = True
     compensation: float = 0.0
+    # Fresh gradients are compensated as well: the compensator learns from them.
+    always: bool = False
     cancels: int | None = None
 
 
@@ -83,7 +85,7 @@ class Kept(Promise):
         weight = terms.weight(part.staleness)
         if not math.isclose(part.factor, weight, rel_tol=1e-12):
             yield f"{which} has factor {part.factor}, the policy gives {weight}"
-        compensation = terms.compensation if part.staleness > 0 else 0.0
+        compensation = terms.compensation if terms.always or part.staleness > 0 else 0.0
         if part.compensation != compensation:
             yield f"{which} has compensation {part.compensation}, the policy gives {compensation}"
 
@@ -185,4 +187,8 @@ TERMS: Mapping[str, Callable[[Knobs, int], Terms]] = {
     "delay-adaptive": _delay_adaptive,
     "ringmaster": _ringmaster,
     "dc-asgd": lambda knobs, workers: Terms(compensation=float(knobs.get("compensation", 0.04))),
+    "dc-asgd-a": lambda knobs, workers: Terms(
+        compensation=float(knobs.get("compensation", 2.0)), always=True
+    ),
+    "gap-aware": lambda knobs, workers: Terms(compensation=1.0, always=True),
 }

@@ -79,29 +79,50 @@ def _purpose(ticket: Ticket) -> str:
     return "for the initial values" if ticket.base is None else "for a gradient"
 
 
+# Policies whose rules speak against a second ticket: who contributed waits, a worker reads what it wrote
+# (SSP; Ho et al. 2013, section 3), or what is one version old is dropped.
+NEVER_AHEAD = (
+    *("sync", "k-sync", "k-batch-sync", "rennala", "k-async", "ssp", "dssp"),
+    *("median", "trimmed-mean", "krum", "local-sgd", "diloco"),
+)
+
+
 class OneAtATime(Promise):
-    """A worker has at most one open ticket."""
+    """A worker has at most one open ticket; two, if the second says "ahead" and the policy grants ahead."""
 
     name = "one open ticket"
 
     def __init__(self) -> None:
-        self._open: dict[str, int] = {}
+        self._open: dict[str, list[int]] = {}
 
     def see(self, entry: e.Entry, ledger: Ledger) -> Iterator[str]:
         match entry.fact:
-            case e.Initialise(worker, number) | e.Grant(worker, number):
-                if worker in self._open:
-                    yield f"{worker} is granted ticket {number} while it holds ticket {self._open[worker]}"
-                self._open[worker] = number
+            case e.Initialise(worker, number):
+                yield from self._begin(worker, number, False, ledger)
+            case e.Grant(worker, number, _, _, ahead):
+                yield from self._begin(worker, number, ahead, ledger)
             case e.Commit(worker, number) | e.Cancel(worker, number) | e.Abandon(worker, number):
                 self._end(worker, number)
             case e.Install(number):
-                for worker in [w for w, held in self._open.items() if held == number]:
+                for worker in list(self._open):
                     self._end(worker, number)
 
+    def _begin(self, worker: str, number: int, ahead: bool, ledger: Ledger) -> Iterator[str]:
+        held = self._open.setdefault(worker, [])
+        if held and not ahead:
+            yield f"{worker} is granted ticket {number} while it holds ticket {held[-1]}"
+        elif len(held) > 1:
+            yield f"{worker} is granted ticket {number} ahead while it holds tickets {held[0]} and {held[1]}"
+        elif ahead and not held:
+            yield f"{worker} is granted ticket {number} ahead, but it holds none"
+        policy = ledger.job.policy.get("name") if ledger.job is not None else None
+        if ahead and policy in NEVER_AHEAD:
+            yield f"{worker} is granted ticket {number} ahead, which {policy} does not permit"
+        held.append(number)
+
     def _end(self, worker: str, number: int) -> None:
-        if self._open.get(worker) == number:
-            del self._open[worker]
+        if number in self._open.get(worker, ()):
+            self._open[worker].remove(number)
 
 
 class Accounting(Promise):

@@ -68,8 +68,10 @@ def _explained(name: str, entry: type[Entry]) -> Group:
         ("servers keep", entry.cost.stores),
         ("per push", entry.cost.work),
         ("lost", entry.cost.waste),
+        ("[optimizer]", ", ".join(f"{key} = {_toml(value)}" for key, value in entry.optimizer.items())),
     ):
-        facts.add_row(title, Text(text))
+        if text:
+            facts.add_row(title, Text(text))
     parts: list[RenderableType] = [*paragraphs, facts, _knobs(entry)]
     return Group(*(line for part in parts for line in (part, "")))
 
@@ -102,6 +104,7 @@ def _facts(name: str, entry: type[Entry]) -> dict[str, Any]:
         "guarantee": entry.guarantee,
         "source": entry.source,
         "cost": {"stores": entry.cost.stores, "work": entry.cost.work, "waste": entry.cost.waste},
+        "optimizer": dict(entry.optimizer),
         "knobs": {
             knob.name: {"default": knob.default, "range": knob.range, "meaning": knob.meaning}
             for knob in knobs_of(entry)

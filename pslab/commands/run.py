@@ -10,8 +10,11 @@ from pslab.outcome import outcome_json, outcome_text
 from pslab.progress import choose, print_json
 from pslab.runs import RunError
 from pslab.simulated import run_simulated
+from psserver.optimizers import OptimizerError
+from psserver.optimizers import build as build_optimizer
+from psserver.policies import advice
 from pswire.exits import ExitCode
-from pswire.experiment import ExperimentError, load_experiment
+from pswire.experiment import Experiment, ExperimentError, load_experiment
 from psworker.job_error import JobError
 
 
@@ -67,16 +70,25 @@ def run(
     try:
         if engine == "simulated":
             simulated = load_experiment(experiment, overrides)
+            _advise(simulated)
             finished = run_simulated(simulated, out=out, force=force, quiet=quiet or as_json)
         else:
             loaded = load(experiment, overrides)
+            _advise(loaded)
             finished = run_local(loaded, choose(as_json=as_json, quiet=quiet), out=out, force=force)
     except JobError as error:
         raise Failure(f"{error}\n{error.details}".rstrip(), ExitCode.JOB_FAILED) from error
-    except (ExperimentError, RunError) as error:
+    except (ExperimentError, OptimizerError, RunError) as error:
         raise Failure(error) from error
     if as_json:
         print_json(outcome_json(finished))
     else:
         console().print(outcome_text(finished))
     context.exit(int(finished.result.verdict.code))
+
+
+def _advise(experiment: Experiment) -> None:
+    """One line when the policy is meant for another optimizer. Raises OptimizerError."""
+    advised = advice(experiment.policy.name, build_optimizer(experiment.optimizer.config).config)
+    if advised is not None:
+        click.echo(f"note: {advised}", err=True)

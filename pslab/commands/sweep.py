@@ -1,14 +1,13 @@
 """``ps-lab sweep``"""
 
 from pathlib import Path
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import click
 
-from pslab.commands.compare import show
 from pslab.commands.failure import EPILOG, Failure
+from pslab.commands.showing import show, showing, shown
 from pslab.compare.grid import SweepError, cells
-from pslab.compare.measure import Goals
 from pslab.compare.sweep import Outcome, sweep
 from pslab.progress import print_json
 from pslab.runs import RunError
@@ -47,25 +46,18 @@ from psworker.job_error import JobError
     metavar="DIR",
     help="Where the run folders go [default: runs/NAME-sweep]. Finished ones in it are kept.",
 )
-@click.option("--loss", type=float, metavar="X", help="As in ps-lab compare.")
-@click.option("--accuracy", type=float, metavar="X", help="As in ps-lab compare.")
-@click.option(
-    "--html", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="As in ps-lab compare."
-)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per run, and one for the comparison.")
+@showing
 @click.pass_context
 def sweep_command(
     context: click.Context,
+    /,
     experiment: Path,
     varied: tuple[str, ...],
     repeat: int,
     overrides: tuple[str, ...],
     engine: str,
     out: Path | None,
-    loss: float | None,
-    accuracy: float | None,
-    html: Path | None,
-    as_json: bool,
+    **options: Any,
 ) -> None:
     """Run EXPERIMENT with every combination of the varied values, then compare.
 
@@ -75,22 +67,23 @@ def sweep_command(
       ps-lab sweep examples/digits-bounded.toml --vary policy.max_staleness=0,1,2,4,8 --repeat 3
     """
     try:
+        how = shown(**options)
         grid = cells(experiment, overrides, varied, repeat)
         folder = out or Path("runs") / f"{grid[0].experiment.run.name}-sweep"
         codes: list[int] = []
 
         def tell(outcome: Outcome) -> None:
             codes.append(outcome.code)
-            _tell(outcome, len(codes), len(grid), as_json)
+            _tell(outcome, len(codes), len(grid), how.as_json)
 
         runs = sweep(experiment, grid, folder, cast(Literal["local", "simulated"], engine), tell)
         if runs:
-            show(runs, Goals(loss, accuracy), as_json=as_json, html=html)
+            show(runs, how)
     except JobError as error:
         raise Failure(f"{error}\n{error.details}".rstrip(), ExitCode.JOB_FAILED) from error
     except (ExperimentError, RunError, SweepError) as error:
         raise Failure(error) from error
-    if not as_json:
+    if not how.as_json:
         click.echo(f"run folders: {folder}")
     context.exit(next((code for code in codes if code), int(ExitCode.OK)))
 

@@ -8,5 +8,8 @@ sweep       runs them, and keeps what is finished
 predict     the same experiment in the simulator, against the real run
 curves      loss over time, versions and samples; who held a ticket when
 charts      the pictures of a report
+theorycharts, theorytable   what formulas say, beside what was measured
+best        each policy with the setting that suits it best
+pictures    one chart as a file
 html        a report that is one file
 """

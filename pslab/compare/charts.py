@@ -1,6 +1,7 @@
-"""Charts as SVG text. matplotlib (in the `examples` extra) is imported only here, and draws without a display."""
+"""Charts as matplotlib figures, and a figure as a file. matplotlib (in the `examples` extra) is imported only here."""
 
 import io
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,8 +9,8 @@ import numpy as np
 
 from pslab.compare.curves import Curve, Span, curve, spans
 from pslab.compare.groups import Group
-from pslab.report import COLOURS, binned, smoothed
-from pslab.runs import Run, RunError
+from pslab.report import COLOURS, TAIL, binned, smoothed
+from pslab.runs import RunError
 
 FATES = {"applied": "#009E73", "dropped": "#D55E00", "lost": "#BBBBBB"}
 # A timeline shows so many tickets of each worker: more would be a grey band.
@@ -20,9 +21,9 @@ def colour(index: int) -> str:
     return COLOURS[index % len(COLOURS)]
 
 
-def loss_chart(groups: Sequence[Group]) -> str:
+def loss_chart(groups: Sequence[Group]) -> Any:
     """Training loss against time, versions and samples; one faint line per run, one strong one per group."""
-    figure, axes = _figure(3, 1, width=12, height=4.2)
+    figure, (axes,) = figure_of(3, 1, width=12, height=4.2)
     drawn: list[float] = []
     for index, group in enumerate(groups):
         for number, run in enumerate(group.runs):
@@ -32,14 +33,14 @@ def loss_chart(groups: Sequence[Group]) -> str:
                 _loss(axes, found, colour(index), group.label if number == 0 else "", strong=number == 0)
     titles = ("seconds since the first grant", "versions", "samples of applied contributions")
     for place, title in zip(axes, titles, strict=True):
-        _dress(place, title, "training loss" if place is axes[0] else "")
+        dress(place, title, "training loss" if place is axes[0] else "")
         place.locator_params(axis="x", nbins=6)
         # A linear axis hides everything after the first moment when the loss falls far.
         if drawn and min(drawn) > 0:
             place.set_yscale("log")
             place.yaxis.set_major_formatter("{x:g}")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower left", ncols=3, frameon=False)
-    return _svg(figure)
+    _legend(figure, axes[0])
+    return figure
 
 
 def _loss(axes: Any, found: Curve, paint: str, label: str, *, strong: bool) -> None:
@@ -49,25 +50,30 @@ def _loss(axes: Any, found: Curve, paint: str, label: str, *, strong: bool) -> N
         place.plot(x, smooth, label=label or "_", **look)
 
 
-def staleness_chart(run: Run) -> str:
-    """How stale the applied contributions of each worker were."""
-    tables = run.summary.staleness
-    figure, axes = _figure(max(1, len(tables)), 1, width=12, height=2.2, share=True)
-    for place, worker in zip(axes, sorted(tables), strict=False):
-        histogram = binned(type(run.summary.histogram)(tables[worker]))
-        total = histogram.total() or 1
-        bins = sorted(histogram)
-        place.bar(bins, [100 * histogram[tau] / total for tau in bins], color=COLOURS[0])
-        _dress(place, f"staleness of {worker}", "share %" if place is axes[0] else "")
-        place.xaxis.get_major_locator().set_params(integer=True)
-    return _svg(figure)
+def staleness_chart(groups: Sequence[Group]) -> Any:
+    """How stale the applied contributions of each worker were: one row per group, its first run."""
+    runs = [group.runs[0].run for group in groups]
+    columns = max(1, *(len(run.summary.staleness) for run in runs))
+    figure, table = figure_of(columns, len(runs), width=12, height=2.2 * len(runs), share=True)
+    for group, run, row in zip(groups, runs, table, strict=True):
+        workers = run.summary.staleness
+        for place, worker in zip(row, sorted(workers, key=_natural), strict=False):
+            histogram = binned(Counter(workers[worker]))
+            total = histogram.total() or 1
+            bins = sorted(histogram)
+            place.bar(bins, [100 * histogram[tau] / total for tau in bins], color=COLOURS[0])
+            dress(place, f"staleness of {worker}", "share %" if place is row[0] else "")
+            place.set_xticks([0, TAIL // 2, TAIL], ["0", str(TAIL // 2), f"{TAIL}+"])
+        if len(runs) > 1:
+            row[0].set_title(group.label, loc="left", fontsize=10)
+    return figure
 
 
-def share_chart(groups: Sequence[Group]) -> str:
+def share_chart(groups: Sequence[Group]) -> Any:
     """What part of the applied contributions came from each worker; the line is an equal part."""
-    figure, (axes,) = _figure(1, 1, width=12, height=3.2)
+    figure, ((axes,),) = figure_of(1, 1, width=12, height=3.2)
     width = 0.8 / max(1, len(groups))
-    workers = sorted({worker for group in groups for worker in group.shares()})
+    workers = sorted({worker for group in groups for worker in group.shares()}, key=_natural)
     for index, group in enumerate(groups):
         shares = group.shares()
         heights = [100 * shares[worker].mean if worker in shares else 0.0 for worker in workers]
@@ -75,25 +81,41 @@ def share_chart(groups: Sequence[Group]) -> str:
         axes.bar(places, heights, width * 0.92, color=colour(index), label=group.label)
     axes.axhline(100 / max(1, len(workers)), color="#555555", linewidth=1, linestyle="--")
     axes.set_xticks(range(len(workers)), workers)
-    _dress(axes, "", "share of what was applied, %")
-    figure.legend(loc="outside lower left", ncols=3, frameon=False)
-    return _svg(figure)
+    dress(axes, "", "share of what was applied, %")
+    _legend(figure, axes)
+    return figure
 
 
-def timeline_chart(run: Run) -> str:
-    """Who held a ticket when, at the start of a run, and what became of it."""
-    found = _beginning(spans(run))
-    workers = sorted({span.worker for span in found})
-    figure, (axes,) = _figure(1, 1, width=12, height=0.8 + 0.35 * max(1, len(workers)))
+def timeline_chart(groups: Sequence[Group]) -> Any:
+    """Who held a ticket when, at the start of a run, and what became of it: one panel per group, its first run."""
+    found = [_beginning(spans(group.runs[0].run)) for group in groups]
+    until = max((span.end for one in found for span in one), default=0.0)
+    rows = [max(1, len({span.worker for span in one})) for one in found]
+    heights = [0.8 + 0.28 * count for count in rows]
+    figure, table = figure_of(1, len(groups), width=12, height=sum(heights), ratios=heights)
+    for group, one, (axes,) in zip(groups, found, table, strict=True):
+        _timeline(axes, one)
+        axes.set_xlim(0, until)
+        if len(groups) > 1:
+            axes.set_title(group.label, loc="left", fontsize=10)
+        dress(axes, "seconds since the first grant" if axes is table[-1][0] else "", "")
+        axes.grid(visible=False)
+    if len(groups) > 1:
+        figure.legend(
+            *table[0][0].get_legend_handles_labels(), loc="outside lower left", ncols=3, frameon=False
+        )
+    return figure
+
+
+def _timeline(axes: Any, found: Sequence[Span]) -> None:
+    workers = sorted({span.worker for span in found}, key=_natural)
     for fate, paint in FATES.items():
         for place, worker in enumerate(workers):
             bars = [(s.begin, s.end - s.begin) for s in found if s.worker == worker and s.fate == fate]
-            axes.broken_barh(bars, (place - 0.38, 0.76), facecolors=paint, edgecolor="white", linewidth=0.8)
+            look = {"facecolors": paint, "edgecolor": "white", "linewidth": 0.8}
+            axes.broken_barh(bars, (place - 0.38, 0.76), label="_" if place else fate, **look)
     axes.set_yticks(range(len(workers)), workers)
     axes.invert_yaxis()
-    _dress(axes, "seconds since the first grant", "")
-    axes.grid(visible=False)
-    return _svg(figure)
 
 
 def _beginning(found: Sequence[Span]) -> list[Span]:
@@ -103,16 +125,36 @@ def _beginning(found: Sequence[Span]) -> list[Span]:
     return [span for span in found if span.begin <= limit]
 
 
-def _figure(columns: int, rows: int, *, width: float, height: float, share: bool = False) -> tuple[Any, Any]:
+def _natural(worker: str) -> tuple[str, int]:
+    """w10 behind w9."""
+    head = worker.rstrip("0123456789")
+    return head, int(worker[len(head) :] or 0)
+
+
+def figure_of(
+    columns: int,
+    rows: int,
+    *,
+    width: float,
+    height: float,
+    share: bool = False,
+    ratios: Sequence[float] | None = None,
+) -> tuple[Any, Any]:
+    """A figure of `width` x `height` inches and its axes [rows, columns]. Raises RunError without matplotlib."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise RunError("the charts need matplotlib: pip install 'paramserver[examples]'") from error
     figure = Figure(figsize=(width, height), layout="constrained")
-    return figure, figure.subplots(rows, columns, squeeze=False, sharex=share, sharey=share)[0]
+    axes = figure.subplots(rows, columns, squeeze=False, sharex=share, sharey=share, height_ratios=ratios)
+    return figure, axes
 
 
-def _dress(axes: Any, x: str, y: str) -> None:
+def _legend(figure: Any, axes: Any) -> None:
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower left", ncols=3, frameon=False)
+
+
+def dress(axes: Any, x: str, y: str) -> None:
     axes.set_xlabel(x)
     axes.set_ylabel(y)
     axes.grid(axis="y", color="#e3e3e3", linewidth=0.8)
@@ -120,7 +162,7 @@ def _dress(axes: Any, x: str, y: str) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _svg(figure: Any) -> str:
+def svg(figure: Any) -> str:
     """Text stays text, and the same figure is the same bytes."""
     import matplotlib
 
@@ -129,3 +171,13 @@ def _svg(figure: Any) -> str:
         figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
     text = out.getvalue()
     return text[text.index("<svg") :]
+
+
+def png(figure: Any) -> bytes:
+    """100 dots per inch and 48 colours, which is enough for lines and bars and a third of the bytes."""
+    from PIL import Image
+
+    drawn, out = io.BytesIO(), io.BytesIO()
+    figure.savefig(drawn, format="png", dpi=100, metadata={"Software": None})
+    Image.open(drawn).convert("RGB").quantize(48).save(out, format="png", optimize=True)
+    return out.getvalue()

@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
-from pswire.experiment import Experiment, load_experiment
+from psserver.policies import PolicyError
+from psserver.policies import build as build_policy
+from pswire.experiment import Experiment, ExperimentError, load_experiment
+from pswire.overrides import parse_value
 
 
 class SweepError(ValueError):
@@ -23,14 +26,16 @@ class Cell:
 
 
 def vary(text: str) -> list[str]:
-    """``key=v1,v2`` as overrides ``key=v1``, ``key=v2``. Commas inside TOML arrays and strings do not separate.
+    """``key=v1,v2`` as overrides ``key=v1``, ``key=v2``. Commas inside TOML arrays, tables and strings do not separate.
 
+    The key may be a section whose values are tables: ``policy={name = "sync"},{name = "k-sync", aggregate = 4}``.
     Raises SweepError.
     """
     key, equals, values = text.partition("=")
-    if not equals or "." not in key or not all(part.strip() for part in key.split(".")):
-        raise SweepError(f"expected section.key=v1,v2,... (policy.max_staleness=0,1,2, say), got {text!r}")
     parts = _split(values)
+    tables = all(part.strip().startswith("{") for part in parts)
+    if not equals or not ("." in key or tables) or not all(part.strip() for part in key.split(".")):
+        raise SweepError(f"expected section.key=v1,v2,... (policy.max_staleness=0,1,2, say), got {text!r}")
     if not all(part.strip() for part in parts):
         raise SweepError(f"{text!r}: expected a value between every two commas, got none")
     found = [f"{key.strip()}={part.strip()}" for part in parts]
@@ -76,12 +81,33 @@ def cells(path: Path, overrides: Sequence[str], varied: Sequence[str], repeat: i
             seed = base.run.seed + number
             all_overrides = (*overrides, *chosen, f"run.seed={seed}")
             name = _name([*chosen, f"run.seed={seed}"])
-            found.append(Cell(name, all_overrides, load_experiment(path, all_overrides)))
+            experiment = load_experiment(path, all_overrides)
+            _check_policy(experiment)
+            found.append(Cell(name, all_overrides, experiment))
     return found
+
+
+def _check_policy(experiment: Experiment) -> None:
+    """A policy of the shelf with its knobs; a user's own is code, and the engine's to import."""
+    policy, cluster = experiment.policy, experiment.cluster
+    if ":" in policy.name:
+        return
+    try:
+        build_policy(policy.name, policy.knobs, cluster.workers, cluster.servers)
+    except PolicyError as error:
+        raise ExperimentError(str(error)) from error
 
 
 def _name(settings: Sequence[str]) -> str:
     """``max_staleness=2,seed=1``, with nothing in it that a file system would not take."""
     pairs = (setting.partition("=") for setting in settings)
-    text = ",".join(f"{key.rpartition('.')[2]}={value}" for key, _, value in pairs)
+    text = ",".join(_part(key.rpartition(".")[2], parse_value(value), value) for key, _, value in pairs)
     return "".join(letter if letter.isalnum() or letter in "=,._-+" else "_" for letter in text)
+
+
+def _part(key: str, value: object, text: str) -> str:
+    """``policy={name = "k-sync", aggregate = 4}`` is ``k-sync,aggregate=4``."""
+    if not isinstance(value, dict) or "name" not in value:
+        return f"{key}={text}"
+    rest = [f"{name}={inner}" for name, inner in value.items() if name != "name"]
+    return ",".join([str(value["name"]), *rest])

@@ -67,6 +67,17 @@ def grouped(runs: Sequence[Measured]) -> list[Group]:
     return [Group(_label(group[0], runs, varied), tuple(group)) for group in members.values()]
 
 
+def varied_settings(groups: Sequence[Group]) -> dict[str, list[Any]]:
+    """Key -> its different values, of every setting in which the groups differ; absent where a run has none."""
+    runs = [group.runs[0] for group in groups]
+    return {
+        key: list(
+            {repr(run.settings[key]): run.settings[key] for run in runs if key in run.settings}.values()
+        )
+        for key in _varied(runs)
+    }
+
+
 def _varied(runs: Sequence[Measured]) -> list[str]:
     """Keys with more than one value. The names of runs and seeds are none."""
     keys = dict.fromkeys(key for run in runs for key in run.settings if key not in _INCIDENTAL)
@@ -89,4 +100,6 @@ def _label(run: Measured, runs: Sequence[Measured], varied: Sequence[str]) -> st
 
 
 def _last(key: str) -> str:
-    return key.rpartition(".")[2]
+    """``learning_rate``; a worker's number keeps its table: ``factors.7``."""
+    rest, _, last = key.rpartition(".")
+    return f"{rest.rpartition('.')[2]}.{last}" if last.isdigit() else last

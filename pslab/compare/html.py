@@ -7,7 +7,9 @@ from pathlib import Path
 from pslab.compare import charts
 from pslab.compare.groups import Group
 from pslab.compare.measure import Goals
-from pslab.compare.table import columns_for, shares_spoken, spoken, starving
+from pslab.compare.table import columns_for, measure_spoken, shares_spoken, starving
+from pslab.compare.theorycharts import bound_chart
+from pslab.compare.theorytable import HEAD, bounded, claims_by_group, rows
 from pslab.runs import RunError
 
 STYLE = """
@@ -16,6 +18,8 @@ h1 { font-size: 1.5rem } h2 { font-size: 1.15rem; margin-top: 2.2rem }
 table { border-collapse: collapse; width: 100% } th, td { padding: .35rem .6rem; text-align: right }
 th:first-child, td:first-child { text-align: left } thead th { border-bottom: 2px solid #222 }
 tbody tr:nth-child(even) { background: #f5f6f8 } svg { width: 100%; height: auto }
+.words { font-size: .85rem } .words td, .words th { text-align: left; white-space: nowrap }
+.words td:nth-child(7) { white-space: normal }
 .key span { display: inline-block; width: .9em; height: .9em; margin: 0 .35em 0 1em; vertical-align: -.1em }
 .note { color: #555 } .bad { color: #b00020 }
 """
@@ -39,11 +43,12 @@ def page(groups: Sequence[Group], goals: Goals) -> str:
         "<h2>Training loss</h2>",
         "<p class=note>Of the contributions that made each version, smoothed. One strong line per policy; "
         "the faint ones are its other seeds.</p>",
-        charts.loss_chart(groups),
+        charts.svg(charts.loss_chart(groups)),
         "<h2>Whose work was applied</h2>",
         "<p class=note>The dashed line is an equal part. A worker far below it starves: the model hardly "
         "sees its data.</p>",
-        charts.share_chart(groups),
+        charts.svg(charts.share_chart(groups)),
+        *_theory(groups),
         *(part for group in groups for part in _one(group)),
     ]
     return (
@@ -59,7 +64,7 @@ def _table(groups: Sequence[Group], goals: Goals) -> str:
         [
             group.label,
             str(len(group.runs)),
-            *(spoken(group.spread(name), digits, factor) for name, _, digits, factor in columns),
+            *(measure_spoken(group, name, digits, factor) for name, _, digits, factor in columns),
             shares_spoken(group),
         ]
         for group in groups
@@ -71,6 +76,21 @@ def _row(tag: str, cells: Iterable[str]) -> str:
     return "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) + "</tr>"
 
 
+def _theory(groups: Sequence[Group]) -> list[str]:
+    """The laws and bounds that hold for these runs, and why others do not."""
+    found = claims_by_group(groups)
+    curves, missing = bounded(groups)
+    body = "".join(_row("td", row) for label, claims in found for row in rows(label, claims))
+    return [
+        "<h2>Measured and theory</h2>",
+        "<p class=note>= is the limit of a long run, &lt;= a bound. Measured from the first grant until the first "
+        "worker has no more data.</p>",
+        f"<table class=words><thead>{_row('th', HEAD)}</thead><tbody>{body}</tbody></table>",
+        *([charts.svg(bound_chart(curves))] if curves else []),
+        *(f"<p class=note>No bound is drawn for {escape(line)}.</p>" for line in missing),
+    ]
+
+
 def _one(group: Group) -> list[str]:
     """The group's first run from close by."""
     run = group.runs[0].run
@@ -79,6 +99,6 @@ def _one(group: Group) -> list[str]:
         f"<h2>{escape(group.label)}</h2>",
         f"<p class=note>Run {escape(str(run.path))}. Who held a ticket when, from grant to commit (pulling, "
         f"computing and pushing), and what became of it; a gap is waiting.</p><p class=key>{key}</p>",
-        charts.timeline_chart(run),
-        charts.staleness_chart(run),
+        charts.svg(charts.timeline_chart([group])),
+        charts.svg(charts.staleness_chart([group])),
     ]

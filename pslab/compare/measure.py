@@ -13,6 +13,24 @@ from pslab.runs import Run, RunError, Summary
 WINDOW = 10
 
 
+# The names of all measures. Times in seconds from the first grant; staleness in versions.
+MEASURES = (
+    "accuracy",
+    "loss",
+    "versions",
+    "samples_per_second",
+    "seconds",
+    "seconds_per_version",
+    "dropped_share",
+    "least_share",
+    "most_share",
+    "mean_staleness",
+    "max_staleness",
+    "seconds_to_loss",
+    "seconds_to_accuracy",
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Goals:
     """Thresholds whose first crossing is timed; None: not asked for."""
@@ -47,7 +65,8 @@ class Measured:
 
 
 def measured(run: Run, goals: Goals) -> Measured:
-    """Raises RunError for a run that has not stopped or cannot be read."""
+    """Raises RunError for a run that has not stopped, or whose log is cut off or cannot be read."""
+    run.check_whole()
     summary, settings = run.summary, _settings(run)
     return Measured(
         run, settings.pop("run.seed", None), settings, _measures(run, summary, goals), summary.success

@@ -20,9 +20,13 @@ from pslab.check import entries as facts
 from pslab.runs import Run, RunError, Summary
 from pslab.simulator import SimulationError, build
 from pslab.simulator.worker import Worker
+from psserver.policies import build as build_policy
+from psserver.policies import local_rule_of
 from pswire.delays import Draw, parse, stream
 from pswire.experiment import Experiment
 from pswire.sections import FaultsSection, LinksSection, SimulationSection
+from psworker.local import Rule
+from psworker.local import build as build_local
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,24 +72,45 @@ class Prediction:
 
 
 def pace_of(run: Run) -> Pace:
-    """Measured step times of a run. Raises RunError when it has no commits, or was not made by ps-lab."""
+    """Measured step times of a run. Raises RunError when it has no commits, or was not made by ps-lab.
+
+    The steps of a ticket of several batches count with their mean: how they
+    differed is not known, so waiting for the slowest is underestimated.
+    """
     experiment, ranks = run.experiment, dict[str, int]()
+    rule = _local_rule(experiment)
     injected: dict[str, Draw] = {}
-    granted: dict[int, tuple[float, float]] = {}
+    granted: dict[int, tuple[float, list[float]]] = {}
     times: dict[int, list[float]] = {}
+    # By worker: when its last commit was, and of which batch.
+    committed: dict[str, tuple[float, int]] = {}
     for entry in run.decisions():
         match entry.fact:
             case facts.Join(worker, _, rank):
                 ranks[worker] = rank
                 injected[worker] = _injected(experiment, rank)
             case facts.Grant(worker, ticket):
-                granted[ticket] = entry.t, injected[worker]()
-            case facts.Commit(worker, ticket):
-                since, delay = granted.pop(ticket)
-                times.setdefault(ranks[worker], []).append(max(0.0, entry.t - since - delay))
+                granted[ticket] = entry.t, [injected[worker]() for _ in range(rule.steps)]
+            case facts.Commit(worker, ticket, batch):
+                since, delays = granted.pop(ticket)
+                before, last = committed.get(worker, (since, -1))
+                steps = max(1, min(rule.steps, batch - last))
+                # Who roams takes its steps between the last commit and the grant.
+                busy = entry.t - (before if rule.roams else since) - sum(delays[:steps])
+                times.setdefault(ranks[worker], []).extend([max(0.0, busy / steps)] * steps)
+                committed[worker] = entry.t, batch
     if not times:
         raise RunError(f"{run.path}: nothing was committed, so there are no step times to measure")
     return Pace({rank: tuple(found) for rank, found in times.items()})
+
+
+def _local_rule(experiment: Experiment) -> Rule:
+    policy = experiment.policy
+    try:
+        rule = local_rule_of(build_policy(policy.name, policy.knobs, experiment.cluster.workers))
+        return build_local(rule.name, rule.knobs, [])
+    except ValueError as error:
+        raise RunError(f"its policy cannot be made again: {error}") from error
 
 
 def _injected(experiment: Experiment, rank: int) -> Draw:
@@ -112,7 +137,7 @@ def predict(run: Run, source: Experiment | Pace) -> Prediction:
 
 
 # Batches of a timing-only run come from `_batches`; the number here only says that there is an end.
-_TIMING = {"problem": "none", "batches": 1, "record": False}
+_TIMING = {"problem": "none", "batches": 1, "record": False, "evaluate": 0, "until_accuracy": 0.0}
 
 
 def _measured(experiment: Experiment, pace: Pace, batches: Mapping[int, int]) -> Numbers:

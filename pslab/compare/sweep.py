@@ -8,7 +8,7 @@ from typing import Literal
 from pslab.compare.grid import Cell
 from pslab.experiments import Finished, load, run_local
 from pslab.progress import Quiet
-from pslab.runs import EXPERIMENT, Run, RunError
+from pslab.runs import EXPERIMENT, SUMMARY, Run, RunError
 from pslab.simulated import run_simulated
 from pswire.exits import ExitCode
 from pswire.experiment import ExperimentError
@@ -42,7 +42,7 @@ def sweep(
         tell(outcome)
         if outcome.code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):
             break
-        if (outcome.folder / "decisions.jsonl").is_file() and Run(outcome.folder).stopped:
+        if (outcome.folder / SUMMARY).is_file():
             runs.append(Run(outcome.folder))
     return runs
 
@@ -60,14 +60,14 @@ def _one(path: Path, cell: Cell, folder: Path, engine: Engine) -> Outcome:
 
 def finished(folder: Path, cell: Cell) -> bool:
     """The folder holds the cell's run, to its end. Raises RunError when it holds that of another experiment."""
-    if not (folder / EXPERIMENT).is_file() or not (folder / "decisions.jsonl").is_file():
+    if not (folder / EXPERIMENT).is_file() or not (folder / SUMMARY).is_file():
         return False
     run = Run(folder)
     try:
         same = run.experiment == cell.experiment
     except ExperimentError:
         return False
-    if not (run.stopped and run.summary.success):
+    if not run.summary.success:
         return False
     if not same:
         raise RunError(

@@ -13,8 +13,12 @@ from pslab.simulator.store import Shards
 from pslab.simulator.trainers import Result, Trainer
 from psserver.coordinator import entries
 from psserver.optimizers import build as build_optimizer
+from psserver.policies import PolicyError, TensorParts
+from psserver.policies.tensors import from_config
 from psserver.shard.shard import ShardError
-from pswire.plan import make_plan
+from pswire.plan import Plan, make_plan
+from psworker.local import LocalRuleError, LocalWork
+from psworker.local import build as build_local
 
 Floats = NDArray[np.float32]
 
@@ -94,11 +98,15 @@ class Replay:
         self._initial = plan.scatter([values for _, values in specs])
         self.trainer.attach(plan)
         self._fresh = memory_of(self.trainer)
+        self._plan = plan
+        # Contributions of some rules depend on earlier ones, whatever became of those.
+        self._remembers = local_work(job, plan).remembers
         # Bases are kept as long as their tickets live, whatever the policy needs: contributions are
         # computed at their commits, from versions that may be old by then.
         self.store = Shards(
             plan,
             build_optimizer(job.optimizer),
+            _tensors(job),
             workers=job.workers,
             keep_bases=True,
             wire_dtype=self.wire_dtype,
@@ -156,7 +164,8 @@ class Replay:
         job = opening(self.steps)
         portion = Portion(rank, job.workers, job.seed, self.epochs)
         skip = self._next_batch.get(worker, 0)
-        self._twins[worker] = Twin(worker, portion, self.trainer, self._fresh, skip)
+        work = local_work(job, self._plan)
+        self._twins[worker] = Twin(worker, portion, self.trainer, self._fresh, skip, work)
 
     def _commit(self, commit: entries.Commit) -> None:
         opened = self._open.pop(commit.ticket, None)
@@ -165,7 +174,7 @@ class Replay:
         self._next_batch[commit.worker] = max(self._next_batch.get(commit.worker, 0), commit.batch + 1)
         self._losses[commit.ticket] = commit.loss
         needed = commit.ticket in self._needed
-        if not needed and not self.draws:
+        if not needed and not self.draws and not self._remembers:
             self.result.skipped += 1
             return
         weights = self.store.read(commit.ticket, opened.base)
@@ -206,6 +215,17 @@ class Replay:
             self.result.loss = sum(finite) / len(finite) if finite else math.nan
 
 
+def local_work(job: entries.Job, plan: Plan) -> LocalWork:
+    """What the job's workers did between pull and push, by entry 0 of its log. Raises DataError."""
+    said = dict(job.local or {})
+    name = str(said.pop("name", ""))
+    knobs = {knob: value for knob, value in said.items() if isinstance(value, int | float)}
+    try:
+        return LocalWork(build_local(name, knobs, [shard.trainable for shard in plan.shards]))
+    except LocalRuleError as error:
+        raise DataError(f"the log's first entry: {error}") from error
+
+
 def _difference(commit: entries.Commit, result: Result) -> tuple[str, float, float] | None:
     """(what, logged, recomputed), where they are not the same to the bit."""
     for what, logged, recomputed in (
@@ -218,6 +238,13 @@ def _difference(commit: entries.Commit, result: Result) -> tuple[str, float, flo
         if not same:
             return what, logged, recomputed
     return None
+
+
+def _tensors(job: entries.Job) -> TensorParts:
+    try:
+        return from_config(job.tensors or {})
+    except PolicyError as error:
+        raise DataError(f"entry 0 of the log: tensors: {error}") from error
 
 
 def _versions(steps: Iterable[Step]) -> dict[int, int]:

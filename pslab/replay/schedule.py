@@ -4,8 +4,9 @@ Grants, cancels and updates are the policy's and are left out. What the log
 does not say is inferred:
 
 - A worker asks right after its commit (as ps-worker does, in the same
-  message). Tickets are numbered as they are asked for, so the order of all
-  requests that were granted is known.
+  message), or, for a ticket that was granted ahead, right before that. Tickets
+  are numbered as they are asked for, so the order of all requests that were
+  granted is known.
 - A worker whose ticket was cancelled finishes the computation all the same
   and asks again then.
 """
@@ -30,8 +31,11 @@ class Arrive:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
+    """`ahead`: while it works on a ticket, for the one after it."""
+
     t: float
     worker: str
+    ahead: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +99,7 @@ class _Request:
     after: int
     before: int
     voided: bool
+    ahead: bool = False
 
 
 def schedule(steps: Iterable[Step]) -> list[Move]:
@@ -103,14 +108,18 @@ def schedule(steps: Iterable[Step]) -> list[Move]:
     placed: list[_Placed] = []
     requests: list[_Request] = []
     last: dict[str, int] = {}
+    granted: dict[str, int] = {}
     voided: set[str] = set()
     for step in tape:
         entry = step.entry
         if isinstance(entry, entries.Stop):
             break
         match entry:
-            case entries.Grant(worker, ticket):
-                requests.append(_Request(ticket, worker, last[worker], step.index - 1, worker in voided))
+            case entries.Grant(worker, ticket, ahead=ahead):
+                after = granted[worker] if ahead else last[worker]
+                voided_before = worker in voided and not ahead
+                requests.append(_Request(ticket, worker, after, step.index - 1, voided_before, bool(ahead)))
+                granted[worker] = step.index
                 voided.discard(worker)
             case entries.Initialise(worker, ticket):
                 # Who is to bring the initial values is settled in the moment of the request.
@@ -132,23 +141,25 @@ def schedule(steps: Iterable[Step]) -> list[Move]:
 def _asked(tape: list[Step], requests: list[_Request]) -> list[_Placed]:
     """Each request as early as its worker and the order of tickets allow.
 
-    After a cancel, as late: the worker was busy with what had become void.
+    After a cancel, as late: the worker was busy with what had become void. Ahead, too: it is granted at once
+    where it is granted at all, and a worker that asks ahead says no more when.
     """
     ordered = sorted(requests, key=attrgetter("ticket"))
     places = list(accumulate((request.after for request in ordered), max))
     for number in reversed(range(len(ordered))):
-        if ordered[number].voided:
+        if ordered[number].voided or ordered[number].ahead:
             following = places[number + 1] if number + 1 < len(ordered) else len(tape)
             places[number] = max(places[number], min(ordered[number].before, following))
     found: list[_Placed] = []
     samples = _usual_samples(tape)
     for order, (place, request) in enumerate(zip(places, ordered, strict=True), start=1):
         # A request right before its grant is as late as that.
-        t = tape[place + 1 if request.voided and place == request.before else place].t
+        late = request.voided or request.ahead
+        t = tape[place + 1 if late and place == request.before else place].t
         if request.voided:
             lost = Finish(t, request.worker, 0, samples.get(request.worker, 0), known=False)
             found.append(_Placed(place, 2 * order - 1, lost))
-        found.append(_Placed(place, 2 * order, Ask(t, request.worker)))
+        found.append(_Placed(place, 2 * order, Ask(t, request.worker, request.ahead)))
     return found
 
 

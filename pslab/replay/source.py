@@ -1,5 +1,6 @@
 """From a run folder to a replay that is ready to run."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,16 +10,15 @@ from numpy.typing import NDArray
 
 from pslab.replay.execution import Replay
 from pslab.replay.tape import opening, read_tape
-from pslab.runs import EXPERIMENT, WEIGHTS, Run, RunError
+from pslab.runs import EXPERIMENT, SIMULATED, WEIGHTS, Run, RunError
 from pslab.simulator.problems import ProblemError, numpy_problem
 from pslab.simulator.trainers import Trainer
 from psserver.coordinator.entries import Job
+from psserver.optimizers import OptimizerError
+from psserver.optimizers import build as build_optimizer
 from pswire.experiment import Experiment
 from pswire.plan import weights_sha256
 from psworker.trainers import tensorflow_trainer
-
-# Job names of the simulated cluster begin so.
-SIMULATED = "simulated-"
 
 
 def replay_of(run: Run) -> Replay:
@@ -27,22 +27,35 @@ def replay_of(run: Run) -> Replay:
     job, experiment = opening(steps), run.experiment
     _check_agreement(run, job, experiment)
     trainer = _trainer(run, job, experiment)
-    return Replay(steps, trainer, experiment.job.epochs, experiment.cluster.wire_dtype)
+    return Replay(steps, trainer, experiment.job.epochs, experiment.cluster.payload_dtype)
 
 
 def _check_agreement(run: Run, job: Job, experiment: Experiment) -> None:
     """The experiment says what data and model were; it must be that of the log."""
+    try:
+        optimizer = build_optimizer(experiment.optimizer.config).config
+    except OptimizerError as error:
+        raise RunError(f"{run.path / EXPERIMENT}: {error}") from error
     for key, logged, written in (
         ("cluster.servers", job.servers, experiment.cluster.servers),
         ("cluster.workers", job.workers, experiment.cluster.workers),
         ("run.seed", job.seed, experiment.run.seed),
         ("policy.name", job.policy.get("name"), experiment.policy.name),
+        *_written("policy", job.policy, experiment.policy.knobs),
+        *_written("optimizer", job.optimizer, optimizer),
     ):
         if logged != written:
             raise RunError(
                 f"{run.path / EXPERIMENT}: {key} is {written!r}, but the decision log was made with {logged!r}: "
                 "one of them was edited, or they are of different runs"
             )
+
+
+def _written(
+    section: str, logged: Mapping[str, object], written: Mapping[str, object]
+) -> list[tuple[str, object, object]]:
+    """(key, logged, written) of the keys that both have: what is not written out is a default."""
+    return [(f"{section}.{key}", logged[key], value) for key, value in written.items() if key in logged]
 
 
 def _trainer(run: Run, job: Job, experiment: Experiment) -> Trainer:

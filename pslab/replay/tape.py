@@ -8,7 +8,7 @@ from dataclasses import MISSING, Field, dataclass, fields
 from typing import Any
 
 from pslab.check import entries as facts
-from pslab.runs import DECISIONS, Run, RunError
+from pslab.runs import Run, RunError
 from psserver.coordinator import entries
 
 _KINDS: Mapping[str, type[entries.Entry]] = {
@@ -31,7 +31,7 @@ class Step:
 
 def read_tape(run: Run) -> list[Step]:
     """The whole log in order. Raises RunError naming the line that cannot be read or is out of place."""
-    path = run.path / DECISIONS
+    path = run.log
     steps: list[Step] = []
     with path.open(encoding="utf-8", errors="replace") as file:
         for fact, text in zip(run.decisions(), file, strict=True):

@@ -1,6 +1,7 @@
 """A worker's twin: computes what the worker computed, from the same weights, batch and random numbers."""
 
 from collections.abc import Callable, Iterator
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -8,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pslab.simulator.trainers import Result, Trainer
+from psworker.local import LocalWork
 
 Floats = NDArray[np.float32]
 
@@ -40,7 +42,7 @@ class Twin:
     """One incarnation of a worker. All twins of a run share one trainer; each keeps its own memory of it.
 
     `skip`: the first batch that no earlier incarnation had committed. `fresh`:
-    the trainer's memory as a new process has it.
+    the trainer's memory as a new process has it. `work`: its local rule.
     """
 
     worker: str
@@ -48,6 +50,7 @@ class Twin:
     trainer: Trainer
     fresh: list[NDArray[Any]]
     skip: int
+    work: LocalWork
     # Tickets since the last commit that came to nothing: the worker may have computed for them, or not.
     uncertain: int = 0
     _memory: list[NDArray[Any]] = field(default_factory=list)
@@ -55,27 +58,28 @@ class Twin:
     _ahead: tuple[int, Any] | None = None
 
     def compute(self, weights: list[Floats], number: int, fits: Callable[[Result], bool]) -> Result:
-        """The contribution of batch `number` from `weights`. Raises DataError when there is no such batch.
+        """The contribution whose last batch is `number`, from `weights`. Raises DataError without such a batch.
 
         A model that draws random numbers depends on how often its worker has
         drawn before. Where that is uncertain, the count is taken with which
         the result `fits`, else the lowest.
         """
-        batch = self._batch(number)
+        batches = self._portion(number)
         before = self._memory
-        found: tuple[Result, list[NDArray[Any]]] | None = None
-        for spare in range(self.uncertain + 1 if before else 1):
-            self._memory = before
+        found: tuple[Result, list[NDArray[Any]], LocalWork] | None = None
+        for spare in range(self.uncertain * self.work.steps + 1 if before else 1):
+            self._memory, work = before, copy(self.work)
             for _ in range(spare):
-                self._step(weights, batch)
-            result = self._step(weights, batch)
+                self._step(weights, batches[0])
+            result = work.contribute(weights, self._step, batches)
             if found is None or fits(result):
-                found = result, self._memory
+                found = result, self._memory, work
             if fits(result):
                 break
         assert found is not None
         self.uncertain = 0
-        result, self._memory = found
+        result, self._memory, self.work = found
+        self.work.keep()
         return result
 
     def _step(self, weights: list[Floats], batch: Any) -> Result:
@@ -85,6 +89,11 @@ class Twin:
         if self._memory:
             self._memory = memory_of(self.trainer)
         return result
+
+    def _portion(self, number: int) -> list[Any]:
+        """The batches of the ticket whose last one is `number`: portions begin at multiples of their length."""
+        first = number - max(0, number - self.skip) % self.work.steps
+        return [self._batch(each) for each in range(first, number + 1)]
 
     def _batch(self, number: int) -> Any:
         if self._batches is None:

@@ -60,7 +60,7 @@ class Alternative:
 def what_if(steps: Sequence[Step], name: str, knobs: Mapping[str, object]) -> Alternative:
     """Feed the schedule of a tape to policy `name`. Raises PolicyError when there is no such policy."""
     job = opening(steps)
-    policy = build_policy(name, knobs, job.workers)
+    policy = build_policy(name, knobs, job.workers, job.servers)
     retelling = Retelling(_terms(job), policy)
     for move in s.schedule(steps):
         retelling.hear(move)
@@ -89,8 +89,11 @@ class Retelling:
     held: int = 0
     never: int = 0
     _incarnations: dict[str, int] = field(default_factory=dict)
-    # Worker -> the ticket it holds, possibly cancelled in the meantime.
-    _tickets: dict[str, int] = field(default_factory=dict)
+    # Worker -> the tickets it holds, oldest first, possibly cancelled in the meantime.
+    _tickets: dict[str, deque[int]] = field(default_factory=lambda: defaultdict(deque))
+    # Worker -> how many tickets it has asked for and was not granted. What is not granted ahead is asked for again
+    # after the commit.
+    _wishes: Counter[str] = field(default_factory=Counter)
     _queues: dict[str, deque[s.Move]] = field(default_factory=lambda: defaultdict(deque))
     # Workers whose first waiting move may have become possible.
     _woken: deque[str] = field(default_factory=deque)
@@ -123,6 +126,7 @@ class Retelling:
         worker = move.worker
         self.never += sum(isinstance(waiting, s.Finish) for waiting in self._queues.pop(worker, ()))
         self._tickets.pop(worker, None)
+        del self._wishes[worker]
         if isinstance(move, s.Depart):
             incarnation = self._incarnations.pop(worker)
             self._take(self.coordinator.leave(worker, incarnation, move.reason, move.t))
@@ -135,7 +139,7 @@ class Retelling:
 
     def _can(self, move: s.Move) -> bool:
         """Finishing or giving up needs a ticket; asking and being done need none."""
-        return not isinstance(move, s.Finish | s.GiveUp | s.Initialised) or move.worker in self._tickets
+        return not isinstance(move, s.Finish | s.GiveUp | s.Initialised) or bool(self._tickets[move.worker])
 
     def _advance(self, worker: str, t: float) -> None:
         queue = self._queues[worker]
@@ -147,19 +151,30 @@ class Retelling:
         incarnation = self._incarnations[worker]
         match move:
             case s.Ask():
-                if worker not in self._tickets:
-                    self._take(coordinator.ready(worker, incarnation, now))
+                self._ask(move)
             case s.Done():
                 self._take(coordinator.done(worker, incarnation, now))
             case s.Initialised():
-                self._take(coordinator.commit(worker, incarnation, self._tickets.pop(worker), now))
+                self._take(coordinator.commit(worker, incarnation, self._tickets[worker].popleft(), now))
             case s.Finish() | s.GiveUp():
-                ticket = self._tickets.pop(worker)
+                ticket = self._tickets[worker].popleft()
                 if isinstance(move, s.GiveUp) or ticket not in coordinator.tickets.live:
                     reason = move.reason if isinstance(move, s.GiveUp) else "cancelled"
                     self._take(coordinator.abandon(worker, incarnation, ticket, reason, now))
                 else:
                     self._commit(move, incarnation, ticket)
+                self._say_ready(worker, now)
+
+    def _ask(self, move: s.Ask) -> None:
+        if move.ahead or not self._tickets[move.worker]:
+            self._wishes[move.worker] += 1
+            self._say_ready(move.worker, move.t)
+
+    def _say_ready(self, worker: str, now: float) -> None:
+        if self._wishes[worker] > 0:
+            held = self._tickets[worker]
+            holding = held[-1] if held else 0
+            self._take(self.coordinator.ready(worker, self._incarnations[worker], now, holding=holding))
 
     def _commit(self, move: s.Finish, incarnation: int, ticket: int) -> None:
         self._take(
@@ -180,7 +195,11 @@ class Retelling:
             if isinstance(output, Record):
                 self.steps.append(Step(output.index, round(output.t, 6), output.entry))
             elif isinstance(output.notice, GrantNotice):
-                self._tickets[output.worker] = output.notice.ticket
+                tickets = self._tickets[output.worker]
+                # Told again, it is the same one.
+                if output.notice.ticket not in tickets:
+                    tickets.append(output.notice.ticket)
+                    self._wishes[output.worker] -= 1
                 self._woken.append(output.worker)
 
 

@@ -38,8 +38,10 @@ def build(experiment: Experiment, trainers: Callable[[Experiment], TrainerFactor
     _check(experiment)
     simulation, links, faults = experiment.simulation, experiment.links, experiment.faults
     factory = _factory(experiment, trainers)
-    policy = build_policy(experiment.policy.name, experiment.policy.knobs, experiment.cluster.workers)
+    chosen, size = experiment.policy, experiment.cluster
+    policy = build_policy(chosen.name, chosen.knobs, size.workers, size.servers)
     optimizer = build_optimizer(experiment.optimizer.config)
+    optimizer.check_aggregator(policy.tensors.aggregator)
     numbers = _numbers(experiment)
     made = {number: None if factory is None else factory(number) for number in numbers}
     agenda = Agenda()
@@ -54,6 +56,8 @@ def build(experiment: Experiment, trainers: Callable[[Experiment], TrainerFactor
         habits=habits,
         batch_size=simulation.batch_size,
         interrupt=simulation.interrupt,
+        evaluate=simulation.evaluate,
+        until_accuracy=simulation.until_accuracy,
     )
     # Perfect links draw nothing: ten thousand workers can share one generator.
     chance = stream(experiment.run.seed, 0, "messages")
@@ -131,9 +135,9 @@ def _store(
     return Shards(
         plan,
         optimizer,
+        policy.tensors,
         workers=len(trainers),
-        keep_bases=policy.keep_bases,
-        wire_dtype=experiment.cluster.wire_dtype,
+        wire_dtype=experiment.cluster.payload_dtype,
     )
 
 
@@ -187,6 +191,10 @@ def _times(experiment: Experiment, number: int) -> tuple[Delay, Delay]:
 def _check(experiment: Experiment) -> None:
     simulation, numbers = experiment.simulation, _numbers(experiment)
     faults = experiment.faults
+    if experiment.cluster.prefetch:
+        raise SimulationError(
+            "cluster.prefetch: simulated workers do not fetch ahead; expected false (--set cluster.prefetch=false)"
+        )
     lists: dict[str, Sequence[Fault]] = {
         "crashes": faults.crashes,
         "leaves": faults.leaves,
@@ -199,6 +207,10 @@ def _check(experiment: Experiment) -> None:
                     f"faults.{key}.{place}.worker: there is no worker {entry.worker}; expected one below "
                     f"cluster.workers, which is {experiment.cluster.workers}, or one of faults.joins"
                 )
+    if simulation.until_accuracy and not simulation.evaluate:
+        raise SimulationError(
+            "simulation.until_accuracy is given, but nothing is evaluated before the end: give simulation.evaluate, too"
+        )
     for number in simulation.factors:
         if number not in numbers:
             raise SimulationError(f"simulation.factors.{number}: there is no worker {number}")

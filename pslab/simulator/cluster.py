@@ -16,10 +16,12 @@ from pslab.simulator.store import Shards, Store
 from pslab.simulator.trainers import Trainer
 from pslab.simulator.worker import Worker
 from psserver.coordinator import Coordinator, JobTerms, JoinRefused, Output, Record
-from psserver.coordinator.entries import Grant, Stop
+from psserver.coordinator.entries import Apply, Grant, Stop
 from psserver.coordinator.outputs import DispositionNotice, Notice
-from psserver.policies import Policy
+from psserver.policies import Policy, local_rule_of
 from pswire.delays import Draw
+from psworker.local import LocalWork
+from psworker.local import build as build_local
 
 Floats = NDArray[np.float32]
 
@@ -44,10 +46,14 @@ class Cluster:
         habits: Habits,
         batch_size: int = 1,
         interrupt: bool = False,
+        evaluate: int = 0,
+        until_accuracy: float = 0.0,
     ) -> None:
         self.agenda, self.network, self.store = agenda, network, store
         self.terms, self.policy = terms, policy
         self.batches, self.batch_size, self.interrupt = batches, batch_size, interrupt
+        # Every so many versions, and the accuracy at which that ends the job; 0: not at all.
+        self.every, self.until_accuracy = evaluate, until_accuracy
         self.workers: dict[str, Worker] = {}
         self.metrics: dict[str, float] = {}
         self.coordinator = Coordinator(terms, policy, 0.0)
@@ -55,6 +61,8 @@ class Cluster:
         self.first_grant: float | None = None
         self.stopped_at = 0.0
         self.folder = Folder(None, record=False)
+        # Set from outside, by a signal's handler say: `run` returns before the next action.
+        self.halted = False
         self._habits = habits
         # Notices that arrive in the moment in which they were sent.
         self._inbox: deque[tuple[Worker, int, Notice]] = deque()
@@ -71,10 +79,10 @@ class Cluster:
     # Running
 
     def run(self, watch: Callable[["Cluster"], None] | None = None, every: int = 4096) -> None:
-        """Until the job is over. `watch` is called after every so many actions."""
+        """Until the job is over, or `halted`. `watch` is called after every so many actions."""
         self._route(self.coordinator.opening())
         agenda, coordinator = self.agenda, self.coordinator
-        while not coordinator.over:
+        while not (self.halted or coordinator.over):
             if not agenda.step():
                 self._strand()
             while self._inbox:
@@ -185,6 +193,12 @@ class Cluster:
 
     # Learning
 
+    def local_work(self) -> LocalWork:
+        """What the policy wants done between pull and push, with nothing to remember yet."""
+        rule = local_rule_of(self.policy)
+        shards = self.store.plan.shards if isinstance(self.store, Shards) else ()
+        return LocalWork(build_local(rule.name, rule.knobs, [shard.trainable for shard in shards]))
+
     def initial(self, worker: Worker) -> list[Floats]:
         """The payload of version 0."""
         if worker.trainer is None or not isinstance(self.store, Shards):
@@ -197,6 +211,20 @@ class Cluster:
         self.metrics = worker.trainer.evaluate(self.store.flats())
         if self.metrics:
             self.folder.evaluated(self.agenda.now, version, worker.name, self.metrics)
+
+    def _measure(self, version: int) -> None:
+        """Evaluate a version in the moment in which it is made; that takes no virtual time."""
+        worker = next(iter(self.workers.values()))
+        self.evaluate(worker, version)
+        found = self.metrics.get("accuracy", 0.0)
+        if self.until_accuracy and found >= self.until_accuracy:
+            said = f"version {version} has accuracy {found:.4f}, wanted was {self.until_accuracy:g}"
+            # Not here: the coordinator is in the middle of a step.
+            self.agenda.at(self.agenda.now, self._reached, said)
+
+    def _reached(self, reason: str) -> None:
+        if self.coordinator.stopped is None:
+            self.stop(reason, success=True, cause="done")
 
     # Outputs
 
@@ -212,8 +240,11 @@ class Cluster:
                     self.first_grant = self.agenda.now
                 elif isinstance(entry, Stop):
                     self.stopped_at = self.agenda.now
+                elif self.every and isinstance(entry, Apply) and entry.version % self.every == 0:
+                    self._measure(entry.version)
             elif not isinstance(output.notice, DispositionNotice):
                 self._post(self.workers[output.worker], output.incarnation, output.notice)
+        self.store.let_in()
 
     def _post(self, worker: Worker, incarnation: int, notice: Notice) -> None:
         """To the process of that incarnation; a dead one hears nothing."""

@@ -1,5 +1,7 @@
 """The run folder, with the files that servers write, in virtual seconds."""
 
+import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +30,8 @@ class Folder:
         self._log.append(record)
 
     def evaluated(self, t: float, version: int, worker: str, metrics: dict[str, float]) -> None:
-        line = {"t": round(t, 6), "kind": "eval", "version": version, "worker": worker, "metrics": metrics}
+        kept = _finite(metrics)
+        line = {"t": round(t, 6), "kind": "eval", "version": version, "worker": worker, "metrics": kept}
         self._log.metric(line)
 
     def conclude(self, cluster: "Cluster") -> None:
@@ -37,7 +40,7 @@ class Folder:
         if isinstance(store, Shards) and store.installed:
             sha256 = store.sha256()
             self._log.write_weights(store.weights())
-        metrics = dict(cluster.metrics)
+        metrics: dict[str, Any] = _finite(cluster.metrics)
         if "loss" not in metrics and self._log.last_loss is not None:
             metrics["loss"] = self._log.last_loss
         begun = cluster.first_grant
@@ -53,3 +56,8 @@ class Folder:
             # An empty log would look like a damaged one.
             (self._path / "decisions.jsonl").unlink()
             (self._path / "metrics.jsonl").unlink()
+
+
+def _finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
+    """JSON has no NaN; a run that diverges is worth its record."""
+    return {name: value if math.isfinite(value) else None for name, value in metrics.items()}

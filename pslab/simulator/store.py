@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from psserver.coordinator.entries import Entry
 from psserver.dispatch import Dispatch
 from psserver.optimizers import Optimizer
+from psserver.policies import TensorParts
 from psserver.shard import Shard
 from pswire.dtypes import from_wire, itemsize, to_wire
 from pswire.plan import Plan, VariableSpec, weights_sha256
@@ -39,6 +40,11 @@ class Store(Protocol):
         """`then` happens once every shard's memory admits the ticket's payload, or its ticket is closed."""
         ...
 
+    def let_in(self) -> None:
+        """Entries were executed: whoever waits for memory may go on. Never between two entries of one step: what
+        the waiting ones commit is decided after them, so it stands behind them in the log."""
+        ...
+
     def push(self, ticket: int, flats: Sequence[Floats]) -> str | None:
         """Put the payloads of an open ticket into staging. Names the first NaN or Inf instead, if there is one."""
         ...
@@ -63,6 +69,9 @@ class Nothing:
     def admit(self, ticket: int, then: Callable[[], None]) -> None:
         then()
 
+    def let_in(self) -> None:
+        pass
+
     def push(self, ticket: int, flats: Sequence[Floats]) -> str | None:
         return None
 
@@ -77,12 +86,19 @@ class Shards:
     empty = False
 
     def __init__(
-        self, plan: Plan, optimizer: Optimizer, *, workers: int, keep_bases: bool, wire_dtype: str
+        self,
+        plan: Plan,
+        optimizer: Optimizer,
+        tensors: TensorParts,
+        *,
+        workers: int,
+        wire_dtype: str,
+        keep_bases: bool = False,
     ) -> None:
         self.plan = plan
         self._dtype = wire_dtype
         self._shards = [
-            Shard(plan, server, optimizer, versions=workers + 2, keep_bases=keep_bases)
+            Shard(plan, server, optimizer, versions=workers + 2, tensors=tensors, keep_bases=keep_bases)
             for server in range(len(plan.shards))
         ]
         self._dispatch = Dispatch()
@@ -93,8 +109,6 @@ class Shards:
         order = self._dispatch.order(entry)
         for shard in self._shards:
             shard.execute(order)
-        if self._waiting:
-            self._let_in()
 
     def read(self, ticket: int, version: int) -> list[Floats] | None:
         flats = []
@@ -108,9 +122,9 @@ class Shards:
 
     def admit(self, ticket: int, then: Callable[[], None]) -> None:
         self._waiting.append((ticket, then))
-        self._let_in()
+        self.let_in()
 
-    def _let_in(self) -> None:
+    def let_in(self) -> None:
         waiting, self._waiting = self._waiting, []
         for ticket, then in waiting:
             if self._admits(ticket):

@@ -20,6 +20,7 @@ from psserver.coordinator.outputs import (
     StopNotice,
 )
 from pswire.delays import Draw
+from psworker.local import LocalWork, Portion, Portions
 
 if TYPE_CHECKING:
     from pslab.simulator.cluster import Cluster
@@ -31,6 +32,16 @@ NONFINITE_LIMIT = 10
 
 
 @dataclass(slots=True)
+class Unit:
+    """The batches of one ticket. `walked`: their steps were taken before the grant."""
+
+    batches: list[Any]
+    last: int
+    more: bool
+    walked: bool = False
+
+
+@dataclass(slots=True)
 class Step:
     """The ticket that a worker holds."""
 
@@ -39,6 +50,8 @@ class Step:
     weights: list[Floats] = field(default_factory=list)
     result: Result | None = None
     void: bool = False
+    # It was pulled, and the batches are being worked through.
+    begun: bool = False
 
 
 class Worker:
@@ -70,8 +83,12 @@ class Worker:
         self._compute = compute
         self._step: Step | None = None
         self._last_ticket = 0
-        self._batches: Iterator[tuple[int, Any]] = iter(())
-        self._batch: tuple[int, Any] | None = None
+        # Set at each join: what is remembered between tickets belongs to an incarnation.
+        self._work: LocalWork
+        self._portions: Iterator[Portion] = iter(())
+        self._unit: Unit | None = None
+        # It has weights of its own to take steps from: the rule roams, and there was a contribution.
+        self._roaming = False
         self._nonfinite = 0
 
     @property
@@ -96,12 +113,10 @@ class Worker:
         if life != self.life:
             return
         self.incarnation = incarnation
-        self._batches = self._cluster.batches(self, next_batch)
-        self._batch = next(self._batches, None)
-        if self._batch is None:
-            self._say(self._cluster.done)
-        else:
-            self._ask()
+        self._work, self._roaming = self._cluster.local_work(), False
+        self._portions = iter(Portions(self._cluster.batches(self, next_batch), self._work.steps))
+        self._next_unit()
+        self._begin()
 
     # What it hears
 
@@ -156,9 +171,13 @@ class Worker:
         if weights is None or step.void:
             self._abandon(step, "cancelled")
             return
-        step.weights = weights
+        step.weights, step.begun = weights, True
         self.steps += 1
-        self._cluster.agenda.after(self._compute(), self._computed, step)
+        assert self._unit is not None
+        if self._unit.walked:
+            self._computed(step)
+        else:
+            self._cluster.agenda.after(self._seconds(self._unit), self._computed, step)
 
     def _computed(self, step: Step) -> None:
         if step is not self._step:
@@ -167,8 +186,8 @@ class Worker:
             self._abandon(step, "cancelled")
             return
         if self.trainer is not None:
-            assert self._batch is not None
-            step.result = self.trainer.step(step.weights, self._batch[1])
+            assert self._unit is not None
+            step.result = self._work.contribute(step.weights, self.trainer.step, self._unit.batches)
             if not math.isfinite(step.result.norm):
                 self._not_finite(step)
                 return
@@ -209,38 +228,81 @@ class Worker:
             self._say(cluster.commit, step.ticket, 0, 0, math.nan, math.nan, False)
             self._ask()
             return
-        assert self._batch is not None
-        number = self._batch[0]
-        self._batch = next(self._batches, None)
+        unit = self._unit
+        assert unit is not None
         self._nonfinite = 0
-        more = self._batch is not None
-        samples = result.samples if result is not None else cluster.batch_size
+        self._work.keep()
+        self._roaming = self._work.roams
+        samples = result.samples if result is not None else cluster.batch_size * len(unit.batches)
         loss = result.loss if result is not None else math.nan
         norm = result.norm if result is not None else math.nan
-        self._say(cluster.commit, step.ticket, number, samples, loss, norm, more)
-        if not more:
-            self._say(cluster.done)
+        asks = unit.more and not self._work.roams
+        self._next_unit()
+        self._say(cluster.commit, step.ticket, unit.last, samples, loss, norm, asks)
+        if not asks:
+            self._begin()
 
     def _abandon(self, step: Step, reason: str) -> None:
         self._step = None
         self._say(self._cluster.abandon, step.ticket, reason)
-        self._ask()
+        if step.begun and self._work.steps > 1 and not (self._unit and self._unit.walked):
+            # As in a real worker: several batches cannot be had again.
+            self._next_unit()
+            self._begin()
+        else:
+            self._ask()
 
     def _not_finite(self, step: Step) -> None:
-        """The batch is skipped; too many in a row end this worker, as they end a real one."""
         self._step = None
         self._say(self._cluster.abandon, step.ticket, "nonfinite")
+        self._skip()
+
+    def _skip(self) -> None:
+        """The batches are skipped; too many in a row end this worker, as they end a real one."""
         self._nonfinite += 1
         if self._nonfinite >= NONFINITE_LIMIT:
-            self.failure = f"{self._nonfinite} batches in a row gave no finite gradient"
+            what = "batches" if self._work.steps == 1 else "tickets"
+            self.failure = f"{self._nonfinite} {what} in a row gave no finite gradient"
             self._say(self._cluster.leave, f"Diverged: {self.failure}")
             self.die()
             return
-        self._batch = next(self._batches, None)
-        if self._batch is None:
+        self._next_unit()
+        self._begin()
+
+    # Its data
+
+    def _next_unit(self) -> None:
+        portion = next(self._portions, None)
+        self._unit = None
+        if portion is not None:
+            batches = list(portion)
+            self._unit = Unit(batches, portion.last, portion.more)
+
+    def _begin(self) -> None:
+        """With the next unit: ask, take its steps before asking, or say that there is none."""
+        if self._unit is None:
             self._say(self._cluster.done)
+        elif self._roaming:
+            self._cluster.agenda.after(self._seconds(self._unit), self._walked, self.life)
         else:
             self._ask()
+
+    def _walked(self, life: int) -> None:
+        if life != self.life:
+            return
+        assert self._unit is not None
+        self._unit.walked = True
+        if self.trainer is not None:
+            walk = self._work.ahead(self.trainer.step, self._unit.batches)
+            if not walk.finite:
+                self._skip()
+                return
+        self._ask()
+
+    def _seconds(self, unit: Unit) -> float:
+        if len(unit.batches) == 1:
+            return self._compute()
+        return sum(self._compute() for _ in unit.batches)
 
     # What it says
 

@@ -55,6 +55,15 @@ def test_a_label_names_what_differs_and_nothing_else(tmp_path: Path) -> None:
     ]
 
 
+def test_a_log_that_was_cut_off_is_refused(tmp_path: Path) -> None:
+    log = simulate(tmp_path / "run", "async").log
+    lines = log.read_text(encoding="utf-8").splitlines(keepends=True)
+    log.write_text("".join(lines[: len(lines) // 2]), encoding="utf-8")
+    said = ps_lab("compare", tmp_path / "run", "--theory")
+    assert said.code == ExitCode.USAGE
+    assert "decisions.jsonl: expected an entry of the job's stop" in said.err
+
+
 def test_time_to_a_loss_counts_from_the_first_grant(tmp_path: Path) -> None:
     run = simulate(tmp_path / "run", "async")
     losses = [(m.t, m.loss) for m in run.metrics() if m.kind == "train"]

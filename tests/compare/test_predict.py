@@ -37,6 +37,16 @@ def test_measured_on_one_run_it_predicts_another_within_ten_percent(tmp_path: Pa
     assert sorted(found.predicted.drops) == ["w0", "w1", "w2", "w3"]
 
 
+@pytest.mark.parametrize("policy", ["local-sgd", "easgd"])
+def test_the_steps_of_a_ticket_of_several_are_measured_by_their_mean(tmp_path: Path, policy: str) -> None:
+    run = simulate(tmp_path / "run", policy, {"steps": 5}, simulation=TIMING, **DELAYS)
+    pace = pace_of(run)
+    assert pace.mean == pytest.approx(0.008, rel=0.05)
+    assert {rank: len(times) for rank, times in pace.times.items()} == dict.fromkeys(range(4), 200)
+    found = predict(run, pace)
+    assert abs(relative_error(found.predicted.seconds_per_version, found.real.seconds_per_version)) < 0.1
+
+
 def test_a_slow_worker_is_measured_as_one(tmp_path: Path) -> None:
     run = simulate(tmp_path / "run", "async", simulation={**TIMING, "factors": {"1": 5.0}})
     found = predict(run, pace_of(run))

@@ -42,6 +42,7 @@ def experiment(tmp_path: Path) -> Path:
         ("a.b=[1, 2],[3]", ["a.b=[1, 2]", "a.b=[3]"]),
         ("a.b={x = 1, y = 2},0.1", ["a.b={x = 1, y = 2}", "a.b=0.1"]),
         ("a.b=exponential(1)", ["a.b=exponential(1)"]),
+        ('policy={name = "a"}, {name = "b", k = 2}', ['policy={name = "a"}', 'policy={name = "b", k = 2}']),
         ('a.b="gamma(2, 1)","constant(1)"', ['a.b="gamma(2, 1)"', 'a.b="constant(1)"']),
     ],
 )
@@ -49,7 +50,7 @@ def test_values(text: str, values: list[str]) -> None:
     assert vary(text) == values
 
 
-@pytest.mark.parametrize("text", ["a.b", "ab=1,2", "a.b=1,,2", "a.b=", ".b=1", "a.b=1,1"])
+@pytest.mark.parametrize("text", ["a.b", "ab=1,2", "a={x = 1},2", "a.b=1,,2", "a.b=", ".b=1", "a.b=1,1"])
 def test_values_that_are_none(text: str) -> None:
     with pytest.raises(SweepError):
         vary(text)
@@ -69,6 +70,12 @@ def test_every_combination_with_every_seed(experiment: Path) -> None:
 def test_bad_values_are_found_before_anything_runs(experiment: Path) -> None:
     with pytest.raises(ExperimentError, match="workers"):
         cells(experiment, [], ["cluster.workers=2,0"], repeat=1)
+
+
+def test_whole_policies_can_be_varied(experiment: Path) -> None:
+    grid = cells(experiment, [], ['policy={name = "sync"},{name = "k-sync", aggregate = 3}'], repeat=1)
+    assert [cell.name for cell in grid] == ["sync,seed=4", "k-sync,aggregate=3,seed=4"]
+    assert [cell.experiment.policy.knobs for cell in grid] == [{}, {"aggregate": 3}]
 
 
 def test_names_are_fit_for_a_file_system(experiment: Path) -> None:
@@ -110,6 +117,22 @@ def test_the_comparison_at_the_end(experiment: Path) -> None:
     )
     assert said.code == 0
     assert "6 of 6" in said.out and "bounded (max_staleness=2)" in said.out and "±" in said.out
+
+
+def test_a_bad_policy_in_the_last_combination_is_found_before_the_first_one_runs(experiment: Path) -> None:
+    for values in ('policy={name = "sync"},{name = "k-sync", aggregate = 9}', "policy.name=sync,asink"):
+        code, _, err = sweep(experiment, "--vary", values)
+        assert code == ExitCode.USAGE and ("aggregate is 9" in err or "did you mean 'async'" in err)
+        assert not (experiment.parent / "out").exists()
+
+
+def test_runs_without_a_record_are_compared_and_kept(experiment: Path) -> None:
+    options = ("--vary", "policy.max_staleness=0,2", "--set", "simulation.record=false")
+    out = experiment.parent / "out"
+    said = ps_lab("sweep", experiment, "--engine", "simulated", "--out", out, *options)
+    assert said.code == 0 and "bounded (max_staleness=2)" in said.out
+    code, told, _ = sweep(experiment, *options)
+    assert code == 0 and [line.rpartition(" ")[2] for line in told] == ["True", "True"]
 
 
 def test_unknown_policies_and_keys_are_refused(experiment: Path) -> None:

@@ -13,6 +13,7 @@ from psserver.policies import (
     Part,
     Ready,
     Stop,
+    TensorParts,
     Waiting,
 )
 
@@ -20,7 +21,7 @@ from psserver.policies import (
 class Honest:
     """Applies every gradient as it comes. What it does after the second commit is for others to spoil."""
 
-    keep_bases = False
+    tensors = TensorParts()
 
     def __init__(self, *, workers: int) -> None:
         self.name = type(self).__name__
@@ -143,6 +144,29 @@ class ScalesToInfinity(Honest):
 class CompensatesWithoutBases(Honest):
     def second(self, ticket: int) -> list[Decision]:
         return [Apply((Part(ticket, 1.0, 0.04),))]
+
+
+class FoldsForAList(Honest):
+    tensors = TensorParts(aggregator="median")
+
+    def second(self, ticket: int) -> list[Decision]:
+        return [Fold(ticket)]
+
+
+class ListsTwoOfOne(Honest):
+    """Three contributions, but two of them are w0's."""
+
+    tensors = TensorParts(aggregator="krum", knobs={"byzantine": 0, "select": 1})
+
+    def __init__(self, *, workers: int) -> None:
+        super().__init__(workers=workers)
+        self.kept: list[int] = []
+
+    def step(self, event: Event) -> list[Decision]:
+        if not isinstance(event, Commit):
+            return super().step(event)
+        self.kept.append(event.ticket)
+        return [Apply(tuple(Part(ticket) for ticket in self.kept))] if len(self.kept) == 3 else []
 
 
 class Raises(Honest):

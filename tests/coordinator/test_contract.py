@@ -2,13 +2,13 @@
 
 import pytest
 
+from pslab.verify.house import House, notices
 from psserver.coordinator import entries
 from psserver.coordinator.outputs import StopNotice
 from psserver.coordinator.status import explain, holdup, report
 from psserver.policies import Decision, Event
 from tests.coordinator import breaches
 from tests.coordinator.breaches import Honest
-from tests.coordinator.house import House, notices
 
 
 def play(policy: type[Honest]) -> House:
@@ -51,7 +51,9 @@ def test_who_keeps_the_contract_goes_on() -> None:
         (breaches.CancelsCommitted, "which is not open"),
         (breaches.WeighsNaN, "expected finite weights"),
         (breaches.ScalesToInfinity, "expected finite scales"),
-        (breaches.CompensatesWithoutBases, "expected a policy that keeps bases"),
+        (breaches.CompensatesWithoutBases, "expected a policy whose tensors name a compensator"),
+        (breaches.FoldsForAList, "median needs all contributions of an update at once"),
+        (breaches.ListsTwoOfOne, "krum needs at least 3, each of another worker"),
         (breaches.Raises, "ZeroDivisionError: by whatever"),
         (breaches.DecidesNonsense, "expected Grant, Fold, Apply, Drop, Cancel or Stop, got 'apply it'"),
         (breaches.AnswersNothing, "TypeError"),
@@ -91,6 +93,15 @@ def test_a_breach_at_the_start() -> None:
     assert house.stopped.startswith(
         "policy: policy NoStart failed on Join(worker='w0', rank=0): RuntimeError"
     )
+
+
+def test_a_policy_that_wants_to_exit_ends_the_job_not_the_process() -> None:
+    class Exits(Honest):
+        def step(self, event: Event) -> list[Decision]:
+            raise SystemExit(0)
+
+    house = House(Exits(workers=2), workers=2).starts()
+    assert house.stopped.startswith("policy: policy Exits failed on Join(worker='w0', rank=0): SystemExit: 0")
 
 
 def test_a_policy_that_cannot_explain_itself_harms_nobody() -> None:

@@ -2,9 +2,9 @@
 
 import pytest
 
+from pslab.verify.house import House, notices, refusals
 from psserver.coordinator import entries
 from psserver.coordinator.outputs import StopNotice
-from tests.coordinator.house import House, notices, refusals
 
 
 def finishes(house: House, *workers: str) -> None:

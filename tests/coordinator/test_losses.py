@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.coordinator.schedule import TIMEOUT, Schedule, Tape
+from pslab.verify.dice import Tape
+from pslab.verify.schedule import TIMEOUT, Schedule
 from tests.coordinator.test_schedules import ALL, Setting, second_opinion
 
 BATCHES = (3, 2, 3, 1)

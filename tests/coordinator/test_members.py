@@ -2,9 +2,9 @@
 
 import pytest
 
+from pslab.verify.house import House, granted, notices, refusals
 from psserver.coordinator import JoinRefused, entries
 from psserver.coordinator.outputs import DispositionNotice, GrantNotice, RefusalNotice
-from tests.coordinator.house import House, granted, notices, refusals
 
 
 def refusal(house: House, worker: str, session: str, rank: int | None) -> str:

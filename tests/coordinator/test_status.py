@@ -1,7 +1,7 @@
 """What the cluster is doing, and for what and whom each waiting worker waits, since when."""
 
+from pslab.verify.house import House
 from psserver.coordinator.status import explain, holdup, report
-from tests.coordinator.house import House
 
 
 def waiting_for(house: House, worker: str) -> str:

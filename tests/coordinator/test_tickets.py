@@ -4,10 +4,10 @@ import math
 
 import pytest
 
+from pslab.verify.house import House, granted, notices, refusals
 from psserver.coordinator import entries
 from psserver.coordinator.outputs import CancelNotice, DispositionNotice, GrantNotice
 from psserver.coordinator.tickets import REMEMBERED
-from tests.coordinator.house import House, granted, notices, refusals
 
 
 @pytest.mark.parametrize("verb", ["commits", "abandons"])

@@ -27,6 +27,8 @@ def grown(race: Race) -> int:
         ("dc-asgd", {}),
         ("k-batch-async", {"aggregate": 3}),
         ("fedbuff", {"aggregate": 8}),
+        ("k-batch-async", {"aggregate": 20}),
+        ("fedbuff", {"aggregate": 17}),
         ("softsync", {"n": 1}),
         ("softsync", {"n": 3}),
         ("ringmaster", {"threshold": 10**9, "stops": True}),

@@ -33,6 +33,7 @@ SAME: list[tuple[str, Named, Named]] = [
     ("K-async with K = 1 is async", ("k-async", {"aggregate": 1}), ("async", {})),
     ("delay-adaptive with a large M is async", ("delay-adaptive", {"concurrency": HUGE}), ("async", {})),
     ("DC-ASGD with lambda = 0 is async", ("dc-asgd", {"compensation": 0.0}), ("async", {})),
+    ("DC-ASGD-a with lambda_0 = 0 is async", ("dc-asgd-a", {"compensation": 0.0}), ("async", {})),
     ("DSSP without a lower bound is async", ("dssp", {"lower": HUGE, "upper": HUGE}), ("async", {})),
     ("DSSP with equal bounds is SSP", ("dssp", {"lower": 1, "upper": 1}), ("ssp", {"slack": 1})),
     (
@@ -97,6 +98,19 @@ def test_the_same_facts_give_the_same_decisions(one: Named, other: Named) -> Non
         assert pair.updates > 10
 
 
+def uncompensated(decisions: list[Decision]) -> list[object]:
+    """All but how much of a correction each gradient gets."""
+    return [
+        [(part.ticket, part.factor) for part in d.parts] if isinstance(d, Apply) else d for d in decisions
+    ]
+
+
+@pytest.mark.parametrize("name", ["dc-asgd-a", "gap-aware"])
+def test_a_compensator_changes_no_decision(name: str) -> None:
+    for seed in range(4):
+        Pair((name, {}), ("async", {}), uncompensated).play(random.Random(seed), 300)
+
+
 def without_weights(decisions: list[Decision]) -> list[object]:
     """All but the factors and scales of the gradients, and the scale of the learning rate."""
     seen: list[object] = []
@@ -149,6 +163,23 @@ def test_delay_adaptive_is_async_while_nothing_is_older_than_the_number_of_worke
         worker = f"w{commits % ALL}"
         assert adaptive.commit(worker) == plain.commit(worker)
     assert max(plain.staleness) == ALL - 1
+
+
+def test_a_robust_barrier_is_sync_whose_parts_come_together() -> None:
+    """Who waits for whom is the same; only the sum, which they do not have, and its scale differ."""
+
+    def updates(decisions: list[Decision]) -> list[object]:
+        return [
+            # What sync has summed keeps its place before a newcomer of a lower rank.
+            sorted(part.ticket for part in d.parts) if isinstance(d, Apply) else type(d).__name__
+            for d in decisions
+            if not isinstance(d, Fold)
+        ]
+
+    for seed in range(8):
+        pair = Pair(("median", {}), ("sync", {}), updates)
+        pair.play(random.Random(seed), 400, churn=seed % 2 == 0)
+        assert pair.updates > 10
 
 
 @pytest.mark.parametrize("one", [("k-sync", {"aggregate": ALL}), ("k-async", {"aggregate": ALL})])

@@ -46,6 +46,9 @@ ROWS = [
     Row("softsync", {"n": 2}, K / P, (P - 1) / K, parts=P // 2),
     Row("delay-adaptive", {}, 1 / P, P - 1, updates=40000),
     Row("dc-asgd", {}, 1 / P, P - 1, updates=40000),
+    Row("dc-asgd-a", {}, 1 / P, P - 1, updates=40000),
+    Row("gap-aware", {}, 1 / P, P - 1, updates=40000),
+    Row("median", {}, harmonic(P), 0, 0, parts=P),
     # Exponential times have no memory: work that is stopped costs no time.
     Row("ringmaster", {"threshold": 6, "stops": True}, 1 / P, 2.126, 5, cancels=4873 / 6000, updates=40000),
     Row("bounded", {"max_staleness": 3, "on_stale": "block"}, 0.8922, 0.977, 3, parts=0),

@@ -89,8 +89,8 @@ def test_compensate_corrects_only_beyond_the_bound() -> None:
 
 @pytest.mark.parametrize("name", ["sync", "async", "ssp", "bounded"])
 def test_only_compensate_asks_the_shards_to_keep_old_versions(name: str) -> None:
-    assert not build(name, {}, 2).keep_bases
-    assert build("bounded", {"on_stale": "compensate"}, 2).keep_bases
+    assert not build(name, {}, 2).tensors.keep_bases
+    assert build("bounded", {"on_stale": "compensate"}, 2).tensors.keep_bases
 
 
 def test_block_holds_the_update_instead_of_dropping() -> None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from psserver.policies import Decision, Event, PolicyError, Waiting, build, describe, names
+from psserver.policies import Decision, Event, PolicyError, TensorParts, Waiting, build, describe, names
 
 
 def refusal(name: str, knobs: Mapping[str, object] | None = None, workers: int = 4) -> str:
@@ -51,9 +51,9 @@ def test_knobs_are_taken_over() -> None:
             f"unknown policy 'snyc'; did you mean 'sync'? Known: {KNOWN}, or module:Class of your own",
         ),
         (
-            "quorum",
+            "lottery",
             {},
-            f"unknown policy 'quorum'; known: {KNOWN}, or module:Class of your own",
+            f"unknown policy 'lottery'; known: {KNOWN}, or module:Class of your own",
         ),
         ("ssp", {"slak": 1}, "policy ssp has no knob 'slak'; did you mean 'slack'? Known: slack"),
         ("async", {"slack": 1}, "policy async has no knob 'slack'; known: none"),
@@ -102,7 +102,7 @@ class Own:
     """The least that a policy of one's own needs."""
 
     name = "own"
-    keep_bases = False
+    tensors = TensorParts()
 
     def __init__(self, *, workers: int, patience: int = 3) -> None:
         self.knobs: dict[str, object] = {"patience": patience}
@@ -166,7 +166,7 @@ def test_a_knob_that_the_class_does_not_take() -> None:
 
 def test_a_class_that_is_no_policy() -> None:
     assert refusal(f"{HERE}:Half") == (
-        f"policy '{HERE}:Half' lacks keep_bases, step, explain; see psserver.policies.Policy"
+        f"policy '{HERE}:Half' lacks tensors, step, explain; see psserver.policies.Policy"
     )
 
 

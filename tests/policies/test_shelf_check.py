@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from pslab.check.shelf import TERMS
+from pslab.verify.dice import Seeded
 from psserver.policies import names
 from psserver.policies.weights import FAMILIES
-from tests.coordinator.schedule import Seeded
 from tests.coordinator.test_schedules import Setting
 from tests.lab.logs import Record, changed, renumber, verify
 
@@ -102,6 +102,17 @@ PLANTED: list[tuple[str, dict[str, object], Breach, str]] = [
     ("ringmaster", {"threshold": 2, "stops": True}, cancel_one, "is cancelled 0 versions after its base"),
     ("dc-asgd", {}, stale_part(compensation=0.0), "has compensation 0.0, the policy gives 0.04"),
     ("async", {}, claim(name="dc-asgd"), "has compensation 0.0, the policy gives 0.04"),
+    ("dc-asgd-a", {}, stale_part(compensation=0.0), "has compensation 0.0, the policy gives 2.0"),
+    (
+        "dc-asgd-a",
+        {},
+        claim(decay=0.5),
+        "uses compensator adaptive-taylor, aggregator mean, numbers {'decay': 0.5",
+    ),
+    ("dc-asgd", {}, claim(name="dc-asgd-a", compensation=2.0), "the policy gives 2.0"),
+    ("dc-asgd", {}, claim(name="gap-aware"), "were told to use compensator taylor"),
+    ("gap-aware", {}, stale_part(compensation=0.5), "has compensation 0.5, the policy gives 1.0"),
+    ("gap-aware", {}, claim(name="async"), "async uses compensator none"),
     ("async", {}, claim(name="dssp", lower=0, upper=0), "slack is 0"),
 ]
 
@@ -118,6 +129,74 @@ def test_a_planted_breach_is_found(policy: str, knobs: dict[str, Any], breach: B
     verdict = verify(records)
     found = [str(v) for v in verdict.violations if v.promise == "policy guarantee"]
     assert any(words in sentence for sentence in found), [str(v) for v in verdict.violations]
+
+
+def rounds(policy: str, workers: int, **knobs: object) -> list[Record]:
+    """The log of a random job under a barrier, with a good number of updates."""
+    for seed in range(1000):
+        schedule = Setting(policy, workers, knobs).play(Seeded(seed), 200)
+        if schedule.coordinator.version >= 4:
+            return [{"i": r.index, "t": round(r.t, 6), **r.entry.to_json()} for r in schedule.log]
+    raise AssertionError(f"nothing happens under {policy} {knobs}")
+
+
+def fold_one(records: list[Record]) -> None:
+    """The first part of an update is summed before it."""
+    at = next(n for n, r in enumerate(records) if r["kind"] == "apply")
+    records.insert(at, {"kind": "fold", "ticket": records[at]["parts"][0]["ticket"], "factor": 1.0})
+    renumber(records)
+
+
+def drop_all(records: list[Record]) -> None:
+    """Instead of the last update its contributions are dropped."""
+    at = max(n for n, r in enumerate(records) if r["kind"] == "apply")
+    drops = [
+        {"kind": "drop", "worker": p["worker"], "ticket": p["ticket"], "staleness": 0, "reason": "too few"}
+        for p in records[at]["parts"]
+    ]
+    records[at : at + 1] = drops
+    renumber(records)
+
+
+ROBUST: list[tuple[str, int, dict[str, object], Breach, str]] = [
+    ("median", 3, {}, fold_one, "this policy needs all contributions at once"),
+    ("median", 3, {}, changed("apply", scale=0.5), "what is aggregated is scaled already and needs 1"),
+    ("median", 3, {}, claim(name="sync"), "a mean of 3 needs"),
+    (
+        "median",
+        3,
+        {},
+        claim(name="trimmed-mean"),
+        "trimmed-mean uses compensator none, aggregator trimmed-mean",
+    ),
+    ("median", 3, {}, drop_all, "as too few; 1 are enough"),
+    ("trimmed-mean", 3, {"trim": 0}, claim(trim=2), "this policy needs 5"),
+    ("trimmed-mean", 3, {}, drop_all, "dropped among 3 contributions as too few; 3 are enough"),
+    ("krum", 4, {}, claim(byzantine=1), "this policy needs 5"),
+    ("krum", 4, {}, claim(select=2), "krum uses compensator none, aggregator krum"),
+]
+
+
+@pytest.mark.parametrize(
+    ("policy", "workers", "knobs", "breach", "words"),
+    ROBUST,
+    ids=[f"{number}-{case[0]}" for number, case in enumerate(ROBUST)],
+)
+def test_a_breach_of_a_robust_barrier_is_found(
+    policy: str, workers: int, knobs: dict[str, Any], breach: Breach, words: str
+) -> None:
+    records = rounds(policy, workers, **knobs)
+    assert verify(records).violations == ()
+    breach(records)
+    verdict = verify(records)
+    found = [str(v) for v in verdict.violations if v.promise == "policy guarantee"]
+    assert any(words in sentence for sentence in found), [str(v) for v in verdict.violations]
+
+
+def test_krum_on_two_servers_is_found() -> None:
+    records = rounds("krum", 3)
+    records[0]["servers"] = 2
+    assert any("divided over 2 servers" in str(v) for v in verify(records).violations)
 
 
 @pytest.mark.parametrize("weight", FAMILIES)

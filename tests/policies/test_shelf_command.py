@@ -54,7 +54,7 @@ def test_as_json() -> None:
     (line,) = ps_lab("policies", "ringmaster", "--json").output.splitlines()
     facts = json.loads(line)
     assert facts["knobs"]["threshold"]["default"] == 4
-    assert set(facts) == {"name", "rule", "guarantee", "source", "cost", "knobs"}
+    assert set(facts) == {"name", "rule", "guarantee", "source", "cost", "optimizer", "knobs"}
 
 
 def test_an_unknown_name_is_answered_with_the_nearest() -> None:

@@ -216,7 +216,7 @@ def test_ringmaster_of_one_is_the_fastest_worker_alone() -> None:
 
 def test_dc_asgd_compensates_all_that_is_stale() -> None:
     table = sit("dc-asgd", workers=2, compensation=0.5)
-    assert table.policy.keep_bases
+    assert table.policy.tensors.keep_bases
     table.commit("w0")
     table.commit("w1")
     assert [u.parts[0].compensation for u in table.updates] == [0.0, 0.5]

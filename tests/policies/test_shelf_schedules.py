@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pslab.verify.dice import Seeded, Tape
+from pslab.verify.schedule import TIMEOUT
 from psserver.policies import names
-from tests.coordinator.schedule import TIMEOUT, Seeded, Tape
 from tests.coordinator.test_losses import POINTS, others_finish, undisturbed
 from tests.coordinator.test_schedules import Setting, second_opinion
 
@@ -29,10 +30,19 @@ SETTINGS = {
         Setting("k-batch-sync", 3, {"aggregate": 2}),
         Setting("k-batch-sync", 4, {"aggregate": 4}),
         Setting("k-batch-sync", 2, {"aggregate": 1}),
+        Setting("k-batch-sync", 2, {"aggregate": 5}),
     ),
-    "rennala": (Setting("rennala", 3, {"aggregate": 2}), Setting("rennala", 4, {"aggregate": 3})),
+    "rennala": (
+        Setting("rennala", 3, {"aggregate": 2}),
+        Setting("rennala", 4, {"aggregate": 3}),
+        Setting("rennala", 2, {"aggregate": 5}),
+    ),
     "k-async": (Setting("k-async", 3, {"aggregate": 2}), Setting("k-async", 4, {"aggregate": 4})),
-    "k-batch-async": (Setting("k-batch-async", 3, {"aggregate": 3}), Setting("k-batch-async", 4)),
+    "k-batch-async": (
+        Setting("k-batch-async", 3, {"aggregate": 3}),
+        Setting("k-batch-async", 4),
+        Setting("k-batch-async", 2, {"aggregate": 5}),
+    ),
     "softsync": (
         Setting("softsync", 4, {"n": 1}),
         Setting("softsync", 4, {"n": 3}),
@@ -43,6 +53,7 @@ SETTINGS = {
         Setting("fedbuff", 4, {"aggregate": 3, "weight": "hinge", "a": 10.0, "b": 1}),
         Setting("fedbuff", 3, {"aggregate": 1, "weight": "exponential", "norm": "sum"}),
         Setting("fedbuff", 3, {"weight": "threshold", "a": 0.0, "b": 0}),
+        Setting("fedbuff", 2, {"aggregate": 7}),
     ),
     "delay-adaptive": (Setting("delay-adaptive", 4), Setting("delay-adaptive", 3, {"concurrency": 1})),
     "ringmaster": (
@@ -57,12 +68,42 @@ SETTINGS = {
         Setting("dssp", 3, {"lower": 0, "upper": 2, "literal": True}),
     ),
     "dc-asgd": (Setting("dc-asgd", 3), Setting("dc-asgd", 2, {"compensation": 0.0})),
+    "dc-asgd-a": (Setting("dc-asgd-a", 3), Setting("dc-asgd-a", 2, {"compensation": 0.0, "decay": 0.0})),
+    "gap-aware": (Setting("gap-aware", 3), Setting("gap-aware", 2, {"decay": 0.0})),
+    "median": (Setting("median", 4), Setting("median", 3), Setting("median", 2)),
+    "trimmed-mean": (
+        Setting("trimmed-mean", 3),
+        Setting("trimmed-mean", 4),
+        Setting("trimmed-mean", 2, {"trim": 0}),
+    ),
+    "krum": (
+        Setting("krum", 3),
+        Setting("krum", 4, {"select": 2}),
+        Setting("krum", 5, {"byzantine": 1, "select": 2}),
+    ),
+}
+# They differ from policies that are tested already in what their workers do, of which a policy sees nothing.
+SAME = {
+    "local-sgd": "sync",
+    "diloco": "sync",
+    "local-async": "async",
+    "easgd": "async",
+    "dana-slim": "async",
 }
 ALL = [setting for group in SETTINGS.values() for setting in group]
 
 
 def test_nobody_of_the_shelf_is_left_out() -> None:
-    assert {"sync", "async", "bounded", "ssp", *SETTINGS} == set(names())
+    assert {"sync", "async", "bounded", "ssp", *SETTINGS, *SAME} == set(names())
+
+
+@pytest.mark.parametrize("policy", SAME)
+def test_local_rules_change_no_decision(policy: str) -> None:
+    for seed in range(40):
+        ours, theirs = (Setting(name, 2 + seed % 3).play(Seeded(seed), 80) for name in (policy, SAME[policy]))
+        # As text, in which a loss that is not a number equals itself.
+        assert list(map(repr, ours.log[1:])) == list(map(repr, theirs.log[1:]))
+        assert second_opinion(ours) == []
 
 
 @pytest.mark.timeout(900)

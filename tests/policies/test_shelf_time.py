@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from pslab.verify.house import House
 from psserver.coordinator import entries
-from psserver.policies import Commit, Decision, Event, Policy, PolicyError, Waiting, build
-from tests.coordinator.house import House
+from psserver.policies import Commit, Decision, Event, Policy, PolicyError, TensorParts, Waiting, build
 
 
 class Overheard:
@@ -29,8 +29,8 @@ class Overheard:
         return self.policy.knobs
 
     @property
-    def keep_bases(self) -> bool:
-        return self.policy.keep_bases
+    def tensors(self) -> TensorParts:
+        return self.policy.tensors
 
     def step(self, event: Event) -> list[Decision]:
         self.heard.append(event)

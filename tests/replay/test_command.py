@@ -69,6 +69,31 @@ def test_another_policy(tmp_path: Path) -> None:
     assert found["other"]["staleness"] == {"0": sum(found["other"]["applied"].values())}
 
 
+def test_a_run_without_a_log_is_refused(tmp_path: Path) -> None:
+    run = simulate(tmp_path / "run", "async")
+    (run.path / "decisions.jsonl").unlink()
+    assert "decisions.jsonl: is missing" in failure(run_replay(run.path))
+    assert "decisions.jsonl: is missing" in failure(run_replay(run.path, "--policy", "sync"))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("learning_rate = 0.05", "learning_rate = 0.06", "optimizer.learning_rate is 0.06"),
+        ("slack = 2", "slack = 3", "policy.slack is 3, but the decision log was made with 2"),
+    ],
+)
+def test_an_experiment_that_was_edited_is_refused(
+    tmp_path: Path, before: str, after: str, message: str
+) -> None:
+    run = simulate(tmp_path / "run", "ssp", {"slack": 2})
+    file = run.path / "experiment.toml"
+    text = file.read_text(encoding="utf-8")
+    assert before in text
+    file.write_text(text.replace(before, after), encoding="utf-8")
+    assert message in failure(run_replay(run.path))
+
+
 def test_options_that_make_no_sense(tmp_path: Path) -> None:
     run = simulate(tmp_path / "run", "async")
     assert "did you mean 'sync'" in failure(run_replay(run.path, "--policy", "sinc"))

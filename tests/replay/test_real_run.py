@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from pslab.check import entries
+from pslab.check.verify import check_run
 from pslab.experiments import run_local
 from pslab.progress import Quiet
 from pslab.runs import Run
@@ -24,6 +26,25 @@ def replay(folder: Path, *options: str) -> dict[str, Any]:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads(done.stdout)  # type: ignore[no-any-return]
+
+
+def test_a_run_that_fetched_ahead(tmp_path: Path) -> None:
+    """Two open tickets of each worker: the log keeps every promise, and is executed again to the same bits."""
+    document = {
+        "run": {"seed": 6},
+        "cluster": {"servers": 2, "workers": 2, "prefetch": True},
+        "policy": {"name": "async"},
+        "job": {"module": "tests/replay/dropout_digits.py:DropoutDigits", "epochs": 1},
+    }
+    finished = run_local(parse_experiment(document), Quiet(), out=tmp_path / "run", cwd=ROOT)
+    assert finished.result.ok, finished
+    run = Run(finished.folder)
+    assert check_run(run).ok
+    grants = [entry.fact for entry in run.decisions() if isinstance(entry.fact, entries.Grant)]
+    assert sum(grant.ahead for grant in grants) > len(grants) / 2
+    found = replay(finished.folder)
+    assert found["equal"] is True and found["weights_sha256"] == run.summary.weights_sha256
+    assert found["agreed"] == found["computed"] > 10
 
 
 @pytest.mark.parametrize(

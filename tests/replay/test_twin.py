@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from pslab.replay.twin import DataError, Portion, Twin
 from pswire.plan import Plan, VariableSpec
+from psworker.local import PLAIN, LocalWork, build
 
 Floats = NDArray[np.float32]
 
@@ -56,7 +57,8 @@ class Dice:
 
 
 def twin(dice: Dice, rank: int, skip: int = 0) -> Twin:
-    return Twin(f"w{rank}", Portion(rank, 2, 0, 1), dice, [np.zeros(1, np.int64)], skip)
+    work = LocalWork(build(PLAIN, {}, []))
+    return Twin(f"w{rank}", Portion(rank, 2, 0, 1), dice, [np.zeros(1, np.int64)], skip, work)
 
 
 def test_twins_share_a_trainer_and_keep_their_own_memory() -> None:

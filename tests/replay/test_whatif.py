@@ -10,7 +10,7 @@ import pytest
 from pslab.replay.tape import Step, read_tape
 from pslab.replay.whatif import Alternative, what_if
 from pslab.runs import Run
-from psserver.policies import Decision, Event, PolicyError, Ready, Waiting
+from psserver.policies import Decision, Event, PolicyError, Ready, TensorParts, Waiting
 from tests.lab.logs import FakeLog, text
 from tests.replay.simulated import simulate
 
@@ -113,7 +113,7 @@ def test_a_cancelled_computation_is_lost(tmp_path: Path) -> None:
 class Hermit:
     """Grants nothing: everybody waits for ever."""
 
-    name, keep_bases = "hermit", False
+    name, tensors = "hermit", TensorParts()
     knobs: Mapping[str, object] = {}
 
     def __init__(self, workers: int) -> None:

@@ -55,6 +55,10 @@ RunLab = Callable[..., CompletedProcess[str]]
             {"run": {"versions": 1}, "delays": {2: "trace(/nowhere/steps.csv)"}},
             "workers.2.delay: trace(/nowhere/steps.csv): cannot be read",
         ),
+        (
+            {"simulation": {"problem": "quadratic", "options": {"condition": float("inf")}}},
+            "simulation.options: condition: expected a finite number, got inf",
+        ),
         ({"simulation": {"problem": "job"}}, 'simulation.problem is "job", but there is no [job]'),
     ],
 )
@@ -76,7 +80,10 @@ def test_a_knob_out_of_range() -> None:
         ({"workers": {"0": {"delay": "fast"}}}, "workers.0.delay: 'fast' is no delay"),
         ({"simulation": {"problm": "mlp"}}, 'simulation.problm: unknown key; did you mean "problem"?'),
         ({"simulation": {"problem": "mpl"}}, "simulation.problem: expected 'auto', 'none', 'job'"),
-        ({"simulation": {"factors": {"first": 1.0}}}, "simulation.factors.first"),
+        (
+            {"simulation": {"factors": {"first": 1.0}}},
+            "simulation.factors.first: expected a worker's number, such as simulation.factors.0",
+        ),
         ({"faults": {"loss": 1.0}}, "faults.loss: expected less than 1"),
         ({"faults": {"crashes": [{"at": 1.0}]}}, "faults.crashes.0.worker: missing"),
         (
@@ -120,7 +127,8 @@ def test_the_command(tmp_path: Path, run_lab: RunLab) -> None:
     file = tmp_path / "small.toml"
     file.write_text(FILE)
     done = run_lab("run", str(file), "--engine", "simulated", "--out", str(tmp_path / "run"))
-    assert done.returncode == 0 and "50 versions" in done.stdout, done.stderr
+    assert done.returncode == 0 and "50 versions in " in done.stdout, done.stderr
+    assert " virtual s, " in done.stdout
     assert run_lab("check", str(tmp_path / "run")).returncode == 0
     report = run_lab("report", str(tmp_path / "run"))
     assert report.returncode == 0 and "sync" in report.stdout, report.stderr
@@ -134,6 +142,15 @@ def test_the_command_refuses_before_it_writes(tmp_path: Path, run_lab: RunLab) -
     bad = ("--set", "simulation.factors.7=2.0")
     done = run_lab("run", str(file), "--engine", "simulated", "--out", str(out), *bad)
     assert done.returncode == 2 and "there is no worker 7" in done.stderr and not out.exists()
+
+
+def test_a_run_that_diverges_says_so(tmp_path: Path, run_lab: RunLab) -> None:
+    file, out = tmp_path / "small.toml", tmp_path / "run"
+    file.write_text(FILE)
+    bad = ("--set", "optimizer.learning_rate=1e20", "--set", "simulation.problem=quadratic")
+    done = run_lab("run", str(file), "--engine", "simulated", "--out", str(out), *bad)
+    assert done.returncode == 8, done.stderr
+    assert "every worker is gone; w" in done.stdout and "in a row gave no finite gradient" in done.stdout
 
 
 def test_a_run_without_a_record_has_a_summary_and_no_log(tmp_path: Path, run_lab: RunLab) -> None:

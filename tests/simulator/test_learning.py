@@ -193,3 +193,13 @@ def test_a_keras_job_is_computed_for_real(tmp_path: Path, run_lab: Callable[...,
     assert (tmp_path / "first/decisions.jsonl").read_bytes() == (
         tmp_path / "second/decisions.jsonl"
     ).read_bytes()
+
+
+def test_more_workers_at_a_barrier_than_payloads_are_held() -> None:
+    """Who waits for room is let in by a fold; that leads to further folds, which must not overtake it."""
+    options, optimizer = {"batch_size": 24}, {"name": "sgd", "learning_rate": 0.1}
+    run = learn("sync", "mlp", workers=10, epochs=2, optimizer=optimizer, options=options)
+    assert run.verdict().ok
+    expected = alone(numpy_problem("mlp", options), 10, 0, 2, optimizer)
+    found = np.concatenate([array.ravel() for array in weights(run).values()])
+    np.testing.assert_array_equal(found, expected)

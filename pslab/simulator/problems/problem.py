@@ -87,4 +87,6 @@ class NumpyTrainer:
         return NumpyResult(payloads, gradient.loss, float(np.sqrt(squares)), gradient.samples)
 
     def evaluate(self, flats: list[Floats]) -> dict[str, float]:
-        return self.problem.evaluate(self.parameters(flats))
+        # A model that has diverged is evaluated, too: its numbers are then no numbers, which is what it is worth.
+        with np.errstate(over="ignore", invalid="ignore"):
+            return self.problem.evaluate(self.parameters(flats))

@@ -62,8 +62,12 @@ class Quadratic:
         return Gradient({"x": pull + batch.noise}, loss, 1)
 
     def evaluate(self, parameters: Parameters) -> dict[str, float]:
-        """`loss`: above the optimum's; `distance`: from the optimum."""
+        """`loss`: above the optimum's; `distance`: from the optimum; `gradient`: the norm of f's own."""
         away = parameters["x"].astype(np.float64) - self.optimum
         pairs = [self._of(worker) for worker in range(max(len(self.centres), len(self.curvatures)))]
         mean = sum(k for _, k in pairs) / len(pairs)
-        return {"loss": 0.5 * mean * float(self.h @ away**2), "distance": float(np.linalg.norm(away))}
+        return {
+            "loss": 0.5 * mean * float(self.h @ away**2),
+            "distance": float(np.linalg.norm(away)),
+            "gradient": mean * float(np.linalg.norm(self.h * away)),
+        }

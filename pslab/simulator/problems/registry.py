@@ -1,5 +1,6 @@
 """From a name and options, as they stand in an experiment file, to a problem."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
@@ -32,12 +33,14 @@ def numpy_problem(name: str, options: Mapping[str, object]) -> NumpyTrainer:
 def _fitting(option: str, value: object, default: object) -> object:
     if isinstance(default, tuple):
         numbers = value if isinstance(value, list | tuple) else ()
-        if not numbers or not all(_is_number(number) for number in numbers):
+        if not numbers or not all(_is_number(number) and math.isfinite(number) for number in numbers):
             raise ProblemError(f"{option}: expected a list of numbers, got {value!r}")
         return tuple(float(number) for number in numbers)
     whole = isinstance(default, int)
     if not _is_number(value) or (whole and not isinstance(value, int)):
         raise ProblemError(f"{option}: expected a {'whole ' if whole else ''}number, got {value!r}")
+    if not math.isfinite(value):  # type: ignore[arg-type]
+        raise ProblemError(f"{option}: expected a finite number, got {value!r}")
     if option in _POSITIVE and not value > 0:  # type: ignore[operator]
         raise ProblemError(f"{option}: expected more than 0, got {value!r}")
     return value

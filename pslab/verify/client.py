@@ -39,6 +39,8 @@ class Client:
     # The ticket that is being computed, and whether it brings the initial values.
     held: int | None = None
     initialise: bool = False
+    # Granted ahead, for when `held` is over.
+    following: int | None = None
     asked: bool = False
     finished: bool = False
     unanswered: dict[int, Message] = field(default_factory=dict)
@@ -57,6 +59,14 @@ class Client:
             and not (self.asked and self.held is None)
         )
 
+    @property
+    def may_ask_ahead(self) -> bool:
+        more = self.batch + 1 < self.batches
+        return self.held is not None and self.following is None and not self.initialise and more
+
+    def ask_ahead(self) -> None:
+        self.say(("ready", self.held))
+
     def move(self, *, mood: bool, ready: bool) -> None:
         """One step of the training loop. `mood`: it abandons; `ready`: it asks with its commit."""
         if self.held is None:
@@ -67,7 +77,7 @@ class Client:
                 self.finished = True
                 self.say(("done",))
             return
-        ticket, self.held = self.held, None
+        ticket, self.held, self.following = self.held, self.following, None
         if mood:
             self.abandoned[ticket] = ("abandon", ticket)
             self.say(self.abandoned[ticket])
@@ -75,7 +85,8 @@ class Client:
         if self.initialise:
             message = ("commit", ticket, 0, False)
         else:
-            message = ("commit", ticket, self.batch, ready and self.batch + 1 < self.batches)
+            asks = ready and self.batch + 1 < self.batches and self.held is None
+            message = ("commit", ticket, self.batch, asks)
             self.batch += 1
         self.asked = message[3]
         self.unanswered[ticket] = message
@@ -93,13 +104,18 @@ class Client:
         match notice:
             case GrantNotice(ticket, _, _, initialise):
                 if ticket > self.highest:
-                    self.highest, self.held, self.initialise = ticket, ticket, initialise
-                    self.asked = False
+                    self.highest, self.asked = ticket, False
+                    if self.held is None:
+                        self.held, self.initialise = ticket, initialise
+                    else:
+                        self.following = ticket
             case CancelNotice(ticket):
                 self.abandoned.pop(ticket, None)
                 if self.held == ticket:
                     # Nothing is said: the coordinator knows. The loop asks again.
-                    self.held = None
+                    self.held, self.following = self.following, None
+                elif self.following == ticket:
+                    self.following = None
             case DispositionNotice(ticket):
                 self.unanswered.pop(ticket, None)
                 self.abandoned.pop(ticket, None)
@@ -126,7 +142,7 @@ class Client:
 
     def renew(self) -> None:
         """The line stands, as a new incarnation: all that was open is void."""
-        self.held = None
+        self.held = self.following = None
         self.unanswered.clear()
         self.abandoned.clear()
         self.resume()
@@ -136,7 +152,7 @@ class Client:
         self.session += 1
         self.hang_up()
         self.alive = True
-        self.batch, self.highest, self.held = progress, 0, None
+        self.batch, self.highest, self.held, self.following = progress, 0, None, None
         self.asked = self.finished = False
         self.stop, self.fatal = None, ""
         self.unanswered.clear()

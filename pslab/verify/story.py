@@ -4,14 +4,17 @@ A file has a head ("policy: sync backup=1", "workers: 3", further job terms), th
 what happens, one line each at the margin, and indented below it what follows:
 numbered log entries, and "-> w0: ..." for what a worker is told. "#" begins a
 comment. Only the head and the lines at the margin are read when it is replayed.
+"w0 commits" what it holds and asks for more, "commits-its-last" asks for no more;
+"w0 commits 7 loss=nan" names a ticket and a loss.
 """
 
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from pslab.verify.house import House
 from psserver.coordinator import JoinRefused, Output, Record, Tell
 from psserver.coordinator.entries import AppliedPart, Entry
 from psserver.coordinator.outputs import (
@@ -23,9 +26,17 @@ from psserver.coordinator.outputs import (
     StopNotice,
 )
 from psserver.coordinator.status import explain
-from tests.coordinator.house import House
 
 INDENT = "    "
+
+
+def tell(head: list[str], acts: Iterable[str], house: House) -> str:
+    """The story of these acts in the form of its file; `house` is new, and made as `head` says."""
+    told = [*head, ""]
+    for line in acts:
+        told.append(line)
+        told += [INDENT + text for text in act(house, line)]
+    return "\n".join(told) + "\n"
 
 
 def replay(path: Path) -> tuple[str, House]:
@@ -37,7 +48,7 @@ def replay(path: Path) -> tuple[str, House]:
     for line in acts:
         told.append(line)
         if line and line[0] != "#" and not re.match(r"\w+: ", line):
-            told += [INDENT + text for text in _act(house, line)]
+            told += [INDENT + text for text in act(house, line)]
     return "\n".join(told) + "\n", house
 
 
@@ -56,7 +67,7 @@ def _value(text: str) -> Any:
         return text
 
 
-def _act(house: House, line: str) -> Iterator[str]:
+def act(house: House, line: str) -> Iterator[str]:
     """One line at the margin, and the texts that follow from it."""
     before = len(house.outputs)
     yield from _do(house, line)
@@ -73,12 +84,12 @@ def _do(house: House, line: str) -> Iterator[str]:
                 yield f"refused: {refusal}"
         case "ready", []:
             house.ready(who)
-        case "commits", [*ticket]:
-            house.commits(who, *map(int, ticket))
-        case "commits-its-last", []:
-            house.commits(who, ready=False)
-        case "abandons", []:
-            house.abandons(who)
+        case "commits" | "commits-its-last", [*facts]:
+            ticket = next((int(fact) for fact in facts if fact.isdigit()), None)
+            loss = next((float(fact[5:]) for fact in facts if fact.startswith("loss=")), 0.5)
+            house.commits(who, ticket, loss=loss, ready=verb == "commits")
+        case "abandons", [*ticket]:
+            house.abandons(who, int(ticket[0]) if ticket else None)
         case "done", []:
             house.done(who)
         case "leaves", []:
@@ -86,7 +97,7 @@ def _do(house: House, line: str) -> Iterator[str]:
         case "disconnects", []:
             house.disconnects(who)
         case "reconnects", []:
-            house.connects(who)
+            house.connects(who, house.member(who).session)
         case "seconds", ["pass"]:
             house.passes(float(who))
         case "waits", ["why?"]:

@@ -1,0 +1,129 @@
+"""How a comparison is shown: options that `ps-lab compare` and `ps-lab sweep` share, and what they do."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from rich.console import Console
+
+from pslab.commands.failure import console
+from pslab.compare.best import best_of_each
+from pslab.compare.groups import Group, grouped
+from pslab.compare.html import write_html
+from pslab.compare.measure import Goals, measured
+from pslab.compare.pictures import PLOTS, write_picture
+from pslab.compare.table import compare_json, compare_table, starving
+from pslab.compare.theorytable import theory_json, theory_table
+from pslab.progress import print_json
+from pslab.runs import Run
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+# Characters of a line where standard output is no terminal: a file can be as wide as the table.
+WIDE = 190
+
+
+@dataclass(frozen=True, slots=True)
+class Show:
+    """`pictures`: (plot, file). `goals`: thresholds that were asked for."""
+
+    goals: Goals
+    best: bool
+    theory: bool
+    pictures: tuple[tuple[str, Path], ...]
+    html: Path | None
+    as_json: bool
+
+
+def _pictures(
+    context: click.Context, parameter: click.Parameter, values: Sequence[str]
+) -> tuple[tuple[str, Path], ...]:
+    found = []
+    for value in values:
+        plot, equals, file = value.partition("=")
+        if not equals or not file or plot not in PLOTS:
+            raise click.BadParameter(f"expected PLOT=FILE with PLOT one of {', '.join(PLOTS)}, got {value!r}")
+        found.append((plot, Path(file)))
+    return tuple(found)
+
+
+_OPTIONS = (
+    click.option(
+        "--loss", type=float, metavar="X", help="Time to a mean training loss of X (over ten versions)."
+    ),
+    click.option(
+        "--accuracy", type=float, metavar="X", help="Time to the first evaluation with this accuracy."
+    ),
+    click.option("--best", is_flag=True, help="Of each policy only the setting that is first at the goal."),
+    click.option("--theory", is_flag=True, help="What formulas say beside what was measured."),
+    click.option(
+        "--chart",
+        "pictures",
+        multiple=True,
+        metavar="PLOT=FILE",
+        callback=_pictures,
+        help="Write one chart as .svg or .png: loss, timeline, staleness, shares, bound, or a measure against what "
+        "varies (seconds_per_version, mean_staleness, dropped_share, ...). Repeatable.",
+    ),
+    click.option(
+        "--html",
+        type=click.Path(path_type=Path, dir_okay=False),
+        metavar="FILE",
+        help="Write a report with charts, too: one file that needs no network.",
+    ),
+    click.option("--json", "as_json", is_flag=True, help="JSON objects instead of tables."),
+)
+
+
+def showing(command: Command) -> Command:
+    """Adds the options. The command gets them as keyword arguments; `shown` makes one value of them."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def shown(
+    *,
+    loss: float | None,
+    accuracy: float | None,
+    best: bool,
+    theory: bool,
+    pictures: tuple[tuple[str, Path], ...],
+    html: Path | None,
+    as_json: bool,
+) -> Show:
+    return Show(Goals(loss, accuracy), best, theory, pictures, html, as_json)
+
+
+def show(runs: Sequence[Run], how: Show) -> None:
+    """Print the comparison, and write its files. Raises RunError for a run that cannot be read."""
+    groups = grouped([measured(run, how.goals) for run in runs])
+    if how.best:
+        groups = best_of_each(groups, how.goals)
+    for plot, file in how.pictures:
+        write_picture(groups, plot, file)
+    if how.html is not None:
+        write_html(groups, how.goals, how.html)
+    if how.as_json:
+        print_json(compare_json(groups))
+        if how.theory:
+            print_json(theory_json(groups))
+        return
+    _tables(groups, how)
+    for _, file in how.pictures:
+        click.echo(f"chart: {file}")
+    if how.html is not None:
+        click.echo(f"report: {how.html}")
+
+
+def _tables(groups: Sequence[Group], how: Show) -> None:
+    screen = console()
+    if not screen.is_terminal:
+        screen = Console(highlight=False, width=WIDE)
+    screen.print(compare_table(groups, how.goals))
+    for line in starving(groups):
+        click.echo(line)
+    if how.theory:
+        screen.print(theory_table(groups))

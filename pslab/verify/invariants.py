@@ -1,0 +1,193 @@
+"""What must hold after every single step, whatever the schedule."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pslab.verify.breach import Breach, expect
+from pslab.verify.promises import Promises
+from psserver.coordinator import Coordinator, Record, entries
+from psserver.coordinator.entries import Entry
+
+
+@dataclass
+class Guard:
+    """Reads the decision log as it grows and keeps books of its own; raises Breach.
+
+    `policy`: as it was asked for. One of the shelf is held to what it promises itself besides.
+    """
+
+    policy: str
+    knobs: Mapping[str, object]
+    index: int = 0
+    version: int = 0
+    time: float = 0.0
+    stopped: bool = False
+    # Tickets that were granted ahead.
+    ahead: int = 0
+    # ticket -> (worker, base); committed ones with their worker; tickets that were ever granted
+    open: dict[int, tuple[str, int]] = field(default_factory=dict)
+    pending: dict[int, tuple[str, int]] = field(default_factory=dict)
+    seen: set[int] = field(default_factory=set)
+    committed: Counter[str] = field(default_factory=Counter)
+    applied: Counter[str] = field(default_factory=Counter)
+    dropped: Counter[str] = field(default_factory=Counter)
+    # Units completed by each worker that plays, as the policy counts them.
+    clocks: dict[str, int] = field(default_factory=dict)
+    # Grants taken back since anything else became of one.
+    in_vain: int = 0
+    # The first explanation that was none. Of a policy that is not on the shelf it is no breach yet: what
+    # it hides may follow, and says more.
+    complaint: str = ""
+    promises: Promises = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.promises = Promises(self.policy, self.knobs)
+
+    def read(self, record: Record) -> None:
+        expect(record.index == self.index, f"entry {record.index} follows {self.index - 1}")
+        expect(record.t >= self.time, f"time goes back from {self.time} to {record.t}")
+        self.index, self.time = record.index + 1, record.t
+        self._entry(record.entry)
+
+    def _entry(self, entry: Entry) -> None:
+        if isinstance(entry, entries.Commit | entries.Leave | entries.Done | entries.Abandon | entries.Join):
+            self.in_vain = 0
+        match entry:
+            case entries.Grant(worker, ticket, version, ahead=ahead):
+                expect(not self.stopped, f"ticket {ticket} is granted after the stop")
+                expect(version == self.version, f"ticket {ticket} is granted version {version}")
+                self._open(worker, ticket, ahead=bool(ahead))
+                self.ahead += bool(ahead)
+                self._clock(worker)
+            case entries.Initialise(worker, ticket):
+                self._open(worker, ticket)
+            case entries.Install(worker, ticket):
+                self._close(worker, ticket)
+            case entries.Commit(worker, ticket):
+                expect(not self.stopped, f"ticket {ticket} is committed after the stop")
+                self.pending[ticket] = self._close(worker, ticket)
+                self.committed[worker] += 1
+                if worker in self.clocks:
+                    self.clocks[worker] += 1
+            case entries.Apply(version, _, _, parts):
+                self._apply(version, parts)
+            case entries.Drop(worker, ticket, staleness, reason):
+                self._drop(worker, ticket, staleness, reason)
+            case entries.Cancel(worker, ticket, _):
+                self._close(worker, ticket)
+                self._cancelled(worker)
+            case entries.Abandon(worker, ticket):
+                self._close(worker, ticket)
+            case entries.Leave(worker) | entries.Done(worker):
+                held = [ticket for ticket, (owner, _) in self.open.items() if owner == worker]
+                expect(not held, f"{worker} is gone or done, and holds ticket {held}")
+                self.clocks.pop(worker, None)
+            case entries.Stop(_, version, _):
+                expect(not self.stopped and version == self.version, f"a second stop, or one at {version}")
+                expect(not self.open and not self.pending, f"left undecided: {self.open or self.pending}")
+                self.stopped = True
+
+    def _open(self, worker: str, ticket: int, *, ahead: bool = False) -> None:
+        expect(ticket not in self.seen, f"ticket {ticket} is granted a second time")
+        held = [number for number, (owner, _) in self.open.items() if owner == worker]
+        expect(len(held) == ahead, f"{worker} is granted ticket {ticket} and holds {held}")
+        self.seen.add(ticket)
+        self.open[ticket] = (worker, self.version)
+
+    def _close(self, worker: str, ticket: int) -> tuple[str, int]:
+        found = self.open.pop(ticket, None)
+        if found is None or found[0] != worker:
+            raise Breach(f"ticket {ticket} of {worker} is not open: {found}")
+        return found
+
+    def _settle(self, worker: str, ticket: int, base: int) -> None:
+        found = self.pending.pop(ticket, None)
+        expect(
+            found == (worker, base), f"ticket {ticket} of {worker} from version {base} is settled: {found}"
+        )
+
+    def _apply(self, version: int, parts: tuple[entries.AppliedPart, ...]) -> None:
+        expect(not self.stopped and version == self.version + 1, f"version {version} after {self.version}")
+        for part in parts:
+            self._settle(part.worker, part.ticket, part.base)
+            expect(part.staleness == self.version - part.base, f"wrong staleness: {part}")
+            self.applied[part.worker] += 1
+        self.version = version
+        self.promises.applied(parts)
+
+    def _drop(self, worker: str, ticket: int, staleness: int, reason: str) -> None:
+        self._settle(worker, ticket, self.version - staleness)
+        self.dropped[worker] += 1
+        self.promises.dropped(staleness, reason, len(self.pending))
+
+    def _cancelled(self, worker: str) -> None:
+        """A policy may take grants back, one of each worker at a time; going on like that is getting nowhere."""
+        self.in_vain += 1
+        expect(
+            self.in_vain <= 2 * max(1, len(self.clocks)),
+            f"{worker} and others are granted tickets that are cancelled at once: {self.in_vain} cancels, "
+            "and nobody has committed, joined, left or given up anything meanwhile",
+        )
+
+    def _clock(self, worker: str) -> None:
+        slowest = min(self.clocks.values(), default=0)
+        clock = self.clocks.setdefault(worker, slowest)
+        self.promises.started(worker, clock - slowest)
+
+    # Between the log and the coordinator's own memory
+
+    def compare(self, coordinator: Coordinator) -> None:
+        expect(coordinator.version == self.version, "the coordinator counts other versions")
+        expect(coordinator.entries == self.index, "the coordinator counts other entries")
+        live = coordinator.tickets.live
+        if live.keys() != self.open.keys() | self.pending.keys():
+            raise Breach(f"a ticket is lost: {[*live]} are live, {[*self.open, *self.pending]} should be")
+        waiting = Counter(worker for worker, _ in self.pending.values())
+        for worker, tally in coordinator.roster.tallies.items():
+            if not (
+                tally.committed == self.committed[worker]
+                and tally.applied == self.applied[worker] == tally.staleness.total()
+                and tally.dropped == self.dropped[worker]
+                and tally.committed == tally.applied + tally.dropped + waiting[worker]
+            ):
+                raise Breach(f"contributions of {worker} do not add up: {tally}, {waiting[worker]} pending")
+        self._nobody_waits_in_vain(coordinator)
+
+    def _nobody_waits_in_vain(self, coordinator: Coordinator) -> None:
+        """Who waits is told why, and among those who can end it is one who does not wait itself."""
+        if not coordinator.started or coordinator.stopped is not None:
+            return
+        present = coordinator.roster.present
+        for member in present.values():
+            if member.requested is None:
+                continue
+            who = member.worker
+            if coordinator.tickets.open_of(who):
+                expect(member.state == "computing", f"{who} asked ahead and is {member.state}")
+                continue
+            expect(member.state == "waiting", f"{who} asked and is {member.state}")
+            complaint = self._unexplained(coordinator, who)
+            if self.promises.explained:
+                expect(not complaint, complaint)
+            self.complaint = self.complaint or complaint
+
+    def _unexplained(self, coordinator: Coordinator, who: str) -> str:
+        """What is wrong with the policy's explanation; empty when it is good."""
+        present = coordinator.roster.present
+        try:
+            waiting = coordinator.policy.explain(who)
+            event, releasers = (waiting.event, waiting.releasers) if waiting is not None else ("", ())
+            here = [w for w in releasers if w in present]
+            free = [w for w in here if present[w].requested is None or coordinator.tickets.open_of(w)]
+        except Exception as error:
+            return f"explain({who!r}) failed with {type(error).__name__}: {error}"
+        if not event:
+            return f"explain({who!r}) is {waiting}, while {who} waits: expected what it waits for"
+        if free or (not releasers and not self.promises.explained):
+            return ""
+        named = ", ".join(map(str, releasers)) or "nobody"
+        return (
+            f"explain({who!r}) says that {named} can end its wait for {event}: "
+            "expected somebody who is here and does not wait"
+        )

@@ -1,0 +1,126 @@
+"""A schedule played again from its acts: guarded, and forgiving about acts that have become impossible."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pslab.verify.breach import Breach
+from pslab.verify.house import House
+from pslab.verify.invariants import Guard
+from pslab.verify.patience import PATIENCE, Patient
+from pslab.verify.schedule import TIMEOUT
+from pslab.verify.servers import Servers
+from pslab.verify.story import act
+from psserver.coordinator import Output, Record
+from psserver.coordinator.entries import Apply, Cancel, Drop, Entry, Fold, Grant
+from psserver.policies import build
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is verified: a policy by its name, or module:Class, and a job for it."""
+
+    policy: str
+    knobs: Mapping[str, object] = field(default_factory=dict)
+    workers: int = 3
+
+    @property
+    def head(self) -> list[str]:
+        """As a story begins."""
+        knobs = [f"{name}={_toml(value)}" for name, value in self.knobs.items()]
+        return [
+            f"policy: {' '.join([self.policy, *knobs])}",
+            f"workers: {self.workers}",
+            f"worker_timeout: {TIMEOUT:g}",
+        ]
+
+
+class GuardedHouse(House):
+    """Every step is held against the invariants, and executed by a shard. Raises Breach."""
+
+    def __init__(self, case: Case, patience: float = PATIENCE) -> None:
+        policy = Patient(build(case.policy, case.knobs, case.workers), patience)
+        self.guard = Guard(case.policy, policy.knobs)
+        self.servers = Servers(workers=case.workers, tensors=policy.tensors)
+        super().__init__(policy, workers=case.workers, terms={"worker_timeout": TIMEOUT}, now=0.0)
+
+    def take(self, outputs: list[Output]) -> list[Output]:
+        super().take(outputs)
+        for output in outputs:
+            if isinstance(output, Record):
+                self.guard.read(output)
+                self.servers.execute(output.entry)
+        self.guard.compare(self.coordinator)
+        self.servers.somebody_can_move(self.coordinator)
+        return outputs
+
+    def commits(self, worker: str, ticket: int | None = None, **facts: Any) -> list[Output]:
+        held = self.holds(worker) if ticket is None else ticket
+        if held is not None:
+            self.servers.push(held)
+        return super().commits(worker, ticket, **facts)
+
+    @property
+    def fault(self) -> str:
+        """Why the policy is to blame that the job ended; empty while it is not."""
+        stopped = self.coordinator.stopped
+        blamed = stopped is not None and stopped.cause == "policy" and not stopped.success
+        return stopped.reason if stopped is not None and blamed else ""
+
+
+@dataclass(frozen=True)
+class Played:
+    """`acts`: those that were possible, up to the fault, if there is one. `fault`: its sentence, or empty."""
+
+    acts: list[str]
+    fault: str
+    decisions: list[Entry]
+
+
+def play(case: Case, acts: Iterable[str], patience: float = PATIENCE) -> Played:
+    """Play the acts in a new house, until the first fault. Raises PolicyError when the policy cannot be built."""
+    house = GuardedHouse(case, patience)
+    played: list[str] = []
+    for line in acts:
+        if not possible(house, line):
+            continue
+        played.append(line)
+        try:
+            for _ in act(house, line):
+                pass
+        except Breach as breach:
+            return Played(played, str(breach), decisions(house.log))
+        if house.fault:
+            break
+    return Played(played, house.fault or house.guard.complaint, decisions(house.log))
+
+
+def possible(house: GuardedHouse, line: str) -> bool:
+    """An honest worker can do that now. A payload is staged beforehand, as it is in life."""
+    who, verb, *rest = line.split()
+    member = house.coordinator.roster.present.get(who)
+    if verb in ("seconds", "joins"):
+        return True
+    if member is None:
+        return False
+    if verb in ("leaves", "reconnects"):
+        return True
+    if member.absent_since is not None:
+        return False
+    if verb not in ("commits", "commits-its-last", "abandons"):
+        return True
+    named = [int(word) for word in rest if word.isdigit()]
+    ticket = named[0] if named else house.holds(who)
+    if ticket is None:
+        return False
+    return verb == "abandons" or house.servers.push(ticket)
+
+
+def decisions(log: Iterable[Record]) -> list[Entry]:
+    """What the policy decided."""
+    kinds = Grant | Fold | Apply | Drop | Cancel
+    return [record.entry for record in log if isinstance(record.entry, kinds)]
+
+
+def _toml(value: object) -> str:
+    return {True: "true", False: "false"}[value] if isinstance(value, bool) else str(value)

@@ -1,0 +1,215 @@
+"""A second ticket, asked for while the first is worked on: where the policy permits it, and nowhere else."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from pslab.check.tickets import NEVER_AHEAD
+from pslab.replay.tape import Step
+from pslab.replay.whatif import Alternative, what_if
+from pslab.verify.house import House, granted
+from psserver.coordinator import entries
+from psserver.policies import build
+from psserver.policies.shelf import SHELF
+from tests.coordinator import breaches
+from tests.lab.logs import FakeLog, verify
+
+PERMITTING: list[tuple[str, Mapping[str, object]]] = [
+    ("async", {}),
+    ("bounded", {"max_staleness": 1}),
+    ("bounded", {"max_staleness": 1, "on_stale": "block"}),
+    ("bounded", {"max_staleness": 0, "on_stale": "downweight"}),
+    ("k-batch-async", {"aggregate": 2}),
+    ("dc-asgd", {}),
+    ("fedbuff", {}),
+    ("ringmaster", {"threshold": 2}),
+]
+FORBIDDING: list[tuple[str, Mapping[str, object]]] = [
+    ("sync", {}),
+    ("sync", {"backup": 1}),
+    ("k-sync", {}),
+    ("k-async", {"aggregate": 2}),
+    ("rennala", {}),
+    ("ssp", {"slack": 5}),
+    ("dssp", {}),
+    ("bounded", {"max_staleness": 0}),
+    ("bounded", {"max_staleness": 0, "on_stale": "block"}),
+]
+
+
+def ahead(house: House, worker: str) -> list[int]:
+    """It asks for the ticket after the newest that it holds; what it is granted."""
+    holding = house.coordinator.tickets.open_of(worker)[-1].number
+    outputs = house.coordinator.ready(worker, house.incarnation(worker), house.now, holding=holding)
+    return granted(house.take(outputs))
+
+
+def kept(house: House) -> None:
+    verdict = house.verdict()
+    assert verdict.violations == (), [str(violation) for violation in verdict.violations]
+
+
+@pytest.mark.parametrize(("policy", "knobs"), PERMITTING)
+def test_where_the_policy_permits_it_comes_at_once(policy: str, knobs: Mapping[str, object]) -> None:
+    house = House(policy, knobs).starts()
+    first = house.holds("w0")
+    assert first is not None
+    (second,) = ahead(house, "w0")
+    assert second > first
+    assert house.entries(entries.Grant)[-1].ahead is True
+    assert house.member("w0").state == "computing"
+    # Said again it is the same one; a third there is not.
+    outputs = house.coordinator.ready("w0", 0, house.now, holding=first)
+    assert granted(house.take(outputs)) == [second]
+    assert ahead(house, "w0") == []
+    kept(house)
+
+
+@pytest.mark.parametrize(("policy", "knobs"), FORBIDDING)
+def test_where_it_does_not_it_comes_with_the_commit(policy: str, knobs: Mapping[str, object]) -> None:
+    house = House(policy, knobs).starts()
+    before = house.state()
+    assert ahead(house, "w0") == []
+    assert house.state() == before, "a wish without consequence"
+    for _ in range(3):
+        for worker in ("w0", "w1"):
+            if house.holds(worker) is not None:
+                house.commits(worker)
+    assert house.version >= 2
+    assert not any(grant.ahead for grant in house.entries(entries.Grant))
+    kept(house)
+
+
+def test_staleness_is_one_more_and_honest() -> None:
+    """One worker, which would be always fresh."""
+    house = House("async", workers=1).starts()
+    for _ in range(6):
+        ahead(house, "w0")
+        house.commits("w0", ready=False)
+    parts = [part for apply in house.entries(entries.Apply) for part in apply.parts]
+    assert [part.staleness for part in parts] == [0, 1, 1, 1, 1, 1]
+    house.done("w0")
+    kept(house)
+
+
+def test_the_bound_holds() -> None:
+    """Two workers ahead, at most one version old: what would be older is dropped, and told."""
+    house = House("bounded", {"max_staleness": 1}).starts()
+    for _ in range(8):
+        for worker in ("w0", "w1"):
+            ahead(house, worker)
+            house.commits(worker, ready=False)
+    assert max(part.staleness for apply in house.entries(entries.Apply) for part in apply.parts) == 1
+    assert house.entries(entries.Drop)
+    kept(house)
+
+
+def test_a_commit_that_asks_is_answered_with_the_ticket_that_was_granted_ahead() -> None:
+    """The grant and the commit crossed."""
+    house = House("async", workers=1).starts()
+    (second,) = ahead(house, "w0")
+    assert granted(house.commits("w0", ready=True)) == [second]
+    assert [ticket.number for ticket in house.coordinator.tickets.open_of("w0")] == [second]
+
+
+def test_both_are_told_again_after_a_reconnection_and_void_after_a_loss() -> None:
+    house = House("async").starts()
+    first = house.holds("w0")
+    (second,) = ahead(house, "w0")
+    house.disconnects("w0")
+    assert granted(house.connects("w0")) == [first, second]
+    house.leaves("w0")
+    assert [cancel.ticket for cancel in house.entries(entries.Cancel)] == [first, second]
+    house.commits("w1", ready=False)
+    house.done("w1")
+    kept(house)
+
+
+def test_done_gives_both_back() -> None:
+    house = House("async").starts()
+    ahead(house, "w0")
+    house.done("w0")
+    assert [entry.reason for entry in house.entries(entries.Abandon)] == ["done", "done"]
+    house.done("w1")
+    assert house.stopped == "done: all workers are done"
+    kept(house)
+
+
+def test_an_abandoned_first_leaves_the_second() -> None:
+    house = House("async").starts()
+    (second,) = ahead(house, "w0")
+    house.abandons("w0")
+    assert (house.holds("w0"), house.member("w0").state) == (second, "computing")
+    house.commits("w0")
+    kept(house)
+
+
+def test_a_policy_that_never_heard_of_it_is_not_asked() -> None:
+    house = House(breaches.Honest(workers=2), workers=2).starts()
+    assert ahead(house, "w0") == []
+    house.commits("w0")
+    assert house.holds("w0") is not None and not house.stopped
+
+
+@pytest.mark.parametrize(
+    ("policy", "held", "sentence"),
+    [
+        ("ssp", 1, "w0 is granted ticket 3 ahead, which ssp does not permit"),
+        ("async", 0, "w0 is granted ticket 2 ahead, but it holds none"),
+        ("async", 2, "w0 is granted ticket 4 ahead while it holds tickets 2 and 3"),
+    ],
+)
+def test_the_checker_finds_what_is_not_permitted(policy: str, held: int, sentence: str) -> None:
+    log = FakeLog(policy, workers=1)
+    for number in range(held + 1):
+        log.grant("w0")
+        if number == held or number:
+            log.records[-1]["ahead"] = True
+    found = [str(violation) for violation in verify(log.records).violations]
+    assert any(sentence in violation for violation in found), found
+
+
+def retold(policy: str, house: House) -> Alternative:
+    steps = [Step(record.index, round(record.t, 6), record.entry) for record in house.log]
+    return what_if(steps, policy, {})
+
+
+def worked_ahead() -> House:
+    house = House("async").starts()
+    for number in range(5):
+        for worker in ("w0", "w1"):
+            house.now += 1.0
+            if number < 4:
+                ahead(house, worker)
+            house.now += 1.0
+            house.commits(worker, batch=number, ready=False)
+    house.done("w0")
+    house.done("w1")
+    assert house.stopped.startswith("done")
+    return house
+
+
+def test_the_schedule_is_kept_when_it_is_told_again() -> None:
+    house = worked_ahead()
+    found = retold("async", house)
+    assert (found.held, found.never) == (0, 0)
+    recorded = [record.entry for record in house.log if record.entry.kind != "stop"]
+    assert [step.entry for step in found.steps if step.entry.kind != "stop"] == recorded
+
+
+@pytest.mark.parametrize("policy", ["sync", "ssp"])
+def test_another_policy_may_hear_it_that_grants_nothing_ahead(policy: str) -> None:
+    found = retold(policy, worked_ahead())
+    assert found.never == 0 and not found.failure
+    assert found.other.committed == found.recorded.committed
+
+
+def test_the_checker_knows_who_never_permits_it() -> None:
+    assert {name for name in SHELF if not build(name, {}, 4).ahead} == set(NEVER_AHEAD)  # type: ignore[attr-defined]
+
+
+def test_the_shelf_says_which_permit() -> None:
+    for policy, knobs in PERMITTING:
+        assert build(policy, knobs, 2).ahead  # type: ignore[attr-defined]
+    for policy, knobs in FORBIDDING:
+        assert not build(policy, knobs, 2).ahead  # type: ignore[attr-defined]

@@ -1,0 +1,98 @@
+"""A session without servers, for the worker's loop: it grants, cancels and refuses as a test has planned."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from psworker.errors import Voided
+from psworker.grants import Disposition, Grant, StopNotice
+from psworker.local import LocalWork, build
+
+
+@dataclass
+class Said:
+    """A commit: its last batch, samples, whether it asked for the next ticket, and the payload."""
+
+    batch: int
+    samples: int
+    ready: bool
+    payload: list[float]
+
+
+@dataclass
+class FakeSession:
+    """One server, two weights that stay 1 and 2.
+
+    `mishaps[ticket]` is raised by its `contribute`, `before_grant[ticket]` called before it is granted.
+    """
+
+    rule: str
+    knobs: dict[str, float]
+    next_batch: int = 0
+    mishaps: dict[int, Exception] = field(default_factory=dict)
+    before_grant: dict[int, Callable[["FakeSession"], None]] = field(default_factory=dict)
+    incarnation: int = 0
+    stop: StopNotice | None = None
+    said: list[Said] = field(default_factory=list)
+    abandoned: list[tuple[int, str]] = field(default_factory=list)
+    voided: set[int] = field(default_factory=set)
+    tickets: int = 0
+    held: int | None = None
+    asked: bool = False
+    asks: int = 0
+    worker_index: int = 0
+    worker_count: int = 1
+    seed: int = 0
+
+    def local_work(self) -> LocalWork:
+        return LocalWork(build(self.rule, self.knobs, [2]), self.incarnation)
+
+    def ready(self) -> Grant | None:
+        assert self.held is None, "ready while a ticket is open"
+        if self.stop is not None:
+            return None
+        self.asks += not self.asked
+        self.asked = False
+        self.before_grant.pop(self.tickets, lambda session: None)(self)
+        self.held, self.tickets = self.tickets, self.tickets + 1
+        return Grant(self.held, 0, 0)
+
+    @property
+    def local_rule(self) -> tuple[str, dict[str, float]]:
+        return self.rule, self.knobs
+
+    @contextmanager
+    def view_flat(self, grant: Grant, *, narrow: bool = False) -> Iterator[list[Any]]:
+        yield self.pull_flat(grant)
+
+    def prefetch(self, grant: Grant) -> None:
+        assert self.held == grant.ticket, "the next ticket is asked for while this one is worked on"
+
+    def pull_flat(self, grant: Grant) -> list[Any]:
+        return [np.array([1, 2], np.float32)]
+
+    def cancelled(self, grant: Grant) -> bool:
+        return grant.ticket in self.voided
+
+    def contribute(self, grant: Grant, flats: list[Any], **said: Any) -> None:
+        if grant.ticket in self.voided:
+            raise Voided("cancelled")
+        if grant.ticket in self.mishaps:
+            raise self.mishaps.pop(grant.ticket)
+        self.held, self.asked = None, said["ready"]
+        self.said.append(Said(said["batch"], said["samples"], said["ready"], flats[0].tolist()))
+
+    def abandon(self, grant: Grant, reason: str) -> None:
+        assert self.held == grant.ticket
+        self.held, self.asked = None, False
+        self.abandoned.append((grant.ticket, reason))
+
+    def dispositions(self) -> list[Disposition]:
+        return []
+
+    def done(self) -> StopNotice:
+        assert self.held is None and not self.asked, "done with a ticket open or asked for"
+        return StopNotice("all workers are done", 0, True, False, 0)

@@ -1,0 +1,76 @@
+"""What the servers say about a rule is looked at before it is believed; policies say what workers know."""
+
+import math
+
+import pytest
+
+from psserver.policies import LocalRule, PolicyError, local_rule_of, names
+from psserver.policies import build as build_policy
+from psserver.policies.cancel import Overtaken
+from psserver.policies.gates import Flush
+from psserver.policies.machine import Composition
+from psserver.policies.staleness import DropStale
+from psserver.policies.triggers import Everyone
+from psworker.local import LocalRuleError, build
+
+
+@pytest.mark.parametrize(
+    ("name", "knobs", "sentence"),
+    [
+        ("local-sdg", {}, "expected a local rule that this worker knows (gradient, local-sgd, "),
+        ("local-sgd", {"steps": 3}, "expected the knobs steps, learning_rate, got steps"),
+        ("gradient", {"steps": 3}, "expected the knobs none, got steps"),
+        (
+            "local-sgd",
+            {"steps": 2.5, "learning_rate": 0.1},
+            "steps is 2.5; expected a whole number of at least 1",
+        ),
+        (
+            "local-sgd",
+            {"steps": 0, "learning_rate": 0.1},
+            "steps is 0; expected a whole number of at least 1",
+        ),
+        ("local-sgd", {"steps": 1, "learning_rate": 0}, "learning_rate is 0; expected a number above 0"),
+        ("local-sgd", {"steps": 1, "learning_rate": math.nan}, "learning_rate is nan; expected"),
+        ("local-sgd", {"steps": math.inf, "learning_rate": 1}, "steps is inf; expected"),
+        ("dana-slim", {"momentum": 1}, "momentum is 1; expected a number of at least 0 and below 1"),
+    ],
+)
+def test_refused(name: str, knobs: dict[str, float], sentence: str) -> None:
+    with pytest.raises(LocalRuleError) as caught:
+        build(name, knobs, [3])
+    assert sentence in str(caught.value)
+
+
+def test_no_name_is_the_plain_rule() -> None:
+    assert build("", {}, [1]).steps == 1
+
+
+@pytest.mark.parametrize("name", names())
+def test_workers_know_what_every_policy_of_the_shelf_asks_for(name: str) -> None:
+    rule = local_rule_of(build_policy(name, {}, 4))
+    made = build(rule.name, rule.knobs, [3])
+    assert made.steps == rule.knobs.get("steps", 1) and made.remembers == rule.remembers
+    assert rule.plain == (name not in ("local-sgd", "diloco", "local-async", "easgd", "dana-slim"))
+
+
+def test_the_elastic_pull_of_all_workers_together_is_nine_tenths() -> None:
+    assert local_rule_of(build_policy("easgd", {}, 6)).knobs["alpha"] == pytest.approx(0.15)
+    assert local_rule_of(build_policy("easgd", {"alpha": 0.5}, 6)).knobs["alpha"] == 0.5
+
+
+def test_the_asynchronous_one_takes_either_optimizer() -> None:
+    knobs = {"steps": 3, "learning_rate": 0.5}
+    assert local_rule_of(build_policy("local-async", knobs, 2)).knobs == knobs
+    rule = local_rule_of(build_policy("local-async", {**knobs, "inner": "adamw"}, 2))
+    assert rule.name == "local-adamw" and rule.knobs["learning_rate"] == 0.5 and rule.knobs["beta_2"] == 0.999
+
+
+def test_a_rule_that_remembers_and_cancelling_are_refused_together() -> None:
+    rule = LocalRule("dana-slim", {"momentum": 0.9}, remembers=True)
+    with pytest.raises(PolicyError, match="a commit that a cancel crosses would be remembered"):
+        Composition(Flush(), Everyone(3, 1), DropStale(0), cancel=Overtaken(), local=rule)
+
+
+def test_a_policy_that_says_nothing_asks_for_gradients() -> None:
+    assert local_rule_of(object()).plain

@@ -1,0 +1,125 @@
+"""On one recorded schedule of events the real coordinator and the simulated one write equal decision logs.
+
+Real processes make a run, over real sockets; what their workers did, read from its decisions.jsonl, is then put
+on the agenda of a simulated cluster, whose coordinator, policy and message routes decide anew.
+"""
+
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from pslab.replay import schedule as s
+from pslab.replay.tape import Step, opening, read_tape
+from pslab.simulator import Cluster
+from pslab.simulator.agenda import Agenda
+from pslab.simulator.network import Network
+from pslab.simulator.post import Channel, Habits
+from pslab.simulator.store import Nothing
+from pslab.simulator.worker import Worker
+from psserver.coordinator import JobTerms
+from psserver.policies import build
+from tests.cluster.cluster import Cluster as RealCluster
+from tests.simulator.lab import Kept
+
+
+class Puppet(Worker):
+    """Does nothing of its own accord."""
+
+    def joined(self, *_: object) -> None:
+        pass
+
+    def hear(self, *_: object) -> None:
+        pass
+
+
+def never() -> float:
+    raise AssertionError("a puppet computes nothing")
+
+
+class Stage:
+    """A simulated cluster without a will: what its workers do comes from a record."""
+
+    def __init__(self, steps: list[Step]) -> None:
+        job, agenda = opening(steps), Agenda()
+        knobs = dict(job.policy)
+        name = str(knobs.pop("name"))
+        self.cluster = Cluster(
+            JobTerms(job.job, job.optimizer, job.servers, job.workers, job.seed),
+            build(name, knobs, job.workers),
+            Nothing(job.servers, 0),
+            batches=lambda worker, first: iter(()),
+            network=Network(agenda, job.servers, 0.0, 0.0),
+            agenda=agenda,
+            habits=Habits(),
+        )
+        self.cluster.folder = self.log = Kept()
+        self.puppets: dict[str, Worker] = {}
+        t = 0.0
+        for move in s.schedule(steps):
+            t = max(t, move.t)
+            agenda.at(t, self.perform, move)
+        self.cluster.run()
+
+    def perform(self, move: s.Move) -> None:
+        cluster = self.cluster
+        if isinstance(move, s.Arrive):
+            up, down = (Channel(cluster.agenda, Habits(), Random(0)) for _ in range(2))
+            puppet = self.puppets[move.worker] = Puppet(cluster, move.rank, never, up, down, None)
+            puppet.life = move.incarnation + 1
+            cluster.workers[move.worker] = puppet
+            cluster.join(puppet, puppet.life)
+            assert (puppet.name, puppet.incarnation) == (move.worker, move.incarnation)
+            return
+        worker = self.puppets[move.worker]
+        held = [ticket.number for ticket in cluster.coordinator.tickets.open_of(move.worker)]
+        match move:
+            case s.Ask():
+                cluster.ready(worker, worker.incarnation)
+            case s.Finish(known=True):
+                facts = (move.batch, move.samples, move.loss, move.norm)
+                cluster.commit(worker, worker.incarnation, held[0], *facts, False)
+            case s.Initialised():
+                cluster.commit(worker, worker.incarnation, held[0], 0, 0, 0.0, 0.0, False)
+            case s.GiveUp(reason=reason):
+                cluster.abandon(worker, worker.incarnation, held[0], reason)
+            case s.Done():
+                cluster.done(worker, worker.incarnation)
+            case s.Depart(reason=reason):
+                cluster.leave(worker, worker.incarnation, reason)
+
+
+def told(entries: list[Any]) -> list[dict[str, Any]]:
+    """Up to the stop, without times; a connection that breaks and stands again is not the policy's affair."""
+    found = [entry.to_json() for entry in entries if entry.kind not in ("lost", "back")]
+    return found[: next(i for i, fields in enumerate(found) if fields["kind"] == "stop") + 1]
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("bounded", "policy.aggregate=2", "policy.max_staleness=1"),
+        ("sync", "policy.backup=1"),
+        ("dssp", "policy.lower=0", "policy.upper=3"),
+    ],
+    ids=lambda flags: flags[0],
+)
+def test_the_simulated_coordinator_decides_what_the_real_one_did(
+    tmp_path: Path, flags: tuple[str, ...]
+) -> None:
+    name, *knobs = flags
+    given = [word for knob in knobs for word in ("--set", knob)]
+    with RealCluster(tmp_path) as real:
+        real.start_servers(2, "--workers", "3", "--policy", name, *given)
+        for batches, seconds in ((12, "0.002"), (20, "0.004"), (7, "0.02")):
+            real.start_worker("--batches", str(batches), "--seconds", seconds)
+        run = real.wait_end(worker_codes=[0, 0, 0])
+    steps = read_tape(run)
+    recorded = told([step.entry for step in steps])
+    again = told([record.entry for record in Stage(steps).log.records])
+    for ours, theirs in zip(again, recorded, strict=True):
+        assert ours == theirs
+    kinds = {fields["kind"] for fields in recorded}
+    assert {"grant", "commit", "apply", "done", "stop"} <= kinds and len(recorded) > 60

@@ -1,0 +1,106 @@
+"""Planted faults are found within the default number of schedules and cut down to what shows them."""
+
+import random
+
+import pytest
+
+from pslab.verify.play import Case, play
+from pslab.verify.search import OTHERWISE, Finding, verify
+from pslab.verify.shrink import gist
+from psserver.policies import PolicyError, names
+
+SCHEDULES = 1000  # the default of ps-lab verify-policy
+
+
+def found(policy: str, workers: int = 3, seed: int = 0) -> Finding:
+    report = verify(Case(f"tests.verify.planted:{policy}", workers=workers), schedules=SCHEDULES, seed=seed)
+    assert report.finding is not None
+    return report.finding
+
+
+BEGINS = ("w0 joins", "w0 ready", "w0 commits")
+
+FAULTS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "AppliesTwice": ("apply of ticket 2, which is not committed", (*BEGINS, "w0 commits", "w0 done")),
+    "Forgets": ("neither applied nor dropped 1 tickets", (*BEGINS, "w0 commits loss=nan", "w0 done")),
+    "GrantsTwice": ("grant of ticket 2, for which w0 does not wait", (*BEGINS, "w0 abandons")),
+    "RaisesOnDone": ("failed on Done(worker='w0'): KeyError: 'w0'", (*BEGINS, "w0 done")),
+    "Exits": ("step wants to exit: 0", (*BEGINS, "w0 leaves")),
+    "Endless": ("more than 10000 decisions in one step", (*BEGINS, "w0 leaves")),
+    "TakesBack": ("granted tickets that are cancelled at once", (*BEGINS, "w0 ready", "w0 ready")),
+}
+
+
+@pytest.mark.parametrize("policy", FAULTS)
+def test_one_worker_is_enough_to_show_it(policy: str) -> None:
+    sentence, acts = FAULTS[policy]
+    finding = found(policy)
+    assert sentence in finding.fault
+    assert (finding.case.workers, finding.acts) == (1, acts)
+    assert finding.found > len(acts)
+
+
+TWO: dict[str, tuple[str, int]] = {
+    # Both join, the first brings the values and asks, the second asks; then one commits and the other leaves.
+    "DeadlocksOnLeave": ("deadlocked: w0 wait and no ticket is open", 7),
+    "FoldsInAnotherOrder": ("expected first what was folded, as it was", 7),
+    "HoldsTurns": ("the shards do not let in the payloads of tickets", 6),
+    "Unexplained": ("is None, while w", 6),
+}
+
+
+@pytest.mark.parametrize("policy", TWO)
+def test_two_workers_are_enough_to_show_it(policy: str) -> None:
+    sentence, length = TWO[policy]
+    finding = found(policy)
+    assert sentence in finding.fault
+    assert (finding.case.workers, len(finding.acts)) == (2, length), finding.acts
+
+
+@pytest.mark.parametrize("policy", [*FAULTS, *TWO])
+def test_nothing_can_be_left_out(policy: str) -> None:
+    """The shortest schedule shows the fault, and without any one of its acts it does not."""
+    finding = found(policy, seed=500)
+    assert play(finding.case, finding.acts).fault == finding.fault
+    for at in range(len(finding.acts)):
+        rest = [*finding.acts[:at], *finding.acts[at + 1 :]]
+        assert gist(play(finding.case, rest).fault) != gist(finding.fault), rest
+
+
+def test_a_step_that_never_ends_is_given_up() -> None:
+    finding = found("Loops")
+    assert "step does not end" in finding.fault
+    assert finding.acts == (*BEGINS, "w0 leaves")
+
+
+def test_chance_is_no_policy() -> None:
+    random.seed(7)
+    finding = found("Throws")
+    assert finding.fault == OTHERWISE
+    assert finding.acts == (*BEGINS, "w0 commits")
+
+
+def test_the_same_seed_finds_the_same() -> None:
+    assert found("DeadlocksOnLeave", seed=3) == found("DeadlocksOnLeave", seed=3)
+    assert found("DeadlocksOnLeave", seed=3).seed != found("DeadlocksOnLeave", seed=300).seed
+
+
+@pytest.mark.parametrize("policy", names())
+def test_the_shelf_keeps_the_contract(policy: str) -> None:
+    report = verify(Case(policy, workers=4), schedules=40)
+    assert report.finding is None, report.finding
+    assert report.events > 400
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("tests.verify.planted:NoKnobs", "are not JSON that builds it again"),
+        ("tests.verify.planted:Nowhere", "has no 'Nowhere'"),
+        ("tests.verify.nothing:X", "cannot import 'tests.verify.nothing'"),
+        ("assync", "did you mean 'async'"),
+    ],
+)
+def test_what_cannot_be_built_is_refused(name: str, message: str) -> None:
+    with pytest.raises(PolicyError, match=message):
+        verify(Case(name), schedules=1)
