@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from benchmarks import chart, kernel_speed, loads, tables
+from benchmarks import budget, chart, kernel_speed, loads, tables
 from benchmarks.child import ROOT, ChildError
 from benchmarks.machine import facts
 from benchmarks.results import Results
@@ -18,8 +18,8 @@ from benchmarks.rounds import MODES, Mode, TooFewBytes
 from benchmarks.sections import scaling, training, transport
 from benchmarks.stage import LABELS, Stage
 
-SECTIONS = ("transport", "training", "optimizers", "scaling")
-USUAL = ("transport", "training")
+SECTIONS = ("transport", "training", "optimizers", "scaling", "budget")
+USUAL = {"short": ("transport",), "full": ("transport", "training")}
 
 # A table in a log file needs no line breaks for the sake of a terminal.
 console = Console(width=None if sys.stdout.isatty() else 140)
@@ -49,14 +49,15 @@ def main(
     training    real steps: an MLP of 17M parameters, a CNN on digits, 200 small variables
     optimizers  update kernels against the machine's memory bandwidth
     scaling     several workers and servers
-    Without a name: transport and training. All peers run side by side and take turns.
+    budget      where the time of one step goes, part by part
+    Without a name: transport, and in full mode training too. All peers run side by side and take turns.
     """
     folder = out or ROOT / "runs" / f"bench-{datetime.now():%Y%m%d-%H%M%S}"
     folder.mkdir(parents=True, exist_ok=True)
     results = Results(mode, facts())
     begin = time.monotonic()
     try:
-        run(sections or USUAL, MODES[mode], wanted, peers, folder, results)
+        run(sections or USUAL[mode], MODES[mode], wanted, peers, folder, results)
     except (ChildError, TooFewBytes) as error:
         raise click.ClickException(str(error)) from error
     finally:
@@ -82,7 +83,12 @@ def run(
     if processes:
         with progress() as say, Stage(mode, folder / "logs", say, peers) as stage:
             for name in processes:
-                _section(name, stage, wanted, results)
+                if name == "budget":
+                    budgets = budget.measure(stage, folder / "logs")
+                    results.budget = [each.as_json() for each in budgets]
+                    console.print(budget.table(budgets))
+                else:
+                    _section(name, stage, wanted, results)
             results.limits, results.left_out = stage.limits.samples, stage.left_out
         console.print(tables.limits(results.limits))
         for line in results.left_out:

@@ -16,6 +16,7 @@ import numpy as np
 from benchmarks.child import Child
 from benchmarks.kernels import Arena, triad
 from psserver.fast import FastBackend
+from pswire import lines
 
 SOCKET_BYTES = 64 << 20
 COPY_FLOATS = 16 << 20  # 67 MB: beyond any cache, as large as the largest load
@@ -28,6 +29,7 @@ MEANING = {
     "triad": "a = b + s * c, one thread, bytes read and written, GB/s",
     "unary": "gRPC-Python unary call, ms",
     "stream": "gRPC-Python message and answer on an open stream, ms",
+    "line": "message and answer on a Unix socket, ms",
 }
 
 
@@ -47,6 +49,8 @@ class Limits:
             ports = echo.hear()
             self._socket = stack.enter_context(socket.create_connection(("127.0.0.1", ports["socket"])))
             self._channel = stack.enter_context(grpc.insecure_channel(f"127.0.0.1:{ports['grpc']}"))
+            self._line = lines.connect(ports["line"])
+            stack.callback(self._line.close)
             self._stack = stack.pop_all()
 
     def measure(self, seconds: float) -> dict[str, float]:
@@ -55,11 +59,12 @@ class Limits:
         arena = self._arena
         gigabytes = arena.x.nbytes / 1e9
         measured = {
-            "socket": SOCKET_BYTES / 1e9 / _each(self._send, share),
-            "memcpy": gigabytes / _each(lambda: np.copyto(arena.out, arena.x), share),
-            "triad": 3 * gigabytes / _each(lambda: arena.triad(self._backend), share),
+            "socket": SOCKET_BYTES / 1e9 / each(self._send, share),
+            "memcpy": gigabytes / each(lambda: np.copyto(arena.out, arena.x), share),
+            "triad": 3 * gigabytes / each(lambda: arena.triad(self._backend), share),
             "unary": 1e3 * self._unary(share),
             "stream": 1e3 * self._stream(share),
+            "line": 1e3 * each(self._ask, share),
         }
         for name, value in measured.items():
             self.samples[name].append(value)
@@ -75,9 +80,13 @@ class Limits:
             self._socket.sendall(data[at : at + piece])
         self._socket.recv(1)
 
+    def _ask(self) -> None:
+        self._line.send(MESSAGE)
+        self._line.receive()
+
     def _unary(self, seconds: float) -> float:
         call: Any = self._channel.unary_unary("/bench.Echo/Unary")
-        return _each(lambda: call(MESSAGE), seconds)
+        return each(lambda: call(MESSAGE), seconds)
 
     def _stream(self, seconds: float) -> float:
         outgoing: SimpleQueue[bytes | None] = SimpleQueue()
@@ -94,7 +103,7 @@ class Limits:
             next(answers)
 
         with _ended(outgoing):
-            return _each(there_and_back, seconds)
+            return each(there_and_back, seconds)
 
     def __enter__(self) -> Self:
         return self
@@ -113,7 +122,7 @@ def _ended(outgoing: "SimpleQueue[bytes | None]") -> Iterator[None]:
         outgoing.put(None)
 
 
-def _each(action: Callable[[], object], seconds: float) -> float:
+def each(action: Callable[[], object], seconds: float) -> float:
     """Seconds per call, over at least two calls after a first one that does not count."""
     action()
     begin, calls = time.perf_counter(), 0

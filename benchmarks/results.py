@@ -21,6 +21,7 @@ class Results:
     sections: dict[str, list[Row]] = field(default_factory=dict)
     limits: Mapping[str, Sequence[float]] = field(default_factory=dict)
     optimizers: Any = None
+    budget: Any = None
     left_out: Sequence[str] = ()
     seconds: float = 0.0
 
@@ -35,6 +36,7 @@ class Results:
             "limits": self.limits,
             "sections": {name: [_row(row) for row in rows] for name, rows in self.sections.items()},
             "optimizers": self.optimizers,
+            "budget": self.budget,
         }
         path = folder / "results.json"
         path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")

@@ -5,9 +5,9 @@ from benchmarks.rounds import Row
 from benchmarks.samples import Samples
 
 # Through shared memory weights are read in place, the gradient is copied once
-# into its staging slot, and plain SGD reads two words and writes one: as much
-# traffic as one and a half copies.
-COPIES = 2.5
+# into its staging slot and read once to be checked, and plain SGD reads two
+# words and writes one: as much traffic as half a copy, and as one and a half.
+COPIES = 3.0
 
 
 def share(row: Row, peer: str) -> Samples | None:

@@ -30,7 +30,15 @@ from pswire.exits import ExitCode
 from pswire.experiment import load_experiment
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("README.md", "docs/design.md", "CHANGELOG.md")
+PAGES = (
+    "README.md",
+    "docs/design.md",
+    "docs/experiments.md",
+    "docs/papers.md",
+    "docs/performance.md",
+    "docs/policies.md",
+    "CHANGELOG.md",
+)
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 COMMANDS = {"ps-server": psserver.cli.main, "ps-worker": psworker.cli.main, "ps-lab": pslab.cli.cli}
 # The address that the page names; tests let the system choose a port.

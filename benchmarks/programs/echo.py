@@ -1,8 +1,9 @@
 """The other end of the raw limits: swallows a socket's bytes, echoes gRPC messages.
 
-Says {"grpc": port, "socket": port}, then serves until its input ends. A socket
-connection carries 8 bytes with the number of bytes that follow, again and
-again; each batch is answered with one byte.
+Says {"grpc": port, "socket": port, "line": name}, then serves until its input
+ends. A socket connection carries 8 bytes with the number of bytes that follow,
+again and again; each batch is answered with one byte. Carry keeps messages until
+one begins with the byte 1, and then sends them all back.
 """
 
 import json
@@ -15,6 +16,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc
+
+from psserver.service.lines import Lines
+from pswire.channels import SERVER_OPTIONS
+from pswire.memory import keep_large_blocks
 
 BUFFER = 2 << 20
 
@@ -44,19 +49,32 @@ def _stream(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterato
     yield from requests
 
 
+def _carry(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+    held = []
+    for request in requests:
+        held.append(request)
+        if request[0]:
+            yield from held
+            held.clear()
+
+
 def main() -> None:
+    keep_large_blocks()
     listener = socket.create_server(("127.0.0.1", 0))
     threading.Thread(target=swallow, args=(listener,), daemon=True).start()
-    server = grpc.server(ThreadPoolExecutor(4))
+    server = grpc.server(ThreadPoolExecutor(4), options=SERVER_OPTIONS(10.0))
+    line = Lines(lambda requests, caller: requests)
     methods: dict[str, Any] = {
         "Unary": grpc.unary_unary_rpc_method_handler(_unary),
         "Stream": grpc.stream_stream_rpc_method_handler(_stream),
+        "Carry": grpc.stream_stream_rpc_method_handler(_carry),
     }
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bench.Echo", methods),))
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
-    print(json.dumps({"grpc": port, "socket": listener.getsockname()[1]}), flush=True)
+    print(json.dumps({"grpc": port, "socket": listener.getsockname()[1], "line": line.name}), flush=True)
     sys.stdin.read()
+    line.close()
     server.stop(None)
 
 

@@ -8,6 +8,7 @@ talk to: what the step would cost without communication.
 import inspect
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Protocol
@@ -16,11 +17,13 @@ import numpy as np
 
 import psworker
 from benchmarks.programs.lines import serve
+from pswire.memory import keep_large_blocks
 from pswire.plan import Plan, make_plan
 from psworker import Grant, Session, Voided
-from psworker.session import Variables
+from psworker.named import Variables
+from psworker.payloads import Payload
 
-Flats = list[np.ndarray]  # one float32 payload per server
+Flats = list[np.ndarray]  # one payload per server, float32 or in the wire dtype
 
 
 class Computation(Protocol):
@@ -31,7 +34,7 @@ class Computation(Protocol):
 
     def attach(self, plan: Plan) -> None: ...
 
-    def __call__(self, weights: Flats) -> Flats: ...
+    def __call__(self, weights: Flats) -> Sequence[Payload]: ...
 
 
 class Prepared:
@@ -40,15 +43,24 @@ class Prepared:
     def __init__(self, shapes: list[list[int]], think: float) -> None:
         self.variables = {f"v{i}": np.zeros(shape, np.float32) for i, shape in enumerate(shapes)}
         self._think = think
-        self._gradient: Flats = []
+        self._ready: dict[Any, Flats] = {}
 
     def attach(self, plan: Plan) -> None:
-        self._gradient = [np.full(shard.elements, 1e-6, np.float32) for shard in plan.shards]
+        gradient = [np.full(shard.elements, 1e-6, np.float32) for shard in plan.shards]
+        self._ready = {np.dtype(np.float32): gradient}
 
-    def __call__(self, weights: Flats) -> Flats:
+    def __call__(self, weights: Flats) -> Sequence[Payload]:
+        for part in weights:
+            # What the peer's step does, too: it needs them all, and reads one of each.
+            assert np.isfinite(part[0])
         if self._think:
             time.sleep(self._think)
-        return self._gradient
+        # As a graph gives it: in the dtype in which the weights came.
+        dtype = weights[0].dtype
+        if dtype not in self._ready:
+            wide = self._ready[np.dtype(np.float32)]
+            self._ready[dtype] = [values.astype(dtype) for values in wide]
+        return self._ready[dtype]
 
 
 @cache
@@ -103,33 +115,32 @@ def measure(load: str, steps: int) -> dict[str, Any]:
 
 
 def burst(session: Session, computation: Computation, steps: int) -> dict[str, Any]:
-    """From one pulled version to the pulled version `steps` commits later: every part of a step, each
-    exactly `steps` times. The last grant is given back, for a burst may be long in coming."""
-    grant, weights = fresh(session)
-    begin, committed = time.monotonic(), 0
-    while committed < steps:
+    """As a worker's loop does it, from one version that is here to the version `steps` commits later: every part
+    of a step, each exactly `steps` times. The last grant is given back, for a burst may be long in coming."""
+    grant, begin, committed = fresh(session), 0.0, 0
+    while True:
         try:
-            session.push_flat(grant, computation(weights))
-            session.commit(grant, samples=1, ready=True)
+            with session.view_flat(grant, narrow=True) as weights:
+                here = time.monotonic()
+                begin = begin or here
+                if committed == steps:
+                    break
+                flats = computation(weights)
+            session.contribute(grant, flats, samples=1, ready=True)
             committed += 1
         except Voided as reason:
             session.abandon(grant, str(reason))
-        grant, weights = fresh(session)
-    end = time.monotonic()
+        grant = fresh(session)
     session.abandon(grant, "the burst is over")
     session.dispositions()
-    return {"begin": begin, "end": end, "steps": steps}
+    return {"begin": begin, "end": here, "steps": steps}
 
 
-def fresh(session: Session) -> tuple[Grant, Flats]:
-    while True:
-        grant = session.ready()
-        if grant is None:
-            raise RuntimeError(f"the job is over in the middle of a measurement: {session.stop}")
-        try:
-            return grant, session.pull_flat(grant)
-        except Voided as reason:
-            session.abandon(grant, str(reason))
+def fresh(session: Session) -> Grant:
+    grant = session.ready()
+    if grant is None:
+        raise RuntimeError(f"the job is over in the middle of a measurement: {session.stop}")
+    return grant
 
 
 def release(load: str) -> None:
@@ -146,6 +157,8 @@ def abilities() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    # As ps-worker does.
+    keep_large_blocks()
     serve({"prepare": prepare, "measure": measure, "release": release, "abilities": abilities})
     # Sessions that were not released have servers that are gone: nobody to say goodbye to.
     os._exit(0)

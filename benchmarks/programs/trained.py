@@ -8,6 +8,7 @@ import tensorflow as tf
 from benchmarks.models import MODELS, Batch
 from pswire.plan import Plan
 from psworker.job import Job
+from psworker.payloads import Payload
 from psworker.tensorflow import Trainer
 
 
@@ -44,5 +45,6 @@ class Trained:
         self._attached = plan
         self(plan.scatter([value for _, value in self.variables]))
 
-    def __call__(self, weights: list[np.ndarray]) -> list[np.ndarray]:
-        return self._trainer.step(weights, self._batch).flats
+    def __call__(self, weights: list[np.ndarray]) -> list[Payload]:
+        """Arrays when they are asked for: the work may still be under way on a device."""
+        return self._trainer.step(weights, self._batch).payloads
