@@ -10,7 +10,7 @@ import grpc
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import coordinator_pb2_grpc
 from psworker.conversation import Conversation, Requests
-from psworker.errors import Refused, SessionError
+from psworker.errors import Refused, SessionError, Unreachable
 from psworker.grants import Disposition, Grant, StopNotice
 from psworker.retrying import PASSING, Backoff, translated
 
@@ -155,6 +155,13 @@ class Control:
     def dispositions(self) -> list[Disposition]:
         with self._changed:
             return self._talk.dispositions()
+
+    def explained(self, error: Unreachable) -> SessionError:
+        """What to say of a server that does not answer. Servers end with their coordinator: while that is out of reach
+        too, wait for what becomes of it."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._sender is not None or self._over())
+            return self._talk.error or error
 
     # The stream
 

@@ -11,6 +11,7 @@ from pswire.addresses import Address
 from pswire.channels import CHANNEL_OPTIONS
 from pswire.plan import Plan
 from pswire.v1 import coordinator_pb2 as pb
+from psworker.errors import SessionError, Unreachable
 from psworker.shards import ShardClient
 
 R = TypeVar("R")
@@ -26,6 +27,8 @@ class Servers:
         self, hosts: tuple[Address, ...], plan: Plan, wire_dtype: str, patience: float, transport: str
     ) -> None:
         self.closing = threading.Event()
+        # Why a server does not answer, by what else is known.
+        self.explain: Callable[[Unreachable], SessionError] = lambda error: error
         # Control messages never queue behind payloads: each server's data has its own connection.
         self.control = _channel(hosts[0])
         self._channels = [_channel(address) for address in hosts]
@@ -45,7 +48,10 @@ class Servers:
         calls = [self._pool.submit(call, shard) for shard in self.shards]
         # A server's exchange serves one request at a time: after a failure, too, nothing stays under way.
         wait(calls)
-        return [made.result() for made in calls]
+        try:
+            return [made.result() for made in calls]
+        except Unreachable as error:
+            raise self.explain(error) from error
 
     def admit(self, reply: pb.JoinReply) -> None:
         """Every shard knows this worker by what the coordinator said."""

@@ -106,6 +106,7 @@ class Session:
         except BaseException:
             self._servers.close()
             raise
+        self._servers.explain = self._control.explained
         self._versions = Versions(self._servers, self._control, prefetch)
         self._contributions = Contributions(self._servers, self._control, self._versions)
 

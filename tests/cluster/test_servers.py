@@ -4,9 +4,14 @@ import signal
 import socket
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import psworker
+from psworker.errors import Unreachable
+from psworker.shards import ShardClient
 from tests.cluster.cluster import Cluster
+from tests.service.serving import wait_until
 
 pytestmark = pytest.mark.cluster
 
@@ -28,6 +33,25 @@ def test_all_end_when_a_server_is_lost_and_say_which(cluster: Cluster, end_of_da
             assert server.wait_exit() == 3
             reason = server.wait_event("stopped")["reason"]
             assert (name if lost else "the coordinator (server 0) is gone") in reason
+
+
+def test_the_coordinator_is_named_when_another_server_is_missed_first(cluster: Cluster) -> None:
+    """Servers end with their coordinator; whose absence a worker notices first is chance, and not the cause."""
+    cluster.start_servers(2, "--workers", "1")
+    with psworker.connect(cluster.hosts, {"w": np.zeros(4)}, server_timeout=0.2) as session:
+        assert session.ready() is not None
+
+        def missed(shard: ShardClient) -> None:
+            if shard.server == 1:
+                raise Unreachable("server 1 did not answer")
+
+        with pytest.raises(Unreachable, match="server 1 did not"):
+            session._servers.each(missed)
+        cluster.servers[0].kill()
+        assert cluster.servers[1].wait_exit() == 3
+        wait_until(lambda: session._control._sender is None, "the session to notice")
+        with pytest.raises(Unreachable, match=f"server 0 at {cluster.addresses[0]} did not answer"):
+            session._servers.each(missed)
 
 
 def test_a_lost_server_is_told_to_a_worker_that_waits(cluster: Cluster, end_of_data: Path) -> None:
