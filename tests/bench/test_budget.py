@@ -44,4 +44,4 @@ def test_every_part_does_its_work():
         for action in parts.values():
             for _ in range(3):
                 action()
-    assert carried == [100] * 3 + [-100] * 3
+    assert carried == [100] * 3 + [-100] * 6
