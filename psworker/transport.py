@@ -124,6 +124,8 @@ class Transport:
                 raise LineError("it listens on none")
             self._use(lines.connect_to(self._host, told.port, told.token))
         except LineError as error:
+            # Raises, and all this is tried again, if the server has gone meanwhile. This one says what can be had.
+            self._asked(member, after, ask=True)
             self._socket = False
             self._without("a socket", error, "socket")
 
