@@ -121,7 +121,7 @@ class Transport:
         try:
             told = self._asked(member, after, ask=True)
             if not told.port:
-                raise LineError("it listens on none")
+                raise LineError("it listens on none" if told.token else told.refusal)
             self._use(lines.connect_to(self._host, told.port, told.token))
         except LineError as error:
             # Raises, and all this is tried again, if the server has gone meanwhile. This one says what can be had.

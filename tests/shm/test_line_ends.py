@@ -15,17 +15,19 @@ from psserver.service import in_place
 from psserver.service.lines import Caller
 from psserver.service.rpc import Refused, precondition
 from pswire import lines
+from pswire.dtypes import WIRE
 from pswire.frames import Message
 from pswire.lines import Line, LineError, Parts
 from pswire.plan import VariableSpec
+from pswire.v1 import shard_pb2
 from psworker.errors import PayloadRefused
-from psworker.line import LineBroken
-from tests.service.serving import PATIENCE, serving
+from psworker.line import LineBroken, LineStream
+from tests.service.serving import PATIENCE, Cluster, serving, wait_until
 from tests.shm.crew import connect, granted, step
 from tests.shm.test_lines import KINDS, listening, stream_to
 
 # Far more than a socket holds.
-BIG = VariableSpec("big", (12 << 20,))
+BIG = VariableSpec("big", (6 << 20,))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -162,3 +164,42 @@ def step_once(session: psworker.Session) -> None:
     grant = granted(session)
     flats = session.pull_flat(grant)
     session.contribute(grant, flats, samples=1)
+
+
+def test_who_never_reads_holds_up_nobody() -> None:
+    """The server is stuck in sending a version. Updates go on, and the end of the stream of gRPC frees it."""
+    with serving() as cluster, connected(cluster, "good") as good, connected(cluster, "deaf") as deaf:
+        step_once(good)
+        grant = granted(deaf)
+        deaf.pull_flat(grant)
+        way = deaf._shards[0]._transport
+        assert way._beside is not None
+        assert isinstance(way._beside._stream, LineStream)
+        line = way._beside._stream._line
+        line.send([asked(deaf, grant)])
+        assert line.receive() is not None, "the beginning of a version, which nobody reads to its end"
+        for _ in range(3):
+            step_once(good)
+        opened = cluster.servers[0].server._lines
+        assert opened is not None
+        assert len(opened._open) == 2
+        assert way._witness is not None
+        way._witness.close()
+        wait_until(lambda: len(opened._open) == 1, "the server to let go")
+
+
+def connected(cluster: Cluster, name: str) -> psworker.Session:
+    ones = [(BIG, np.ones(BIG.shape, np.float32))]
+    return psworker.connect(cluster.hosts, ones, name=name, transport="socket", server_timeout=5.0)
+
+
+def asked(session: psworker.Session, grant: psworker.Grant) -> bytes:
+    pull = shard_pb2.PullRequest(
+        job=session.job,
+        ticket=grant.ticket,
+        version=grant.version,
+        plan=session.plan.fingerprint,
+        dtype=WIRE["float32"],
+        after=grant.index,
+    )
+    return shard_pb2.ExchangeRequest(pull=pull).SerializeToString()
