@@ -46,7 +46,10 @@ class Servers:
         """`call` of every shard at the same time. Raises when all have ended, what the first that failed raised."""
         if self._pool is None:
             return [call(self.shards[0])]
-        calls = [self._pool.submit(call, shard) for shard in self.shards]
+        try:
+            calls = [self._pool.submit(call, shard) for shard in self.shards]
+        except RuntimeError as error:
+            raise SessionError(f"the session is closed: {error}") from error
         # A server's exchange serves one request at a time: after a failure, too, nothing stays under way.
         wait(calls)
         try:
