@@ -36,6 +36,9 @@ _HEAD: Final = struct.Struct("<IB")
 # into memory that is used again.
 _LARGE: Final = 1 << 16
 _CREDENTIALS: Final = struct.Struct("3i")
+# A line is silent while a gradient is computed, and a router forgets who is silent for minutes. Then TCP itself would
+# wait a quarter of an hour for an answer: gRPC's pings do not go this way. Seconds, and how many in vain.
+_KEEPALIVE: Final = {socket.TCP_KEEPIDLE: 20, socket.TCP_KEEPINTVL: 10, socket.TCP_KEEPCNT: 3}
 
 
 class LineError(OSError):
@@ -49,6 +52,9 @@ class Line:
         self._socket = connected
         if connected.family != socket.AF_UNIX:
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for option, value in _KEEPALIVE.items():
+                connected.setsockopt(socket.IPPROTO_TCP, option, value)
         self._reader = cast(io.BufferedReader, connected.makefile("rb", _LARGE))
         self._buffer = bytearray()
         # Guards what follows. A signal handler may close what it interrupts, therefore reentrant.

@@ -22,9 +22,9 @@ from pswire.plan import VariableSpec
 from pswire.v1 import shard_pb2
 from psworker.errors import PayloadRefused
 from psworker.line import LineBroken, LineStream
-from tests.service.serving import PATIENCE, Cluster, serving, wait_until
+from tests.service.serving import LOOK_EVERY, PATIENCE, Cluster, serving, wait_until
 from tests.shm.crew import connect, granted, step
-from tests.shm.test_lines import KINDS, listening, stream_to
+from tests.shm.test_lines import KINDS, line_to, listening, stream_to
 
 # Far more than a socket holds.
 BIG = VariableSpec("big", (6 << 20,))
@@ -70,11 +70,13 @@ def test_a_signal_handler_may_close_what_it_interrupts() -> None:
         hold.wait(PATIENCE)
         yield [b""]
 
-    main = threading.get_ident()
+    main, told = threading.get_ident(), threading.Event()
 
     def later() -> None:
         assert asked.wait(PATIENCE)
-        signal.pthread_kill(main, signal.SIGUSR1)
+        # One that comes just before the system is asked to wait interrupts nothing.
+        while not told.wait(LOOK_EVERY):
+            signal.pthread_kill(main, signal.SIGUSR1)
 
     with listening(stuck) as opened, closing(stream_to(opened)) as stream:
         before = signal.signal(signal.SIGUSR1, lambda number, frame: stream.close())
@@ -86,6 +88,7 @@ def test_a_signal_handler_may_close_what_it_interrupts() -> None:
                 stream.receive()
             assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
         finally:
+            told.set()
             hold.set()
             other.join(PATIENCE)
             signal.signal(signal.SIGUSR1, before)
@@ -131,6 +134,13 @@ def test_a_descriptor_is_kept_until_nobody_sends_on_it() -> None:
         assert failed
         assert not Watched.closed_under_way
         assert watched.fileno() == -1
+
+
+def test_a_silent_line_is_kept_alive_by_both_ends() -> None:
+    with listening() as opened, closing(line_to(opened, "tcp")) as line:
+        for end in (line, next(iter(opened._open))):
+            assert end._socket.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            assert end._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) < 60
 
 
 def test_a_server_that_goes_away_while_it_is_dialled_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
