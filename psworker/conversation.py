@@ -35,6 +35,8 @@ class Conversation:
         self._grants: deque[Grant] = deque()
         # The newest that was heard; None before the first.
         self._newest: Grant | None = None
+        # Of the newest commit that was or is being made.
+        self._committed: int | None = None
         self._unanswered: dict[int, pb.Commit] = {}
         self._awaited: set[int] = set()
         # Abandoned, and not yet known to have been heard.
@@ -83,6 +85,7 @@ class Conversation:
     def expect(self, message: pb.Commit) -> None:
         """A commit is being made. It asks for nothing that was granted ahead."""
         self._held = None
+        self._committed = message.ticket
         message.ready = message.ready and not self._grants
         self._unanswered[message.ticket] = message
         self._awaited.add(message.ticket)
@@ -90,12 +93,15 @@ class Conversation:
 
     def unexpect(self, ticket: int) -> None:
         """It was refused before it was made."""
-        self._held = ticket
+        self._held, self._committed = ticket, None
         self._unanswered.pop(ticket, None)
         self._awaited.discard(ticket)
         self.asked = False
 
     def commit(self, message: pb.Commit) -> Requests:
+        """Nothing for one that was expected, and answered by the session since: it would be answered twice."""
+        if message.ticket == self._committed and message.ticket not in self._unanswered:
+            return []
         if message.ticket not in self._void:
             self.expect(message)
             return [pb.SessionRequest(commit=message)]

@@ -98,6 +98,8 @@ class Transport:
         try:
             self.attachment = self._attached(member, after)
         except SegmentError as error:
+            # Raises, and all this is tried again, if the stream broke meanwhile: what is lent on it goes with it.
+            self._asked(member, after, ask=True)
             # The server lets go of its half with the stream.
             self._let_go()
             self._memory = False

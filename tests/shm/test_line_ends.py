@@ -22,6 +22,7 @@ from pswire.plan import VariableSpec
 from pswire.v1 import shard_pb2
 from psworker.errors import PayloadRefused
 from psworker.line import LineBroken, LineStream
+from psworker.sharing import Attachment
 from tests.service.serving import LOOK_EVERY, PATIENCE, Cluster, serving, wait_until
 from tests.shm.crew import connect, granted, step
 from tests.shm.test_lines import KINDS, line_to, listening, stream_to
@@ -213,3 +214,25 @@ def asked(session: psworker.Session, grant: psworker.Grant) -> bytes:
         after=grant.index,
     )
     return shard_pb2.ExchangeRequest(pull=pull).SerializeToString()
+
+
+def test_memory_whose_stream_broke_before_it_was_opened_is_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What a server lends goes with the stream on which it was asked."""
+    opening = Attachment.of
+
+    with serving() as cluster, connect(cluster.hosts) as session:
+
+        def late(attached: shard_pb2.Attached) -> Attachment:
+            monkeypatch.setattr(Attachment, "of", opening)
+            opened = cluster.servers[0].server._lines
+            assert opened is not None
+            for line in list(opened._open):
+                line.cut()
+            wait_until(lambda: not opened._open, "the server to let go of what it lent")
+            return opening(attached)
+
+        monkeypatch.setattr(Attachment, "of", late)
+        step(session, 0)
+        assert session.transport == ("shared-memory",)
