@@ -8,6 +8,7 @@ from typing import Any, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
+from psserver import weights_file
 from psserver.coordinator import entries
 from psserver.coordinator.outputs import Record
 
@@ -73,11 +74,7 @@ class RunLog:
 
     def write_weights(self, weights: dict[str, NDArray[np.float32]]) -> None:
         if self._folder is not None:
-            # Here, because only a server with a run folder needs it.
-            from safetensors.numpy import save_file
-
-            contiguous = {name: np.ascontiguousarray(values) for name, values in weights.items()}
-            save_file(contiguous, self._folder / "weights.safetensors")
+            weights_file.save(self._folder / "weights.safetensors", weights)
 
     def close(self) -> None:
         for file in (self._decisions, self._metrics):
