@@ -15,7 +15,8 @@ from psserver import policies
 from psserver.optimizers import OptimizerError
 from psserver.optimizers import names as optimizer_names
 from psserver.policies import PolicyError
-from psserver.service.server import BindError, Server
+from psserver.service.listening import BindError
+from psserver.service.server import Server
 from psserver.settings import Options, SettingsError, resolve
 from pswire.addresses import AddressError
 from pswire.exits import ExitCode, exit_codes_text

@@ -11,6 +11,7 @@ from typing import TypeVar
 import grpc
 
 from pswire.addresses import Address
+from pswire.failures import reason
 from psworker.errors import PayloadRefused, Refused, SessionError, Unreachable, Voided
 
 log = logging.getLogger("ps-worker")
@@ -46,12 +47,12 @@ class Backoff:
         self._began = now if self._began is None else self._began
         waited = now - self._began
         name = f"server {self.server} at {self.address}"
-        reason = f"{error.code().name}: {error.details()}"
+        why = reason(error)
         if waited >= self.patience:
             raise Unreachable(
-                f"{name} did not answer for {waited:.0f} s ({reason}): is it running, and is --ps-hosts right?"
+                f"{name} did not answer for {waited:.0f} s ({why}): is it running, and is --ps-hosts right?"
             )
-        log.warning("%s does not answer (%s); trying again in %.1f s", name, reason, self._pause)
+        log.warning("%s does not answer (%s); trying again in %.1f s", name, why, self._pause)
         # Jitter: workers that lost a server together should not come back together.
         self.closing.wait(self._pause * random.uniform(0.8, 1.2))
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
@@ -61,7 +62,7 @@ def translated(error: grpc.RpcError, where: str) -> SessionError:
     """The session error that a final RPC error stands for."""
     kind = MEANING.get(error.code(), SessionError)
     if kind is SessionError:
-        return SessionError(f"{where}: {error.code().name}: {error.details()}")
+        return SessionError(f"{where}: {error.code().name}: {reason(error)}")
     return kind(f"{where}: {error.details()}")
 
 

@@ -27,6 +27,7 @@ from psserver.service.follow_rpc import FollowRpc, follow_nobody
 from psserver.service.followers import Follower
 from psserver.service.job import Job
 from psserver.service.lines import Lines
+from psserver.service.listening import bind_error, check_free
 from psserver.service.run_log import RunLog
 from psserver.service.shard_host import HostOptions, ShardHost
 from psserver.service.shard_rpc import ShardRpc
@@ -44,10 +45,6 @@ COORDINATOR, SHARD = "pswire.v1.Coordinator", "pswire.v1.Shard"
 MOST_THREADS = 1024
 TICK = 0.2
 STOP_PATIENCE = 3.0
-
-
-class BindError(OSError):
-    """The address cannot be listened on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +111,13 @@ class Server:
     def _listen(self) -> int:
         wanted = self.settings.hosts[self.settings.task_index].port
         bind = Address(self.settings.bind, wanted)
+        check_free(bind)
         try:
             port = self._grpc.add_insecure_port(str(bind))
         except RuntimeError as error:
-            raise BindError(f"cannot listen on {bind}: is another process using it? ({error})") from error
+            raise bind_error(bind) from error
         if port == 0:
-            raise BindError(f"cannot listen on {bind}: is another process using it?")
+            raise bind_error(bind)
         return port
 
     def _register(self, hosts: tuple[Address, ...]) -> None:

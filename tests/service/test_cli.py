@@ -226,6 +226,23 @@ def test_a_port_in_use_is_named(start: Start) -> None:
         assert server.wait_exit() == ExitCode.ADDRESS_IN_USE
         assert f"ps-server: cannot listen on {address}: is another process using it?" in server.errors
         assert "Traceback" not in server.errors
+        # gRPC has nothing to add.
+        assert len(server.errors.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        ("nowhere.invalid", "is the name right?"),
+        # For documentation only (RFC 5737): no machine has it.
+        ("192.0.2.1", "Cannot assign requested address"),
+    ],
+)
+def test_an_address_that_is_not_ours(start: Start, place: str, words: str) -> None:
+    server = start("server", "-m", "psserver", "--ps-hosts", f"{place}:0", "--bind", place)
+    assert server.wait_exit() == ExitCode.ADDRESS_IN_USE
+    (line,) = server.errors.splitlines()
+    assert line.startswith(f"ps-server: cannot listen on {place}:0: ") and words in line
 
 
 @pytest.mark.parametrize(
