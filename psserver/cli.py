@@ -28,6 +28,10 @@ from pswire.segments import SegmentError
 EPILOG = "\b\nExit codes:\n" + exit_codes_text()
 
 
+# What is wrong with the options, the experiment file or this machine.
+WRONG = (SettingsError, ExperimentError, AddressError, PolicyError, OptimizerError, SegmentError)
+
+
 @click.command(
     epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
 )
@@ -97,22 +101,7 @@ EPILOG = "\b\nExit codes:\n" + exit_codes_text()
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line on standard output.")
 @click.option("--parent", type=int, hidden=True, help="Exit when the parent process is no longer this one.")
-def main(
-    ps_hosts: str | None,
-    task_index: int | None,
-    bind: str | None,
-    config: Path | None,
-    overrides: tuple[str, ...],
-    stay: bool,
-    out: Path | None,
-    arena_versions: int,
-    staging_limit: int,
-    threads: int | None,
-    wait_warning: float,
-    as_json: bool,
-    parent: int | None,
-    **shortcuts: Any,
-) -> None:
+def main(as_json: bool, parent: int | None, overrides: tuple[str, ...], **given: Any) -> None:
     """Hold one part of a model and apply what the workers push.
 
     \b
@@ -131,26 +120,12 @@ def main(
     keep_large_blocks()
     # A policy of the user's lives where the command is run.
     sys.path.insert(0, os.getcwd())
-    options = Options(
-        ps_hosts,
-        task_index,
-        bind,
-        config,
-        (*shortcut_overrides(shortcuts), *overrides),
-        out,
-        stay,
-        arena_versions,
-        staging_limit,
-        threads,
-        wait_warning,
-    )
+    shortcuts = shortcut_overrides({name: given.pop(name) for name in SHORTCUTS})
+    options = Options(overrides=(*shortcuts, *overrides), **given)
     try:
         settings = resolve(options, os.environ.get("TF_CONFIG"))
-    except (SettingsError, ExperimentError, AddressError, PolicyError, OptimizerError) as error:
-        raise fail(str(error), ExitCode.USAGE) from error
-    try:
         server = Server(settings, announce_json if as_json else announce_text)
-    except SegmentError as error:
+    except WRONG as error:
         raise fail(str(error), ExitCode.USAGE) from error
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, server.interrupt)
