@@ -191,7 +191,7 @@ class Server:
     # Life
 
     def _coordinate(self, job: Job) -> ExitCode:
-        executor = threading.Thread(target=self._host.run_executor, name="executor", daemon=True)
+        executor = threading.Thread(target=self._host.orders.run, name="executor", daemon=True)
         executor.start()
         job.open()
         for follower in job.followers:
