@@ -116,7 +116,9 @@ class Lines:
             log.warning("payloads of workers go by gRPC: %s", error)
             return 0
         self._open_door(listening)
-        return int(listening.getsockname()[1])
+        port = int(listening.getsockname()[1])
+        log.info("payloads of workers may come in at port %d", port)
+        return port
 
     def _open_door(self, listening: socket.socket) -> None:
         self._listening.append(listening)
