@@ -27,7 +27,7 @@ from psserver.service.follow_rpc import FollowRpc, follow_nobody
 from psserver.service.followers import Follower
 from psserver.service.job import Job
 from psserver.service.lines import Lines
-from psserver.service.listening import bind_error, check_free
+from psserver.service.listening import BindError, bind_error, check_free
 from psserver.service.run_log import RunLog
 from psserver.service.shard_host import HostOptions, ShardHost
 from psserver.service.shard_rpc import ShardRpc
@@ -58,6 +58,7 @@ class ServerSettings:
     policy: Policy
     optimizer: Optimizer
     host: HostOptions
+    data_port: int
     out: Path | None
     wait_warning: float
 
@@ -87,6 +88,7 @@ class Server:
         hosts = list(self.settings.hosts)
         hosts[self.settings.task_index] = address
         self._register(tuple(hosts))
+        self._open_data_port()
         self._grpc.start()
         self._announce("ready", {"address": str(address), "task_index": self.settings.task_index})
         try:
@@ -120,6 +122,12 @@ class Server:
             raise bind_error(bind)
         return port
 
+    def _open_data_port(self) -> None:
+        """One that was asked for must be had, and at once; any other is opened for the first worker that needs it."""
+        wanted = self.settings.data_port
+        if wanted and self._lines is not None and self._lines.port != wanted:
+            raise BindError(f"cannot listen on --data-port {wanted}: is another process using it?")
+
     def _register(self, hosts: tuple[Address, ...]) -> None:
         names = [SHARD]
         if self.settings.task_index == 0:
@@ -141,7 +149,7 @@ class Server:
                 },
             )
         shard = ShardRpc(self._host)
-        exchange = ExchangeRpc(self._host, self._job)
+        exchange = ExchangeRpc(self._host, self._job, self.settings.bind, self.settings.data_port)
         self._lines = exchange.lines
         methods = {
             "Push": rpc.stream_in(shard.push, shard_pb2.PushReply),
