@@ -29,7 +29,10 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 
 @dataclass(slots=True)
 class Backoff:
-    """Pauses that double up to `LONGEST_PAUSE`, with jitter, until `patience` seconds have passed."""
+    """Pauses that double up to `LONGEST_PAUSE`, with jitter, until `patience` seconds have passed or `closing` is set.
+
+    `closing`: nobody needs the answer any more.
+    """
 
     server: int
     address: Address
@@ -42,12 +45,14 @@ class Backoff:
         self._began, self._pause = None, FIRST_PAUSE
 
     def wait(self, error: grpc.RpcError) -> None:
-        """Sleep before the next attempt. Raises Unreachable when patience is over."""
+        """Sleep before the next attempt. Raises Unreachable when patience is over, or nobody needs the answer."""
         now = time.monotonic()
         self._began = now if self._began is None else self._began
         waited = now - self._began
         name = f"server {self.server} at {self.address}"
         why = reason(error)
+        if self.closing.is_set():
+            raise Unreachable(f"{name} does not answer ({why}), and is not needed any more")
         if waited >= self.patience:
             raise Unreachable(
                 f"{name} did not answer for {waited:.0f} s ({why}): is it running, and is --ps-hosts right?"
@@ -72,6 +77,6 @@ def insist(call: Callable[[], T], backoff: Backoff) -> T:
         try:
             return call()
         except grpc.RpcError as error:
-            if error.code() not in PASSING or backoff.closing.is_set():
+            if error.code() not in PASSING:
                 raise translated(error, f"server {backoff.server} at {backoff.address}") from error
             backoff.wait(error)
