@@ -16,6 +16,7 @@ from psserver.optimizers import OptimizerError
 from psserver.optimizers import names as optimizer_names
 from psserver.policies import PolicyError
 from psserver.service.listening import BindError
+from psserver.service.run_log import FolderError
 from psserver.service.server import Server
 from psserver.settings import Options, SettingsError, resolve
 from pswire.addresses import AddressError
@@ -77,7 +78,7 @@ WRONG = (SettingsError, ExperimentError, AddressError, PolicyError, OptimizerErr
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Run folder for the decision log, metrics, summary and weights (task 0).",
+    help="Run folder for the decision log, metrics, summary and weights (task 0). None of a former run.",
 )
 @click.option(
     "--arena-versions",
@@ -142,6 +143,8 @@ def main(as_json: bool, parent: int | None, overrides: tuple[str, ...], **given:
         code = server.run()
     except BindError as error:
         raise fail(str(error), ExitCode.ADDRESS_IN_USE) from error
+    except FolderError as error:
+        raise fail(f"--out {error}", ExitCode.USAGE) from error
     sys.exit(int(code))
 
 

@@ -28,7 +28,7 @@ from psserver.service.followers import Follower
 from psserver.service.job import Job
 from psserver.service.lines import Lines
 from psserver.service.listening import BindError, bind_error, check_free
-from psserver.service.run_log import RunLog
+from psserver.service.run_log import RunLog, make_folder
 from psserver.service.shard_host import HostOptions, ShardHost
 from psserver.service.shard_rpc import ShardRpc
 from pswire.addresses import Address
@@ -82,7 +82,7 @@ class Server:
         self._health = health.HealthServicer()
 
     def run(self) -> ExitCode:
-        """Serve until the job is over, the coordinator is gone, or a signal. Raises BindError."""
+        """Serve until the job is over, the coordinator is gone, or a signal. Raises BindError, FolderError."""
         port = self._listen()
         address = Address(self.settings.hosts[self.settings.task_index].host, port)
         hosts = list(self.settings.hosts)
@@ -176,6 +176,8 @@ class Server:
         advised = advice(settings.policy.name, settings.terms.optimizer)
         if advised is not None:
             log.warning("%s", advised)
+        if settings.out is not None:
+            make_folder(settings.out)
         run_log = RunLog(settings.out)
         job = Job(settings.terms, settings.policy, settings.optimizer, self._host, run_log, self._planned)
         secret = new_secret()
