@@ -164,9 +164,7 @@ class ShardClient:
             reply, _ = insist(lambda: self._send(ticket, values, after), self._backoff())
         return bytes(reply.receipt)
 
-    def step(
-        self, ticket: int, payload: Payload, after: int, commit: pb.Commit, hello: pb.Hello
-    ) -> Answer:
+    def step(self, ticket: int, payload: Payload, after: int, commit: pb.Commit, hello: pb.Hello) -> Answer:
         """Push and commit in one round trip; what came of it, and the version that was granted next.
 
         Only for a job with one server. Tried once: raises grpc.RpcError when the

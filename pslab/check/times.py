@@ -47,7 +47,9 @@ def _spoken(commit: e.Commit) -> Iterator[str]:
     for name, seconds in told.items():
         if seconds is not None and seconds < 0:
             yield f"commit of ticket {commit.ticket}: {name} is {seconds:g} s, less than none"
-    if (commit.pull is None) != (commit.compute is None) or (commit.before is not None and commit.pull is None):
+    if (commit.pull is None) != (commit.compute is None) or (
+        commit.before is not None and commit.pull is None
+    ):
         names = " and ".join(name for name, seconds in told.items() if seconds is not None)
         yield f"commit of ticket {commit.ticket} tells {names}, but not the rest"
 

@@ -122,7 +122,9 @@ SECONDS = st.integers(0, 20).map(float)
 
 
 @given(st.lists(st.tuples(*[SECONDS] * 6, st.booleans()), max_size=12))
-def test_every_second_is_counted_once(rounds: list[tuple[float, float, float, float, float, float, bool]]) -> None:
+def test_every_second_is_counted_once(
+    rounds: list[tuple[float, float, float, float, float, float, bool]],
+) -> None:
     """Before, the grant's way, pull, compute and push add up to the clock, whatever comes in whatever order."""
     loop = Loop()
     for ticket, (reading, way, more, pull, compute, push, early) in enumerate(rounds, start=1):
