@@ -27,8 +27,8 @@ from psworker.named import Variables, by_name, flattened, specified
 from psworker.payloads import Payload
 from psworker.retrying import Backoff
 from psworker.servers import Servers
-from psworker.shards import TRANSPORTS
 from psworker.stopwatch import Stopwatch
+from psworker.transport import TRANSPORTS
 from psworker.versions import Versions
 
 Floats = NDArray[np.float32]
@@ -54,8 +54,9 @@ def connect(
     are chosen by the servers when None. A server that does not answer is
     tried again for `server_timeout` seconds. `transport`: "auto" shares memory
     with the servers of this machine where it can be had and `wire_dtype` is
-    float32, as all shared memory is; "grpc" does not, "shared-memory" raises
-    Refused, with the first payload, where it cannot.
+    float32, as all shared memory is, and uses a socket beside gRPC where it
+    cannot; "grpc" does neither; "socket" and "shared-memory" raise Refused,
+    with the first payload, where there is none.
     `prefetch`: `Session.prefetch` does something.
     `local_rules`: the caller does what the policy wants done between pull and
     push (`Session.local_work`, as `psworker.loop.train` does). Who does not say
@@ -167,7 +168,8 @@ class Session:
 
     @property
     def transport(self) -> tuple[str, ...]:
-        """How payloads travel, by server: "grpc" or "shared-memory"; "undecided" before the first one."""
+        """How payloads travel, by server: "grpc", "socket" or "shared-memory"; "undecided" before the
+        first one."""
         return tuple(shard.transport for shard in self._shards)
 
     @property

@@ -16,7 +16,7 @@ def head(found: Timeline) -> list[str]:
 def rows(found: Timeline) -> list[list[str]]:
     """The mean of all workers and the extremes, in percent of each one's time in the job; then worker by worker.
 
-    None where no worker had a ticket, or none said what it did.
+    Empty where no worker had a ticket, or none said what it did.
     """
     lanes = [lane for lane in found.lanes if any(lane.seconds.values())]
     if not lanes or not found.told:
