@@ -3,6 +3,7 @@
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 
 import grpc
@@ -94,10 +95,10 @@ class Control:
         with self._changed:
             self._talk.unexpect(ticket)
 
-    def hear(self, events: Iterable[pb.SessionEvent]) -> None:
-        """Events that came by an exchange instead of the session stream."""
+    def hear(self, events: Iterable[pb.SessionEvent], heard: float) -> None:
+        """Events that came by an exchange instead of the session stream, at `heard` of the monotonic clock."""
         with self._changed:
-            self._hear_all(events, self._sender)
+            self._hear_all(events, self._sender, heard)
 
     @property
     def hello(self) -> pb.Hello:
@@ -226,8 +227,9 @@ class Control:
         sender.put(pb.SessionRequest(hello=self.hello))
         try:
             for reply in self._stub.Session(_drained(sender)):
+                heard = time.monotonic()
                 with self._changed:
-                    self._hear_all(reply.events, sender)
+                    self._hear_all(reply.events, sender, heard)
         finally:
             sender.put(None)
             with self._changed:
@@ -245,9 +247,9 @@ class Control:
             log.warning("joined again as incarnation %d: %s", self.reply.incarnation, reason)
             self._talk.given_up(reason)
 
-    def _hear_all(self, events: Iterable[pb.SessionEvent], sender: Sender | None) -> None:
+    def _hear_all(self, events: Iterable[pb.SessionEvent], sender: Sender | None, heard: float) -> None:
         for event in events:
-            self._hear(event, sender)
+            self._hear(event, sender, heard)
         if self._talk.error is not None or self._failed:
             self._pointless.set()
         self._changed.notify_all()
@@ -257,14 +259,14 @@ class Control:
         """The job is over, and the servers end without it having come to anything."""
         return self._talk.stop is not None and not self._talk.stop.success
 
-    def _hear(self, event: pb.SessionEvent, sender: Sender | None) -> None:
+    def _hear(self, event: pb.SessionEvent, sender: Sender | None, heard: float) -> None:
         if event.HasField("welcome"):
             self._sender = sender
             self._backoff.reset()
             self._say(self._talk.owed())
             self._take_leave()
         else:
-            self._talk.hear(event)
+            self._talk.hear(event, heard)
 
 
 def _drained(sender: Sender) -> Iterator[pb.SessionRequest]:
