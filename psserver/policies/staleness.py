@@ -7,16 +7,17 @@ Apply: the version moves only by an Apply, and an Apply takes the whole buffer.
 from dataclasses import dataclass
 from typing import Protocol
 
+from psserver.policies.values import value
 from psserver.policies.view import Open, View
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Keep:
     factor: float = 1.0
     compensation: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Reject:
     reason: str
 

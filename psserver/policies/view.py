@@ -10,6 +10,7 @@ from heapq import heapify, heappop, heappush
 from operator import attrgetter
 
 from psserver.policies.lowest import Lowest
+from psserver.policies.values import value
 
 
 @dataclass(slots=True)
@@ -22,7 +23,7 @@ class Member:
     done: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Open:
     """A granted ticket that is neither committed nor given up."""
 
