@@ -9,7 +9,7 @@ from psserver.coordinator import entries, outputs
 from psserver.coordinator.members import Member
 from psserver.coordinator.outputs import JoinRefused, Output
 from psserver.coordinator.phases import Phases
-from psserver.coordinator.ruling import JobTerms
+from psserver.coordinator.terms import JobTerms
 from psserver.coordinator.tickets import AHEAD, Ticket
 from psserver.policies import Abandon, Commit, Done, Leave, Policy, local_rule_of
 

@@ -35,7 +35,7 @@ class Ticket:
 class TicketTable:
     """Open and pending tickets, and each worker's most recent settled ones (bounded).
 
-    Everything that is asked for each message is found by an index, not by a search.
+    Everything that is asked for each message is found by an index, or among the few tickets of its worker.
     """
 
     next_number: int = 1
@@ -43,8 +43,6 @@ class TicketTable:
     settled: dict[str, deque[Ticket]] = field(default_factory=dict)
     # Worker -> its open tickets, oldest first; nobody without any. A second one only where the policy grants ahead.
     _opened: dict[str, list[Ticket]] = field(default_factory=dict)
-    # What `settled` holds, by number.
-    _remembered: dict[int, Ticket] = field(default_factory=dict)
 
     def allocate(self) -> int:
         number = self.next_number
@@ -57,12 +55,29 @@ class TicketTable:
         opened.append(ticket)
         assert len(opened) <= AHEAD, f"{ticket.worker} holds {len(opened)} open tickets"
 
-    def find(self, number: int) -> Ticket | None:
-        return self.live.get(number) or self._remembered.get(number)
+    def find(self, number: int, worker: str) -> Ticket | None:
+        """The worker's own ticket of that number."""
+        ticket = self.live.get(number)
+        if ticket is not None:
+            return ticket if ticket.worker == worker else None
+        return next((t for t in self.settled.get(worker, ()) if t.number == number), None)
+
+    def owner(self, number: int) -> str | None:
+        """Whose ticket it is or was. Looks at all of them: for sentences, not for every message."""
+        ticket = self.live.get(number)
+        if ticket is not None:
+            return ticket.worker
+        return next(
+            (w for w, recent in self.settled.items() if any(t.number == number for t in recent)), None
+        )
 
     @property
     def any_open(self) -> bool:
         return bool(self._opened)
+
+    def holds(self, worker: str) -> bool:
+        """It has an open ticket."""
+        return worker in self._opened
 
     def open_of(self, worker: str) -> list[Ticket]:
         """Its open tickets, oldest first."""
@@ -83,11 +98,8 @@ class TicketTable:
         ticket.state, ticket.fate = "settled", fate
         recent = self.settled.get(ticket.worker)
         if recent is None:
-            recent = self.settled[ticket.worker] = deque()
-        elif len(recent) == REMEMBERED:
-            del self._remembered[recent.popleft().number]
+            recent = self.settled[ticket.worker] = deque(maxlen=REMEMBERED)
         recent.append(ticket)
-        self._remembered[number] = ticket
         return ticket
 
     def _close(self, ticket: Ticket) -> None:
