@@ -24,6 +24,8 @@ class Habits:
 class Channel:
     """One direction of a worker's session stream: nothing overtakes, some things come twice."""
 
+    __slots__ = ("_agenda", "_faultless", "_habits", "_last", "_rng", "down_until")
+
     def __init__(self, agenda: Agenda, habits: Habits, rng: Random) -> None:
         self._agenda = agenda
         self._habits = habits

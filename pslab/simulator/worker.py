@@ -87,6 +87,8 @@ class Worker:
         self._work: LocalWork
         self._portions: Iterator[Portion] = iter(())
         self._unit: Unit | None = None
+        # What the local rule of this incarnation says.
+        self._roams = False
         # It has weights of its own to take steps from: the rule roams, and there was a contribution.
         self._roaming = False
         self._nonfinite = 0
@@ -113,7 +115,8 @@ class Worker:
         if life != self.life:
             return
         self.incarnation = incarnation
-        self._work, self._roaming = self._cluster.local_work(), False
+        self._work = self._cluster.local_work()
+        self._roams, self._roaming = self._work.roams, False
         self._portions = iter(Portions(self._cluster.batches(self, next_batch), self._work.steps))
         self._next_unit()
         self._begin()
@@ -231,12 +234,13 @@ class Worker:
         unit = self._unit
         assert unit is not None
         self._nonfinite = 0
-        self._work.keep()
-        self._roaming = self._work.roams
+        if result is not None:
+            self._work.keep()
+        self._roaming = self._roams
         samples = result.samples if result is not None else cluster.batch_size * len(unit.batches)
         loss = result.loss if result is not None else math.nan
         norm = result.norm if result is not None else math.nan
-        asks = unit.more and not self._work.roams
+        asks = unit.more and not self._roams
         self._next_unit()
         self._say(cluster.commit, step.ticket, unit.last, samples, loss, norm, asks)
         if not asks:

@@ -166,7 +166,8 @@ class Machine:
 
     def _apply(self, decisions: list[Decision]) -> None:
         view, rules = self._view, self._rules
-        parts = tuple(Part(c.ticket, c.factor, c.compensation) for c in view.buffer)
+        # A list first: it is quicker than a generator, and an update of async has one part.
+        parts = tuple([Part(c.ticket, c.factor, c.compensation) for c in view.buffer])
         scale = 1.0 / len(parts) if rules.norm == "mean" and not rules.tensors.lists else 1.0
         rate = 1.0 if rules.lr_scale is None else rules.lr_scale(max(c.staleness for c in view.buffer))
         decisions.append(Apply(parts, scale, rate))
@@ -196,7 +197,8 @@ class Machine:
         if self._update_waits():
             self._looked = None
             return
-        epoch = (self._rules.gate.epoch(view),)
+        gate = self._rules.gate
+        epoch = (gate.epoch(view),)
         if epoch != self._looked:
             self._looked = epoch
             candidates = sorted(view.waiting, key=lambda worker: view.members[worker].rank)
@@ -204,7 +206,7 @@ class Machine:
             candidates = [asking] if asking in view.waiting else []
         for worker in candidates:
             member = view.members[worker]
-            if self._rules.gate.admits(view, member):
+            if gate.admits(view, member):
                 ticket = view.grant(worker)
                 decisions.append(Grant(worker, ticket, member.rank if self._turns else None))
 

@@ -24,6 +24,9 @@ class Reject:
 
 Verdict = Keep | Reject
 
+# What most contributions hear.
+IN_FULL = Keep()
+
 
 class StalenessRule(Protocol):
     def judge(self, staleness: int) -> Verdict: ...
@@ -55,7 +58,7 @@ class KeepAll:
         return True
 
     def judge(self, staleness: int) -> Verdict:
-        return Keep()
+        return IN_FULL
 
     def blocked(self, view: View) -> bool:
         return False
@@ -75,7 +78,7 @@ class DropStale(KeepAll):
 
     def judge(self, staleness: int) -> Verdict:
         if staleness <= self.bound:
-            return Keep()
+            return IN_FULL
         return Reject("stale")
 
     @property
@@ -95,7 +98,7 @@ class Downweight(KeepAll):
 
     def judge(self, staleness: int) -> Verdict:
         if staleness <= self.bound:
-            return Keep()
+            return IN_FULL
         return Keep(factor=(self.bound + 1) / (staleness + 1))
 
 
@@ -113,7 +116,7 @@ class Compensate(KeepAll):
 
     def judge(self, staleness: int) -> Verdict:
         if staleness <= self.bound:
-            return Keep()
+            return IN_FULL
         return Keep(compensation=self.strength)
 
 
