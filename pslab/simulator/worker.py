@@ -127,8 +127,8 @@ class Worker:
         if life != self.life:
             return
         match notice:
-            case GrantNotice(ticket, version, _, initialise):
-                self._granted(ticket, version, initialise)
+            case GrantNotice():
+                self._granted(notice)
             case CancelNotice(ticket):
                 self._cancelled(ticket)
             case StopNotice():
@@ -138,18 +138,18 @@ class Worker:
             case DispositionNotice() | RefusalNotice():
                 pass
 
-    def _granted(self, ticket: int, version: int, initialise: bool) -> None:
-        if ticket <= self._last_ticket:
+    def _granted(self, grant: GrantNotice) -> None:
+        if grant.ticket <= self._last_ticket:
             return  # told again
-        self._last_ticket = ticket
-        self._step = step = Step(ticket, initialise)
-        if initialise:
+        self._last_ticket = grant.ticket
+        self._step = step = Step(grant.ticket, grant.initialise)
+        if step.initialise:
             self._upload(step)
         elif self._cluster.network.free:
-            self._pulled(step, version)
+            self._pulled(step, grant.version)
         else:
             sizes = self._cluster.store.sizes
-            self._cluster.network.download(sizes, partial(self._pulled, step, version))
+            self._cluster.network.download(sizes, partial(self._pulled, step, grant.version))
 
     def _cancelled(self, ticket: int) -> None:
         step = self._step
