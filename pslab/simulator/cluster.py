@@ -253,7 +253,7 @@ class Cluster:
         """To the process of that incarnation; a dead one hears nothing."""
         if worker.incarnation != incarnation or not worker.alive:
             return
-        if worker.down.perfect:
+        if worker.down.immediate():
             self._inbox.append((worker, worker.life, notice))
         else:
             worker.down.send(worker.hear, worker.life, notice)

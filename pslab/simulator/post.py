@@ -35,8 +35,7 @@ class Channel:
         # Nothing leaves before; a broken connection moves it into the future.
         self.down_until = 0.0
 
-    @property
-    def perfect(self) -> bool:
+    def immediate(self) -> bool:
         """A message arrives in the moment in which it is sent."""
         return self._faultless and self._last <= self._agenda.now >= self.down_until
 

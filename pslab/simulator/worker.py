@@ -212,9 +212,10 @@ class Worker:
     def _pushed(self, step: Step) -> None:
         if step is not self._step:
             return
+        store = self._cluster.store
         if step.void or self._cluster.closed(step.ticket):
             self._abandon(step, "cancelled")
-        elif self._cluster.store.push(step.ticket, self._payload(step)) is not None:
+        elif not store.empty and store.push(step.ticket, self._payload(step)) is not None:
             self._not_finite(step)
         else:
             self._commit(step)
@@ -314,7 +315,7 @@ class Worker:
         self._say(self._cluster.ready)
 
     def _say(self, action: Any, *arguments: object) -> None:
-        if self.up.perfect:
+        if self.up.immediate():
             action(self, self.incarnation, *arguments)
         else:
             self.up.send(action, self, self.incarnation, *arguments)

@@ -31,7 +31,7 @@ class Ruling:
         self.terms = terms
         self.policy = policy
         # Asked once: a policy's declaration is constant.
-        self._tensors = policy.tensors
+        self._tensors, self._lists = policy.tensors, policy.tensors.lists
         self.roster = Roster()
         self.tickets = TicketTable()
         self.version = 0
@@ -153,7 +153,7 @@ class Ruling:
             raise PolicyError(f"grant of ticket {grant.ticket}, for which {grant.worker} does not wait")
         member.requested = None
         member.enter("computing", now)
-        ahead = True if self.tickets.holds(grant.worker) else None
+        ahead = True if grant.worker in self.tickets.opened else None
         index = self._record(entries.Grant(grant.worker, grant.ticket, self.version, grant.turn, ahead), now)
         ticket = Ticket(grant.ticket, member.worker, member.incarnation, self.version, now, index)
         self.tickets.open(ticket)
@@ -162,7 +162,7 @@ class Ruling:
     def _apply(self, apply: Apply, now: float) -> None:
         check_apply(apply, self._folded.values(), self._tensors)
         tickets = [self._committed(part.ticket, "apply") for part in apply.parts]
-        if self._tensors.lists:
+        if self._lists:
             check_list(tickets, self._tensors)
         version, scale = self.version, apply.scale
         # A list first: it is quicker than a generator, and an update of async has one part.
@@ -220,7 +220,7 @@ class Ruling:
 
     def _rest(self, member: Member, now: float) -> None:
         """The member has ended its work on a ticket; it may hold another one, or wait for one already."""
-        if self.tickets.holds(member.worker):
+        if member.worker in self.tickets.opened:
             member.enter("computing", now)
         else:
             member.enter("joined" if member.requested is None else "waiting", now)
@@ -270,7 +270,7 @@ class Ruling:
     def _watch(self, now: float) -> None:
         """It is an error of the policy if everybody waits and nobody can end it."""
         # Whoever holds a ticket does not wait. This spares a look at everybody at each message.
-        if self.tickets.any_open or self.stopped is not None or not self.started:
+        if self.tickets.opened or self.stopped is not None or not self.started:
             return
         present = [m for m in self.roster.present.values() if m.state != "done"]
         if not present:

@@ -42,7 +42,7 @@ class TicketTable:
     live: dict[int, Ticket] = field(default_factory=dict)
     settled: dict[str, deque[Ticket]] = field(default_factory=dict)
     # Worker -> its open tickets, oldest first; nobody without any. A second one only where the policy grants ahead.
-    _opened: dict[str, list[Ticket]] = field(default_factory=dict)
+    opened: dict[str, list[Ticket]] = field(default_factory=dict)
 
     def allocate(self) -> int:
         number = self.next_number
@@ -51,7 +51,7 @@ class TicketTable:
 
     def open(self, ticket: Ticket) -> None:
         self.live[ticket.number] = ticket
-        opened = self._opened.setdefault(ticket.worker, [])
+        opened = self.opened.setdefault(ticket.worker, [])
         opened.append(ticket)
         assert len(opened) <= AHEAD, f"{ticket.worker} holds {len(opened)} open tickets"
 
@@ -71,17 +71,9 @@ class TicketTable:
             (w for w, recent in self.settled.items() if any(t.number == number for t in recent)), None
         )
 
-    @property
-    def any_open(self) -> bool:
-        return bool(self._opened)
-
-    def holds(self, worker: str) -> bool:
-        """It has an open ticket."""
-        return worker in self._opened
-
     def open_of(self, worker: str) -> list[Ticket]:
         """Its open tickets, oldest first."""
-        return list(self._opened.get(worker, ()))
+        return list(self.opened.get(worker, ()))
 
     def commit(self, ticket: Ticket) -> None:
         """An open ticket's contribution exists; its fate is pending."""
@@ -103,10 +95,10 @@ class TicketTable:
         return ticket
 
     def _close(self, ticket: Ticket) -> None:
-        opened = self._opened[ticket.worker]
+        opened = self.opened[ticket.worker]
         opened.remove(ticket)
         if not opened:
-            del self._opened[ticket.worker]
+            del self.opened[ticket.worker]
 
     def in_state(self, state: TicketState) -> list[Ticket]:
         return [t for t in self.live.values() if t.state == state]

@@ -80,6 +80,7 @@ class Machine:
         self._view = View()
         # Payloads are summed as their turns come. A list of them has no turns: shards let all of them in.
         self._turns = composition.order == "rank" and not composition.tensors.lists
+        self._lists, self._fewest = composition.tensors.lists, composition.tensors.fewest
         # The gate's epoch when everybody who waits was last looked at; None: look again.
         self._looked: tuple[object] | None = None
 
@@ -152,11 +153,11 @@ class Machine:
         if not view.buffer:
             return
         if self._rules.trigger.fires(view) and not self._rules.staleness.blocked(view):
-            if len(view.buffer) < self._rules.tensors.fewest:
+            if len(view.buffer) < self._fewest:
                 self._give_up(decisions)
             else:
                 self._apply(decisions)
-        elif not self._rules.tensors.lists:
+        elif not self._lists:
             self._fold(decisions)
 
     def _give_up(self, decisions: list[Decision]) -> None:
@@ -171,7 +172,7 @@ class Machine:
         view, rules = self._view, self._rules
         # A list first: it is quicker than a generator, and an update of async has one part.
         parts = tuple([Part(c.ticket, c.factor, c.compensation) for c in view.buffer])
-        scale = 1.0 / len(parts) if rules.norm == "mean" and not rules.tensors.lists else 1.0
+        scale = 1.0 / len(parts) if rules.norm == "mean" and not self._lists else 1.0
         rate = 1.0 if rules.lr_scale is None else rules.lr_scale(max(c.staleness for c in view.buffer))
         decisions.append(Apply(parts, scale, rate))
         view.renew()
