@@ -42,7 +42,7 @@ class TicketTable:
     live: dict[int, Ticket] = field(default_factory=dict)
     settled: dict[str, deque[Ticket]] = field(default_factory=dict)
     # Worker -> its open tickets, oldest first; nobody without any. A second one only where the policy grants ahead.
-    opened: dict[str, list[Ticket]] = field(default_factory=dict)
+    opened: dict[str, tuple[Ticket, ...]] = field(default_factory=dict)
 
     def allocate(self) -> int:
         number = self.next_number
@@ -51,8 +51,7 @@ class TicketTable:
 
     def open(self, ticket: Ticket) -> None:
         self.live[ticket.number] = ticket
-        opened = self.opened.setdefault(ticket.worker, [])
-        opened.append(ticket)
+        opened = self.opened[ticket.worker] = (*self.open_of(ticket.worker), ticket)
         assert len(opened) <= AHEAD, f"{ticket.worker} holds {len(opened)} open tickets"
 
     def find(self, number: int, worker: str) -> Ticket | None:
@@ -71,9 +70,9 @@ class TicketTable:
             (w for w, recent in self.settled.items() if any(t.number == number for t in recent)), None
         )
 
-    def open_of(self, worker: str) -> list[Ticket]:
+    def open_of(self, worker: str) -> tuple[Ticket, ...]:
         """Its open tickets, oldest first."""
-        return list(self.opened.get(worker, ()))
+        return self.opened.get(worker, ())
 
     def commit(self, ticket: Ticket) -> None:
         """An open ticket's contribution exists; its fate is pending."""
@@ -95,10 +94,9 @@ class TicketTable:
         return ticket
 
     def _close(self, ticket: Ticket) -> None:
-        opened = self.opened[ticket.worker]
-        opened.remove(ticket)
-        if not opened:
-            del self.opened[ticket.worker]
+        opened = self.opened.pop(ticket.worker)
+        if len(opened) > 1:
+            self.opened[ticket.worker] = tuple(other for other in opened if other is not ticket)
 
     def in_state(self, state: TicketState) -> list[Ticket]:
         return [t for t in self.live.values() if t.state == state]
