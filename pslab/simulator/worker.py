@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from pslab.simulator.post import Channel
 from pslab.simulator.trainers import Result, Trainer
+from pslab.simulator.units import Unit, units
 from psserver.coordinator.outputs import (
     CancelNotice,
     DispositionNotice,
@@ -20,7 +21,7 @@ from psserver.coordinator.outputs import (
     StopNotice,
 )
 from pswire.delays import Draw
-from psworker.local import LocalWork, Portion, Portions
+from psworker.local import LocalWork
 
 if TYPE_CHECKING:
     from pslab.simulator.cluster import Cluster
@@ -29,16 +30,6 @@ Floats = NDArray[np.float32]
 
 # As in the real worker: so many batches in a row without a finite gradient are no accident.
 NONFINITE_LIMIT = 10
-
-
-@dataclass(slots=True)
-class Unit:
-    """The batches of one ticket. `walked`: their steps were taken before the grant."""
-
-    batches: list[Any]
-    last: int
-    more: bool
-    walked: bool = False
 
 
 @dataclass(slots=True)
@@ -85,7 +76,7 @@ class Worker:
         self._last_ticket = 0
         # Set at each join: what is remembered between tickets belongs to an incarnation.
         self._work: LocalWork
-        self._portions: Iterator[Portion] = iter(())
+        self._units: Iterator[Unit] = iter(())
         self._unit: Unit | None = None
         # What the local rule of this incarnation says.
         self._roams = False
@@ -117,7 +108,7 @@ class Worker:
         self.incarnation = incarnation
         self._work = self._cluster.local_work()
         self._roams, self._roaming = self._work.roams, False
-        self._portions = iter(Portions(self._cluster.batches(self, next_batch), self._work.steps))
+        self._units = units(self._cluster.batches(self, next_batch), self._work.steps)
         self._next_unit()
         self._begin()
 
@@ -277,11 +268,7 @@ class Worker:
     # Its data
 
     def _next_unit(self) -> None:
-        portion = next(self._portions, None)
-        self._unit = None
-        if portion is not None:
-            batches = list(portion)
-            self._unit = Unit(batches, portion.last, portion.more)
+        self._unit = next(self._units, None)
 
     def _begin(self) -> None:
         """With the next unit: ask, take its steps before asking, or say that there is none."""

@@ -14,8 +14,6 @@ class Portions:
     over, so that all portions begin at multiples of `steps` behind the first batch.
     """
 
-    __slots__ = ("_batches", "_steps", "following")
-
     def __init__(self, batches: Iterable[Numbered], steps: int) -> None:
         self._batches = iter(batches)
         self._steps = steps
@@ -25,8 +23,7 @@ class Portions:
         while self.following is not None:
             portion = Portion(self, self._steps)
             yield portion
-            if portion.left:
-                portion.pass_over()
+            portion.pass_over()
 
     def take(self) -> Numbered:
         """The next batch of all. Only while there is a `following` one."""
@@ -42,23 +39,19 @@ class Portion:
     cancelled; one of several only once: keeping them could fill the memory.
     """
 
-    __slots__ = ("_kept", "_repeats", "_source", "_steps", "first", "last", "left")
-
     def __init__(self, source: Portions, steps: int) -> None:
         assert source.following is not None
         self._source = source
         self._repeats = steps == 1
-        self._steps = steps
-        # Batches that were not read yet, if there are so many.
-        self.left = steps
+        self._steps = self._left = steps
         self._kept: list[Any] = []
         # The number of the first batch, and of the last that was read.
         self.first = self.last = source.following[0]
 
     def __iter__(self) -> Iterator[Any]:
         yield from self._kept
-        while self.left and self._source.following is not None:
-            self.left -= 1
+        while self._left and self._source.following is not None:
+            self._left -= 1
             self.last, batch = self._source.take()
             if self._repeats:
                 self._kept.append(batch)
@@ -67,7 +60,7 @@ class Portion:
     @property
     def spent(self) -> bool:
         """Batches were read that cannot be had again."""
-        return not self._repeats and self.left < self._steps
+        return not self._repeats and self._left < self._steps
 
     @property
     def more(self) -> bool:
@@ -77,7 +70,7 @@ class Portion:
     @property
     def followed(self) -> bool:
         """All its batches are read, and there is data behind them: another ticket will be wanted."""
-        return not self.left and self.more
+        return not self._left and self.more
 
     def pass_over(self) -> None:
         """Read what is left, for nothing."""
