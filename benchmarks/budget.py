@@ -22,7 +22,7 @@ from rich.table import Table
 
 from benchmarks.child import Child
 from benchmarks.limits import each
-from benchmarks.loads import GRPC, SHM, Load, even
+from benchmarks.loads import GRPC, SHM, SOCKET, Load, even
 from benchmarks.samples import Samples, collected
 from benchmarks.stage import Stage
 from benchmarks.tables import number
@@ -40,17 +40,19 @@ ROUNDS = 5
 SECONDS = 0.15  # on each part, per round
 KEEPALIVE = 10.0
 
+NAMES = {SHM: "shared memory", SOCKET: "socket", GRPC: "gRPC"}
 WHOLE, REST = "whole step", "in between"
 # Part -> by which transport it happens.
 PARTS: Mapping[str, tuple[str, ...]] = {
     "worker: gradient into its slot (copy)": (SHM,),
     "there and back on a Unix socket": (SHM,),
     "there and back by a bare gRPC stream, with both payloads": (GRPC,),
-    "worker: chunks into its array (copy)": (GRPC,),
+    "there and back by a bare socket of TCP, with both payloads": (SOCKET,),
+    "worker: chunks into its array (copy)": (GRPC, SOCKET),
     "server: check that all numbers are finite": (SHM,),
-    "server: chunks into staging, checked (one pass)": (GRPC,),
-    "server: decide (coordinator, policy, log entries)": (SHM, GRPC),
-    "server: update (SGD, one pass)": (SHM, GRPC),
+    "server: chunks into staging, checked (one pass)": (GRPC, SOCKET),
+    "server: decide (coordinator, policy, log entries)": (SHM, GRPC, SOCKET),
+    "server: update (SGD, one pass)": (SHM, GRPC, SOCKET),
 }
 
 
@@ -81,7 +83,7 @@ Carry = Mapping[str, Callable[[np.ndarray], object]]
 
 
 def _budget(load: Load, stage: Stage, carry: Carry) -> Budget:
-    row = stage.measure(load, stage.choose(GRPC, SHM))
+    row = stage.measure(load, stage.choose(GRPC, SOCKET, SHM))
     whole = {peer: collected([1e3 / burst.rate for burst in bursts]) for peer, bursts in row.bursts.items()}
     taken: dict[str, list[float]] = {name: [] for name in PARTS}
     with FastBackend(usual_threads()) as backend:
@@ -108,6 +110,7 @@ def _parts(size: int, backend: FastBackend, carry: Carry) -> dict[str, Callable[
                 lambda: np.copyto(out, gradient),
                 lambda: carry["line"](gradient),
                 lambda: carry["stream"](gradient),
+                lambda: carry["socket"](gradient),
                 lambda: _in_chunks(out, gradient),
                 lambda: arithmetic.first_nonfinite(gradient, backend),
                 lambda: arithmetic.copy_finite(out, gradient, backend),
@@ -150,29 +153,46 @@ def _carrier(logs: Path) -> Iterator[Carry]:
     echo = Child("carrier", ["-m", "benchmarks.programs.echo"], logs / "carrier.log")
     try:
         said = echo.hear()
-        line = lines.connect(said["line"])
+        here, there = (bytes.fromhex(token) for token in said["tokens"])
+        line = lines.connect_here(said["line"], here)
+        tcp = lines.connect_to("127.0.0.1", said["port"], there)
         outgoing: SimpleQueue[bytes | None] = SimpleQueue()
         with grpc.insecure_channel(f"127.0.0.1:{said['grpc']}", CHANNEL_OPTIONS(KEEPALIVE)) as channel:
             call: Any = channel.stream_stream("/bench.Echo/Carry")
             replies = call(iter(outgoing.get, None))
 
             def on_line(payload: np.ndarray) -> None:
-                line.send(bytes(200))
+                line.send([b"\1" + bytes(199)])
                 line.receive()
 
             def on_stream(payload: np.ndarray) -> None:
                 """All chunks out, then as many back."""
-                pieces = [data for _, data in frames.chunks(payload)]
-                for number, data in enumerate(pieces, 1):
-                    outgoing.put(b"".join([bytes([number == len(pieces)]), data]))
+                pieces = list(_marked(payload))
+                for parts in pieces:
+                    outgoing.put(b"".join(parts))
                 for _ in pieces:
                     next(replies)
 
-            yield {"line": on_line, "stream": on_stream}
+            def on_socket(payload: np.ndarray) -> None:
+                pieces = list(_marked(payload))
+                for parts in pieces:
+                    tcp.send(parts)
+                for _ in pieces:
+                    tcp.receive()
+
+            yield {"line": on_line, "stream": on_stream, "socket": on_socket}
             outgoing.put(None)
         line.close()
+        tcp.close()
     finally:
         echo.close()
+
+
+def _marked(payload: np.ndarray) -> Iterator[lines.Parts]:
+    """Its chunks, each behind a byte that says whether it is the last."""
+    pieces = [data for _, data in frames.chunks(payload)]
+    for place, data in enumerate(pieces, 1):
+        yield bytes([place == len(pieces)]), data
 
 
 def table(budgets: Sequence[Budget]) -> Table:
@@ -183,9 +203,9 @@ def table(budgets: Sequence[Budget]) -> Table:
         header_style="bold",
     )
     made.add_column("part")
-    columns = [(b, t) for b in budgets for t in (SHM, GRPC) if t in b.whole]
+    columns = [(b, t) for b in budgets for t in (SHM, SOCKET, GRPC) if t in b.whole]
     for budget, transport in columns:
-        made.add_column(f"{budget.load}, {'shared memory' if transport == SHM else 'gRPC'}", justify="right")
+        made.add_column(f"{budget.load}, {NAMES[transport]}", justify="right")
     for name, where in PARTS.items():
         cells = [number(b.parts[name].median) if t in where else "" for b, t in columns]
         made.add_row(name, *cells)

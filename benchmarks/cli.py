@@ -89,10 +89,8 @@ def run(
                     console.print(budget.table(budgets))
                 else:
                     _section(name, stage, wanted, results)
-            results.limits, results.left_out = stage.limits.samples, stage.left_out
+            results.limits = stage.limits.samples
         console.print(tables.limits(results.limits))
-        for line in results.left_out:
-            console.print(f"left out: {line}")
     if "optimizers" in sections:
         with progress() as say:
             rows = kernel_speed.optimizers(mode, folder / "logs", say)

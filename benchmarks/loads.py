@@ -11,6 +11,8 @@ TF = "tf"
 TF_PACKED = "tf-packed"
 GRPC = "grpc"
 GRPC_BF16 = "grpc-bf16"
+SOCKET = "socket"
+SOCKET_BF16 = "socket-bf16"
 SHM = "shm"
 ALONE = "alone"
 
@@ -44,11 +46,17 @@ def even(megabytes: float, variables: int) -> tuple[tuple[int, ...], ...]:
     return ((round(megabytes * MB / 4 / variables),),) * variables
 
 
-_LARGE = {GRPC: 1.1, GRPC_BF16: 1.8}
+def _tcp(float32: float, bfloat16: float | None = None) -> dict[str, float]:
+    """What is wanted over TCP, by gRPC's stream or the socket beside it."""
+    wanted = {GRPC: float32, SOCKET: float32}
+    return wanted if bfloat16 is None else {**wanted, GRPC_BF16: bfloat16, SOCKET_BF16: bfloat16}
+
+
+_LARGE = _tcp(1.1, 1.8)
 
 TRANSPORT = (
-    Load("0.26 MB, 4 variables", even(0.26, 4), targets={GRPC: 4, SHM: 8}),
-    Load("0.66 MB, 40 variables", even(0.66, 40), targets={GRPC: 5, SHM: 12}),
+    Load("0.26 MB, 4 variables", even(0.26, 4), targets={**_tcp(4), SHM: 8}),
+    Load("0.66 MB, 40 variables", even(0.66, 40), targets={**_tcp(5), SHM: 12}),
     Load("16.8 MB, 4 variables", even(16.8, 4), targets={**_LARGE, SHM: 5}),
     Load("67 MB, 4 variables", even(67, 4), targets={**_LARGE, SHM: 4}),
     Load("67 MB, 4 variables, 2 workers", even(67, 4), workers=2, targets={**_LARGE, SHM: 4}),

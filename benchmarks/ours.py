@@ -1,13 +1,11 @@
 """This parameter server as a peer: its daemons, and workers of benchmarks/programs/ours.py."""
 
 import os
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.child import ROOT, Child, together
+from benchmarks.child import Child, together
 from benchmarks.loads import Load
 from benchmarks.peers import Burst, watched
 
@@ -121,9 +119,3 @@ class Alone:
 
     def release(self) -> None:
         self._crew.first(1)[0].ask("release", load=self.name)
-
-
-def server_knows(option: str) -> bool:
-    """Whether ps-server has this command line option."""
-    command = [sys.executable, "-m", "psserver", "--help"]
-    return option in subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout

@@ -22,7 +22,6 @@ class Results:
     limits: Mapping[str, Sequence[float]] = field(default_factory=dict)
     optimizers: Any = None
     budget: Any = None
-    left_out: Sequence[str] = ()
     seconds: float = 0.0
 
     def write(self, folder: Path) -> Path:
@@ -32,7 +31,6 @@ class Results:
             "mode": self.mode,
             "seconds": round(self.seconds, 1),
             "machine": self.machine,
-            "left_out": list(self.left_out),
             "limits": self.limits,
             "sections": {name: [_row(row) for row in rows] for name, rows in self.sections.items()},
             "optimizers": self.optimizers,

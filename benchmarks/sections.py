@@ -2,14 +2,14 @@
 
 from collections.abc import Callable
 
-from benchmarks.loads import ALONE, GRPC, GRPC_BF16, SHM, TF, TF_PACKED, TRAINING, TRANSPORT, Load
-from benchmarks.loads import scaling as scaling_loads
+from benchmarks import loads
+from benchmarks.loads import ALONE, GRPC, GRPC_BF16, SHM, SOCKET, SOCKET_BF16, TF, TF_PACKED, Load
 from benchmarks.rounds import SHORT, Row
 from benchmarks.stage import Stage
 
 Chosen = Callable[[Load], bool]
 
-COMPARED = (TF, TF_PACKED, GRPC, GRPC_BF16, SHM)
+COMPARED = (TF, TF_PACKED, GRPC, GRPC_BF16, SOCKET, SOCKET_BF16, SHM)
 
 # Seconds per step that every worker idles in half of the scaling table, as if an
 # accelerator computed: without that, one worker already takes all there is.
@@ -19,22 +19,22 @@ THINK = 0.05
 def transport(stage: Stage, chosen: Chosen) -> dict[str, list[Row]]:
     """Communication only."""
     peers = stage.choose(*COMPARED)
-    return {"transport": [stage.measure(load, peers) for load in TRANSPORT if chosen(load)]}
+    return {"transport": [stage.measure(load, peers) for load in loads.TRANSPORT if chosen(load)]}
 
 
 def training(stage: Stage, chosen: Chosen) -> dict[str, list[Row]]:
     """Real training steps; with our step alone, whose rate nobody's communication can exceed."""
     peers = stage.choose(*COMPARED, ALONE)
-    return {"training": [stage.measure(load, peers) for load in TRAINING if chosen(load)]}
+    return {"training": [stage.measure(load, peers) for load in loads.TRAINING if chosen(load)]}
 
 
 def scaling(stage: Stage, chosen: Chosen) -> dict[str, list[Row]]:
     """Several workers and servers, with and without compute elsewhere."""
     short = stage.mode is SHORT
     workers, servers = ((1, 2, 4), (1, 2)) if short else ((1, 2, 4, 8), (1, 2, 4))
-    peers = stage.choose(GRPC, SHM)
+    peers = stage.choose(GRPC, SOCKET, SHM)
     return {
-        title: [stage.measure(load, peers) for load in scaling_loads(workers, servers, think) if chosen(load)]
+        title: [stage.measure(load, peers) for load in loads.scaling(workers, servers, think) if chosen(load)]
         for title, think in (
             ("scaling, communication only, 16.8 MB", 0.0),
             (f"scaling, {THINK * 1e3:.0f} ms of compute elsewhere per step, 16.8 MB", THINK),

@@ -7,8 +7,8 @@ from types import TracebackType
 from typing import Self
 
 from benchmarks.limits import Limits
-from benchmarks.loads import ALONE, GRPC, GRPC_BF16, SHM, TF, TF_PACKED, Load
-from benchmarks.ours import Alone, Crew, Ours, server_knows
+from benchmarks.loads import ALONE, GRPC, GRPC_BF16, SHM, SOCKET, SOCKET_BF16, TF, TF_PACKED, Load
+from benchmarks.ours import Alone, Crew, Ours
 from benchmarks.peers import Peer
 from benchmarks.rounds import Mode, Row, measure
 from benchmarks.theirs import Clusters, Theirs
@@ -20,6 +20,8 @@ LABELS = {
     TF_PACKED: f"TF PSS, {PACK} steps per call",
     GRPC: "ours, gRPC",
     GRPC_BF16: "ours, gRPC, bfloat16",
+    SOCKET: "ours, socket",
+    SOCKET_BF16: "ours, socket, bfloat16",
     SHM: "ours, shared memory",
     ALONE: "our step alone",
 }
@@ -33,7 +35,6 @@ class Stage:
     ) -> None:
         self.mode = mode
         self.say = say
-        self.left_out: list[str] = []
         self._logs = logs
         self._wanted = set(wanted)
         self._stack = ExitStack()
@@ -71,19 +72,14 @@ class Stage:
         kinds = {
             GRPC: ("grpc", "float32"),
             GRPC_BF16: ("grpc", "bfloat16"),
+            SOCKET: ("socket", "float32"),
+            SOCKET_BF16: ("socket", "bfloat16"),
             SHM: ("shared-memory", "float32"),
         }
-        told = bool(self._crew.first(1)[0].ask("abilities")["transport"]) and server_knows("--transport")
-        if not told:
-            del kinds[SHM]
-            missing = "psworker.connect and ps-server have no choice of transport yet"
-            self.left_out.append(f"{LABELS[SHM]}: {missing}")
-        return [self._our(name, kind if told else None, dtype) for name, (kind, dtype) in kinds.items()]
+        return [self._our(name, kind, dtype) for name, (kind, dtype) in kinds.items()]
 
-    def _our(self, name: str, transport: str | None, dtype: str) -> Ours:
-        connect, server = {"wire_dtype": dtype}, list[str]()
-        if transport is not None:
-            connect["transport"], server = transport, ["--transport", transport]
+    def _our(self, name: str, transport: str, dtype: str) -> Ours:
+        connect, server = {"wire_dtype": dtype, "transport": transport}, ["--transport", transport]
         peer = Ours(name, LABELS[name], self._crew, self._logs, connect, server)
         self._stack.callback(peer.close)
         return peer

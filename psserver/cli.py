@@ -36,6 +36,12 @@ EPILOG = "\b\nExit codes:\n" + exit_codes_text()
     "--task-index", type=click.IntRange(min=0), help="Which of them this is; 0 is the coordinator too."
 )
 @click.option("--bind", metavar="ADDRESS", help="Interface to listen on. Default: loopback only.")
+@click.option(
+    "--data-port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    help="TCP port for payloads, beside gRPC; whoever cannot reach it sends them by gRPC.  [default: a free one]",
+)
 @click.option("--config", type=click.Path(path_type=Path, dir_okay=False), help="Experiment file (TOML).")
 @click.option(
     "--policy", metavar="NAME", help=f"{' | '.join(policies.names())}, or module:Class. Default: sync."
@@ -46,8 +52,9 @@ EPILOG = "\b\nExit codes:\n" + exit_codes_text()
 @click.option("--versions", type=int, help="Stop at this version. Default: when the workers' data ends.")
 @click.option(
     "--transport",
-    type=click.Choice(["auto", "grpc", "shared-memory"]),
-    help="Share memory with workers of this machine, if it can be had; never; always. Default: auto.",
+    type=click.Choice(["auto", "grpc", "socket", "shared-memory"]),
+    help="How payloads may travel. auto: in memory shared with workers of this machine, over a plain socket to others, "
+    "by gRPC where neither can be had. Default: auto.",
 )
 @click.option("--seed", type=int, help="For the workers' data and initial values. Default: 0.")
 @click.option("--worker-timeout", type=float, help="Longest wait for a silent worker, seconds. Default: 10.")
@@ -100,6 +107,7 @@ def main(
     ps_hosts: str | None,
     task_index: int | None,
     bind: str | None,
+    data_port: int,
     config: Path | None,
     overrides: tuple[str, ...],
     stay: bool,
@@ -134,6 +142,7 @@ def main(
         ps_hosts,
         task_index,
         bind,
+        data_port,
         config,
         (*shortcut_overrides(shortcuts), *overrides),
         out,

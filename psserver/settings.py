@@ -30,6 +30,7 @@ class Options:
     ps_hosts: str | None = None
     task_index: int | None = None
     bind: str | None = None
+    data_port: int = 0
     config: Path | None = None
     overrides: Sequence[str] = ()
     out: Path | None = None
@@ -77,6 +78,7 @@ def resolve(options: Options, tf_config: str | None) -> ServerSettings:
             threads=options.threads or usual_threads(),
             transport=cluster.transport,
         ),
+        data_port=options.data_port,
         out=options.out,
         wait_warning=options.wait_warning,
     )

@@ -56,8 +56,8 @@ class ClusterSection(Section):
     workers: Annotated[int, Field(ge=1, le=65536)] = 1
     worker_timeout: Seconds = 10.0  # how long the others wait for a silent worker
     idle_timeout: Seconds = 600.0  # how long the servers wait without any worker
-    wire_dtype: Literal["float32", "bfloat16", "float16"] = "float32"  # of payloads that travel by gRPC
-    transport: Literal["auto", "grpc", "shared-memory"] = "auto"
+    wire_dtype: Literal["float32", "bfloat16", "float16"] = "float32"  # of payloads outside shared memory
+    transport: Literal["auto", "grpc", "socket", "shared-memory"] = "auto"
     prefetch: bool = False  # the next weights come during the computation, where the policy permits
 
     @property

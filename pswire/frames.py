@@ -22,6 +22,7 @@ from pswire.v1 import shard_pb2
 # size, so that a chunk of ours never cuts an element in two.
 CHUNK_BYTES: Final = 2 * 2**20
 
+Message = bytes | memoryview
 Data = bytes | bytearray | memoryview | NDArray[Any]
 
 # Up to here the generated parser's copy of a chunk costs less than reading fields by hand.
@@ -112,7 +113,7 @@ def parse_pull(message: bytes) -> tuple[ChunkView, int | None]:
     return ChunkView(reply.chunk.offset, memoryview(reply.chunk.data)), reply.bytes or None
 
 
-def split_chunk(message: bytes) -> tuple[memoryview, ChunkView | None]:
+def split_chunk(message: Message) -> tuple[memoryview, ChunkView | None]:
     """Cut a message in which a chunk (field 2, as in ExchangeRequest) may come last: the rest, and the chunk.
 
     Without a chunk at its end the rest is the whole message. Raises FrameError when the fields before it
@@ -121,12 +122,12 @@ def split_chunk(message: bytes) -> tuple[memoryview, ChunkView | None]:
     return _split(message, _MESSAGE_CHUNK_PUSH)
 
 
-def split_reply(message: bytes) -> tuple[memoryview, ChunkView | None]:
+def split_reply(message: Message) -> tuple[memoryview, ChunkView | None]:
     """As `split_chunk` for ExchangeReply, where the chunk is field 1."""
     return _split(message, _MESSAGE_CHUNK_PULL)
 
 
-def _split(message: bytes, tag: int) -> tuple[memoryview, ChunkView | None]:
+def _split(message: Message, tag: int) -> tuple[memoryview, ChunkView | None]:
     view, at = memoryview(message), 0
     while at < len(message):
         if message[at] == tag:
@@ -140,7 +141,7 @@ def _split(message: bytes, tag: int) -> tuple[memoryview, ChunkView | None]:
     return view, None
 
 
-def _skip_field(message: bytes, at: int) -> int | None:
+def _skip_field(message: Message, at: int) -> int | None:
     """The position after the field at `at`; None when the bytes end first or it is of no kind in use."""
     key = _read_varint(message, at)
     if key is None:
@@ -204,7 +205,7 @@ def _varint(value: int) -> bytes:
     return bytes(out)
 
 
-def _read_varint(message: bytes, at: int) -> tuple[int, int] | None:
+def _read_varint(message: Message, at: int) -> tuple[int, int] | None:
     """(value, position after it), or None when the bytes end first or it needs more than 63 bits."""
     value = 0
     for count, byte in enumerate(message[at : at + 9]):
@@ -214,7 +215,7 @@ def _read_varint(message: bytes, at: int) -> tuple[int, int] | None:
     return None
 
 
-def _read_chunk(message: bytes, tag: int, start: int = 0) -> tuple[ChunkView, int] | None:
+def _read_chunk(message: Message, tag: int, start: int = 0) -> tuple[ChunkView, int] | None:
     """A canonical chunk field at `start` in `message` and the position after it; None when it is none."""
     if start >= len(message) or message[start] != tag:
         return None

@@ -75,13 +75,14 @@ class Place:
     help="Any key of an experiment file. Repeatable.",
 )
 @click.option(
-    "--wire-dtype", help="How numbers travel by gRPC: float32 | bfloat16 | float16. Default: float32."
+    "--wire-dtype",
+    help="How numbers travel outside shared memory: float32 | bfloat16 | float16. Default: float32.",
 )
 @click.option(
     "--transport",
-    type=click.Choice(["auto", "grpc", "shared-memory"]),
-    help="Share memory with servers of this machine, if it can be had and numbers travel as float32; never; always. "
-    "Default: auto.",
+    type=click.Choice(["auto", "grpc", "socket", "shared-memory"]),
+    help="How payloads travel. auto: in memory shared with servers of this machine (numbers as float32 only), else "
+    "over a plain socket, else by gRPC. Any other: that, or an error. Default: auto.",
 )
 @click.option(
     "--prefetch/--no-prefetch",

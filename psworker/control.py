@@ -3,6 +3,7 @@
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 
 import grpc
@@ -87,11 +88,11 @@ class Control:
         with self._changed:
             self._talk.unexpect(ticket)
 
-    def hear(self, events: Iterable[pb.SessionEvent]) -> None:
-        """Events that came by an exchange instead of the session stream."""
+    def hear(self, events: Iterable[pb.SessionEvent], heard: float) -> None:
+        """Events that came by an exchange instead of the session stream, at `heard` of the monotonic clock."""
         with self._changed:
             for event in events:
-                self._hear(event, self._sender)
+                self._hear(event, self._sender, heard)
             self._changed.notify_all()
 
     @property
@@ -218,9 +219,10 @@ class Control:
         sender.put(pb.SessionRequest(hello=self.hello))
         try:
             for reply in self._stub.Session(_drained(sender)):
+                heard = time.monotonic()
                 with self._changed:
                     for event in reply.events:
-                        self._hear(event, sender)
+                        self._hear(event, sender, heard)
                     self._changed.notify_all()
         finally:
             sender.put(None)
@@ -239,14 +241,14 @@ class Control:
             log.warning("joined again as incarnation %d: %s", self.reply.incarnation, reason)
             self._talk.given_up(reason)
 
-    def _hear(self, event: pb.SessionEvent, sender: Sender | None) -> None:
+    def _hear(self, event: pb.SessionEvent, sender: Sender | None, heard: float) -> None:
         if event.HasField("welcome"):
             self._sender = sender
             self._backoff.reset()
             self._say(self._talk.owed())
             self._take_leave()
         else:
-            self._talk.hear(event)
+            self._talk.hear(event, heard)
 
 
 def _drained(sender: Sender) -> Iterator[pb.SessionRequest]:

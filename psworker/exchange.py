@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 from pswire import frames
 from pswire.dtypes import from_wire, itemsize
+from pswire.frames import Message
+from pswire.lines import Parts
 from pswire.v1 import shard_pb2
 from psworker.errors import SessionError
 
@@ -16,10 +18,10 @@ from psworker.errors import SessionError
 class Stream(Protocol):
     """Messages both ways. Every method but `close` raises grpc.RpcError when it breaks or the server ends it."""
 
-    def send(self, message: bytes) -> None: ...
+    def send(self, message: Parts) -> None: ...
 
-    def receive(self) -> bytes | None:
-        """The next message; None when the server ended the stream without a reason."""
+    def receive(self) -> Message | None:
+        """The next message, good until the one after it; None when the server ended the stream without a reason."""
         ...
 
     def close(self) -> None:
@@ -35,8 +37,8 @@ class GrpcStream:
         self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._replies: Any = call(_drained(self._requests))
 
-    def send(self, message: bytes) -> None:
-        self._requests.put(message)
+    def send(self, message: Parts) -> None:
+        self._requests.put(b"".join(message))
 
     def receive(self) -> bytes | None:
         message: bytes | None = next(self._replies, None)
@@ -68,7 +70,7 @@ class Exchange:
         """A stream stands, and what was agreed on it."""
         return self._stream is not None
 
-    def ask(self, requests: Iterable[bytes]) -> tuple[shard_pb2.ExchangeReply, frames.ChunkView | None]:
+    def ask(self, requests: Iterable[Parts]) -> tuple[shard_pb2.ExchangeReply, frames.ChunkView | None]:
         """Send the messages of one request; the first message of its answer."""
         try:
             self._send(requests)
@@ -93,7 +95,7 @@ class Exchange:
         if stream is not None:
             stream.close()
 
-    def _send(self, requests: Iterable[bytes]) -> None:
+    def _send(self, requests: Iterable[Parts]) -> None:
         stream = self._stream
         if stream is None:
             stream = self._stream = self._connect()
@@ -108,7 +110,7 @@ class Exchange:
         if len(message) > frames.SMALL:
             rest, chunk = frames.split_reply(message)
             return shard_pb2.ExchangeReply.FromString(bytes(rest)), chunk
-        reply = shard_pb2.ExchangeReply.FromString(message)
+        reply = shard_pb2.ExchangeReply.FromString(bytes(message))
         if not reply.HasField("chunk"):
             return reply, None
         return reply, frames.ChunkView(reply.chunk.offset, memoryview(reply.chunk.data))

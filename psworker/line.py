@@ -1,9 +1,9 @@
-"""Exchange with a server of this machine over a Unix socket, for as long as a stream of gRPC bears witness."""
+"""Exchange with a server over a plain socket, for as long as a stream of gRPC bears witness."""
 
 import grpc
 
-from pswire import lines
-from pswire.lines import Line, LineError
+from pswire.frames import Message
+from pswire.lines import Line, LineError, Parts
 from psworker.exchange import GrpcStream
 
 CODES = {code.value[0]: code for code in grpc.StatusCode}
@@ -27,18 +27,17 @@ class LineStream:
     """A `Stream` that breaks with `witness`: a socket alone would not tell that the server is stopped or stuck,
     which gRPC finds out by its pings."""
 
-    def __init__(self, name: str, witness: GrpcStream) -> None:
-        """Raises LineError."""
-        self._line: Line = lines.connect(name)
+    def __init__(self, line: Line, witness: GrpcStream) -> None:
+        self._line = line
         witness.when_over(self._line.cut)
 
-    def send(self, message: bytes) -> None:
+    def send(self, message: Parts) -> None:
         try:
             self._line.send(message)
         except LineError as error:
             raise LineBroken(grpc.StatusCode.UNAVAILABLE, str(error)) from error
 
-    def receive(self) -> bytes | None:
+    def receive(self) -> Message | None:
         try:
             frame = self._line.receive()
         except LineError as error:
@@ -47,7 +46,9 @@ class LineStream:
             raise LineBroken(grpc.StatusCode.UNAVAILABLE, "the line to the server is cut")
         message, code = frame
         if code:
-            raise LineBroken(CODES.get(code, grpc.StatusCode.UNKNOWN), message.decode(errors="replace"))
+            raise LineBroken(
+                CODES.get(code, grpc.StatusCode.UNKNOWN), bytes(message).decode(errors="replace")
+            )
         return message
 
     def close(self) -> None:

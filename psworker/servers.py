@@ -13,6 +13,7 @@ from pswire.plan import Plan
 from pswire.v1 import coordinator_pb2 as pb
 from psworker.errors import SessionError, Unreachable
 from psworker.shards import ShardClient
+from psworker.transport import Member
 
 R = TypeVar("R")
 
@@ -56,8 +57,7 @@ class Servers:
     def admit(self, reply: pb.JoinReply) -> None:
         """Every shard knows this worker by what the coordinator said."""
         for shard in self.shards:
-            shard.job, shard.worker = reply.job, reply.worker
-            shard.incarnation, shard.voucher = reply.incarnation, reply.voucher
+            shard.member = Member(reply.job, reply.worker, reply.incarnation, reply.voucher)
 
     def close(self) -> None:
         self.closing.set()

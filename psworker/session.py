@@ -27,7 +27,8 @@ from psworker.named import Variables, by_name, flattened, specified
 from psworker.payloads import Payload
 from psworker.retrying import Backoff
 from psworker.servers import Servers
-from psworker.shards import TRANSPORTS
+from psworker.stopwatch import Stopwatch
+from psworker.transport import TRANSPORTS
 from psworker.versions import Versions
 
 Floats = NDArray[np.float32]
@@ -53,8 +54,9 @@ def connect(
     are chosen by the servers when None. A server that does not answer is
     tried again for `server_timeout` seconds. `transport`: "auto" shares memory
     with the servers of this machine where it can be had and `wire_dtype` is
-    float32, as all shared memory is; "grpc" does not, "shared-memory" raises
-    Refused, with the first payload, where it cannot.
+    float32, as all shared memory is, and uses a socket beside gRPC where it
+    cannot; "grpc" does neither; "socket" and "shared-memory" raise Refused,
+    with the first payload, where there is none.
     `prefetch`: `Session.prefetch` does something.
     `local_rules`: the caller does what the policy wants done between pull and
     push (`Session.local_work`, as `psworker.loop.train` does). Who does not say
@@ -107,8 +109,9 @@ class Session:
             self._servers.close()
             raise
         self._servers.explain = self._control.explained
-        self._versions = Versions(self._servers, self._control, prefetch)
-        self._contributions = Contributions(self._servers, self._control, self._versions)
+        self._watch = Stopwatch()
+        self._versions = Versions(self._servers, self._control, self._watch, prefetch)
+        self._contributions = Contributions(self._servers, self._control, self._versions, self._watch)
 
     # What the servers said at Join
 
@@ -165,7 +168,8 @@ class Session:
 
     @property
     def transport(self) -> tuple[str, ...]:
-        """How payloads travel, by server: "grpc" or "shared-memory"; "undecided" before the first one."""
+        """How payloads travel, by server: "grpc", "socket" or "shared-memory"; "undecided" before the
+        first one."""
         return tuple(shard.transport for shard in self._shards)
 
     @property
@@ -179,11 +183,12 @@ class Session:
 
     def ready(self) -> Grant | None:
         """Ask for the next unit of work and wait for its grant. None: the job is over (see `stop`)."""
-        while True:
-            grant = self._control.ask()
-            if grant is None or not grant.initialise:
-                return grant
+        self._watch.ask()
+        while (grant := self._control.ask()) is not None and grant.initialise:
             self._initialise(grant)
+        if grant is not None:
+            self._watch.begin(grant)
+        return grant
 
     def pull(self, grant: Grant) -> dict[str, Floats]:
         """The granted version: arrays by variable name. Raises Voided, Refused, Unreachable."""
@@ -278,6 +283,7 @@ class Session:
     def abandon(self, grant: Grant, reason: str) -> None:
         """Give the ticket back unused."""
         self._control.abandon(grant.ticket, reason)
+        self._watch.end()
 
     def cancelled(self, grant: Grant) -> bool:
         """The coordinator voided this ticket: `abandon` it at the next chance."""

@@ -1,9 +1,10 @@
 """The other end of the raw limits: swallows a socket's bytes, echoes gRPC messages.
 
-Says {"grpc": port, "socket": port, "line": name}, then serves until its input
-ends. A socket connection carries 8 bytes with the number of bytes that follow,
-again and again; each batch is answered with one byte. Carry keeps messages until
-one begins with the byte 1, and then sends them all back.
+Says {"grpc": port, "socket": port, "line": name, "port": port, "tokens": [hex]},
+then serves until its input ends; the tokens are for one line each, on the Unix
+socket "line" or the TCP port "port". A socket connection carries 8 bytes with the number of bytes that follow,
+again and again; each batch is answered with one byte. Carry, and a line, keep
+messages until one begins with the byte 1, and then send them all back.
 """
 
 import json
@@ -17,8 +18,10 @@ from typing import Any
 
 import grpc
 
-from psserver.service.lines import Lines
+from psserver.service.lines import Caller, Lines
 from pswire.channels import SERVER_OPTIONS
+from pswire.frames import Message
+from pswire.lines import Parts
 from pswire.memory import keep_large_blocks
 
 BUFFER = 2 << 20
@@ -58,12 +61,22 @@ def _carry(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator
             held.clear()
 
 
+def _carry_on_line(messages: Iterator[Message], caller: Caller) -> Iterator[Parts]:
+    held: list[bytes] = []
+    for message in messages:
+        # It lies where the next one will.
+        held.append(bytes(message))
+        if message[0]:
+            yield from ([kept] for kept in held)
+            held.clear()
+
+
 def main() -> None:
     keep_large_blocks()
     listener = socket.create_server(("127.0.0.1", 0))
     threading.Thread(target=swallow, args=(listener,), daemon=True).start()
     server = grpc.server(ThreadPoolExecutor(4), options=SERVER_OPTIONS(10.0))
-    line = Lines(lambda requests, caller: requests)
+    line = Lines(_carry_on_line)
     methods: dict[str, Any] = {
         "Unary": grpc.unary_unary_rpc_method_handler(_unary),
         "Stream": grpc.stream_stream_rpc_method_handler(_stream),
@@ -72,7 +85,8 @@ def main() -> None:
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bench.Echo", methods),))
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
-    print(json.dumps({"grpc": port, "socket": listener.getsockname()[1], "line": line.name}), flush=True)
+    told = {"grpc": port, "socket": listener.getsockname()[1], "line": line.name, "port": line.port}
+    print(json.dumps({**told, "tokens": [line.invite().token.hex() for _ in range(2)]}), flush=True)
     sys.stdin.read()
     line.close()
     server.stop(None)

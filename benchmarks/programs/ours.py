@@ -5,7 +5,6 @@ steps}, release {load}. Without `hosts` the load is computed alone, with nobody 
 talk to: what the step would cost without communication.
 """
 
-import inspect
 import os
 import time
 from collections.abc import Sequence
@@ -151,14 +150,9 @@ def release(load: str) -> None:
         running.session.close()
 
 
-def abilities() -> dict[str, Any]:
-    """Whether a session of this checkout can be told its transport."""
-    return {"transport": "transport" in inspect.signature(psworker.connect).parameters}
-
-
 if __name__ == "__main__":
     # As ps-worker does.
     keep_large_blocks()
-    serve({"prepare": prepare, "measure": measure, "release": release, "abilities": abilities})
+    serve({"prepare": prepare, "measure": measure, "release": release})
     # Sessions that were not released have servers that are gone: nobody to say goodbye to.
     os._exit(0)

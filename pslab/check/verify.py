@@ -14,6 +14,7 @@ from pslab.check.promise import Promise, Violation
 from pslab.check.summary import SummaryAgrees
 from pslab.check.sums import Folds, Turns, Weights
 from pslab.check.tickets import Accounting, OneAtATime, TicketLife
+from pslab.check.times import WorkersTimes
 from pslab.check.versions import Staleness, Versions
 from pslab.laws import Conservation, Law
 from pslab.runs import Run, RunError
@@ -47,6 +48,7 @@ def promises() -> list[Promise]:
         TicketLife(),
         OneAtATime(),
         Accounting(),
+        WorkersTimes(),
         Versions(),
         Staleness(),
         Weights(),

@@ -9,11 +9,12 @@ from pslab.compare.groups import Group
 from pslab.compare.measure import MEASURES
 from pslab.compare.theorycharts import bound_chart, measure_chart
 from pslab.compare.theorytable import bounded
+from pslab.compare.timelinechart import timeline_chart
 from pslab.runs import RunError
 
 CHARTS = {
     "loss": charts.loss_chart,
-    "timeline": charts.timeline_chart,
+    "timeline": timeline_chart,
     "staleness": charts.staleness_chart,
     "shares": charts.share_chart,
 }

@@ -16,7 +16,7 @@ from pslab.simulator.store import Shards, Store
 from pslab.simulator.trainers import Trainer
 from pslab.simulator.worker import Worker
 from psserver.coordinator import Coordinator, JobTerms, JoinRefused, Output, Record, Tell
-from psserver.coordinator.entries import Apply, Grant
+from psserver.coordinator.entries import UNTOLD, Apply, Grant, Times
 from psserver.coordinator.outputs import DispositionNotice, Notice
 from psserver.policies import Policy, local_rule_of
 from pswire.delays import Draw
@@ -135,6 +135,7 @@ class Cluster:
         loss: float,
         norm: float,
         ready: bool,
+        times: Times = UNTOLD,
     ) -> None:
         self._route(
             self.coordinator.commit(
@@ -147,6 +148,7 @@ class Cluster:
                 loss=loss,
                 norm=norm,
                 ready=ready,
+                times=times,
             )
         )
 

@@ -14,8 +14,9 @@ class Unit:
     last: int
     # There is data behind them.
     more: bool
-    # Their steps were taken before the grant.
+    # Their steps were taken before the grant, in `before` seconds.
     walked: bool = False
+    before: float | None = None
 
 
 def units(numbered: Iterator[tuple[int, Any]], steps: int) -> Iterator[Unit]:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from pslab.simulator.post import Channel
 from pslab.simulator.trainers import Result, Trainer
 from pslab.simulator.units import Unit, units
+from psserver.coordinator.entries import Times
 from psserver.coordinator.outputs import (
     CancelNotice,
     DispositionNotice,
@@ -38,6 +39,11 @@ class Step:
 
     ticket: int
     initialise: bool
+    # When its grant was heard, its weights were there and its gradient was ready.
+    heard: float
+    pulled: float = 0.0
+    computed: float = 0.0
+    before: float | None = None
     weights: list[Floats] = field(default_factory=list)
     result: Result | None = None
     void: bool = False
@@ -133,7 +139,7 @@ class Worker:
         if grant.ticket <= self._last_ticket:
             return  # told again
         self._last_ticket = grant.ticket
-        self._step = step = Step(grant.ticket, grant.initialise)
+        self._step = step = Step(grant.ticket, grant.initialise, self._cluster.agenda.now)
         if step.initialise:
             self._upload(step)
         elif self._cluster.network.free:
@@ -165,10 +171,11 @@ class Worker:
         if weights is None or step.void:
             self._abandon(step, "cancelled")
             return
-        step.weights, step.begun = weights, True
+        step.weights, step.begun, step.pulled = weights, True, self._cluster.agenda.now
         self.steps += 1
         assert self._unit is not None
         if self._unit.walked:
+            step.before, self._unit.before = self._unit.before, None
             self._computed(step)
         else:
             self._cluster.agenda.after(self._seconds(self._unit), self._computed, step)
@@ -179,6 +186,7 @@ class Worker:
         if step.void:
             self._abandon(step, "cancelled")
             return
+        step.computed = self._cluster.agenda.now
         if self.trainer is not None:
             assert self._unit is not None
             step.result = self._work.contribute(step.weights, self.trainer.step, self._unit.batches)
@@ -234,7 +242,8 @@ class Worker:
         norm = result.norm if result is not None else math.nan
         asks = unit.more and not self._roams
         self._next_unit()
-        self._say(cluster.commit, step.ticket, unit.last, samples, loss, norm, asks)
+        times = Times(step.pulled - step.heard, step.computed - step.pulled, step.before)
+        self._say(cluster.commit, step.ticket, unit.last, samples, loss, norm, asks, times)
         if not asks:
             self._begin()
 
@@ -275,7 +284,8 @@ class Worker:
         if self._unit is None:
             self._say(self._cluster.done)
         elif self._roaming:
-            self._cluster.agenda.after(self._seconds(self._unit), self._walked, self.life)
+            self._unit.before = self._seconds(self._unit)
+            self._cluster.agenda.after(self._unit.before, self._walked, self.life)
         else:
             self._ask()
 

@@ -182,8 +182,12 @@ class Coordinator(Phases):
         loss: float = 0.0,
         norm: float = 0.0,
         ready: bool = False,
+        times: entries.Times = entries.UNTOLD,
     ) -> list[Output]:
-        """The ticket's payload is on every shard. Sent twice, it is answered twice and counted once."""
+        """The ticket's payload is on every shard. Sent twice, it is answered twice and counted once.
+
+        `times` are for the log; nothing is decided by them.
+        """
         member = self._member(worker, incarnation)
         if member is None:
             return self._stranger(worker, incarnation)
@@ -198,7 +202,7 @@ class Coordinator(Phases):
                 self.tickets.commit(found)
                 found.samples, found.loss = samples, loss
                 self._count_commit(found, batch)
-                self._record(entries.Commit(worker, ticket, batch, samples, loss, norm), now)
+                self._record(entries.Commit(worker, ticket, batch, samples, loss, norm, *times), now)
                 if member.requested is not None:
                     self._rest(member, now)
                 # The time that the log tells: it is written in whole microseconds.

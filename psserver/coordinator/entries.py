@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from psserver.policies.values import value
 
@@ -113,6 +113,18 @@ class Grant(Entry):
     ahead: bool | None = None
 
 
+class Times(NamedTuple):
+    """What a worker says it did with a ticket's time, in seconds: waited for the weights, computed, and worked
+    without a ticket before it asked. None: it did not say. The rest between grant and commit was on the way."""
+
+    pull: float | None
+    compute: float | None
+    before: float | None = None
+
+
+UNTOLD = Times(None, None)
+
+
 @value
 class Commit(Entry):
     kind = "commit"
@@ -122,6 +134,18 @@ class Commit(Entry):
     samples: int
     loss: float
     norm: float
+    # Those of Times, None where the worker did not say.
+    pull: float | None = None
+    compute: float | None = None
+    before: float | None = None
+
+    def _fields(self) -> dict[str, Any]:
+        found = Entry._fields(self)
+        for name in Times._fields:
+            if found.get(name) is not None:
+                # As `t`: whole microseconds.
+                found[name] = round(found[name], 6)
+        return found
 
 
 @value

@@ -2,21 +2,25 @@
 
 import logging
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import grpc
 from google.protobuf.message import DecodeError
 
 from psserver.coordinator.outputs import GrantNotice, Notice
 from psserver.service import in_place
-from psserver.service.adapters import event_to_wire
-from psserver.service.coordinator_rpc import unsummable
+from psserver.service.adapters import event_to_wire, times_from_wire
+from psserver.service.coordinator_rpc import improper
 from psserver.service.job import Job
-from psserver.service.lines import Caller, Lines
+from psserver.service.lines import Caller, Invitation, Lines
 from psserver.service.payloads import Intake, outgoing
 from psserver.service.rpc import Refused, invalid, precondition
 from psserver.service.shard_host import ShardHost
 from psserver.service.sharing import Attachment
 from pswire import frames
+from pswire.frames import Message
+from pswire.lines import Parts
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
 
@@ -30,53 +34,69 @@ LIGHT = (
 )
 
 
-class ExchangeRpc:
-    """`job` is set on the server that hosts the coordinator."""
+@dataclass(slots=True)
+class Agreed:
+    """What a stream has of its server beyond answers; it goes with the stream. At most one of each."""
 
-    def __init__(self, host: ShardHost, job: Job | None) -> None:
+    attachment: Attachment | None = None
+    invitation: Invitation | None = None
+
+    def let_go(self) -> None:
+        if self.invitation is not None:
+            self.invitation.withdraw()
+        if self.attachment is not None:
+            self.attachment.let_go()
+
+
+class ExchangeRpc:
+    """`job` is set on the server that hosts the coordinator; `bind` and `port`: where lines come in."""
+
+    def __init__(self, host: ShardHost, job: Job | None, bind: str = "127.0.0.1", port: int = 0) -> None:
         self._host = host
         self._job = job
-        # For workers of this machine.
-        self.lines = Lines(self.exchange)
+        self.lines = Lines(self.exchange, bind, port)
 
-    def exchange(self, messages: Iterator[bytes], caller: Caller) -> Iterator[bytes]:
-        """One request, one answer, in turn. A refusal ends the stream; nothing has changed then."""
-        # Memory shared with this worker, at most one; it goes with the stream.
-        shared: list[Attachment] = []
+    def exchange(self, messages: Iterator[Message], caller: Caller) -> Iterator[Parts]:
+        """One request, one answer, in turn; messages in pieces. A refusal ends the stream; nothing has changed then."""
+        agreed = Agreed()
         try:
             for message in messages:
                 request, chunk = _request(message)
                 if request.HasField("attach"):
-                    yield self._attach(request.attach, shared)
+                    yield _whole(attached=self._attach(request.attach, agreed))
                 else:
-                    attachment = shared[0] if shared else None
-                    yield from self._serve(request, chunk, messages, attachment, caller)
+                    yield from self._serve(request, chunk, messages, agreed.attachment, caller)
         finally:
-            for attachment in shared:
-                attachment.let_go()
+            agreed.let_go()
 
-    def _attach(self, request: shard_pb2.Attach, shared: list[Attachment]) -> bytes:
+    def _attach(self, request: shard_pb2.Attach, agreed: Agreed) -> shard_pb2.Attached:
         if request.ask:
-            return shard_pb2.ExchangeReply(attached=self._told(request)).SerializeToString()
-        if shared:
+            return self._told(request, agreed)
+        if agreed.attachment is not None:
             raise invalid("expected one attach on a stream, got another")
-        attachment, reply = in_place.attach(self._host, request)
-        if attachment is not None:
-            shared.append(attachment)
-        return shard_pb2.ExchangeReply(attached=reply).SerializeToString()
+        agreed.attachment, reply = in_place.attach(self._host, request)
+        return reply
 
-    def _told(self, request: shard_pb2.Attach) -> shard_pb2.Attached:
+    def _told(self, request: shard_pb2.Attach, agreed: Agreed) -> shard_pb2.Attached:
+        """What can be had on this stream. Whoever asks again gives back what it had."""
         reason = in_place.reason_against(self._host, request)
-        return shard_pb2.Attached(refusal=reason or "", socket="" if reason else self.lines.name)
+        if agreed.invitation is not None:
+            agreed.invitation.withdraw()
+        told = shard_pb2.Attached(refusal=reason or "")
+        if self._host.options.transport != "grpc":
+            agreed.invitation = self.lines.invite()
+            told.token, told.port = agreed.invitation.token, self.lines.port
+            told.socket = "" if reason else self.lines.name
+        return told
 
     def _serve(
         self,
         request: shard_pb2.ExchangeRequest,
         chunk: frames.ChunkView | None,
-        messages: Iterator[bytes],
+        messages: Iterator[Message],
         attachment: Attachment | None,
         caller: Caller,
-    ) -> Iterator[bytes]:
+    ) -> Iterator[Parts]:
         if request.HasField("push") and request.slot:
             yield from self._push_slot(request, attachment, caller)
         elif request.HasField("push"):
@@ -91,7 +111,7 @@ class ExchangeRpc:
         request: shard_pb2.ExchangeRequest,
         attachment: Attachment | None,
         caller: Caller,
-    ) -> Iterator[bytes]:
+    ) -> Iterator[Parts]:
         """A payload that is here already. A refusal of it does not cost the stream, nor what is attached to it."""
         if attachment is None:
             raise invalid("expected attach before a push of a slot")
@@ -101,7 +121,7 @@ class ExchangeRpc:
             if refused.code not in LIGHT:
                 raise
             code = refused.code.value[0]
-            yield shard_pb2.ExchangeReply(code=code, refusal=refused.message).SerializeToString()
+            yield _whole(code=code, refusal=refused.message)
             return
         yield from self._staged(request, receipt, attachment, caller)
 
@@ -109,10 +129,10 @@ class ExchangeRpc:
         self,
         request: shard_pb2.ExchangeRequest,
         chunk: frames.ChunkView | None,
-        messages: Iterator[bytes],
+        messages: Iterator[Message],
         attachment: Attachment | None,
         caller: Caller,
-    ) -> Iterator[bytes]:
+    ) -> Iterator[Parts]:
         intake = Intake(self._host, request.push, caller.is_active)
         arrived = False
         try:
@@ -132,25 +152,25 @@ class ExchangeRpc:
         receipt: bytes,
         attachment: Attachment | None,
         caller: Caller,
-    ) -> Iterator[bytes]:
+    ) -> Iterator[Parts]:
         if request.HasField("commit"):
             yield from self._commit(request, attachment if request.in_place else None, caller)
         else:
-            yield shard_pb2.ExchangeReply(receipt=receipt).SerializeToString()
+            yield _whole(receipt=receipt)
 
     def _commit(
         self,
         request: shard_pb2.ExchangeRequest,
         attachment: Attachment | None,
         caller: Caller,
-    ) -> Iterator[bytes]:
+    ) -> Iterator[Parts]:
         """Commit on this thread, wait for what comes of it, send the next version along."""
         job, hello, commit = self._job, request.hello, request.commit
         if job is None or job.terms.servers != 1:
             raise precondition("expected no commit here: the job has several servers; commit in the session")
         if hello.job != job.terms.job or commit.ticket != request.push.ticket:
             raise invalid("expected a commit of the ticket that was pushed, and a hello of this job")
-        problem = unsummable(commit)
+        problem = improper(commit)
         if problem is not None:
             raise invalid(problem)
         with job.divert(hello.worker, hello.incarnation, hello.session) as diversion:
@@ -163,6 +183,7 @@ class ExchangeRpc:
                 loss=commit.loss,
                 norm=commit.norm,
                 ready=commit.ready,
+                times=times_from_wire(commit),
             )
             notices = diversion.take(wait_for_grant=commit.ready, alive=caller.is_active)
             yield from self._answer(request, notices, attachment)
@@ -173,11 +194,11 @@ class ExchangeRpc:
         request: shard_pb2.ExchangeRequest,
         notices: list[Notice],
         attachment: Attachment | None,
-    ) -> Iterator[bytes]:
+    ) -> Iterator[Parts]:
         grant = next((n for n in notices if isinstance(n, GrantNotice)), None)
         events = [event_to_wire(notice) for notice in notices]
         if grant is None:
-            yield shard_pb2.ExchangeReply(events=events).SerializeToString()
+            yield _whole(events=events)
             return
         push = request.push
         pull = shard_pb2.PullRequest(
@@ -198,34 +219,37 @@ class ExchangeRpc:
                 raise
             # The commit stands; the worker hears of its grant and pulls, or is refused, by itself.
             log.info("no version with the grant of ticket %d: %s", grant.ticket, refused)
-            yield shard_pb2.ExchangeReply(events=events).SerializeToString()
+            yield _whole(events=events)
 
     def _version(
         self,
         pull: shard_pb2.PullRequest,
         events: list[pb.SessionEvent],
         attachment: Attachment | None,
-    ) -> Iterator[bytes]:
+    ) -> Iterator[Parts]:
         """Where the version lies, for an `attachment`; its chunks otherwise, and when it cannot be read there."""
         located = in_place.locate(self._host, pull, attachment) if attachment is not None else None
         if located is not None:
-            yield shard_pb2.ExchangeReply(located=located, events=events).SerializeToString()
+            yield _whole(located=located, events=events)
             return
         for piece in outgoing(self._host, pull):
-            head = b""
-            if piece.offset == 0:
-                head = shard_pb2.ExchangeReply(bytes=piece.total, events=events).SerializeToString()
-            yield b"".join([head, *frames.chunk_field(piece.offset, piece.data, reply=True)])
+            head: Parts = _whole(bytes=piece.total, events=events) if piece.offset == 0 else ()
+            yield *head, *frames.chunk_field(piece.offset, piece.data, reply=True)
 
 
-def _request(message: bytes) -> tuple[shard_pb2.ExchangeRequest, frames.ChunkView | None]:
+def _whole(**fields: Any) -> Parts:
+    """A reply without a payload."""
+    return (shard_pb2.ExchangeReply(**fields).SerializeToString(),)
+
+
+def _request(message: Message) -> tuple[shard_pb2.ExchangeRequest, frames.ChunkView | None]:
     chunk = None
     try:
         if len(message) > frames.SMALL:
             rest, chunk = frames.split_chunk(message)
             request = shard_pb2.ExchangeRequest.FromString(bytes(rest))
         else:
-            request = shard_pb2.ExchangeRequest.FromString(message)
+            request = shard_pb2.ExchangeRequest.FromString(bytes(message))
     except (frames.FrameError, DecodeError) as error:
         text = f"expected a pswire.v1.ExchangeRequest, got {len(message)} bytes that are none"
         raise invalid(text) from error
@@ -234,7 +258,7 @@ def _request(message: bytes) -> tuple[shard_pb2.ExchangeRequest, frames.ChunkVie
     return request, chunk
 
 
-def _next_chunk(messages: Iterator[bytes]) -> frames.ChunkView:
+def _next_chunk(messages: Iterator[Message]) -> frames.ChunkView:
     message = next(messages, None)
     if message is None:
         raise invalid("expected more chunks of the payload, but the stream ended")

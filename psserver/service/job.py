@@ -249,6 +249,7 @@ class Job:
         loss: float,
         norm: float,
         ready: bool,
+        times: entries.Times,
     ) -> None:
         self._input(
             lambda c, now: c.commit(
@@ -261,6 +262,7 @@ class Job:
                 loss=loss,
                 norm=norm,
                 ready=ready,
+                times=times,
             )
         )
 

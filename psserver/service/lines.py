@@ -1,6 +1,7 @@
-"""Exchange for workers of this machine: the same requests and answers, over Unix sockets."""
+"""Exchange over plain sockets: the same requests and answers, for workers who were invited on a stream of gRPC."""
 
 import logging
+import secrets
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -9,7 +10,9 @@ from typing import Protocol
 import grpc
 
 from psserver.service.rpc import Refused, clipped
-from pswire.lines import Line, LineError, listen
+from pswire import lines
+from pswire.frames import Message
+from pswire.lines import TOKEN_BYTES, Line, LineError, Parts
 
 log = logging.getLogger("ps-server")
 
@@ -25,7 +28,7 @@ class Caller(Protocol):
     def is_active(self) -> bool: ...
 
 
-Serve = Callable[[Iterator[bytes], Caller], Iterator[bytes]]
+Serve = Callable[[Iterator[Message], Caller], Iterator[Parts]]
 
 
 class LineCaller:
@@ -38,33 +41,88 @@ class LineCaller:
         return self._line.alive
 
 
-class Lines:
-    """Listens from the first time that it is asked for its name. Close it at the end."""
+class Invitation:
+    """One line may come by this token, and lasts no longer than what it was asked on."""
 
-    def __init__(self, serve: Serve) -> None:
+    def __init__(self, lines: "Lines") -> None:
+        self.token = secrets.token_bytes(TOKEN_BYTES)
+        self._lines = lines
+
+    def withdraw(self) -> None:
+        """The line is cut, or not let in any more. A worker that is stopped keeps nothing here that way."""
+        self._lines.withdraw(self.token)
+
+
+class Lines:
+    """Listens from the first time that it is asked for its name or port. Close it at the end.
+
+    `bind`: where the port is; `port`: 0 for one that the system chooses.
+    """
+
+    def __init__(self, serve: Serve, bind: str = "127.0.0.1", port: int = 0) -> None:
         self._serve = serve
+        self._bind, self._wanted = bind, port
         self._lock = threading.Lock()
         self._name: str | None = None
-        self._listening: socket.socket | None = None
+        self._port: int | None = None
+        self._listening: list[socket.socket] = []
+        self._invited: dict[bytes, Line | None] = {}
         self._open: set[Line] = set()
         self._ending = threading.Event()
 
     @property
     def name(self) -> str:
-        """Where workers connect; empty where that is impossible."""
+        """Of the Unix socket; empty where that is impossible."""
         with self._lock:
             if self._name is None and not self._ending.is_set():
-                self._name = self._listen()
+                self._name = self._listen_here()
             return self._name or ""
 
-    def _listen(self) -> str:
+    @property
+    def port(self) -> int:
+        """Where workers of other machines connect; 0 where that is impossible."""
+        with self._lock:
+            if self._port is None and not self._ending.is_set():
+                self._port = self._listen_there()
+            return self._port or 0
+
+    def invite(self) -> Invitation:
+        invitation = Invitation(self)
+        with self._lock:
+            self._invited[invitation.token] = None
+        return invitation
+
+    def withdraw(self, token: bytes) -> None:
+        with self._lock:
+            line = self._invited.pop(token, None)
+        if line is not None:
+            line.cut()
+
+    # Letting in
+
+    def _listen_here(self) -> str:
         try:
-            self._listening, name = listen()
+            listening, name = lines.listen_here()
         except LineError as error:
             log.info("workers of this machine send their requests by gRPC: %s", error)
             return ""
-        threading.Thread(target=self._accept, args=(self._listening,), name="lines", daemon=True).start()
+        self._open_door(listening)
         return name
+
+    def _listen_there(self) -> int:
+        try:
+            listening = lines.listen_at(self._bind, self._wanted)
+        except LineError as error:
+            log.warning("payloads of workers go by gRPC: %s", error)
+            return 0
+        self._open_door(listening)
+        port = int(listening.getsockname()[1])
+        log.info("payloads of workers may come in at port %d", port)
+        return port
+
+    def _open_door(self, listening: socket.socket) -> None:
+        self._listening.append(listening)
+        threading.Thread(target=self._accept, args=(listening,), name="lines", daemon=True).start()
 
     def _accept(self, listening: socket.socket) -> None:
         while True:
@@ -74,16 +132,18 @@ class Lines:
                 if self._ending.is_set():
                     return
                 # Out of descriptors, say. Whoever knocks stays at the door: asked again at once, it is the same.
-                log.exception("a worker of this machine cannot be let in yet")
+                log.exception("a worker cannot be let in yet")
                 self._ending.wait(PAUSE)
                 continue
             self._begin(connected)
 
     def _begin(self, connected: socket.socket) -> None:
         try:
+            if connected.family == socket.AF_UNIX:
+                lines.same_user(connected)
             line = Line(connected)
-        except LineError as error:
-            log.warning("a process of this machine was turned away: %s", error)
+        except OSError as error:
+            log.warning("a process was turned away: %s", error)
             connected.close()
             return
         with self._lock:
@@ -96,16 +156,32 @@ class Lines:
         try:
             threading.Thread(target=self._run, args=(line,), name="line", daemon=True).start()
         except RuntimeError as error:
-            log.warning("a worker of this machine was turned away: %s", error)
+            log.warning("a worker was turned away: %s", error)
             self._end(line)
+
+    # One line
 
     def _run(self, line: Line) -> None:
         try:
-            self._answer(line)
+            if self._expected(line):
+                self._answer(line)
         except LineError as error:
             log.info("a line to a worker is broken: %s", error)
         finally:
             self._end(line)
+
+    def _expected(self, line: Line) -> bool:
+        """Whoever comes says first which invitation it has. Nothing else is heard from a stranger."""
+        with line.introduction():
+            frame = line.receive(most=TOKEN_BYTES)
+            token = bytes(frame[0]) if frame is not None else b""
+            with self._lock:
+                welcome = token in self._invited and self._invited[token] is None
+                if welcome:
+                    self._invited[token] = line
+            if welcome:
+                line.send([])
+        return welcome
 
     def _end(self, line: Line) -> None:
         with self._lock:
@@ -117,29 +193,28 @@ class Lines:
             for reply in self._serve(_messages(line), LineCaller(line)):
                 line.send(reply)
         except Refused as refused:
-            line.send(clipped(refused.message).encode(), int(refused.code.value[0]))
+            line.send([clipped(refused.message).encode()], int(refused.code.value[0]))
         except LineError:
             raise
         except Exception as error:
             # As gRPC does with what a method raises.
             log.exception("an exchange failed")
-            line.send(
-                clipped(f"{type(error).__name__}: {error}").encode(), int(grpc.StatusCode.UNKNOWN.value[0])
-            )
+            reason = clipped(f"{type(error).__name__}: {error}").encode()
+            line.send([reason], int(grpc.StatusCode.UNKNOWN.value[0]))
 
     def close(self) -> None:
         """Nobody is let in any more, and whoever is there is cut off."""
         with self._lock:
             self._ending.set()
-            listening, lines = self._listening, list(self._open)
-        if listening is not None:
+            listening, opened = list(self._listening), list(self._open)
+        for door in listening:
             # Closing alone would leave `accept` waiting.
-            listening.shutdown(socket.SHUT_RDWR)
-            listening.close()
-        for line in lines:
+            door.shutdown(socket.SHUT_RDWR)
+            door.close()
+        for line in opened:
             line.cut()
 
 
-def _messages(line: Line) -> Iterator[bytes]:
+def _messages(line: Line) -> Iterator[Message]:
     while (frame := line.receive()) is not None:
         yield frame[0]

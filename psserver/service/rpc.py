@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import grpc
 from google.protobuf.message import DecodeError, Message
 
+from pswire.lines import Parts
+
 if TYPE_CHECKING:
     # Generic in the stubs only.
     Method = grpc.RpcMethodHandler[Any, Any]
@@ -141,13 +143,13 @@ def stream_out(
     return grpc.unary_stream_rpc_method_handler(serve, parse(request), None)
 
 
-def raw(function: Callable[[Iterator[bytes], grpc.ServicerContext], Iterable[bytes]]) -> "Method":
-    """A stream of raw messages each way; `function` parses and serialises by itself."""
+def raw(function: Callable[[Iterator[bytes], grpc.ServicerContext], Iterable[Parts]]) -> "Method":
+    """A stream of raw messages each way; `function` parses by itself, and answers in pieces of messages."""
 
-    def serve(messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+    def serve(messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[Parts]:
         try:
             yield from function(messages, context)
         except Refused as refused:
             abort(context, refused)
 
-    return grpc.stream_stream_rpc_method_handler(serve, None, None)
+    return grpc.stream_stream_rpc_method_handler(serve, None, b"".join)

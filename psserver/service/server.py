@@ -61,6 +61,7 @@ class ServerSettings:
     policy: Policy
     optimizer: Optimizer
     host: HostOptions
+    data_port: int
     out: Path | None
     wait_warning: float
 
@@ -90,6 +91,7 @@ class Server:
         hosts = list(self.settings.hosts)
         hosts[self.settings.task_index] = address
         self._register(tuple(hosts))
+        self._open_data_port()
         self._grpc.start()
         self._announce("ready", {"address": str(address), "task_index": self.settings.task_index})
         try:
@@ -122,6 +124,12 @@ class Server:
             raise BindError(f"cannot listen on {bind}: is another process using it?")
         return port
 
+    def _open_data_port(self) -> None:
+        """One that was asked for must be had, and at once; any other is opened for the first worker that needs it."""
+        wanted = self.settings.data_port
+        if wanted and self._lines is not None and self._lines.port != wanted:
+            raise BindError(f"cannot listen on --data-port {wanted}: is another process using it?")
+
     def _register(self, hosts: tuple[Address, ...]) -> None:
         names = [SHARD]
         if self.settings.task_index == 0:
@@ -143,7 +151,7 @@ class Server:
                 },
             )
         shard = ShardRpc(self._host)
-        exchange = ExchangeRpc(self._host, self._job)
+        exchange = ExchangeRpc(self._host, self._job, self.settings.bind, self.settings.data_port)
         self._lines = exchange.lines
         methods = {
             "Push": rpc.stream_in(shard.push, shard_pb2.PushReply),

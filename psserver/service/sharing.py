@@ -27,7 +27,7 @@ class Sharing:
     """Makes segments and knows which array lies in which.
 
     `transport`: "auto" goes on without shared memory when the system gives
-    none, "shared-memory" raises SegmentError then, "grpc" never asks for any.
+    none, "shared-memory" raises SegmentError then, "grpc" and "socket" never ask for any.
     """
 
     def __init__(self, transport: str) -> None:
@@ -36,8 +36,8 @@ class Sharing:
         self.refusal: str | None = None
         # The server's arrays in segments, by their addresses.
         self._places: dict[int, Place] = {}
-        if transport == "grpc":
-            self.refusal = "the server was started with --transport grpc"
+        if transport in ("grpc", "socket"):
+            self.refusal = f"the server was started with --transport {transport}"
         elif not segments.here():
             self._do_without("this system does not tell which kernel it is")
         elif self._strict:
@@ -65,7 +65,7 @@ class Sharing:
         if self._strict:
             raise SegmentError(f"--transport shared-memory: {reason}")
         self.refusal = reason
-        log.warning("no memory is shared with workers, payloads go by gRPC: %s", reason)
+        log.warning("no memory is shared with workers: %s", reason)
 
     def place(self, values: Floats) -> Place | None:
         """Where an array of `allocate` lies; None if in ordinary memory."""

@@ -232,7 +232,9 @@ Global___ExchangeRequest: _TypeAlias = ExchangeRequest  # noqa: Y015
 
 @_typing.final
 class Attach(_message.Message):
-    """A worker asks for memory that it shares with the server, on the same machine."""
+    """A worker asks for memory that it shares with the server, on the same machine,
+    or, with `ask`, for a plain socket beside this stream.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -255,7 +257,7 @@ class Attach(_message.Message):
     place: _builtins.str
     """The kernel and the process namespace that the worker runs in."""
     ask: _builtins.bool
-    """Share nothing yet; only say whether that is possible, and by which socket."""
+    """Share nothing yet; only say what can be had: memory, a socket, a port."""
     def __init__(
         self,
         *,
@@ -320,13 +322,22 @@ class Attached(_message.Message):
     SLOTS_FIELD_NUMBER: _builtins.int
     ARENA_VERSIONS_FIELD_NUMBER: _builtins.int
     SOCKET_FIELD_NUMBER: _builtins.int
+    PORT_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
     refusal: _builtins.str
     """Why no memory is shared; empty when it is."""
     arena_versions: _builtins.int
     """Versions that the server holds without taking any from its readers."""
     socket: _builtins.str
-    """To `ask`: the abstract Unix socket on which the server takes the messages of
-    this stream, too (pswire/lines.py); empty when there is none.
+    """To `ask`, when memory can be shared: the abstract Unix socket on which the
+    server takes the messages of this stream, too (pswire/lines.py); empty when
+    there is none.
+    """
+    port: _builtins.int
+    """To `ask`: the TCP port on which it does, at the server's address; 0: none."""
+    token: _builtins.bytes
+    """With either: what to say first there. Good for one line, which ends with
+    this stream.
     """
     @_builtins.property
     def control(self) -> Global___Segment:
@@ -347,10 +358,12 @@ class Attached(_message.Message):
         slots: _abc.Iterable[Global___Segment] | None = ...,
         arena_versions: _builtins.int = ...,
         socket: _builtins.str = ...,
+        port: _builtins.int = ...,
+        token: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["control", b"control"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["arena_versions", b"arena_versions", "control", b"control", "refusal", b"refusal", "slots", b"slots", "socket", b"socket"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arena_versions", b"arena_versions", "control", b"control", "port", b"port", "refusal", b"refusal", "slots", b"slots", "socket", b"socket", "token", b"token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

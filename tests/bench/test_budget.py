@@ -33,11 +33,15 @@ def test_the_table_has_a_column_per_load_and_transport():
 def test_every_part_does_its_work():
     pytest.importorskip("numba")
     carried: list[int] = []
-    carry = {"line": lambda p: carried.append(p.size), "stream": lambda p: carried.append(-p.size)}
+    carry = {
+        "line": lambda p: carried.append(p.size),
+        "stream": lambda p: carried.append(-p.size),
+        "socket": lambda p: carried.append(-p.size),
+    }
     with FastBackend(2) as backend:
         parts = budget._parts(100, backend, carry)
         assert list(parts) == list(PARTS)
         for action in parts.values():
             for _ in range(3):
                 action()
-    assert carried == [100] * 3 + [-100] * 3
+    assert carried == [100] * 3 + [-100] * 6

@@ -131,6 +131,8 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=0.0, help="per step")
     parser.add_argument("--nonfinite", action="store_true")
     parser.add_argument("--server-timeout", type=float, default=60.0)
+    # The moments to hold at are between chunks, which shared memory does not have.
+    parser.add_argument("--transport", help="default: auto, or grpc with --hold")
     options = parser.parse_args()
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.INFO)
     moment, _, batch = options.hold.partition("@")
@@ -147,8 +149,7 @@ def main() -> int:
             start,
             task_index=options.task_index,
             server_timeout=options.server_timeout,
-            # The moments to hold at are between chunks, which shared memory does not have.
-            transport="auto" if options.hold == "@-1" else "grpc",
+            transport=options.transport or ("auto" if options.hold == "@-1" else "grpc"),
             local_rules=True,
         ) as session:
             hold.install(session)

@@ -64,14 +64,25 @@ def assert_rejoins(cluster: Cluster, process: Process, batch: int) -> None:
 
 
 # With one server a whole step is one round trip: there is nothing between push and commit.
-MOMENTS = [(2, "pulling"), (2, "computing"), (2, "pushing"), (2, "pushed"), (1, "pulling"), (1, "pushing")]
+MOMENTS = [
+    (2, "pulling", "grpc"),
+    (2, "pulling", "socket"),
+    (2, "computing", "grpc"),
+    (2, "pushing", "grpc"),
+    (2, "pushing", "socket"),
+    (2, "pushed", "grpc"),
+    (1, "pulling", "grpc"),
+    (1, "pushing", "grpc"),
+    (1, "pushing", "socket"),
+]
 
 
-@pytest.mark.parametrize(("servers", "moment"), MOMENTS)
+@pytest.mark.parametrize(("servers", "moment", "transport"), MOMENTS)
 def test_a_killed_worker_is_missed_for_less_than_its_timeout(
-    cluster: Cluster, end_of_data: Path, servers: int, moment: str
+    cluster: Cluster, end_of_data: Path, servers: int, moment: str, transport: str
 ) -> None:
-    victim = start_with_victim(cluster, end_of_data, "--hold", f"{moment}@{BATCH}", servers=servers)
+    hold = ("--hold", f"{moment}@{BATCH}", "--transport", transport)
+    victim = start_with_victim(cluster, end_of_data, *hold, servers=servers)
     victim.wait_event("held")
     version = wait_at_barrier(cluster)
     assert_others_train_on(cluster, version, since=victim.kill())
@@ -141,11 +152,12 @@ def test_the_initialiser_dies_and_another_takes_over(cluster: Cluster, end_of_da
     assert [e["worker"] for e in entries_of(run, "install")] == ["w1"]
 
 
-@pytest.mark.parametrize(("servers", "moment"), MOMENTS)
+@pytest.mark.parametrize(("servers", "moment", "transport"), MOMENTS)
 def test_a_worker_that_stood_still_too_long_joins_again(
-    cluster: Cluster, end_of_data: Path, servers: int, moment: str
+    cluster: Cluster, end_of_data: Path, servers: int, moment: str, transport: str
 ) -> None:
-    victim = start_with_victim(cluster, end_of_data, "--hold", f"{moment}@{BATCH}", servers=servers)
+    hold = ("--hold", f"{moment}@{BATCH}", "--transport", transport)
+    victim = start_with_victim(cluster, end_of_data, *hold, servers=servers)
     victim.wait_event("held")
     version = wait_at_barrier(cluster)
     victim.send(signal.SIGSTOP)

@@ -1,5 +1,6 @@
 """The simulator against a run whose truth is known: one that was simulated itself."""
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from pslab.compare.predict import REPEAT, Prediction, Row, predict, relative_err
 from pslab.compare.predictview import prediction_json
 from pswire.exits import ExitCode
 from tests.replay.command import ps_lab
-from tests.replay.simulated import simulate
+from tests.replay.simulated import Record, edit_log, simulate
 
 DELAYS = {"workers": {str(n): {"delay": "exponential(0.05)"} for n in range(4)}}
 POLICIES: dict[str, dict[str, Any]] = {
@@ -56,6 +57,26 @@ def test_the_steps_of_a_ticket_of_several_are_measured_by_their_mean(tmp_path: P
 def test_a_slow_worker_is_measured_as_one(tmp_path: Path) -> None:
     run = simulate(tmp_path / "run", "async", simulation={**TIMING, "factors": {"1": 5.0}})
     assert abs(by_name(predict(run, pace_of(run)))["ms per version"].error) < 0.1
+
+
+def test_a_ticket_that_was_granted_ahead_is_not_worked_on_before_the_one_before_it(tmp_path: Path) -> None:
+    """Every step takes 2 s; the second ticket came a second after the first."""
+    run = simulate(
+        tmp_path / "run",
+        "async",
+        cluster={"workers": 1},
+        simulation={"problem": "none", "batches": 4, "compute": "constant(2)"},
+    )
+    assert set(pace_of(run).times[0]) == {2.0}
+
+    def ahead(records: list[Record]) -> None:
+        grants = [record for record in records if record["kind"] == "grant"]
+        for former, grant in pairwise(grants):
+            grant |= {"ahead": True, "t": former["t"] + 1.0}
+        records.sort(key=lambda record: record["t"])
+
+    edit_log(run, ahead)
+    assert pace_of(run).times[0] == (2.0,) * 4
 
 
 def test_declared_times_and_the_own_seed_predict_the_simulation_itself_exactly(tmp_path: Path) -> None:

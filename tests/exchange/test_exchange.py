@@ -53,7 +53,7 @@ def gradients(step: int) -> dict[str, np.ndarray]:
 CHOSEN = {"transport": "auto"}
 
 
-@pytest.fixture(params=["grpc", "shared-memory"], autouse=True)
+@pytest.fixture(params=["grpc", "socket", "shared-memory"], autouse=True)
 def transport(request: pytest.FixtureRequest) -> Iterator[None]:
     CHOSEN["transport"] = request.param
     yield

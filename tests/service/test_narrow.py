@@ -29,9 +29,9 @@ def granted(session: Session) -> psworker.Grant:
 def test_the_bits_are_those_of_a_float32_user(name: str, servers: int) -> None:
     """Three steps each, over several chunks, apart and in one message."""
 
-    def trained(narrow: bool) -> list[bytes]:
+    def trained(narrow: bool, transport: str = "grpc") -> list[bytes]:
         seen: list[bytes] = []
-        with serving(servers=servers) as cluster, connect(cluster.hosts, name) as session:
+        with serving(servers=servers) as cluster, connect(cluster.hosts, name, transport) as session:
             assert session.dtypes == (name,)
             for number in range(3):
                 grant = granted(session)
@@ -44,7 +44,7 @@ def test_the_bits_are_those_of_a_float32_user(name: str, servers: int) -> None:
             session.done()
             return [*seen, *(w.tobytes() for w in session.pull_final())]
 
-    assert trained(True) == trained(False)
+    assert trained(True) == trained(False) == trained(True, "socket")
 
 
 @pytest.mark.parametrize("name", NARROW)
@@ -64,7 +64,7 @@ def test_rounding_does_not_depend_on_the_machine() -> None:
     with serving() as cluster, connect(cluster.hosts, "bfloat16", "auto") as session:
         assert session.dtypes == ("bfloat16",)
         session.pull_flat(granted(session))
-        assert session.transport == ("grpc",)
+        assert session.transport == ("socket",)
 
 
 def test_a_gradient_beyond_float16_is_refused_by_name() -> None:

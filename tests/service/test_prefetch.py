@@ -18,7 +18,7 @@ from psworker.session import Session
 from tests.service.serving import PATIENCE, Cluster, serving, wait_until
 
 START = {"w": np.ones((300, 7), np.float32), "b": np.zeros(7, np.float32)}
-TRANSPORTS = ["grpc", "shared-memory"]
+TRANSPORTS = ["grpc", "socket", "shared-memory"]
 
 
 def connect(cluster: Cluster, transport: str, *, prefetch: bool = True, name: str | None = None) -> Session:

@@ -20,9 +20,13 @@ VARIABLES = (
 Flats = list[np.ndarray]
 
 
-def connect(hosts: str, transport: str = "shared-memory", name: str | None = None) -> psworker.Session:
+def connect(
+    hosts: str, transport: str = "shared-memory", name: str | None = None, wire_dtype: str = "float32"
+) -> psworker.Session:
     ones = [(spec, np.ones(spec.shape, np.float32)) for spec in VARIABLES]
-    return psworker.connect(hosts, ones, name=name, transport=transport, server_timeout=2.0)
+    return psworker.connect(
+        hosts, ones, name=name, transport=transport, wire_dtype=wire_dtype, server_timeout=2.0
+    )
 
 
 def gradient(session: psworker.Session, number: int) -> Flats:
@@ -72,8 +76,7 @@ def together(hosts: str, transports: Sequence[str], steps: int, how: str = "cont
             with connect(hosts, transport, f"w{index}") as session:
                 for number in range(steps):
                     step(session, number, how)
-                wanted = "grpc" if transport == "grpc" else "shared-memory"
-                assert set(session.transport) == {wanted}
+                assert set(session.transport) == {transport}
                 session.done()
                 finals.append([values.tobytes() for values in session.pull_final()])
         except BaseException as error:

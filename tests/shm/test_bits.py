@@ -1,4 +1,4 @@
-"""Shared memory changes how payloads travel and nothing else: the same bits, alone and in company."""
+"""A transport is how payloads travel and nothing else: the same bits, alone and in company."""
 
 import numpy as np
 import pytest
@@ -20,13 +20,14 @@ def final(
 def test_one_worker(how: str, servers: int) -> None:
     expected = final(["grpc"], "apart", servers, "async")
     assert final(["shared-memory"], how, servers, "async") == expected
+    assert final(["socket"], how, servers, "async") == expected
 
 
 @pytest.mark.parametrize("servers", [1, 2])
 def test_three_workers_at_a_barrier(servers: int) -> None:
     expected = final(["grpc"] * 3, servers=servers)
     assert final(["shared-memory"] * 3, servers=servers) == expected
-    assert final(["shared-memory", "grpc", "shared-memory"], servers=servers) == expected
+    assert final(["shared-memory", "grpc", "socket"], servers=servers) == expected
 
 
 def test_the_sum_lies_in_the_first_workers_slot() -> None:
@@ -44,7 +45,7 @@ def test_the_sum_lies_in_the_first_workers_slot() -> None:
                 assert grant.version == 4
                 return values.tobytes()
 
-    assert trained("shared-memory") == trained("grpc")
+    assert trained("shared-memory") == trained("grpc") == trained("socket")
 
 
 def test_more_payloads_under_way_than_slots_go_in_chunks() -> None:

@@ -1,4 +1,5 @@
-"""Where no memory can be shared, payloads travel by gRPC, and one line says why; or the job is told that it cannot."""
+"""Where no memory can be shared, payloads travel over a socket, or by gRPC, and one line says why; or the job is told
+that it cannot."""
 
 import errno
 import os
@@ -35,7 +36,7 @@ def trained(cluster: Cluster, transport: str = "auto") -> tuple[str, ...]:
 @pytest.mark.usefixtures("no_memory")
 def test_a_server_without_memory_to_share(caplog: pytest.LogCaptureFixture) -> None:
     with serving(servers=2) as cluster:
-        assert trained(cluster) == ("grpc", "grpc")
+        assert trained(cluster) == ("socket", "socket")
     said = [record.message for record in caplog.records if "no memory is shared" in record.message]
     assert len(said) == 2, "one line for each server"
     assert "No space left" in said[0]
@@ -49,7 +50,7 @@ def test_memory_that_ends_after_the_arena(monkeypatch: pytest.MonkeyPatch) -> No
             raise SegmentError("cannot get 16 bytes of shared memory: it is full")
 
         monkeypatch.setattr(host.sharing, "lend", lend)
-        assert trained(cluster) == ("grpc",)
+        assert trained(cluster) == ("socket",)
 
 
 def test_a_server_that_was_told_not_to() -> None:
@@ -60,13 +61,15 @@ def test_a_server_that_was_told_not_to() -> None:
 def test_only_one_of_two_servers_shares() -> None:
     with serving(servers=2) as cluster:
         cluster.servers[1].server._host.sharing.refusal = "not today"
-        assert trained(cluster) == ("shared-memory", "grpc")
+        assert trained(cluster) == ("shared-memory", "socket")
 
 
 def test_a_worker_that_insists_is_told_why_not() -> None:
     with serving(transport="grpc") as cluster:
         with connect(cluster.hosts, "shared-memory") as session:
-            with pytest.raises(psworker.Refused, match="asked for, but not .* --transport grpc"):
+            with pytest.raises(
+                psworker.Refused, match="shared memory was asked for, but not .* --transport grpc"
+            ):
                 session.ready()
 
 
@@ -78,8 +81,8 @@ def test_a_server_that_insists_does_not_start() -> None:
 
 def test_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     with serving() as cluster:
-        monkeypatch.setattr("psworker.shards.here", lambda: "another-kernel/pid:[1]")
-        assert trained(cluster) == ("grpc",)
+        monkeypatch.setattr("psworker.transport.here", lambda: "another-kernel/pid:[1]")
+        assert trained(cluster) == ("socket",)
 
 
 def test_a_worker_that_may_not_open_what_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,11 +93,11 @@ def test_a_worker_that_may_not_open_what_it_was_given(monkeypatch: pytest.Monkey
 
     with serving() as cluster:
         monkeypatch.setattr(segments, "open_segment", denied)
-        assert trained(cluster) == ("grpc",)
+        assert trained(cluster) == ("socket",)
 
 
 def test_an_unknown_transport_is_named() -> None:
-    with pytest.raises(ValueError, match="expected one of auto, grpc, shared-memory, got 'pigeon'"):
+    with pytest.raises(ValueError, match="expected one of auto, grpc, socket, shared-memory, got 'pigeon'"):
         connect("127.0.0.1:1", "pigeon")
 
 
@@ -131,8 +134,8 @@ def introduction(session: psworker.Session, grant: psworker.Grant) -> shard_pb2.
     return shard_pb2.Attach(
         job=session.job,
         worker=session.worker,
-        incarnation=shard.incarnation,
-        voucher=shard.voucher,
+        incarnation=shard.member.incarnation,
+        voucher=shard.member.voucher,
         plan=session.plan.fingerprint,
         after=grant.index,
         place=segments.here(),

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import psworker
+from psserver.service.sharing import SLOTS
 from tests.service.serving import serving, wait_until
 from tests.shm.crew import begun, connect, granted, segments_of, step
 
@@ -108,6 +109,25 @@ def test_a_stopped_process_holds_nobody_up_and_wakes_to_the_same_weights() -> No
             assert stopped.wait(30) == 0
             stopped.stdout.close()  # type: ignore[union-attr]
             third.abandon(held, "seen")
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("kind", ["shared-memory", "socket"])
+def test_of_a_stopped_process_nothing_is_kept(kind: str) -> None:
+    """Its sockets are open, and stay so: gRPC notices, and the line goes with its stream, and with it the slots."""
+    with serving(overrides=["cluster.worker_timeout=1.0"]) as cluster:
+        served = cluster.servers[0].server._lines
+        assert served is not None
+        stopped = worker(STOPPED.replace("sys.argv[1],", f"sys.argv[1], {kind!r},"), cluster.hosts)
+        assert line(stopped) == "reading"
+        assert len(served._open) == 1
+        lent = len(segments_of("self"))
+        wait_until(lambda: state(stopped.pid) == "T", "the worker to stop")
+        wait_until(lambda: not served._open and not served._invited, "the line to be cut")
+        slots = SLOTS if kind == "shared-memory" else 0
+        wait_until(lambda: len(segments_of("self")) <= lent - slots, "its slots to be freed")
+        stopped.kill()
+        stopped.communicate()
 
 
 def worker(program: str, hosts: str) -> subprocess.Popen[str]:

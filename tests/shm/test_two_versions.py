@@ -7,7 +7,7 @@ import pytest
 from tests.service.serving import Cluster, serving, wait_until
 from tests.shm.crew import begun, connect, together
 
-TRANSPORTS = [("grpc", "grpc"), ("shared-memory", "shared-memory"), ("grpc", "shared-memory")]
+TRANSPORTS = [("grpc", "grpc"), ("shared-memory", "shared-memory"), ("socket", "shared-memory")]
 
 
 def trained(cluster: Cluster, transports: Sequence[str]) -> list[bytes]:
