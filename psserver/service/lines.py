@@ -125,7 +125,9 @@ class Lines:
     def _listen_there(self) -> int:
         listening = lines.listen_at(self._bind, self._wanted)
         self._open_door(listening)
-        return int(listening.getsockname()[1])
+        port = int(listening.getsockname()[1])
+        log.info("payloads of workers may come in at port %d", port)
+        return port
 
     def _open_door(self, listening: socket.socket) -> None:
         self._listening.append(listening)

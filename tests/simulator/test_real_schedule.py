@@ -19,6 +19,7 @@ from pslab.simulator.post import Channel, Habits
 from pslab.simulator.store import Nothing
 from pslab.simulator.worker import Worker
 from psserver.coordinator import JobTerms
+from psserver.coordinator.entries import Times
 from psserver.policies import build
 from tests.cluster.cluster import Cluster as RealCluster
 from tests.simulator.lab import Kept
@@ -91,8 +92,14 @@ class Stage:
 
 
 def told(entries: list[Any]) -> list[dict[str, Any]]:
-    """Up to the stop, without times; a connection that breaks and stands again is not the policy's affair."""
+    """Up to the stop, without times, also those that workers told of their work: nothing is decided by them.
+
+    A connection that breaks and stands again is not the policy's affair.
+    """
     found = [entry.to_json() for entry in entries if entry.kind not in ("lost", "back")]
+    for fields in found:
+        for name in Times._fields:
+            fields.pop(name, None)
     return found[: next(i for i, fields in enumerate(found) if fields["kind"] == "stop") + 1]
 
 
