@@ -180,6 +180,16 @@ def test_a_commit_that_was_answered_while_its_exchange_was_lost_is_not_made_agai
     assert [request.WhichOneof("message") for request in talk.owed()] == ["ready"]
 
 
+def test_a_commit_that_an_exchange_makes_is_left_to_it() -> None:
+    """Said by a session that comes back meanwhile, before the payload is there, it would be refused for good."""
+    talk = holding(1)
+    message = pb.Commit(ticket=1, ready=True)
+    talk.expect(message)
+    assert talk.owed() == []
+    talk.commit(message)
+    assert [request.WhichOneof("message") for request in talk.owed()] == ["commit", "ready"]
+
+
 def test_a_commit_that_was_not_answered_is_made_again() -> None:
     talk = holding(1)
     message = pb.Commit(ticket=1, ready=True)
