@@ -269,8 +269,8 @@ class Job:
     def repeated(self, worker: str, ticket: int) -> bool:
         """The worker's ticket is no longer open: a commit of it is a repeated one and changes nothing."""
         with self._lock:
-            found = self._coordinator.tickets.find(ticket)
-            return found is not None and found.worker == worker and found.state != "open"
+            found = self._coordinator.tickets.find(ticket, worker)
+            return found is not None and found.state != "open"
 
     def abandon(self, worker: str, incarnation: int, ticket: int, reason: str) -> None:
         self._input(lambda c, now: c.abandon(worker, incarnation, ticket, reason, now))
