@@ -104,7 +104,9 @@ class Session:
         backoff = Backoff(0, hosts[0], server_timeout, self._servers.closing)
         joining = Joining(self._servers, self.plan, wire_dtype, name, task_index, backoff)
         try:
-            self._control = Control(self._servers.control, joining.join, joining.session, backoff)
+            self._control = Control(
+                self._servers.control, joining.join, joining.session, backoff, self._servers.pointless
+            )
         except BaseException:
             self._servers.close()
             raise

@@ -2,7 +2,6 @@
 
 import logging
 import math
-import queue
 import threading
 import time
 from collections.abc import Iterator
@@ -205,11 +204,9 @@ def _replies(outbox: Outbox) -> Iterator[pb.SessionReply]:
     """What is there at once goes out as one message. Ends after a fatal refusal or at None."""
     while True:
         notices: list[Notice | None] = [outbox.notices.get()]
-        try:
-            while notices[-1] is not None and len(notices) < 256:
-                notices.append(outbox.notices.get_nowait())
-        except queue.Empty:
-            pass
+        # Nobody else takes from it, so what is not empty has one.
+        while notices[-1] is not None and len(notices) < 256 and not outbox.notices.empty():
+            notices.append(outbox.notices.get_nowait())
         told = [notice for notice in notices if notice is not None]
         if told:
             yield pb.SessionReply(events=[event_to_wire(notice) for notice in told])
