@@ -19,7 +19,6 @@ from pslab.simulator.post import Channel, Habits
 from pslab.simulator.store import Nothing
 from pslab.simulator.worker import Worker
 from psserver.coordinator import JobTerms
-from psserver.coordinator.entries import Times
 from psserver.policies import build
 from tests.cluster.cluster import Cluster as RealCluster
 from tests.simulator.lab import Kept
@@ -80,7 +79,7 @@ class Stage:
                 cluster.ready(worker, worker.incarnation)
             case s.Finish(known=True):
                 facts = (move.batch, move.samples, move.loss, move.norm)
-                cluster.commit(worker, worker.incarnation, held[0], *facts, False)
+                cluster.commit(worker, worker.incarnation, held[0], *facts, False, move.times)
             case s.Initialised():
                 cluster.commit(worker, worker.incarnation, held[0], 0, 0, 0.0, 0.0, False)
             case s.GiveUp(reason=reason):
@@ -92,14 +91,8 @@ class Stage:
 
 
 def told(entries: list[Any]) -> list[dict[str, Any]]:
-    """Up to the stop, without times, also those that workers told of their work: nothing is decided by them.
-
-    A connection that breaks and stands again is not the policy's affair.
-    """
+    """Up to the stop, without times; a connection that breaks and stands again is not the policy's affair."""
     found = [entry.to_json() for entry in entries if entry.kind not in ("lost", "back")]
-    for fields in found:
-        for name in Times._fields:
-            fields.pop(name, None)
     return found[: next(i for i, fields in enumerate(found) if fields["kind"] == "stop") + 1]
 
 
