@@ -31,8 +31,9 @@ from psserver.optimizers import build as build_optimizer
 from psserver.policies import build as build_policy
 from psserver.settings import usual_threads
 from psserver.shard import arithmetic
-from pswire import frames, lines
+from pswire import frames, meeting
 from pswire.channels import CHANNEL_OPTIONS
+from pswire.lines import Parts
 
 LOADS = (Load("0.26 MB", even(0.26, 4)), Load("67 MB", even(67, 4)))
 ROUNDS = 5
@@ -153,8 +154,8 @@ def _carrier(logs: Path) -> Iterator[Carry]:
     try:
         said = echo.hear()
         here, there = (bytes.fromhex(token) for token in said["tokens"])
-        line = lines.connect_here(said["line"], here)
-        tcp = lines.connect_to("127.0.0.1", said["port"], there)
+        line = meeting.connect_here(said["line"], here)
+        tcp = meeting.connect_to("127.0.0.1", said["port"], there)
         outgoing: SimpleQueue[bytes | None] = SimpleQueue()
         with grpc.insecure_channel(f"127.0.0.1:{said['grpc']}", CHANNEL_OPTIONS(KEEPALIVE)) as channel:
             call: Any = channel.stream_stream("/bench.Echo/Carry")
@@ -187,7 +188,7 @@ def _carrier(logs: Path) -> Iterator[Carry]:
         echo.close()
 
 
-def _marked(payload: np.ndarray) -> Iterator[lines.Parts]:
+def _marked(payload: np.ndarray) -> Iterator[Parts]:
     """Its chunks, each behind a byte that says whether it is the last."""
     pieces = [data for _, data in frames.chunks(payload)]
     for place, data in enumerate(pieces, 1):

@@ -16,7 +16,7 @@ from benchmarks.child import Child
 from benchmarks.kernels import Arena, triad
 from benchmarks.samples import each
 from psserver.fast import FastBackend
-from pswire import lines
+from pswire import meeting
 
 SOCKET_BYTES = 64 << 20
 COPY_FLOATS = 16 << 20  # 67 MB: beyond any cache, as large as the largest load
@@ -49,7 +49,7 @@ class Limits:
             ports = echo.hear()
             self._socket = stack.enter_context(socket.create_connection(("127.0.0.1", ports["socket"])))
             self._channel = stack.enter_context(grpc.insecure_channel(f"127.0.0.1:{ports['grpc']}"))
-            self._line = lines.connect_here(ports["line"], bytes.fromhex(ports["tokens"][0]))
+            self._line = meeting.connect_here(ports["line"], bytes.fromhex(ports["tokens"][0]))
             stack.callback(self._line.close)
             self._stack = stack.pop_all()
 

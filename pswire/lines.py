@@ -8,20 +8,17 @@ token is the first frame; an empty one in return is the welcome.
 
 Each frame is its length and a status code of gRPC, 0 for a message of the
 stream. Any other code ends the stream; the frame then holds the reason in
-UTF-8. A Unix socket's name is abstract: no file is left behind, and another
-network namespace does not see it.
+UTF-8. How the two ends meet: `pswire.meeting`.
 """
 
 import io
-import os
-import secrets
 import select
 import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from typing import Any, Final, cast
+from collections.abc import Sequence
+from typing import Final, cast
 
 # The pieces that a message is made of.
 Parts = Sequence[bytes | memoryview]
@@ -35,10 +32,11 @@ _HEAD: Final = struct.Struct("<IB")
 # From here on a frame is sent in two pieces rather than copied behind its head, and received
 # into memory that is used again.
 _LARGE: Final = 1 << 16
-_CREDENTIALS: Final = struct.Struct("3i")
 # A line is silent while a gradient is computed, and a router forgets who is silent for minutes. Then TCP itself would
 # wait a quarter of an hour for an answer: gRPC's pings do not go this way. Seconds, and how many in vain.
-_KEEPALIVE: Final = {socket.TCP_KEEPIDLE: 20, socket.TCP_KEEPINTVL: 10, socket.TCP_KEEPCNT: 3}
+_KEEPALIVE: Final = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
+# The rest follows at once. Not every system has it.
+_MORE: Final = getattr(socket, "MSG_MORE", 0)
 
 
 class LineError(OSError):
@@ -53,8 +51,9 @@ class Line:
         if connected.family != socket.AF_UNIX:
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            for option, value in _KEEPALIVE.items():
-                connected.setsockopt(socket.IPPROTO_TCP, option, value)
+            for name, value in _KEEPALIVE.items():
+                if hasattr(socket, name):
+                    connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
         self._reader = cast(io.BufferedReader, connected.makefile("rb", _LARGE))
         self._buffer = bytearray()
         # Guards what follows. A signal handler may close what it interrupts, therefore reentrant.
@@ -111,7 +110,7 @@ class Line:
             else:
                 # The last part is the payload: everything before it is some hundred bytes.
                 *few, payload = parts
-                self._socket.sendall(b"".join((head, *few)), socket.MSG_MORE)
+                self._socket.sendall(b"".join((head, *few)), _MORE)
                 self._socket.sendall(payload)
         except OSError as error:
             raise LineError(f"the other end is gone: {error.strerror}") from error
@@ -212,106 +211,3 @@ def _length(head: bytes, most: int) -> int:
     if length > most:
         raise LineError(f"expected a frame of at most {most} bytes, got one of {length}")
     return length
-
-
-# The server's side
-
-
-def listen_here() -> tuple[socket.socket, str]:
-    """A listening Unix socket and its unguessable name. Raises LineError where there are no such sockets."""
-    name = f"pswire-{secrets.token_hex(16)}"
-    listening = _unix()
-    try:
-        listening.bind(f"\0{name}")
-        listening.listen()
-    except OSError as error:
-        listening.close()
-        raise LineError(f"cannot listen on a Unix socket: {error.strerror}") from error
-    return listening, name
-
-
-def listen_at(host: str, port: int) -> socket.socket:
-    """A listening socket for other machines; port 0: one that is free. Raises LineError."""
-    failed = OSError(0, "it has no address")
-    try:
-        # "localhost", say, is two addresses, of which a machine may have one.
-        for family, place in _places(host, port):
-            try:
-                dual = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
-                return socket.create_server(place, family=family, dualstack_ipv6=dual)
-            except OSError as error:
-                failed = error
-    except OSError as error:
-        failed = error
-    raise LineError(f"cannot listen on {host}:{port}: {failed.strerror}") from failed
-
-
-def _places(host: str, port: int) -> Iterator[tuple[int, Any]]:
-    """Every interface is that of IPv4 and of IPv6, by either name; as for gRPC. Raises OSError."""
-    if host in ("0.0.0.0", "::"):
-        if socket.has_dualstack_ipv6():
-            yield socket.AF_INET6, ("::", port)
-        yield socket.AF_INET, ("0.0.0.0", port)
-        return
-    for family, _, _, _, place in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
-        yield family, place
-
-
-def same_user(connected: socket.socket) -> None:
-    """Raises LineError when the other end of a Unix socket belongs to another user."""
-    _, user, _ = _CREDENTIALS.unpack(
-        connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    )
-    if user != os.geteuid():
-        raise LineError(f"expected a process of user {os.geteuid()}, got one of user {user}")
-
-
-# The worker's side
-
-
-def connect_here(name: str, token: bytes) -> Line:
-    """To the process of this machine that listens under `name`.
-
-    Raises LineError when it cannot be reached, is not of this user, or does not expect `token`.
-    """
-    made = _unix()
-    try:
-        made.connect(f"\0{name}")
-        same_user(made)
-    except LineError:
-        made.close()
-        raise
-    except OSError as error:
-        made.close()
-        raise LineError(f"no line to {name}: {error.strerror}") from error
-    return _introduced(made, token)
-
-
-def connect_to(host: str, port: int, token: bytes) -> Line:
-    """To the process that listens there. Raises LineError as `connect_here`."""
-    try:
-        made = socket.create_connection((host, port), timeout=INTRODUCTION)
-    except OSError as error:
-        raise LineError(f"no line to {host}:{port}: {error.strerror or error}") from error
-    return _introduced(made, token)
-
-
-def _introduced(connected: socket.socket, token: bytes) -> Line:
-    line = Line(connected)
-    welcome = None
-    try:
-        line.send([token])
-        welcome = line.first(most=0)
-    finally:
-        if welcome is None:
-            line.close()
-    if welcome is None:
-        raise LineError("the server did not let this line in")
-    return line
-
-
-def _unix() -> socket.socket:
-    try:
-        return socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    except (OSError, AttributeError) as error:
-        raise LineError(f"this system has no Unix sockets: {error}") from error

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import grpc
 
-from pswire import lines
+from pswire import meeting
 from pswire.addresses import Address
 from pswire.lines import Line, LineError
 from pswire.segments import SegmentError, here
@@ -112,7 +112,7 @@ class Transport:
             raise SegmentError(told.refusal)
         try:
             if told.socket:
-                self._use(lines.connect_here(told.socket, told.token))
+                self._use(meeting.connect_here(told.socket, told.token))
         except LineError as error:
             log.info("requests to %s go by gRPC: %s", self._where, error)
         return Attachment.of(self._asked(member, after, ask=False))
@@ -124,7 +124,7 @@ class Transport:
             told = self._asked(member, after, ask=True)
             if not told.port:
                 raise LineError("it listens on none" if told.token else told.refusal)
-            self._use(lines.connect_to(self._host, told.port, told.token))
+            self._use(meeting.connect_to(self._host, told.port, told.token))
         except LineError as error:
             # Raises, and all this is tried again, if the server has gone meanwhile. This one says what can be had.
             self._asked(member, after, ask=True)

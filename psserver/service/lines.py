@@ -10,7 +10,7 @@ from typing import Protocol
 import grpc
 
 from psserver.service.rpc import Refused, clipped
-from pswire import lines
+from pswire import meeting
 from pswire.frames import Message
 from pswire.lines import TOKEN_BYTES, Line, LineError, Parts
 
@@ -115,7 +115,7 @@ class Lines:
 
     def _listen_here(self) -> str:
         try:
-            listening, name = lines.listen_here()
+            listening, name = meeting.listen_here()
         except LineError as error:
             log.info("workers of this machine send their requests by gRPC: %s", error)
             return ""
@@ -123,7 +123,7 @@ class Lines:
         return name
 
     def _listen_there(self) -> int:
-        listening = lines.listen_at(self._bind, self._wanted)
+        listening = meeting.listen_at(self._bind, self._wanted)
         self._open_door(listening)
         port = int(listening.getsockname()[1])
         log.info("payloads of workers may come in at port %d", port)
@@ -149,7 +149,7 @@ class Lines:
     def _begin(self, connected: socket.socket) -> None:
         try:
             if connected.family == socket.AF_UNIX:
-                lines.same_user(connected)
+                meeting.same_user(connected)
             line = Line(connected)
         except OSError as error:
             log.warning("a process was turned away: %s", error)

@@ -14,7 +14,7 @@ import psworker
 from psserver.service import in_place
 from psserver.service.lines import Caller
 from psserver.service.rpc import Refused, precondition
-from pswire import lines
+from pswire import meeting
 from pswire.dtypes import WIRE
 from pswire.frames import Message
 from pswire.lines import Line, LineError, Parts
@@ -146,18 +146,18 @@ def test_a_silent_line_is_kept_alive_by_both_ends() -> None:
 
 def test_a_server_that_goes_away_while_it_is_dialled_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is not to be had, only a server can say that is there."""
-    dial, reason = lines.connect_to, in_place.reason_against
+    dial, reason = meeting.connect_to, in_place.reason_against
 
     def ending(*_: object) -> str | None:
         monkeypatch.setattr(in_place, "reason_against", reason)
         raise Refused(grpc.StatusCode.UNAVAILABLE, "server 0 is shutting down")
 
     def gone(*_: object) -> Line:
-        monkeypatch.setattr(lines, "connect_to", dial)
+        monkeypatch.setattr(meeting, "connect_to", dial)
         monkeypatch.setattr(in_place, "reason_against", ending)
         raise LineError("no line today")
 
-    monkeypatch.setattr(lines, "connect_to", gone)
+    monkeypatch.setattr(meeting, "connect_to", gone)
     with serving() as cluster, connect(cluster.hosts, "socket") as session:
         step(session, 0)
         assert session.transport == ("socket",)

@@ -9,7 +9,7 @@ import pytest
 
 from psserver.service import lines as served
 from psserver.service.lines import Lines
-from pswire import lines
+from pswire import lines, meeting
 from pswire.lines import LineError
 from tests.service.serving import PATIENCE, wait_until
 from tests.shm.test_lines import echo, line_to, listening
@@ -57,7 +57,7 @@ def test_every_interface_is_that_of_both_protocols() -> None:
         pytest.skip("no IPv6 here")
     with closing(Lines(echo, "0.0.0.0")) as opened:
         for host in ("127.0.0.1", "::1", "localhost"):
-            with closing(lines.connect_to(host, opened.port, opened.invite().token)) as line:
+            with closing(meeting.connect_to(host, opened.port, opened.invite().token)) as line:
                 line.send([b"hello"])
                 assert line.receive() == (b"hello", 0)
 
@@ -67,8 +67,8 @@ def test_a_name_with_an_address_that_the_machine_has_not(monkeypatch: pytest.Mon
     elsewhere, here = ("192.0.2.1", 0), ("127.0.0.1", 0)
     found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", place) for place in (elsewhere, here)]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
-    with closing(lines.listen_at("two.example", 0)) as listening:
+    with closing(meeting.listen_at("two.example", 0)) as listening:
         assert listening.getsockname()[0] == "127.0.0.1"
     found.pop()
     with pytest.raises(LineError, match="cannot listen on two.example:0: Cannot assign"):
-        lines.listen_at("two.example", 0)
+        meeting.listen_at("two.example", 0)

@@ -15,7 +15,7 @@ import psworker
 from psserver.service import lines as served
 from psserver.service.lines import Caller, Lines
 from psserver.service.rpc import precondition
-from pswire import lines
+from pswire import lines, meeting
 from pswire.frames import Message
 from pswire.lines import FRAME_BYTES, Line, LineError, Parts
 from psworker.line import LineBroken, LineStream
@@ -59,8 +59,8 @@ KINDS = ("unix", "tcp")
 def line_to(opened: Lines, kind: str, token: bytes | None = None) -> Line:
     token = opened.invite().token if token is None else token
     if kind == "unix":
-        return lines.connect_here(opened.name, token)
-    return lines.connect_to("127.0.0.1", opened.port, token)
+        return meeting.connect_here(opened.name, token)
+    return meeting.connect_to("127.0.0.1", opened.port, token)
 
 
 def stream_to(opened: Lines, witness: Witness | None = None, kind: str = "tcp") -> LineStream:
@@ -210,7 +210,7 @@ def test_another_user_is_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
         stranger.connect(f"\0{name}")
         assert stranger.recv(1) == b""
         with pytest.raises(LineError, match="user 4242"):
-            lines.connect_here(name, b"")
+            meeting.connect_here(name, b"")
 
 
 def test_one_too_many_is_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,11 +224,11 @@ def test_one_too_many_is_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_nobody_listens() -> None:
     with pytest.raises(LineError, match="no line"):
-        lines.connect_here("pswire-nobody", b"")
+        meeting.connect_here("pswire-nobody", b"")
     with socket.socket() as deaf:
         deaf.bind(("127.0.0.1", 0))
         with pytest.raises(LineError, match="no line"):
-            lines.connect_to("127.0.0.1", deaf.getsockname()[1], b"")
+            meeting.connect_to("127.0.0.1", deaf.getsockname()[1], b"")
 
 
 def test_a_frame_that_is_cut_short_is_none() -> None:
@@ -252,8 +252,8 @@ def test_a_session_steps_on_lines_and_goes_on_without(monkeypatch: pytest.Monkey
             assert way._beside is not None
             way._beside.close()
             way._required = None
-        monkeypatch.setattr(lines, "connect_here", refused)
-        monkeypatch.setattr(lines, "connect_to", refused)
+        monkeypatch.setattr(meeting, "connect_here", refused)
+        monkeypatch.setattr(meeting, "connect_to", refused)
         step(session, 1, grant=grant)
         assert all(way._beside is None for way in ways)
         assert set(session.transport) == {"shared-memory" if kind == "shared-memory" else "grpc"}
@@ -287,7 +287,7 @@ def test_a_port_that_is_out_of_reach_costs_a_line_in_the_log(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    monkeypatch.setattr(lines, "connect_to", refused)
+    monkeypatch.setattr(meeting, "connect_to", refused)
     with serving() as cluster, connect(cluster.hosts, "auto", wire_dtype="bfloat16") as session:
         step(session, 0)
         step(session, 1)
