@@ -1,5 +1,6 @@
 """From an experiment to a simulated cluster."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import count
@@ -220,11 +221,22 @@ def _check(experiment: Experiment) -> None:
 
 def _check_seconds(experiment: Experiment, numbers: Sequence[int]) -> None:
     """Only the time can end the run: it must be given, and it must pass."""
-    if not experiment.simulation.seconds:
+    seconds, links = experiment.simulation.seconds, experiment.links
+    if not seconds:
         raise SimulationError(
             "the run would never end: give run.versions, simulation.batches (per worker) or simulation.seconds"
         )
-    if all(time.never for number in numbers for time in _times(experiment, number)):
+    if links.latency or (links.bandwidth and experiment.simulation.payload_bytes):
+        return
+    if all(_mean(time) + seconds == seconds for number in numbers for time in _times(experiment, number)):
         raise SimulationError(
             "time would stand still: no worker's step takes any; give simulation.compute or workers.N.delay"
         )
+
+
+def _mean(time: Delay) -> float:
+    try:
+        return 0.0 if time.never else time.mean
+    except DelayError:
+        # Told with the name of its key when its times are to be drawn.
+        return math.inf

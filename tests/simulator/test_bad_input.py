@@ -68,6 +68,22 @@ def test_what_cannot_be_simulated(sections: dict[str, Any], message: str) -> Non
     assert message in str(error.value)
 
 
+@pytest.mark.parametrize(
+    "compute", ["exponential(0)", "0 * pareto(1, 1)", "constant(1e-320)", "trace({zeros})"]
+)
+def test_steps_that_take_no_time_would_never_come_to_an_end(compute: str, tmp_path: Path) -> None:
+    zeros = tmp_path / "zeros.txt"
+    zeros.write_text("0\n0\n")
+    time: dict[str, Any] = {"simulation": {"seconds": 5.0, "compute": compute.format(zeros=zeros)}}
+    with pytest.raises(SimulationError, match="time would stand still"):
+        build(experiment(**time))
+    # It passes on the way, or with the other worker.
+    cluster = build(experiment(**time, links={"latency": 0.1}))
+    cluster.run()
+    assert cluster.coordinator.version > 0 and cluster.stopped_at == 5.0
+    build(experiment(**time, delays={1: "constant(1)"}))
+
+
 def test_a_knob_out_of_range() -> None:
     with pytest.raises(PolicyError, match="policy.aggregate is 9, but there are 4 workers"):
         build(experiment("bounded", run={"versions": 1}, policy_knobs={"aggregate": 9}))
