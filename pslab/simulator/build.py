@@ -23,7 +23,7 @@ from psserver.policies import build as build_policy
 from pswire.delays import Delay, DelayError, Draw, parse, stream
 from pswire.experiment import Experiment
 from pswire.plan import make_plan
-from pswire.sections import Fault
+from pswire.sections import Fault, Join
 
 
 class SimulationError(ValueError):
@@ -208,15 +208,45 @@ def _check(experiment: Experiment) -> None:
                     f"faults.{key}.{place}.worker: there is no worker {entry.worker}; expected one below "
                     f"cluster.workers, which is {experiment.cluster.workers}, or one of faults.joins"
                 )
-    if simulation.until_accuracy and not simulation.evaluate:
-        raise SimulationError(
-            "simulation.until_accuracy is given, but nothing is evaluated before the end: give simulation.evaluate, too"
-        )
+    _check_joins(faults.joins)
+    _check_learning(experiment)
     for number in simulation.factors:
         if number not in numbers:
             raise SimulationError(f"simulation.factors.{number}: there is no worker {number}")
     if _problem(experiment) == "none" and not (simulation.batches or experiment.run.versions):
         _check_seconds(experiment, numbers)
+
+
+def _check_joins(joins: Sequence[Join]) -> None:
+    first: dict[int, float] = {}
+    for place, join in enumerate(joins):
+        if join.worker in first:
+            raise SimulationError(
+                f"faults.joins.{place}.worker: worker {join.worker} joins at {first[join.worker]:g} s already; "
+                "expected each worker once (one that comes back is restart in faults.crashes)"
+            )
+        first[join.worker] = join.at
+
+
+def _check_learning(experiment: Experiment) -> None:
+    """What is asked of a model needs one that has it."""
+    simulation, problem = experiment.simulation, _problem(experiment)
+    if simulation.options and simulation.problem == "auto":
+        raise SimulationError(
+            "simulation.options are those of a problem, but none is named; "
+            "expected simulation.problem = quadratic, logistic or mlp"
+        )
+    if not simulation.until_accuracy:
+        return
+    if not simulation.evaluate:
+        raise SimulationError(
+            "simulation.until_accuracy is given, but nothing is evaluated before the end: give simulation.evaluate, too"
+        )
+    if problem in ("none", "quadratic"):
+        raise SimulationError(
+            f"simulation.until_accuracy is given, but problem {problem} has no accuracy; "
+            "expected logistic, mlp or a [job]"
+        )
 
 
 def _check_seconds(experiment: Experiment, numbers: Sequence[int]) -> None:

@@ -59,6 +59,21 @@ RunLab = Callable[..., CompletedProcess[str]]
             {"simulation": {"problem": "quadratic", "options": {"condition": float("inf")}}},
             "simulation.options: condition: expected a finite number, got inf",
         ),
+        (
+            {"run": {"versions": 1}, "simulation": {"options": {"dimensions": 1}}},
+            "simulation.options are those of a problem, but none is named",
+        ),
+        (
+            {"simulation": {"problem": "quadratic", "evaluate": 1, "until_accuracy": 0.5}},
+            "simulation.until_accuracy is given, but problem quadratic has no accuracy",
+        ),
+        (
+            {
+                "run": {"versions": 1},
+                "faults": {"joins": [{"worker": 4, "at": 1.0}, {"worker": 4, "at": 2.0}]},
+            },
+            "faults.joins.1.worker: worker 4 joins at 1 s already; expected each worker once",
+        ),
         ({"simulation": {"problem": "job"}}, 'simulation.problem is "job", but there is no [job]'),
     ],
 )
