@@ -21,9 +21,8 @@ import numpy as np
 from rich.table import Table
 
 from benchmarks.child import Child
-from benchmarks.limits import each
 from benchmarks.loads import GRPC, SHM, SOCKET, Load, even
-from benchmarks.samples import Samples, collected
+from benchmarks.samples import Samples, collected, each
 from benchmarks.stage import Stage
 from benchmarks.tables import number
 from psserver.coordinator import Coordinator, JobTerms

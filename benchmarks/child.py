@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -98,10 +99,9 @@ class Child:
     def close(self, patience: float = FAREWELL) -> None:
         """End it: by the end of its input, after `patience` seconds by SIGTERM, at last by SIGKILL."""
         assert self._process.stdin is not None
-        try:
+        # A pipe that is broken: it has ended already, with a command unread.
+        with suppress(BrokenPipeError):
             self._process.stdin.close()
-        except BrokenPipeError:
-            pass  # it has ended already, with a command unread
         for push in (self._process.terminate, self._process.kill):
             try:
                 self._process.wait(patience)

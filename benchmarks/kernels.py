@@ -9,7 +9,6 @@ threads over arrays of the same size, next to each measurement, so that the
 ratio holds for this machine at this moment.
 """
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
@@ -20,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.child import Child
-from benchmarks.samples import Samples, collected
+from benchmarks.samples import Samples, collected, each
 from psserver.fast import FastBackend
 from psserver.optimizers import NUMPY, Backend, Loop, Optimizer, build, loop
 from psserver.shard import arithmetic
@@ -112,7 +111,7 @@ class Arena:
 
 def variants(names: Sequence[str]) -> list[tuple[Loop, str]]:
     optimizers: list[Optimizer] = [build({"name": name}) for name in names if name != FOLD]
-    own = [(each, each.letters) for each in (triad, *arithmetic.LOOPS)]
+    own = [(one, one.letters) for one in (triad, *arithmetic.LOOPS)]
     return [*own, *(optimizer.variant() for optimizer in optimizers)]
 
 
@@ -157,12 +156,12 @@ def _row(
         kind, knobs = KERAS[name]
         oracle.ask("prepare", name=kind, knobs=knobs)
     for _ in range(repetitions):
-        triads = [_each(lambda: arena.triad(backend), seconds / 2)]
-        samples["fused"].append(gigabytes / _each(lambda: step(backend), seconds))
+        triads = [each(lambda: arena.triad(backend), seconds / 2)]
+        samples["fused"].append(gigabytes / each(lambda: step(backend), seconds))
         # Once before and once after: the limit of the moment.
-        triads.append(_each(lambda: arena.triad(backend), seconds / 2))
+        triads.append(each(lambda: arena.triad(backend), seconds / 2))
         samples["triad"].append(4 * 3 * arena.x.size / 1e9 / (sum(triads) / 2))
-        samples["numpy"].append(gigabytes / _each(lambda: step(NUMPY), seconds))
+        samples["numpy"].append(gigabytes / each(lambda: step(NUMPY), seconds))
         if oracle is not None:
             samples["keras"].append(gigabytes / oracle.ask("step", seconds=seconds)["seconds"])
         arena.g[:] = arena.x[::-1]
@@ -187,16 +186,6 @@ def _keras(elements: int, threads: int, logs: Path) -> Iterator[Child]:
         yield child
     finally:
         child.close()
-
-
-def _each(action: Callable[[], None], seconds: float) -> float:
-    """Seconds per call, over at least two calls after a first one that does not count."""
-    action()
-    begin, calls = time.perf_counter(), 0
-    while calls < 2 or time.perf_counter() - begin < seconds:
-        action()
-        calls += 1
-    return (time.perf_counter() - begin) / calls
 
 
 def text(rows: Sequence[Row]) -> str:

@@ -2,8 +2,7 @@
 
 import socket
 import struct
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from queue import SimpleQueue
@@ -15,6 +14,7 @@ import numpy as np
 
 from benchmarks.child import Child
 from benchmarks.kernels import Arena, triad
+from benchmarks.samples import each
 from psserver.fast import FastBackend
 from pswire import lines
 
@@ -120,13 +120,3 @@ def _ended(outgoing: "SimpleQueue[bytes | None]") -> Iterator[None]:
         yield
     finally:
         outgoing.put(None)
-
-
-def each(action: Callable[[], object], seconds: float) -> float:
-    """Seconds per call, over at least two calls after a first one that does not count."""
-    action()
-    begin, calls = time.perf_counter(), 0
-    while calls < 2 or time.perf_counter() - begin < seconds:
-        action()
-        calls += 1
-    return (time.perf_counter() - begin) / calls

@@ -1,5 +1,13 @@
-"""``python -m pslab``"""
+"""The command ps-lab, and ``python -m pslab``."""
 
-from pslab.cli import main
+from pswire.loading import quietly_interrupted
 
-main()
+
+def run() -> None:
+    with quietly_interrupted():
+        from pslab.cli import main
+    main()
+
+
+if __name__ == "__main__":
+    run()

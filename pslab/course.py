@@ -56,7 +56,7 @@ class Course:
             return Verdict(ExitCode.OK, "the job succeeded")
         if self.workers_over and len(self.failed_workers) == len(self._workers):
             first = next(name for name in self._exits if name in self._workers)
-            return self._blame(first, "every worker failed")
+            return self._blame(first, "every worker failed", self._alike(first))
         return None
 
     def _cause(self, failed: list[str]) -> str:
@@ -64,10 +64,15 @@ class Course:
         causes = [name for name in failed if self._exits[name] != ExitCode.UNREACHABLE]
         return causes[0] if causes else failed[0]
 
-    def _blame(self, name: str, what: str) -> Verdict:
+    def _alike(self, name: str) -> str:
+        """How many other workers ended with the same code."""
+        others = sum(self._exits[worker] == self._exits[name] for worker in self._workers) - 1
+        return f", and {others} more {'worker' if others == 1 else 'workers'} alike" if others else ""
+
+    def _blame(self, name: str, what: str, more: str = "") -> Verdict:
         code = self._exits[name]
         gone = ExitCode.UNREACHABLE if name in self._servers else ExitCode.ABANDONED
-        return Verdict(exit_code(code, gone), f"{what}: {name} {spoken(code)}", name)
+        return Verdict(exit_code(code, gone), f"{what}: {name} {spoken(code)}{more}", name)
 
 
 def exit_code(returncode: int, gone: ExitCode) -> int:

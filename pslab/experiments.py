@@ -14,11 +14,15 @@ from pswire.experiment import Experiment, ExperimentError, load_experiment
 
 @dataclass(frozen=True)
 class Finished:
-    """A run that has ended, well or not, where it left its files, and what its culprit said last."""
+    """A run that has ended, well or not, where it left its files, and what its culprit said last.
+
+    `told`: that was shown already, with a warning on the way.
+    """
 
     folder: Path
     result: Result
     tail: str
+    told: bool = False
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> Experiment:
@@ -59,4 +63,6 @@ def run_local(
     with display:
         result = run.run()
     culprit = result.verdict.culprit
-    return Finished(folder, result, run.tail(culprit) if culprit else "")
+    if culprit is None:
+        return Finished(folder, result, "")
+    return Finished(folder, result, run.tail(culprit), run.told(culprit))

@@ -16,6 +16,7 @@ from queue import Empty
 from types import FrameType
 
 from pslab.course import Course, Verdict
+from pslab.echoes import Echoes
 from pslab.mailbox import Answered, Exited, Mailbox, Message, Said, Signalled, Unanswered
 from pslab.poll import Poller
 from pslab.process import Child
@@ -75,6 +76,7 @@ class LocalRun:
         self._addresses: dict[str, str] = {}
         self._signals: list[int] = []
         self._warnings: list[str] = []
+        self._echoes = Echoes()
         self._stopping = False
         self._poller: Poller | None = None
 
@@ -198,8 +200,16 @@ class LocalRun:
         consequence = self._signals or (verdict is not None and verdict.code != ExitCode.OK)
         if warning is None or consequence or self._stopping:
             return
+        tail = self.tail(name)
+        before = self._echoes.of(name, tail)
+        if before is not None:
+            warning, tail = f"{warning}; it said the same as {before}", ""
         self._warnings.append(warning)
-        self._display.warning(warning, self.tail(name))
+        self._display.warning(warning, tail)
+
+    def told(self, name: str) -> bool:
+        """What the process said last was shown with a warning."""
+        return self._echoes.told(name)
 
     def tail(self, name: str) -> str:
         """The last lines that a process said to people."""

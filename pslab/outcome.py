@@ -6,7 +6,7 @@ from typing import Any
 from rich.text import Text
 
 from pslab.experiments import Finished
-from pslab.runs import SIMULATED, Run, RunError, Summary
+from pslab.runs import LOGS, SIMULATED, Run, RunError, Summary
 from pslab.view import number
 from pswire.exits import ExitCode
 
@@ -30,12 +30,20 @@ def outcome_text(finished: Finished) -> Text:
         text.append(f"{verdict.reason}\n", style="bold yellow")
     else:
         text.append(f"failed (exit code {verdict.code})", style="bold red").append(f": {verdict.reason}\n")
-        for line in finished.tail.splitlines():
+        for line in _last_words(finished):
             text.append(f"  | {line}\n")
     if finished.result.ok:
         for warning in finished.result.warnings:
             text.append(f"on the way: {warning}\n", style="yellow")
     return text.append(f"run folder: {finished.folder}")
+
+
+def _last_words(finished: Finished) -> list[str]:
+    """What the culprit said, or where that stands if it was shown before."""
+    lines, culprit = finished.tail.splitlines(), finished.result.verdict.culprit
+    if culprit is None or not (lines and finished.told):
+        return lines
+    return [f"what {culprit} said is above, and in {finished.folder / LOGS / culprit}.log"]
 
 
 def _numbers(summary: Summary | None) -> str:

@@ -6,6 +6,7 @@ import grpc
 
 from pslab.mailbox import Answered, Mailbox, Unanswered
 from pswire.channels import CHANNEL_OPTIONS
+from pswire.failures import reason
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import coordinator_pb2_grpc as rpc
 
@@ -41,10 +42,10 @@ def _explain(address: str, timeout: float, error: grpc.RpcError) -> str:
     if code == grpc.StatusCode.UNIMPLEMENTED:
         return f"{address} hosts no coordinator: ask the server with task index 0"
     if code == grpc.StatusCode.UNAVAILABLE:
-        return f"nobody listens on {address}, or it is no ps-server: {error.details()}"
+        return f"nobody listens on {address}, or it is no ps-server: {reason(error)}"
     if code == grpc.StatusCode.DEADLINE_EXCEEDED:
         return f"{address} gave no status within {timeout:g} s"
-    return f"{address} answered {code.name}: {error.details()}"
+    return f"{address} answered {code.name}: {reason(error)}"
 
 
 class Poller:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -60,10 +61,9 @@ class Child:
         """Signal its whole process group; nothing happens when it has ended."""
         if not self.running:
             return
-        try:
+        # No such group: it ended just now, and `_wait` tells.
+        with suppress(ProcessLookupError):
             os.killpg(self.pid, number)
-        except ProcessLookupError:
-            return  # it ended just now, and `_wait` tells
 
     def tail(self, lines: int = 12) -> str:
         """The end of what it said to people: the log without machine-readable lines."""
@@ -84,10 +84,9 @@ class Child:
     def _wait(self) -> None:
         # Not reaped yet, so the group's number cannot be taken by another process meanwhile.
         os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
-        try:
+        # No such group: nobody is left in it, which is what was wanted.
+        with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass  # nobody is left in the group: what was wanted
         code = self._process.wait()
         self._reader.join()
         self._mailbox.put(Exited(self.name, code))

@@ -24,10 +24,16 @@ Series = npt.NDArray[np.float64]
 
 
 def draw(runs: Sequence[Run], path: Path, title: str = "") -> None:
-    """Write a PNG. Raises RunError for a run that cannot be read, or when matplotlib is missing."""
+    """Write a picture in the format of the name's ending.
+
+    Raises RunError for an ending without a format, a run that cannot be read, a
+    file that cannot be written, or when matplotlib is missing.
+    """
     if not runs:
         raise RunError("a report needs at least one run")
     figure = _figure()
+    if path.suffix[1:].lower() not in figure.canvas.get_supported_filetypes():
+        raise RunError(f"{path}: expected a name that ends in .png, .svg or .pdf")
     left, right = figure.subplots(1, 2, width_ratios=(3, 2))
     names = labels(runs)
     _loss(left, runs, names)
@@ -35,8 +41,11 @@ def draw(runs: Sequence[Run], path: Path, title: str = "") -> None:
     figure.suptitle(title or _title(runs), x=0.01, ha="left", fontsize=13, fontweight="bold")
     handles, texts = left.get_legend_handles_labels()
     figure.legend(handles, texts, loc="outside lower left", ncols=min(len(texts), 4), frameon=False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path)
+    except OSError as error:
+        raise RunError(f"{path}: cannot be written: {error.strerror}") from error
 
 
 def _figure() -> Any:

@@ -1,3 +1,13 @@
-from psserver.cli import main
+"""The command ps-server, and ``python -m psserver``."""
 
-main(prog_name="ps-server")
+from pswire.loading import quietly_interrupted
+
+
+def run() -> None:
+    with quietly_interrupted():
+        from psserver.cli import main
+    main(prog_name="ps-server")
+
+
+if __name__ == "__main__":
+    run()

@@ -15,7 +15,9 @@ from psserver import policies
 from psserver.optimizers import OptimizerError
 from psserver.optimizers import names as optimizer_names
 from psserver.policies import PolicyError
-from psserver.service.server import BindError, Server
+from psserver.service.listening import BindError
+from psserver.service.run_log import FolderError
+from psserver.service.server import Server
 from psserver.settings import Options, SettingsError, resolve
 from pswire.addresses import AddressError
 from pswire.exits import ExitCode, exit_codes_text
@@ -25,6 +27,10 @@ from pswire.parent import die_with
 from pswire.segments import SegmentError
 
 EPILOG = "\b\nExit codes:\n" + exit_codes_text()
+
+
+# What is wrong with the options, the experiment file or this machine.
+WRONG = (SettingsError, ExperimentError, AddressError, PolicyError, OptimizerError, SegmentError)
 
 
 @click.command(
@@ -72,7 +78,7 @@ EPILOG = "\b\nExit codes:\n" + exit_codes_text()
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Run folder for the decision log, metrics, summary and weights (task 0).",
+    help="Run folder for the decision log, metrics, summary and weights (task 0). None of a former run.",
 )
 @click.option(
     "--arena-versions",
@@ -103,23 +109,7 @@ EPILOG = "\b\nExit codes:\n" + exit_codes_text()
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line on standard output.")
 @click.option("--parent", type=int, hidden=True, help="Exit when the parent process is no longer this one.")
-def main(
-    ps_hosts: str | None,
-    task_index: int | None,
-    bind: str | None,
-    data_port: int,
-    config: Path | None,
-    overrides: tuple[str, ...],
-    stay: bool,
-    out: Path | None,
-    arena_versions: int,
-    staging_limit: int,
-    threads: int | None,
-    wait_warning: float,
-    as_json: bool,
-    parent: int | None,
-    **shortcuts: Any,
-) -> None:
+def main(as_json: bool, parent: int | None, overrides: tuple[str, ...], **given: Any) -> None:
     """Hold one part of a model and apply what the workers push.
 
     \b
@@ -138,27 +128,12 @@ def main(
     keep_large_blocks()
     # A policy of the user's lives where the command is run.
     sys.path.insert(0, os.getcwd())
-    options = Options(
-        ps_hosts,
-        task_index,
-        bind,
-        data_port,
-        config,
-        (*shortcut_overrides(shortcuts), *overrides),
-        out,
-        stay,
-        arena_versions,
-        staging_limit,
-        threads,
-        wait_warning,
-    )
+    shortcuts = shortcut_overrides({name: given.pop(name) for name in SHORTCUTS})
+    options = Options(overrides=(*shortcuts, *overrides), **given)
     try:
         settings = resolve(options, os.environ.get("TF_CONFIG"))
-    except (SettingsError, ExperimentError, AddressError, PolicyError, OptimizerError) as error:
-        raise fail(str(error), ExitCode.USAGE) from error
-    try:
         server = Server(settings, announce_json if as_json else announce_text)
-    except SegmentError as error:
+    except WRONG as error:
         raise fail(str(error), ExitCode.USAGE) from error
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, server.interrupt)
@@ -168,6 +143,8 @@ def main(
         code = server.run()
     except BindError as error:
         raise fail(str(error), ExitCode.ADDRESS_IN_USE) from error
+    except FolderError as error:
+        raise fail(f"--out {error}", ExitCode.USAGE) from error
     sys.exit(int(code))
 
 

@@ -36,7 +36,7 @@ class Options:
     out: Path | None = None
     stay: bool = False
     arena_versions: int = 3
-    staging: int = 4
+    staging_limit: int = 4
     # None: as many as this machine's cores that the process may use, up to MOST_THREADS.
     threads: int | None = None
     wait_warning: float = 10.0
@@ -74,7 +74,7 @@ def resolve(options: Options, tf_config: str | None) -> ServerSettings:
         optimizer=optimizer,
         host=HostOptions(
             arena_versions=options.arena_versions,
-            staging=options.staging,
+            staging=options.staging_limit,
             threads=options.threads or usual_threads(),
             transport=cluster.transport,
         ),

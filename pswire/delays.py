@@ -6,6 +6,7 @@ exponential and shifted exponential, Pareto (Dutta et al. 2018), gamma
 numbers in the same order: both use `stream`.
 """
 
+import csv
 import math
 import re
 from collections.abc import Callable
@@ -13,12 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from pswire.nearest import did_you_mean
+from pswire.nearest import did_you_mean, nearest
 
 Draw = Callable[[], float]
 
 # Of a parameter, and of what may be drawn, in seconds: beyond, sums of times would not be numbers.
 LONGEST = 1e100
+# The column of a trace that is played, and how many others an error names.
+SECONDS, MOST_COLUMNS = "seconds", 8
 # No draw of Python's generators lies further out: a normal number in standard deviations, and log(1/u) of a uniform u.
 _FARTHEST_NORMAL, _FARTHEST_LOG = 12.2, 53 * math.log(2)
 
@@ -203,34 +206,62 @@ def _number(text: str, what: str, piece: str) -> float:
 def read_trace(path: Path) -> tuple[float, ...]:
     """Step times of a trace: one number (seconds) per line, or a CSV with a column named ``seconds``.
 
-    Raises DelayError naming file and line.
+    Blank lines do not count. Raises DelayError naming file and line.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        # Spreadsheets put a mark of byte order at the beginning.
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise DelayError(f"trace({path}): cannot be read: {reason}") from error
+    rows = [(number, _cells(line)) for number, line in enumerate(lines, start=1) if line.strip()]
     column, first = 0, 0
-    header = [cell.strip() for cell in lines[0].split(",")] if lines else []
-    if "seconds" in header:
-        column, first = header.index("seconds"), 1
-    times = [
-        _time(path, number, lines[number], column) for number in range(first, len(lines)) if lines[number]
-    ]
-    if not times:
-        raise DelayError(f"trace({path}): expected one number per line, got an empty file")
-    return tuple(times)
+    if rows:
+        column, first = _layout(path, *rows[0])
+        rows = rows[first:]
+    if not rows:
+        got = "a header only" if first else "an empty file"
+        raise DelayError(f"trace({path}): expected at least one number of seconds, got {got}")
+    return tuple(_time(f"trace({path}), line {number}", cells, column) for number, cells in rows)
 
 
-def _time(path: Path, number: int, line: str, column: int) -> float:
-    place = f"trace({path}), line {number + 1}"
-    cells = line.split(",")
+def _cells(line: str) -> list[str]:
+    return [cell.strip() for cell in next(csv.reader([line]))]
+
+
+def _layout(path: Path, number: int, cells: list[str]) -> tuple[int, int]:
+    """From the first row: in which column the times stand, and how many rows are the header."""
+    if SECONDS in cells:
+        return cells.index(SECONDS), 1
+    if len(cells) == 1 and _is_number(cells[0]):
+        return 0, 0
+    if all(map(_is_number, cells)):
+        got = f"{len(cells)} numbers and no names"
+    else:
+        got = ", ".join(map(repr, cells[:MOST_COLUMNS])) + (", ..." if len(cells) > MOST_COLUMNS else "")
+        alike = nearest(SECONDS, cells)
+        got += f"; is it {alike!r}? Then rename it" if alike else ""
+    raise DelayError(
+        f"trace({path}), line {number}: expected one number of seconds per line, or a header with a column "
+        f"named {SECONDS!r}, got {got}"
+    )
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _time(place: str, cells: list[str], column: int) -> float:
     if column >= len(cells):
         raise DelayError(f"{place}: expected at least {column + 1} columns, got {len(cells)}")
     try:
         value = float(cells[column])
     except ValueError:
-        raise DelayError(f"{place}: expected a number of seconds, got {cells[column].strip()!r}") from None
+        raise DelayError(f"{place}: expected a number of seconds, got {cells[column]!r}") from None
     if not (math.isfinite(value) and value >= 0):
         raise DelayError(f"{place}: expected a finite number, 0 or more, got {value}")
     return value

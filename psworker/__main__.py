@@ -1,3 +1,13 @@
-from psworker.cli import main
+"""The command ps-worker, and ``python -m psworker``."""
 
-main(prog_name="ps-worker")
+from pswire.loading import quietly_interrupted
+
+
+def run() -> None:
+    with quietly_interrupted():
+        from psworker.cli import main
+    main(prog_name="ps-worker")
+
+
+if __name__ == "__main__":
+    run()

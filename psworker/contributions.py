@@ -1,6 +1,7 @@
 """What a worker gives: its payload to every server, then the commit that makes it count."""
 
 import logging
+import time
 from collections.abc import Sequence
 
 import grpc
@@ -13,6 +14,8 @@ from psworker.errors import SessionError, Voided
 from psworker.grants import Grant
 from psworker.payloads import Payload
 from psworker.servers import Servers
+from psworker.shards import Answer
+from psworker.stopwatch import Stopwatch
 from psworker.versions import Versions
 
 log = logging.getLogger("ps-worker")
@@ -23,10 +26,11 @@ Floats = NDArray[np.float32]
 class Contributions:
     """In two steps, push and commit; or, with one server, in one, which may bring the next version along."""
 
-    def __init__(self, servers: Servers, control: Control, versions: Versions) -> None:
+    def __init__(self, servers: Servers, control: Control, versions: Versions, watch: Stopwatch) -> None:
         self._servers = servers
         self._control = control
         self._versions = versions
+        self._watch = watch
         # What the servers gave for the payload that is not committed yet, by ticket.
         self._receipts: dict[int, list[bytes]] = {}
 
@@ -41,6 +45,7 @@ class Contributions:
         if len(flats) != expected:
             raise ValueError(f"expected {expected} payloads, one per server, got {len(flats)}")
         self._check(grant)
+        self._watch.push(grant.ticket)
         self._receipts = {
             grant.ticket: self._servers.each(
                 lambda shard: shard.push(grant.ticket, flats[shard.server], grant.index)
@@ -50,7 +55,9 @@ class Contributions:
     def commit(self, message: pb.Commit) -> None:
         """What was pushed under its ticket counts from now on."""
         message.receipts.extend(self._receipts.pop(message.ticket, []))
+        self._time(message)
         self._control.commit(message)
+        self._watch.end()
 
     def contribute(self, grant: Grant, flats: Sequence[Payload], message: pb.Commit) -> None:
         """`push` and `commit`, in one step if there is one server only. Raises as `push`."""
@@ -59,9 +66,11 @@ class Contributions:
             self.commit(message)
             return
         self._check(grant)
+        self._watch.push(grant.ticket)
+        self._time(message)
         self._control.expect(message)
         try:
-            events = self._stepped(grant, flats[0], message)
+            answer = self._stepped(grant, flats[0], message)
         except SessionError:
             self._control.unexpect(grant.ticket)
             raise
@@ -69,17 +78,18 @@ class Contributions:
             # The answer is lost, perhaps the commit too: both steps again, which counts once.
             self._again(grant, flats, message)
             return
-        self._control.hear(events)
+        self._control.hear(answer.events, answer.heard)
+        self._watch.end(answer.heard)
 
-    def _stepped(self, grant: Grant, payload: Payload, message: pb.Commit) -> list[pb.SessionEvent]:
+    def _stepped(self, grant: Grant, payload: Payload, message: pb.Commit) -> Answer:
         """With one server: what came of it; the version that came along is put aside."""
         shard = self._servers.shards[0]
         with shard.turn:
-            events, version = shard.step(grant.ticket, payload, grant.index, message, self._control.hello)
-            granted = [event.grant.ticket for event in events if event.HasField("grant")]
-            if granted and version is not None:
-                self._versions.came_along(granted[0], version)
-        return events
+            answer = shard.step(grant.ticket, payload, grant.index, message, self._control.hello)
+            granted = [event.grant.ticket for event in answer.events if event.HasField("grant")]
+            if granted and answer.version is not None:
+                self._versions.came_along(granted[0], answer.version, time.monotonic() - answer.heard)
+        return answer
 
     def _again(self, grant: Grant, flats: Sequence[Payload], message: pb.Commit) -> None:
         try:
@@ -88,6 +98,12 @@ class Contributions:
             # Its payload is final, or it was cancelled: the answer to the commit says which.
             log.info("ticket %d was settled while its answer was lost", grant.ticket)
         self.commit(message)
+
+    def _time(self, message: pb.Commit) -> None:
+        times = self._watch.times(message.ticket)
+        if times is not None:
+            pull, compute, before = times
+            message.times.CopyFrom(pb.Times(pull=pull, compute=compute, before=before))
 
     def _check(self, grant: Grant) -> None:
         reason = self._control.void(grant.ticket)

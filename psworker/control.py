@@ -3,6 +3,7 @@
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 
 import grpc
@@ -10,7 +11,7 @@ import grpc
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import coordinator_pb2_grpc
 from psworker.conversation import Conversation, Requests
-from psworker.errors import Refused, SessionError, Unreachable
+from psworker.errors import Refused, SessionError, Unreachable, Voided
 from psworker.grants import Disposition, Grant, StopNotice
 from psworker.retrying import PASSING, Backoff, translated
 
@@ -28,12 +29,19 @@ class Control:
     """
 
     def __init__(
-        self, channel: grpc.Channel, join: Callable[[], pb.JoinReply], session: str, backoff: Backoff
+        self,
+        channel: grpc.Channel,
+        join: Callable[[], pb.JoinReply],
+        session: str,
+        backoff: Backoff,
+        pointless: threading.Event,
     ) -> None:
+        """`pointless` is set as soon as no payload is of use any more: the job or this session has failed."""
         self.reply = join()
         self._join = join
         self._session = session
         self._backoff = backoff
+        self._pointless = pointless
         self._stub = coordinator_pb2_grpc.CoordinatorStub(channel)
         # Guards what follows; notified when something was heard.
         self._changed = threading.Condition()
@@ -87,12 +95,10 @@ class Control:
         with self._changed:
             self._talk.unexpect(ticket)
 
-    def hear(self, events: Iterable[pb.SessionEvent]) -> None:
-        """Events that came by an exchange instead of the session stream."""
+    def hear(self, events: Iterable[pb.SessionEvent], heard: float) -> None:
+        """Events that came by an exchange instead of the session stream, at `heard` of the monotonic clock."""
         with self._changed:
-            for event in events:
-                self._hear(event, self._sender)
-            self._changed.notify_all()
+            self._hear_all(events, self._sender, heard)
 
     @property
     def hello(self) -> pb.Hello:
@@ -157,10 +163,12 @@ class Control:
             return self._talk.dispositions()
 
     def explained(self, error: Unreachable) -> SessionError:
-        """What to say of a server that does not answer. Servers end with their coordinator: while that is out of reach
-        too, wait for what becomes of it."""
+        """What to say of a server that does not answer: that the job is over, if it is. Servers end with their
+        coordinator: while that is out of reach too, wait for what becomes of it."""
         with self._changed:
             self._changed.wait_for(lambda: self._sender is not None or self._over())
+            if self._talk.stop is not None and self._failed:
+                return Voided(f"the job is over: {self._talk.stop.reason}")
             return self._talk.error or error
 
     # The stream
@@ -207,6 +215,7 @@ class Control:
     def _fail(self, error: SessionError) -> None:
         with self._changed:
             self._talk.error = error
+            self._pointless.set()
             self._changed.notify_all()
 
     def _converse(self) -> None:
@@ -218,10 +227,9 @@ class Control:
         sender.put(pb.SessionRequest(hello=self.hello))
         try:
             for reply in self._stub.Session(_drained(sender)):
+                heard = time.monotonic()
                 with self._changed:
-                    for event in reply.events:
-                        self._hear(event, sender)
-                    self._changed.notify_all()
+                    self._hear_all(reply.events, sender, heard)
         finally:
             sender.put(None)
             with self._changed:
@@ -239,14 +247,26 @@ class Control:
             log.warning("joined again as incarnation %d: %s", self.reply.incarnation, reason)
             self._talk.given_up(reason)
 
-    def _hear(self, event: pb.SessionEvent, sender: Sender | None) -> None:
+    def _hear_all(self, events: Iterable[pb.SessionEvent], sender: Sender | None, heard: float) -> None:
+        for event in events:
+            self._hear(event, sender, heard)
+        if self._talk.error is not None or self._failed:
+            self._pointless.set()
+        self._changed.notify_all()
+
+    @property
+    def _failed(self) -> bool:
+        """The job is over, and the servers end without it having come to anything."""
+        return self._talk.stop is not None and not self._talk.stop.success
+
+    def _hear(self, event: pb.SessionEvent, sender: Sender | None, heard: float) -> None:
         if event.HasField("welcome"):
             self._sender = sender
             self._backoff.reset()
             self._say(self._talk.owed())
             self._take_leave()
         else:
-            self._talk.hear(event)
+            self._talk.hear(event, heard)
 
 
 def _drained(sender: Sender) -> Iterator[pb.SessionRequest]:

@@ -157,11 +157,11 @@ class Conversation:
         self._awaited.clear()
         self._abandoned.clear()
 
-    def hear(self, event: pb.SessionEvent) -> None:
-        """Any event but a stream's welcome."""
+    def hear(self, event: pb.SessionEvent, now: float = 0.0) -> None:
+        """Any event but a stream's welcome, heard at `now`."""
         match event.WhichOneof("event"):
             case "grant":
-                self._granted(grant_from_wire(event.grant))
+                self._granted(grant_from_wire(event.grant, now))
             case "cancel":
                 self._cancelled(event.cancel.ticket, event.cancel.reason)
             case "disposition":

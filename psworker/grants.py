@@ -1,18 +1,19 @@
 """What a worker hears from the coordinator, in its own words."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pswire.v1 import coordinator_pb2 as pb
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """Permission for one unit of work, starting from `version`."""
+    """Permission for one unit of work, starting from `version`. `heard`: when, on the monotonic clock."""
 
     ticket: int
     version: int
     index: int
     initialise: bool = False
+    heard: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +46,8 @@ _FATES = {
 }
 
 
-def grant_from_wire(message: pb.Grant) -> Grant:
-    return Grant(message.ticket, message.version, message.index, message.initialise)
+def grant_from_wire(message: pb.Grant, heard: float) -> Grant:
+    return Grant(message.ticket, message.version, message.index, message.initialise, heard)
 
 
 def disposition_from_wire(message: pb.Disposition) -> Disposition:

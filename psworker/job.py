@@ -120,8 +120,10 @@ def load_job(target: str, options: Mapping[str, object] | None = None) -> Job:
 def _attribute(module: ModuleType, place: str, name: str) -> Any:
     if hasattr(module, name):
         return getattr(module, name)
-    near = nearest(name, [known for known in vars(module) if not known.startswith("_")])
     jobs = [known for known, value in vars(module).items() if _looks_like_a_job(value, module)]
+    near = nearest(name, jobs) or nearest(
+        name, [known for known in vars(module) if not known.startswith("_")]
+    )
     hint = f'; did you mean "{near}"?' if near else ""
     known = f" (jobs in it: {', '.join(jobs)})" if jobs else " (there is no Job in it)"
     raise JobError(f"the module {place!r} has no attribute {name!r}{hint}{known}")

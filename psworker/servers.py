@@ -22,19 +22,22 @@ KEEPALIVE = 10.0
 
 
 class Servers:
-    """`shards`: the data planes, in task order. `closing`: nobody is to be waited for any more."""
+    """`shards`: the data planes, in task order. `closing`: the session ends, and nobody is waited for any more.
+
+    `pointless`: no more payload is of use, because it ends or the job has failed.
+    """
 
     def __init__(
         self, hosts: tuple[Address, ...], plan: Plan, wire_dtype: str, patience: float, transport: str
     ) -> None:
-        self.closing = threading.Event()
+        self.closing, self.pointless = threading.Event(), threading.Event()
         # Why a server does not answer, by what else is known.
         self.explain: Callable[[Unreachable], SessionError] = lambda error: error
         # Control messages never queue behind payloads: each server's data has its own connection.
         self.control = _channel(hosts[0])
         self._channels = [_channel(address) for address in hosts]
         self.shards = [
-            ShardClient(server, address, channel, plan, wire_dtype, patience, self.closing, transport)
+            ShardClient(server, address, channel, plan, wire_dtype, patience, self.pointless, transport)
             for server, (address, channel) in enumerate(zip(hosts, self._channels, strict=True))
         ]
         # Twice as many: a version may be on its way in while a gradient is on its way out.
@@ -44,12 +47,12 @@ class Servers:
 
     def each(self, call: Callable[[ShardClient], R]) -> list[R]:
         """`call` of every shard at the same time. Raises when all have ended, what the first that failed raised."""
-        if self._pool is None:
-            return [call(self.shards[0])]
-        calls = [self._pool.submit(call, shard) for shard in self.shards]
-        # A server's exchange serves one request at a time: after a failure, too, nothing stays under way.
-        wait(calls)
         try:
+            if self._pool is None:
+                return [call(self.shards[0])]
+            calls = [self._pool.submit(call, shard) for shard in self.shards]
+            # A server's exchange serves one request at a time: after a failure, too, nothing stays under way.
+            wait(calls)
             return [made.result() for made in calls]
         except Unreachable as error:
             raise self.explain(error) from error
@@ -61,6 +64,7 @@ class Servers:
 
     def close(self) -> None:
         self.closing.set()
+        self.pointless.set()
         for shard in self.shards:
             shard.close()
         if self._pool is not None:

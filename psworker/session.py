@@ -27,6 +27,7 @@ from psworker.named import Variables, by_name, flattened, specified
 from psworker.payloads import Payload
 from psworker.retrying import Backoff
 from psworker.servers import Servers
+from psworker.stopwatch import Stopwatch
 from psworker.transport import TRANSPORTS
 from psworker.versions import Versions
 
@@ -103,13 +104,16 @@ class Session:
         backoff = Backoff(0, hosts[0], server_timeout, self._servers.closing)
         joining = Joining(self._servers, self.plan, wire_dtype, name, task_index, backoff)
         try:
-            self._control = Control(self._servers.control, joining.join, joining.session, backoff)
+            self._control = Control(
+                self._servers.control, joining.join, joining.session, backoff, self._servers.pointless
+            )
         except BaseException:
             self._servers.close()
             raise
         self._servers.explain = self._control.explained
-        self._versions = Versions(self._servers, self._control, prefetch)
-        self._contributions = Contributions(self._servers, self._control, self._versions)
+        self._watch = Stopwatch()
+        self._versions = Versions(self._servers, self._control, self._watch, prefetch)
+        self._contributions = Contributions(self._servers, self._control, self._versions, self._watch)
 
     # What the servers said at Join
 
@@ -181,11 +185,12 @@ class Session:
 
     def ready(self) -> Grant | None:
         """Ask for the next unit of work and wait for its grant. None: the job is over (see `stop`)."""
-        while True:
-            grant = self._control.ask()
-            if grant is None or not grant.initialise:
-                return grant
+        self._watch.ask()
+        while (grant := self._control.ask()) is not None and grant.initialise:
             self._initialise(grant)
+        if grant is not None:
+            self._watch.begin(grant)
+        return grant
 
     def pull(self, grant: Grant) -> dict[str, Floats]:
         """The granted version: arrays by variable name. Raises Voided, Refused, Unreachable."""
@@ -280,6 +285,7 @@ class Session:
     def abandon(self, grant: Grant, reason: str) -> None:
         """Give the ticket back unused."""
         self._control.abandon(grant.ticket, reason)
+        self._watch.end()
 
     def cancelled(self, grant: Grant) -> bool:
         """The coordinator voided this ticket: `abandon` it at the next chance."""

@@ -2,7 +2,9 @@
 
 import logging
 import threading
+import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -25,6 +27,15 @@ from psworker.transport import Member, Transport
 log = logging.getLogger("ps-worker")
 
 Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """To a push with its commit: `events` were heard at `heard` of the monotonic clock; `version` took longer."""
+
+    events: list[pb.SessionEvent]
+    heard: float
+    version: Received | None
 
 
 class ShardClient:
@@ -124,9 +135,7 @@ class ShardClient:
             reply, _ = insist(lambda: self._send(ticket, values, after), self._backoff())
         return bytes(reply.receipt)
 
-    def step(
-        self, ticket: int, payload: Payload, after: int, commit: pb.Commit, hello: pb.Hello
-    ) -> tuple[list[pb.SessionEvent], Received | None]:
+    def step(self, ticket: int, payload: Payload, after: int, commit: pb.Commit, hello: pb.Hello) -> Answer:
         """Push and commit in one round trip; what came of it, and the version that was granted next.
 
         Only for a job with one server. Tried once: raises grpc.RpcError when the
@@ -141,7 +150,8 @@ class ShardClient:
                 if error.code() in MEANING:
                     raise translated(error, f"server {self.server} at {self.address}") from error
                 raise
-            return list(reply.events), self._version(reply, chunk)
+            heard = time.monotonic()
+            return Answer(list(reply.events), heard, self._version(reply, chunk))
 
     def _version(self, reply: shard_pb2.ExchangeReply, chunk: frames.ChunkView | None) -> Received | None:
         """The version that came with the answer. None when it did not come whole: it is pulled later."""

@@ -13,6 +13,7 @@ from psworker.prefetch import Prefetch
 from psworker.servers import Servers
 from psworker.shards import ShardClient
 from psworker.sharing import Received
+from psworker.stopwatch import Stopwatch
 
 Floats = NDArray[np.float32]
 
@@ -20,25 +21,31 @@ Floats = NDArray[np.float32]
 class Versions:
     """One array per server. The training loop uses it, and the thread of `prefetch`, which is None if not wanted."""
 
-    def __init__(self, servers: Servers, control: Control, prefetch: bool) -> None:
+    def __init__(self, servers: Servers, control: Control, watch: Stopwatch, prefetch: bool) -> None:
         self._servers = servers
         self._control = control
-        # The next grant's version, when it came with the answer to a commit.
-        self._ahead: dict[int, list[Received]] = {}
+        self._watch = watch
+        # The next grant's version, when it came with the answer to a commit, and the seconds that it took.
+        self._ahead: dict[int, tuple[list[Received], float]] = {}
         self.prefetch = Prefetch(control.foresee, self._fetch) if prefetch else None
 
     def copied(self, grant: Grant) -> list[Floats]:
         """Float32, to keep. Raises Voided, Refused, Unreachable."""
-        return [received.copied() for received in self._take(grant)]
+        with self._watch.pulling():
+            return [received.copied() for received in self._take(grant)]
 
     @contextmanager
     def view(self, grant: Grant, narrow: bool) -> Iterator[list[NDArray[Any]]]:
         """To read within the `with` block: where they lie, if they may lie there so long. Raises as `copied`."""
         for shard in self._servers.shards:
             shard.narrow = narrow
-        received = self._take(grant)
+        with self._watch.pulling():
+            received = self._take(grant)
         try:
-            yield [self._readable(r, s, narrow) for r, s in zip(received, self._servers.shards, strict=True)]
+            pairs = zip(received, self._servers.shards, strict=True)
+            with self._watch.pulling():
+                readable = [self._readable(each, shard, narrow) for each, shard in pairs]
+            yield readable
         finally:
             for each in received:
                 each.release()
@@ -47,9 +54,10 @@ class Versions:
         """The job's last version: as `copied`, without a ticket."""
         return self._servers.each(lambda shard: shard.pull(0, stop.version, stop.index).copied())
 
-    def came_along(self, ticket: int, received: Received) -> None:
-        """The only server sent the version of `ticket`, which it granted, with the answer to a commit."""
-        self._ahead = {ticket: [received]}
+    def came_along(self, ticket: int, received: Received, seconds: float) -> None:
+        """The only server sent the version of `ticket`, which it granted, with the answer to a commit. It was here
+        `seconds` after the grant."""
+        self._ahead = {ticket: ([received], seconds)}
 
     def close(self) -> None:
         if self.prefetch is not None:
@@ -57,8 +65,11 @@ class Versions:
 
     def _take(self, grant: Grant) -> list[Received]:
         fetched = self.prefetch.take(grant.ticket) if self.prefetch is not None else None
-        ahead = self._ahead.pop(grant.ticket, None)
-        return ahead or fetched or self._pulled(grant)
+        if grant.ticket in self._ahead:
+            received, seconds = self._ahead.pop(grant.ticket)
+            self._watch.pulled(seconds)
+            return received
+        return fetched or self._pulled(grant)
 
     def _pulled(self, grant: Grant) -> list[Received]:
         return self._servers.each(lambda shard: shard.pull(grant.ticket, grant.version, grant.index))

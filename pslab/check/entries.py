@@ -69,6 +69,10 @@ class Commit:
     samples: int
     loss: float | None
     norm: float | None
+    # Seconds, as the worker said them; None where it did not.
+    pull: float | None = None
+    compute: float | None = None
+    before: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -266,10 +266,6 @@ class PolicyGuarantee(Promise):
     def __init__(self) -> None:
         self._promise = Promise()
 
-    @property
-    def known(self) -> bool:
-        return type(self._promise) is not Promise
-
     def see(self, entry: e.Entry, ledger: Ledger) -> Iterator[str]:
         if isinstance(entry.fact, e.Job):
             if entry.fact.policy.get("name") in {**TERMS, **GUARANTEES}:
@@ -282,3 +278,8 @@ class PolicyGuarantee(Promise):
 
     def finish(self, ledger: Ledger) -> Iterator[str]:
         yield from self._promise.finish(ledger)
+
+    def remarks(self, ledger: Ledger) -> Iterator[str]:
+        if type(self._promise) is Promise and ledger.job is not None:
+            name = ledger.job.policy.get("name")
+            yield f"no guarantee is known for policy {name}; the general promises were checked"

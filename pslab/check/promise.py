@@ -37,3 +37,7 @@ class Promise:
     def finish(self, ledger: Ledger) -> Iterator[str]:
         """Sentences about the whole log, after its last entry."""
         return iter(())
+
+    def remarks(self, ledger: Ledger) -> Iterator[str]:
+        """Sentences about what could not be checked, after the last entry. They break nothing."""
+        return iter(())

@@ -14,9 +14,11 @@ from pslab.check.promise import Promise, Violation
 from pslab.check.summary import SummaryAgrees
 from pslab.check.sums import Folds, Turns, Weights
 from pslab.check.tickets import Accounting, OneAtATime, TicketLife
+from pslab.check.times import WorkersTimes
 from pslab.check.versions import Staleness, Versions
+from pslab.check.weights import WeightsAgree
 from pslab.laws import Conservation, Law
-from pslab.runs import Run, RunError
+from pslab.runs import WEIGHTS, Run, RunError, Summary
 
 READABLE = "entries"
 LAW = "staleness law"
@@ -47,6 +49,7 @@ def promises() -> list[Promise]:
         TicketLife(),
         OneAtATime(),
         Accounting(),
+        WorkersTimes(),
         Versions(),
         Staleness(),
         Weights(),
@@ -57,14 +60,17 @@ def promises() -> list[Promise]:
 
 
 def check_run(run: Run) -> Verdict:
-    """Check a run folder: its log, and that summary and metrics agree with it."""
-    summary = None
+    """Check a run folder: its log, and that summary, metrics and weights agree."""
+    summary: Summary | RunError | None = None
     if run.stopped:
         try:
             summary = run.summary
         except RunError as error:
-            return check_log(run.lines(), [SummaryAgrees(error), MetricsAgree(run.metrics())])
-    return check_log(run.lines(), [SummaryAgrees(summary), MetricsAgree(run.metrics())])
+            summary = error
+    more: list[Promise] = [SummaryAgrees(summary), MetricsAgree(run.metrics())]
+    if isinstance(summary, Summary):
+        more.append(WeightsAgree(run.path / WEIGHTS, summary.weights_sha256))
+    return check_log(run.lines(), more)
 
 
 def check_log(log: Iterable[e.Entry | e.Malformed], more: Sequence[Promise] = ()) -> Verdict:
@@ -105,8 +111,4 @@ def _notes(ledger: Ledger, checks: Sequence[Promise]) -> list[str]:
         notes.append("the log has no stop entry: the job is still running, or was cut off")
     elif not ledger.stop.success:
         notes.append(f"the job failed: {ledger.stop.reason}")
-    for check in checks:
-        if isinstance(check, PolicyGuarantee) and not check.known and ledger.job is not None:
-            name = ledger.job.policy.get("name")
-            notes.append(f"no guarantee is known for policy {name}; the general promises were checked")
-    return notes
+    return notes + [remark for check in checks for remark in check.remarks(ledger)]

@@ -21,7 +21,7 @@ def check(context: click.Context, folders: tuple[Path, ...], as_json: bool) -> N
 
     Reads RUN/decisions.jsonl once and reports every violation with its line and a sentence:
     numbering, tickets, accounting, versions, staleness, weights, the policy's own guarantee,
-    and that summary.json and metrics.jsonl agree. Prints the staleness conservation law.
+    and that summary.json, metrics.jsonl and weights.safetensors agree. Prints the staleness conservation law.
     Exits with 9 when a promise is broken.
     """
     kept = True

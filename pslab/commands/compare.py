@@ -8,7 +8,8 @@ import click
 
 from pslab.commands.failure import EPILOG, Failure, console
 from pslab.commands.showing import show, showing, shown
-from pslab.compare.predict import pace_of, predict
+from pslab.compare.pace import pace_of
+from pslab.compare.predict import REPEAT, predict
 from pslab.compare.predictview import prediction_json, prediction_table
 from pslab.progress import print_json
 from pslab.runs import Run, RunError
@@ -28,8 +29,16 @@ from pswire.experiment import ExperimentError, load_experiment
     help="Simulate each run, timing only, and compare. An experiment file declares how long steps take; "
     "from a run folder they are measured.",
 )
+@click.option(
+    "--repeat",
+    type=click.IntRange(min=1),
+    default=REPEAT,
+    show_default=True,
+    help="Simulated runs per prediction: the first with the run's own seed, and so with the same injected "
+    "delays, each other one with a seed of its own.",
+)
 @showing
-def compare(folders: tuple[Path, ...], source: Path | None, **options: Any) -> None:
+def compare(folders: tuple[Path, ...], source: Path | None, repeat: int, **options: Any) -> None:
     """Put runs side by side: mean and spread over seeds of every policy and setting.
 
     Runs that differ by their seed only are one line. The last column is the smallest and the
@@ -45,14 +54,14 @@ def compare(folders: tuple[Path, ...], source: Path | None, **options: Any) -> N
         how = shown(**options)
         show([Run(folder) for folder in folders], how)
         if source is not None:
-            _predictions([Run(folder) for folder in folders], source, how.as_json)
+            _predictions([Run(folder) for folder in folders], source, repeat, how.as_json)
     except (DelayError, ExperimentError, PolicyError, RunError, SimulationError) as error:
         raise Failure(error) from error
 
 
-def _predictions(runs: Sequence[Run], source: Path, as_json: bool) -> None:
+def _predictions(runs: Sequence[Run], source: Path, repeat: int, as_json: bool) -> None:
     times = pace_of(Run(source)) if source.is_dir() else load_experiment(source)
-    found = [predict(run, times) for run in runs]
+    found = [predict(run, times, repeat) for run in runs]
     if as_json:
         for prediction in found:
             print_json(prediction_json(prediction))

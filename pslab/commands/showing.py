@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -9,15 +10,15 @@ import click
 from rich.console import Console
 
 from pslab.commands.failure import console
-from pslab.compare.best import best_of_each
+from pslab.compare.best import best_of_each, goal_of
 from pslab.compare.groups import Group, grouped
 from pslab.compare.html import write_html
 from pslab.compare.measure import Goals, measured
-from pslab.compare.pictures import PLOTS, write_picture
+from pslab.compare.pictures import PLOTS, check_target, write_picture
 from pslab.compare.table import compare_json, compare_table, starving
 from pslab.compare.theorytable import theory_json, theory_table
 from pslab.progress import print_json
-from pslab.runs import Run
+from pslab.runs import Run, RunError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -94,7 +95,15 @@ def shown(
     html: Path | None,
     as_json: bool,
 ) -> Show:
-    return Show(Goals(loss, accuracy), best, theory, pictures, html, as_json)
+    """What was asked for. Raises RunError when it cannot be shown, whatever the runs are."""
+    goals = Goals(loss, accuracy)
+    if best:
+        goal_of(goals)
+    for _, file in pictures:
+        check_target(file)
+    if (pictures or html) and find_spec("matplotlib") is None:
+        raise RunError("charts need matplotlib: pip install 'paramserver[examples]'")
+    return Show(goals, best, theory, pictures, html, as_json)
 
 
 def show(runs: Sequence[Run], how: Show) -> None:

@@ -8,15 +8,20 @@ from pslab.compare.measure import Goals
 from pslab.runs import RunError
 
 
+def goal_of(goals: Goals) -> str:
+    """The measure that decides who is best. Raises RunError when there is no goal."""
+    if goals.accuracy is None and goals.loss is None:
+        raise RunError("--best: expected a goal, too: --accuracy X or --loss X")
+    return "seconds_to_loss" if goals.accuracy is None else "seconds_to_accuracy"
+
+
 def best_of_each(groups: Sequence[Group], goals: Goals) -> list[Group]:
     """Of the groups with the same [policy] the one that is first at the goal on average, fastest policy first.
 
     A group counts only if all of its runs arrived; where none did, the one of which most did. The time is that to
     the accuracy, else to the loss. Raises RunError when there is no goal.
     """
-    if goals.accuracy is None and goals.loss is None:
-        raise RunError("--best: expected a goal, too: --accuracy X or --loss X")
-    measure = "seconds_to_loss" if goals.accuracy is None else "seconds_to_accuracy"
+    measure = goal_of(goals)
 
     def key(group: Group) -> tuple[float, float]:
         found = group.spread(measure)

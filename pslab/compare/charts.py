@@ -7,14 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from pslab.compare.curves import Curve, Span, curve, spans
+from pslab.compare.curves import Curve, curve
 from pslab.compare.groups import Group
 from pslab.report import COLOURS, TAIL, binned, smoothed
 from pslab.runs import RunError
-
-FATES = {"applied": "#009E73", "dropped": "#D55E00", "lost": "#BBBBBB"}
-# A timeline shows so many tickets of each worker: more would be a grey band.
-TICKETS = 15
 
 
 def colour(index: int) -> str:
@@ -57,7 +53,7 @@ def staleness_chart(groups: Sequence[Group]) -> Any:
     figure, table = figure_of(columns, len(runs), width=12, height=2.2 * len(runs), share=True)
     for group, run, row in zip(groups, runs, table, strict=True):
         workers = run.summary.staleness
-        for place, worker in zip(row, sorted(workers, key=_natural), strict=False):
+        for place, worker in zip(row, sorted(workers, key=natural), strict=False):
             histogram = binned(Counter(workers[worker]))
             total = histogram.total() or 1
             bins = sorted(histogram)
@@ -73,7 +69,7 @@ def share_chart(groups: Sequence[Group]) -> Any:
     """What part of the applied contributions came from each worker; the line is an equal part."""
     figure, ((axes,),) = figure_of(1, 1, width=12, height=3.2)
     width = 0.8 / max(1, len(groups))
-    workers = sorted({worker for group in groups for worker in group.shares()}, key=_natural)
+    workers = sorted({worker for group in groups for worker in group.shares()}, key=natural)
     for index, group in enumerate(groups):
         shares = group.shares()
         heights = [100 * shares[worker].mean if worker in shares else 0.0 for worker in workers]
@@ -86,46 +82,7 @@ def share_chart(groups: Sequence[Group]) -> Any:
     return figure
 
 
-def timeline_chart(groups: Sequence[Group]) -> Any:
-    """Who held a ticket when, at the start of a run, and what became of it: one panel per group, its first run."""
-    found = [_beginning(spans(group.runs[0].run)) for group in groups]
-    until = max((span.end for one in found for span in one), default=0.0)
-    rows = [max(1, len({span.worker for span in one})) for one in found]
-    heights = [0.8 + 0.28 * count for count in rows]
-    figure, table = figure_of(1, len(groups), width=12, height=sum(heights), ratios=heights)
-    for group, one, (axes,) in zip(groups, found, table, strict=True):
-        _timeline(axes, one)
-        axes.set_xlim(0, until)
-        if len(groups) > 1:
-            axes.set_title(group.label, loc="left", fontsize=10)
-        dress(axes, "seconds since the first grant" if axes is table[-1][0] else "", "")
-        axes.grid(visible=False)
-    if len(groups) > 1:
-        figure.legend(
-            *table[0][0].get_legend_handles_labels(), loc="outside lower left", ncols=3, frameon=False
-        )
-    return figure
-
-
-def _timeline(axes: Any, found: Sequence[Span]) -> None:
-    workers = sorted({span.worker for span in found}, key=_natural)
-    for fate, paint in FATES.items():
-        for place, worker in enumerate(workers):
-            bars = [(s.begin, s.end - s.begin) for s in found if s.worker == worker and s.fate == fate]
-            look = {"facecolors": paint, "edgecolor": "white", "linewidth": 0.8}
-            axes.broken_barh(bars, (place - 0.38, 0.76), label="_" if place else fate, **look)
-    axes.set_yticks(range(len(workers)), workers)
-    axes.invert_yaxis()
-
-
-def _beginning(found: Sequence[Span]) -> list[Span]:
-    """Up to the moment in which the median worker has had its first few tickets."""
-    ends = [[span.end for span in found if span.worker == w][:TICKETS][-1] for w in {s.worker for s in found}]
-    limit = sorted(ends)[len(ends) // 2] if ends else 0.0
-    return [span for span in found if span.begin <= limit]
-
-
-def _natural(worker: str) -> tuple[str, int]:
+def natural(worker: str) -> tuple[str, int]:
     """w10 behind w9."""
     head = worker.rstrip("0123456789")
     return head, int(worker[len(head) :] or 0)

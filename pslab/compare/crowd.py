@@ -46,7 +46,7 @@ def staleness_map(groups: Sequence[Group]) -> Any:
 
 
 def _map(figure: Any, axes: Any, workers: Mapping[str, Mapping[int, int]]) -> None:
-    names = sorted(workers, key=_number)
+    names = sorted(workers, key=charts.natural)
     parts, width = histograms([workers[name] for name in names])
     picture = axes.imshow(
         100 * parts,
@@ -93,9 +93,3 @@ def share_curves(groups: Sequence[Group]) -> Any:
     charts.dress(axes, "workers, the most applied first", "share of what was applied, %")
     figure.legend(*axes.get_legend_handles_labels(), loc="outside lower left", ncols=3, frameon=False)
     return figure
-
-
-def _number(worker: str) -> tuple[str, int]:
-    """w10 behind w9."""
-    head = worker.rstrip("0123456789")
-    return head, int(worker[len(head) :] or 0)

@@ -4,13 +4,15 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 
-from pslab.compare import charts, crowd
+from pslab.compare import charts, crowd, timetable
 from pslab.compare.curves import curve
 from pslab.compare.groups import Group
 from pslab.compare.measure import Goals
 from pslab.compare.table import columns_for, measure_spoken, shares_spoken, starving
 from pslab.compare.theorycharts import bound_chart
 from pslab.compare.theorytable import HEAD, bounded, claims_by_group, rows
+from pslab.compare.timeline import Timeline, timeline
+from pslab.compare.timelinechart import timeline_chart
 from pslab.runs import RunError
 
 STYLE = """
@@ -21,7 +23,6 @@ th:first-child, td:first-child { text-align: left } thead th { border-bottom: 2p
 tbody tr:nth-child(even) { background: #f5f6f8 } svg { width: 100%; height: auto }
 .words { font-size: .85rem } .words td, .words th { text-align: left; white-space: nowrap }
 .words td:nth-child(7) { white-space: normal }
-.key span { display: inline-block; width: .9em; height: .9em; margin: 0 .35em 0 1em; vertical-align: -.1em }
 .note { color: #555 } .bad { color: #b00020 }
 """
 
@@ -103,11 +104,28 @@ def _theory(groups: Sequence[Group]) -> list[str]:
 def _one(group: Group) -> list[str]:
     """The group's first run from close by."""
     run = group.runs[0].run
-    key = "".join(f'<span style="background:{paint}"></span>{fate}' for fate, paint in charts.FATES.items())
+    found = timeline(run)
+    lines = timetable.rows(found)
+    body = "".join(_row("td", line) for line in lines)
+    table = f"<table><thead>{_row('th', timetable.head(found))}</thead><tbody>{body}</tbody></table>"
     return [
         f"<h2>{escape(group.label)}</h2>",
-        f"<p class=note>Run {escape(str(run.path))}. Who held a ticket when, from grant to commit (pulling, "
-        f"computing and pushing), and what became of it; a gap is waiting.</p><p class=key>{key}</p>",
-        charts.svg(charts.timeline_chart([group])),
+        f"<p class=note>Run {escape(str(run.path))}. {_told(found)}</p>",
+        charts.svg(timeline_chart([group])),
+        *([table] if lines else []),
         charts.svg(crowd.staleness([group])),
     ]
+
+
+def _told(found: Timeline) -> str:
+    """What the timeline shows."""
+    if not found.told:
+        return (
+            "Who held a ticket when, from grant to commit (pulling, computing and pushing), and what became of it; "
+            "a gap is waiting."
+        )
+    return (
+        "Who computed, communicated and waited when. Receiving is waiting for the weights, sending all that is left "
+        "between grant and commit: the push, and waiting to be let in. In vain is a ticket that was cancelled or given "
+        "up. A line ends what was applied, a cross what was dropped. The table is of the whole run."
+    )

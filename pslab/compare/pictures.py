@@ -9,11 +9,12 @@ from pslab.compare.groups import Group
 from pslab.compare.measure import MEASURES
 from pslab.compare.theorycharts import bound_chart, measure_chart
 from pslab.compare.theorytable import bounded
+from pslab.compare.timelinechart import timeline_chart
 from pslab.runs import RunError
 
 CHARTS = {
     "loss": charts.loss_chart,
-    "timeline": charts.timeline_chart,
+    "timeline": timeline_chart,
     "staleness": crowd.staleness,
     "shares": crowd.shares,
 }
@@ -22,14 +23,21 @@ FINAL = {"final_loss": "loss"}
 PLOTS = (*CHARTS, "bound", *FINAL, *(measure for measure in MEASURES if measure != "loss"))
 
 
+def check_target(path: Path) -> None:
+    """RunError unless a chart can be of that name: for who would compute for long before it is drawn."""
+    if path.suffix not in (".svg", ".png"):
+        raise RunError(f"{path}: expected a name that ends in .svg or .png")
+    if path.is_dir():
+        raise RunError(f"{path}: is a folder; expected the name of a file")
+
+
 def write_picture(groups: Sequence[Group], plot: str, path: Path) -> None:
     """`plot`: one of PLOTS; the format is that of the name's ending, .svg or .png.
 
     Raises RunError for another ending, when a run cannot be read, matplotlib
     is missing, the file cannot be written, or no bound holds for any group.
     """
-    if path.suffix not in (".svg", ".png"):
-        raise RunError(f"{path}: expected a name that ends in .svg or .png")
+    check_target(path)
     figure = _figure(groups, plot)
     data = charts.svg(figure).encode() if path.suffix == ".svg" else charts.png(figure)
     try:

@@ -5,48 +5,37 @@ experiment's [simulation] and delays as they stand. A measured one takes the
 times between grant and commit from a run, takes off the delays that were
 injected there, and plays what remains (computing, sending, waiting for a
 processor) beside the delays of the experiment that it predicts.
+
+One simulated run is one throw of the dice, and so is the real one: 25 drops
+are 25 give or take 5. So a prediction is played several times. The first play
+has the seed of the run, and with it the very delays that were injected there,
+step by step; every other play has a seed of its own.
 """
 
 import math
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import count, zip_longest
+from functools import partial
+from itertools import count
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from pslab.check import entries as facts
-from pslab.runs import Run, RunError, Summary
+from pslab.compare.groups import Spread, spread
+from pslab.compare.pace import Pace
+from pslab.runs import Run, Summary
 from pslab.simulator import SimulationError, build
 from pslab.simulator.worker import Worker
-from psserver.policies import build as build_policy
-from psserver.policies import local_rule_of
-from pswire.delays import Draw, parse, stream
 from pswire.experiment import Experiment
 from pswire.sections import FaultsSection, LinksSection, SimulationSection
-from psworker.local import Rule
-from psworker.local import build as build_local
 
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """Times of steps without injected delays, in seconds, in order; by worker number."""
-
-    times: Mapping[int, tuple[float, ...]]
-
-    @property
-    def mean(self) -> float:
-        return fmean([time for times in self.times.values() for time in times])
-
-    def mixed(self) -> list[float]:
-        """The times of all workers in turn, each as if its worker were as fast as the mean of all."""
-        even = [self._even(self.times[rank]) for rank in sorted(self.times)]
-        return [time for turn in zip_longest(*even) for time in turn if time is not None]
-
-    def _even(self, times: Sequence[float]) -> list[float]:
-        own = fmean(times)
-        return [time * self.mean / own for time in times] if own > 0 else list(times)
+# Plays of a prediction. What is as random as they are lies between their extremes 9 times out of 11.
+REPEAT = 10
+# Seeds are below; as in an experiment.
+_SEEDS = 2**63
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,93 +55,98 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
+    """`plays`: what each play came to, the one with the run's own seed first."""
+
     run: Run
     real: Numbers
-    predicted: Numbers
+    plays: tuple[Numbers, ...]
+
+    @property
+    def own(self) -> Numbers:
+        """With the run's own seed."""
+        return self.plays[0]
 
 
-def pace_of(run: Run) -> Pace:
-    """Measured step times of a run. Raises RunError when it has no commits, or was not made by ps-lab.
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One number, real and predicted. `plays` are in the order of the prediction's."""
 
-    The steps of a ticket of several batches count with their mean: how they
-    differed is not known, so waiting for the slowest is underestimated.
-    """
-    experiment, ranks = run.experiment, dict[str, int]()
-    rule = _local_rule(experiment)
-    injected: dict[str, Draw] = {}
-    granted: dict[int, tuple[float, list[float]]] = {}
-    times: dict[int, list[float]] = {}
-    # By worker: when its last commit was, and of which batch.
-    committed: dict[str, tuple[float, int]] = {}
-    for entry in run.decisions():
-        match entry.fact:
-            case facts.Join(worker, _, rank):
-                ranks[worker] = rank
-                injected[worker] = _injected(experiment, rank)
-            case facts.Grant(worker, ticket):
-                granted[ticket] = entry.t, [injected[worker]() for _ in range(rule.steps)]
-            case facts.Commit(worker, ticket, batch):
-                since, delays = granted.pop(ticket)
-                before, last = committed.get(worker, (since, -1))
-                steps = max(1, min(rule.steps, batch - last))
-                # Who roams takes its steps between the last commit and the grant.
-                busy = entry.t - (before if rule.roams else since) - sum(delays[:steps])
-                times.setdefault(ranks[worker], []).extend([max(0.0, busy / steps)] * steps)
-                committed[worker] = entry.t, batch
-    if not times:
-        raise RunError(f"{run.path}: nothing was committed, so there are no step times to measure")
-    return Pace({rank: tuple(found) for rank, found in times.items()})
+    what: str
+    plays: tuple[float, ...]
+    real: float
+    # Decimals that are worth showing.
+    digits: int
+
+    @property
+    def predicted(self) -> Spread:
+        return spread(self.plays)
+
+    @property
+    def error(self) -> float:
+        """Of the mean of all plays, relative to the real number."""
+        return relative_error(self.predicted.mean, self.real)
+
+    @property
+    def within(self) -> bool:
+        """The real number is not beyond the smallest or the largest of the plays."""
+        return min(self.plays) <= self.real <= max(self.plays)
 
 
-def _local_rule(experiment: Experiment) -> Rule:
-    policy = experiment.policy
-    try:
-        rule = local_rule_of(build_policy(policy.name, policy.knobs, experiment.cluster.workers))
-        return build_local(rule.name, rule.knobs, [])
-    except ValueError as error:
-        raise RunError(f"its policy cannot be made again: {error}") from error
+def rows(prediction: Prediction) -> list[Row]:
+    """Times in milliseconds."""
+    real, plays = prediction.real, prediction.plays
+
+    def row(what: str, number: Callable[[Numbers], float], digits: int) -> Row:
+        return Row(what, tuple(number(play) for play in plays), number(real), digits)
+
+    found = [
+        row("ms per version", lambda n: 1e3 * n.seconds_per_version, 2),
+        row("versions", lambda n: n.versions, 0),
+        row("mean staleness", lambda n: n.mean_staleness, 3),
+        row("max staleness", lambda n: n.max_staleness, 0),
+        row("dropped", lambda n: n.dropped, 0),
+    ]
+    if found[-1].real or any(found[-1].plays):
+        found += [row(f"dropped of {w}", partial(_dropped_of, w), 0) for w in sorted(real.drops)]
+    return found
 
 
-def _injected(experiment: Experiment, rank: int) -> Draw:
-    section = experiment.workers.get(rank)
-    delay = parse(section.delay if section is not None else "constant(0)")
-    return delay.draws(stream(experiment.run.seed, rank, "delay"))
+def _dropped_of(worker: str, numbers: Numbers) -> float:
+    return numbers.drops.get(worker, 0)
 
 
-def predict(run: Run, source: Experiment | Pace) -> Prediction:
-    """Simulate what `run` did, timing only, and hold both against each other.
+def predict(run: Run, source: Experiment | Pace, repeat: int = REPEAT) -> Prediction:
+    """Simulate what `run` did `repeat` times, timing only, and hold both against each other.
 
     `source`: an experiment that declares how long steps take, or measured times.
     Raises RunError and SimulationError.
     """
-    own = run.experiment
     batches = _batches(run)
-    if isinstance(source, Experiment):
-        simulation = source.simulation.model_copy(update=_TIMING)
-        declared = source.model_copy(update={"simulation": simulation})
-        predicted = _simulate(declared, batches)
-    else:
-        predicted = _measured(own, source, batches)
-    return Prediction(run, _numbers(run.summary), predicted)
+    with _timed(run.experiment, source) as experiment:
+        first = experiment.run.seed
+        plays = [_simulate(_seeded(experiment, (first + k) % _SEEDS), batches) for k in range(repeat)]
+    return Prediction(run, _numbers(run.summary), tuple(plays))
+
+
+def _seeded(experiment: Experiment, seed: int) -> Experiment:
+    return experiment.model_copy(update={"run": experiment.run.model_copy(update={"seed": seed})})
 
 
 # Batches of a timing-only run come from `_batches`; the number here only says that there is an end.
 _TIMING = {"problem": "none", "batches": 1, "record": False, "evaluate": 0, "until_accuracy": 0.0}
 
 
-def _measured(experiment: Experiment, pace: Pace, batches: Mapping[int, int]) -> Numbers:
+@contextmanager
+def _timed(own: Experiment, source: Experiment | Pace) -> Iterator[Experiment]:
+    """An experiment without tensors that says how long steps take. A measured one needs a file meanwhile."""
+    if isinstance(source, Experiment):
+        yield source.model_copy(update={"simulation": source.simulation.model_copy(update=_TIMING)})
+        return
     with tempfile.TemporaryDirectory(prefix="ps-lab-") as folder:
         trace = Path(folder) / "steps.csv"
-        trace.write_text("".join(f"{time!r}\n" for time in pace.mixed()), encoding="utf-8")
-        factors = {}
-        if pace.mean > 0:
-            factors = {
-                r: fmean(times) / pace.mean
-                for r, times in pace.times.items()
-                if r < experiment.cluster.workers
-            }
-        simulation = SimulationSection(compute=f"trace({trace})", factors=factors)
-        plain = experiment.model_copy(
+        trace.write_text("".join(f"{time!r}\n" for time in source.mixed()), encoding="utf-8")
+        simulation = SimulationSection(compute=f"trace({trace})", factors=_factors(own, source))
+        yield own.model_copy(
             update={
                 "simulation": simulation.model_copy(update=_TIMING),
                 # What the network costs is in the measured times.
@@ -160,7 +154,14 @@ def _measured(experiment: Experiment, pace: Pace, batches: Mapping[int, int]) ->
                 "faults": FaultsSection(),
             }
         )
-        return _simulate(plain, batches)
+
+
+def _factors(experiment: Experiment, pace: Pace) -> dict[int, float]:
+    """How much slower than the mean each worker is."""
+    if pace.mean <= 0:
+        return {}
+    workers = experiment.cluster.workers
+    return {rank: fmean(times) / pace.mean for rank, times in pace.times.items() if rank < workers}
 
 
 def _batches(run: Run) -> dict[int, int]:

@@ -6,41 +6,50 @@ from typing import Any
 
 from rich.table import Table
 
-from pslab.compare.predict import Prediction, relative_error
+from pslab.compare.predict import Prediction, Row, relative_error, rows
 from pslab.table import labels
 
 
-def _rows(prediction: Prediction) -> list[tuple[str, float, float, int]]:
-    """(what, predicted, real, digits)"""
-    predicted, real = prediction.predicted, prediction.real
-    rows: list[tuple[str, float, float, int]] = [
-        ("ms per version", 1e3 * predicted.seconds_per_version, 1e3 * real.seconds_per_version, 2),
-        ("versions", predicted.versions, real.versions, 0),
-        ("mean staleness", predicted.mean_staleness, real.mean_staleness, 3),
-        ("max staleness", predicted.max_staleness, real.max_staleness, 0),
-        ("dropped", predicted.dropped, real.dropped, 0),
-    ]
-    for worker in sorted(real.drops) if real.dropped or predicted.dropped else ():
-        rows.append((f"dropped of {worker}", predicted.drops.get(worker, 0), real.drops[worker], 0))
-    return rows
-
-
 def prediction_table(predictions: Sequence[Prediction]) -> Table:
-    """One block per run; errors are (predicted - real) / real."""
-    table = Table(title="The simulator's predictions", title_justify="left", header_style="bold")
+    """One block per run. Errors are those of the mean, (mean - real) / real."""
+    plays = max(len(prediction.plays) for prediction in predictions)
+    caption = (
+        f"predicted: mean and standard deviation of {plays} simulated runs; range: the smallest and the largest "
+        f"of them. A right model has {max(0, plays - 1)} of {plays + 1} real numbers in the range. own seed: the one "
+        "with the delays that were injected in the real run, too."
+    )
+    table = Table(
+        title="The simulator's predictions",
+        title_justify="left",
+        header_style="bold",
+        caption=caption,
+        caption_justify="left",
+    )
     table.add_column("run")
     table.add_column("")
-    for title in ("predicted", "real", "error"):
+    for title in ("predicted", "range", "own seed", "real", "error", "in range"):
         table.add_column(title, justify="right")
     names = labels([prediction.run for prediction in predictions])
     for label, prediction in zip(names, predictions, strict=True):
-        for place, (what, predicted, real, digits) in enumerate(_rows(prediction)):
-            error = relative_error(predicted, real)
-            spoken = "-" if math.isnan(error) else f"{100 * error:+.1f} %"
-            head = label if place == 0 else ""
-            table.add_row(head, what, f"{predicted:.{digits}f}", f"{real:.{digits}f}", spoken)
+        for place, row in enumerate(rows(prediction)):
+            table.add_row(label if place == 0 else "", row.what, *_cells(row))
         table.add_section()
     return table
+
+
+def _cells(row: Row) -> list[str]:
+    digits, mean, deviation = row.digits, row.predicted.mean, row.predicted.deviation
+    # Means of whole numbers are not whole.
+    finer = max(1, digits)
+    give_or_take = "" if math.isnan(deviation) else f" ± {deviation:.{finer}f}"
+    return [
+        f"{mean:.{finer}f}{give_or_take}",
+        f"{min(row.plays):.{digits}f} - {max(row.plays):.{digits}f}",
+        f"{row.plays[0]:.{digits}f}",
+        f"{row.real:.{digits}f}",
+        "-" if math.isnan(row.error) else f"{100 * row.error:+.1f} %",
+        "yes" if row.within else "no",
+    ]
 
 
 def prediction_json(prediction: Prediction) -> dict[str, Any]:
@@ -49,14 +58,22 @@ def prediction_json(prediction: Prediction) -> dict[str, Any]:
         "event": "prediction",
         "run": str(prediction.run.path),
         "policy": dict(prediction.run.summary.policy),
-        "rows": {
-            what: {
-                "predicted": _plain(predicted),
-                "real": _plain(real),
-                "error": _plain(relative_error(predicted, real)),
-            }
-            for what, predicted, real, _ in _rows(prediction)
-        },
+        "repeat": len(prediction.plays),
+        "rows": {row.what: _row_json(row) for row in rows(prediction)},
+    }
+
+
+def _row_json(row: Row) -> dict[str, Any]:
+    own = row.plays[0]
+    return {
+        "predicted": _plain(row.predicted.mean),
+        "deviation": _plain(row.predicted.deviation),
+        "least": _plain(min(row.plays)),
+        "most": _plain(max(row.plays)),
+        "real": _plain(row.real),
+        "error": _plain(row.error),
+        "within": row.within,
+        "own_seed": {"predicted": _plain(own), "error": _plain(relative_error(own, row.real))},
     }
 
 

@@ -4,10 +4,9 @@ import json
 import math
 from pathlib import Path
 
-import numpy as np
-
 from pslab.replay.execution import Replay
 from pslab.runs import WEIGHTS, RunError
+from psserver import weights_file
 
 METRICS = "metrics.json"
 
@@ -19,8 +18,6 @@ def freeze(replay: Replay, folder: Path) -> dict[str, object]:
     batches that made the version. Returns what metrics.json holds. Raises
     RunError when the folder cannot be written to.
     """
-    from safetensors.numpy import save_file
-
     store, result = replay.store, replay.result
     loss = result.loss if math.isfinite(result.loss) else None
     record: dict[str, object] = {
@@ -29,10 +26,9 @@ def freeze(replay: Replay, folder: Path) -> dict[str, object]:
         "weights_sha256": store.sha256(),
         "metrics": replay.trainer.evaluate(store.flats()),
     }
-    weights = {name: np.ascontiguousarray(values) for name, values in store.weights().items()}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        save_file(weights, folder / WEIGHTS)
+        weights_file.save(folder / WEIGHTS, store.weights())
         (folder / METRICS).write_text(json.dumps(record, indent=2, allow_nan=False) + "\n", encoding="utf-8")
     except OSError as error:
         raise RunError(f"{folder}: cannot be written to: {error.strerror or error}") from error

@@ -49,6 +49,7 @@ class Finish:
     loss: float = math.nan
     norm: float = math.nan
     known: bool = True
+    times: entries.Times = entries.UNTOLD
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,8 +179,9 @@ def _move(step: Step) -> Move | None:
             return Arrive(step.t, worker, incarnation, rank)
         case entries.Install(worker):
             return Initialised(step.t, worker)
-        case entries.Commit(worker, _, batch, samples, loss, norm):
-            return Finish(step.t, worker, batch, samples, loss, norm)
+        case entries.Commit(worker, _, batch, samples, loss, norm) as commit:
+            times = entries.Times(commit.pull, commit.compute, commit.before)
+            return Finish(step.t, worker, batch, samples, loss, norm, times=times)
         case entries.Abandon(worker, _, reason):
             return GiveUp(step.t, worker, reason)
         case entries.Done(worker):

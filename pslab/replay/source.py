@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +12,11 @@ from pslab.replay.tape import opening, read_tape
 from pslab.runs import EXPERIMENT, SIMULATED, WEIGHTS, Run, RunError
 from pslab.simulator.problems import ProblemError, numpy_problem
 from pslab.simulator.trainers import Trainer
+from psserver import weights_file
 from psserver.coordinator.entries import Job
 from psserver.optimizers import OptimizerError
 from psserver.optimizers import build as build_optimizer
+from psserver.weights_file import WeightsFileError
 from pswire.experiment import Experiment
 from pswire.plan import weights_sha256
 from psworker.trainers import tensorflow_trainer
@@ -97,12 +98,9 @@ def prove(run: Run, replay: Replay) -> Proof:
 
 
 def _differing(saved: Path, weights: dict[str, NDArray[np.float32]]) -> dict[str, float]:
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file
-
     try:
-        before: dict[str, NDArray[Any]] = load_file(saved)
-    except (SafetensorError, OSError) as error:
+        before = weights_file.load(saved).arrays
+    except (WeightsFileError, OSError) as error:
         raise RunError(f"{saved}: cannot be read: {error}") from error
     found = {}
     for name, values in weights.items():

@@ -187,6 +187,7 @@ class Retelling:
                 samples=move.samples,
                 loss=move.loss,
                 norm=move.norm,
+                times=move.times,
             )
         )
 

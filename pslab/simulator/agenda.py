@@ -1,7 +1,7 @@
 """What happens next, on a virtual clock."""
 
-import heapq
 from collections.abc import Callable
+from heapq import heappop, heappush
 
 
 class Agenda:
@@ -17,17 +17,17 @@ class Agenda:
     def at(self, time: float, action: Callable[..., None], *arguments: object) -> None:
         """Have ``action(*arguments)`` happen at `time`, or now when that has passed."""
         self._sequence += 1
-        heapq.heappush(self._heap, (max(time, self.now), self._sequence, action, arguments))
+        heappush(self._heap, (max(time, self.now), self._sequence, action, arguments))
 
     def after(self, seconds: float, action: Callable[..., None], *arguments: object) -> None:
         self._sequence += 1
-        heapq.heappush(self._heap, (self.now + seconds, self._sequence, action, arguments))
+        heappush(self._heap, (self.now + seconds, self._sequence, action, arguments))
 
     def step(self) -> bool:
         """Do the next action. False when there is none."""
         if not self._heap:
             return False
-        self.now, _, action, arguments = heapq.heappop(self._heap)
+        self.now, _, action, arguments = heappop(self._heap)
         self.done += 1
         action(*arguments)
         return True

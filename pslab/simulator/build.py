@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import count
+from itertools import count, repeat
 from typing import Any
 
 from pslab.simulator.agenda import Agenda
@@ -150,7 +150,7 @@ def _batches(experiment: Experiment, worker: Worker, first: int) -> Iterator[tup
         return worker.trainer.batches(worker.index, workers, seed, epochs, first)
     total = experiment.simulation.batches * epochs
     numbers = range(first, total) if total else count(first)
-    return ((number, None) for number in numbers)
+    return zip(numbers, repeat(None))
 
 
 # Time

@@ -15,8 +15,8 @@ from pslab.simulator.post import Channel, Habits
 from pslab.simulator.store import Shards, Store
 from pslab.simulator.trainers import Trainer
 from pslab.simulator.worker import Worker
-from psserver.coordinator import Coordinator, JobTerms, JoinRefused, Output, Record
-from psserver.coordinator.entries import Apply, Grant, Stop
+from psserver.coordinator import Coordinator, JobTerms, JoinRefused, Output, Record, Tell
+from psserver.coordinator.entries import UNTOLD, Apply, Grant, Times
 from psserver.coordinator.outputs import DispositionNotice, Notice
 from psserver.policies import Policy, local_rule_of
 from pswire.delays import Draw
@@ -57,9 +57,8 @@ class Cluster:
         self.workers: dict[str, Worker] = {}
         self.metrics: dict[str, float] = {}
         self.coordinator = Coordinator(terms, policy, 0.0)
-        # When the first grant was given and when the job stopped.
+        # When the first grant was given.
         self.first_grant: float | None = None
-        self.stopped_at = 0.0
         self.folder = Folder(None, record=False)
         # Set from outside, by a signal's handler say: `run` returns before the next action.
         self.halted = False
@@ -81,12 +80,12 @@ class Cluster:
     def run(self, watch: Callable[["Cluster"], None] | None = None, every: int = 4096) -> None:
         """Until the job is over, or `halted`. `watch` is called after every so many actions."""
         self._route(self.coordinator.opening())
-        agenda, coordinator = self.agenda, self.coordinator
+        agenda, coordinator, inbox = self.agenda, self.coordinator, self._inbox
         while not (self.halted or coordinator.over):
             if not agenda.step():
                 self._strand()
-            while self._inbox:
-                worker, life, notice = self._inbox.popleft()
+            while inbox:
+                worker, life, notice = inbox.popleft()
                 worker.hear(life, notice)
             if watch is not None and agenda.done % every == 0:
                 watch(self)
@@ -136,6 +135,7 @@ class Cluster:
         loss: float,
         norm: float,
         ready: bool,
+        times: Times = UNTOLD,
     ) -> None:
         self._route(
             self.coordinator.commit(
@@ -148,6 +148,7 @@ class Cluster:
                 loss=loss,
                 norm=norm,
                 ready=ready,
+                times=times,
             )
         )
 
@@ -229,28 +230,32 @@ class Cluster:
     # Outputs
 
     def _route(self, outputs: list[Output]) -> None:
+        # Of a long timing-only run nobody reads the records.
+        read = self.folder.record or not self.store.empty or self.first_grant is None
         for output in outputs:
-            if isinstance(output, Record):
-                entry = output.entry
-                if self.folder.record:
-                    self.folder.append(output)
-                if not self.store.empty:
-                    self.store.execute(entry)
-                if self.first_grant is None and isinstance(entry, Grant):
-                    self.first_grant = self.agenda.now
-                elif isinstance(entry, Stop):
-                    self.stopped_at = self.agenda.now
-                elif self.every and isinstance(entry, Apply) and entry.version % self.every == 0:
-                    self._measure(entry.version)
-            elif not isinstance(output.notice, DispositionNotice):
-                self._post(self.workers[output.worker], output.incarnation, output.notice)
+            if isinstance(output, Tell):
+                if not isinstance(output.notice, DispositionNotice):
+                    self._post(self.workers[output.worker], output.incarnation, output.notice)
+            elif read:
+                self._read(output)
         self.store.let_in()
+
+    def _read(self, record: Record) -> None:
+        entry = record.entry
+        if self.folder.record:
+            self.folder.append(record)
+        if not self.store.empty:
+            self.store.execute(entry)
+        if self.first_grant is None and isinstance(entry, Grant):
+            self.first_grant = self.agenda.now
+        elif self.every and isinstance(entry, Apply) and entry.version % self.every == 0:
+            self._measure(entry.version)
 
     def _post(self, worker: Worker, incarnation: int, notice: Notice) -> None:
         """To the process of that incarnation; a dead one hears nothing."""
         if worker.incarnation != incarnation or not worker.alive:
             return
-        if worker.down.perfect:
+        if worker.down.immediate():
             self._inbox.append((worker, worker.life, notice))
         else:
             worker.down.send(worker.hear, worker.life, notice)

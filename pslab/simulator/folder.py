@@ -43,11 +43,12 @@ class Folder:
         metrics: dict[str, Any] = _finite(cluster.metrics)
         if "loss" not in metrics and self._log.last_loss is not None:
             metrics["loss"] = self._log.last_loss
-        begun = cluster.first_grant
+        begun, stopped = cluster.first_grant, cluster.coordinator.stopped
+        assert stopped is not None
         self.summary = summarise(
             cluster.coordinator,
             metrics=metrics,
-            seconds=0.0 if begun is None else cluster.stopped_at - begun,
+            seconds=0.0 if begun is None else stopped.at - begun,
             sha256=sha256,
         )
         self._log.write_summary(self.summary)

@@ -24,6 +24,8 @@ class Habits:
 class Channel:
     """One direction of a worker's session stream: nothing overtakes, some things come twice."""
 
+    __slots__ = ("_agenda", "_faultless", "_habits", "_last", "_rng", "down_until")
+
     def __init__(self, agenda: Agenda, habits: Habits, rng: Random) -> None:
         self._agenda = agenda
         self._habits = habits
@@ -33,8 +35,7 @@ class Channel:
         # Nothing leaves before; a broken connection moves it into the future.
         self.down_until = 0.0
 
-    @property
-    def perfect(self) -> bool:
+    def immediate(self) -> bool:
         """A message arrives in the moment in which it is sent."""
         return self._faultless and self._last <= self._agenda.now >= self.down_until
 

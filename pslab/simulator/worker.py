@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from pslab.simulator.post import Channel
 from pslab.simulator.trainers import Result, Trainer
+from pslab.simulator.units import Unit, units
+from psserver.coordinator.entries import Times
 from psserver.coordinator.outputs import (
     CancelNotice,
     DispositionNotice,
@@ -20,7 +22,7 @@ from psserver.coordinator.outputs import (
     StopNotice,
 )
 from pswire.delays import Draw
-from psworker.local import LocalWork, Portion, Portions
+from psworker.local import LocalWork
 
 if TYPE_CHECKING:
     from pslab.simulator.cluster import Cluster
@@ -32,21 +34,16 @@ NONFINITE_LIMIT = 10
 
 
 @dataclass(slots=True)
-class Unit:
-    """The batches of one ticket. `walked`: their steps were taken before the grant."""
-
-    batches: list[Any]
-    last: int
-    more: bool
-    walked: bool = False
-
-
-@dataclass(slots=True)
 class Step:
     """The ticket that a worker holds."""
 
     ticket: int
     initialise: bool
+    # When its grant was heard, its weights were there and its gradient was ready.
+    heard: float
+    pulled: float = 0.0
+    computed: float = 0.0
+    before: float | None = None
     weights: list[Floats] = field(default_factory=list)
     result: Result | None = None
     void: bool = False
@@ -85,8 +82,10 @@ class Worker:
         self._last_ticket = 0
         # Set at each join: what is remembered between tickets belongs to an incarnation.
         self._work: LocalWork
-        self._portions: Iterator[Portion] = iter(())
+        self._units: Iterator[Unit] = iter(())
         self._unit: Unit | None = None
+        # What the local rule of this incarnation says.
+        self._roams = False
         # It has weights of its own to take steps from: the rule roams, and there was a contribution.
         self._roaming = False
         self._nonfinite = 0
@@ -113,8 +112,9 @@ class Worker:
         if life != self.life:
             return
         self.incarnation = incarnation
-        self._work, self._roaming = self._cluster.local_work(), False
-        self._portions = iter(Portions(self._cluster.batches(self, next_batch), self._work.steps))
+        self._work = self._cluster.local_work()
+        self._roams, self._roaming = self._work.roams, False
+        self._units = units(self._cluster.batches(self, next_batch), self._work.steps)
         self._next_unit()
         self._begin()
 
@@ -124,8 +124,8 @@ class Worker:
         if life != self.life:
             return
         match notice:
-            case GrantNotice(ticket, version, _, initialise):
-                self._granted(ticket, version, initialise)
+            case GrantNotice():
+                self._granted(notice)
             case CancelNotice(ticket):
                 self._cancelled(ticket)
             case StopNotice():
@@ -135,18 +135,18 @@ class Worker:
             case DispositionNotice() | RefusalNotice():
                 pass
 
-    def _granted(self, ticket: int, version: int, initialise: bool) -> None:
-        if ticket <= self._last_ticket:
+    def _granted(self, grant: GrantNotice) -> None:
+        if grant.ticket <= self._last_ticket:
             return  # told again
-        self._last_ticket = ticket
-        self._step = step = Step(ticket, initialise)
-        if initialise:
+        self._last_ticket = grant.ticket
+        self._step = step = Step(grant.ticket, grant.initialise, self._cluster.agenda.now)
+        if step.initialise:
             self._upload(step)
         elif self._cluster.network.free:
-            self._pulled(step, version)
+            self._pulled(step, grant.version)
         else:
             sizes = self._cluster.store.sizes
-            self._cluster.network.download(sizes, partial(self._pulled, step, version))
+            self._cluster.network.download(sizes, partial(self._pulled, step, grant.version))
 
     def _cancelled(self, ticket: int) -> None:
         step = self._step
@@ -171,10 +171,11 @@ class Worker:
         if weights is None or step.void:
             self._abandon(step, "cancelled")
             return
-        step.weights, step.begun = weights, True
+        step.weights, step.begun, step.pulled = weights, True, self._cluster.agenda.now
         self.steps += 1
         assert self._unit is not None
         if self._unit.walked:
+            step.before, self._unit.before = self._unit.before, None
             self._computed(step)
         else:
             self._cluster.agenda.after(self._seconds(self._unit), self._computed, step)
@@ -185,6 +186,7 @@ class Worker:
         if step.void:
             self._abandon(step, "cancelled")
             return
+        step.computed = self._cluster.agenda.now
         if self.trainer is not None:
             assert self._unit is not None
             step.result = self._work.contribute(step.weights, self.trainer.step, self._unit.batches)
@@ -209,9 +211,10 @@ class Worker:
     def _pushed(self, step: Step) -> None:
         if step is not self._step:
             return
+        store = self._cluster.store
         if step.void or self._cluster.closed(step.ticket):
             self._abandon(step, "cancelled")
-        elif self._cluster.store.push(step.ticket, self._payload(step)) is not None:
+        elif not store.empty and store.push(step.ticket, self._payload(step)) is not None:
             self._not_finite(step)
         else:
             self._commit(step)
@@ -231,14 +234,16 @@ class Worker:
         unit = self._unit
         assert unit is not None
         self._nonfinite = 0
-        self._work.keep()
-        self._roaming = self._work.roams
+        if result is not None:
+            self._work.keep()
+        self._roaming = self._roams
         samples = result.samples if result is not None else cluster.batch_size * len(unit.batches)
         loss = result.loss if result is not None else math.nan
         norm = result.norm if result is not None else math.nan
-        asks = unit.more and not self._work.roams
+        asks = unit.more and not self._roams
         self._next_unit()
-        self._say(cluster.commit, step.ticket, unit.last, samples, loss, norm, asks)
+        times = Times(step.pulled - step.heard, step.computed - step.pulled, step.before)
+        self._say(cluster.commit, step.ticket, unit.last, samples, loss, norm, asks, times)
         if not asks:
             self._begin()
 
@@ -272,18 +277,15 @@ class Worker:
     # Its data
 
     def _next_unit(self) -> None:
-        portion = next(self._portions, None)
-        self._unit = None
-        if portion is not None:
-            batches = list(portion)
-            self._unit = Unit(batches, portion.last, portion.more)
+        self._unit = next(self._units, None)
 
     def _begin(self) -> None:
         """With the next unit: ask, take its steps before asking, or say that there is none."""
         if self._unit is None:
             self._say(self._cluster.done)
         elif self._roaming:
-            self._cluster.agenda.after(self._seconds(self._unit), self._walked, self.life)
+            self._unit.before = self._seconds(self._unit)
+            self._cluster.agenda.after(self._unit.before, self._walked, self.life)
         else:
             self._ask()
 
@@ -310,7 +312,7 @@ class Worker:
         self._say(self._cluster.ready)
 
     def _say(self, action: Any, *arguments: object) -> None:
-        if self.up.perfect:
+        if self.up.immediate():
             action(self, self.incarnation, *arguments)
         else:
             self.up.send(action, self, self.incarnation, *arguments)

@@ -6,6 +6,7 @@ the smallest failing schedule drive the same scenes.
 
 from collections.abc import Mapping
 
+from pslab.verify import mischief
 from pslab.verify.breach import Breach, expect
 from pslab.verify.client import Client, Message
 from pslab.verify.dice import Dice
@@ -18,7 +19,6 @@ from psserver.coordinator.status import report
 from psserver.policies import build
 
 TIMEOUT = 3.0
-NOBODY = "w9"
 
 
 class Schedule:
@@ -86,9 +86,9 @@ class Schedule:
         if chance < 50:
             self.proceed(client)
         elif chance < 52:
-            self.repeat(client)
+            mischief.repeat(self, client)
         elif chance < 54:
-            self.hostile(client)
+            mischief.hostile(self, client)
         elif chance < 56:
             self.cut(client)
         elif chance == 56:
@@ -100,7 +100,7 @@ class Schedule:
         elif chance == 61:
             self.wait(TIMEOUT)
         else:
-            self.again(client)
+            mischief.again(self, client)
 
     def proceed(self, client: Client) -> None:
         """Whatever comes next for this worker: a message arrives, a notice arrives, or it computes."""
@@ -217,63 +217,6 @@ class Schedule:
         self.acts.append(f"{seconds!r} seconds pass")
         self.take(self.coordinator.tick(self.now))
 
-    def again(self, client: Client) -> None:
-        """The same process joins once more: nothing changes."""
-        member = self.coordinator.roster.present.get(client.worker)
-        if member is not None and self.coordinator.stopped is None:
-            before = self.coordinator.entries
-            same, outputs = self.coordinator.join(client.worker, member.session, member.rank, self.now)
-            expect(
-                same is member and not outputs and self.coordinator.entries == before,
-                f"{client.worker} joined once more, and something changed: {outputs}",
-            )
-
-    def repeat(self, client: Client) -> None:
-        """A message of the past arrives again: it is answered, and counts for nothing."""
-        settled = self.coordinator.tickets.recent_of(client.worker)
-        member = self.coordinator.roster.present.get(client.worker)
-        if not settled or member is None:
-            return
-        ticket = settled[self.dice.pick(len(settled))]
-        before = self.coordinator.entries
-        who, now = (client.worker, member.incarnation), self.now
-        if self.dice.pick(2):
-            outputs = self.coordinator.commit(*who, ticket.number, now, samples=5, loss=9.0)
-            told = [o.notice for o in outputs if isinstance(o, Tell)]
-            expect(told == [ticket.fate], f"{client.worker} commits {ticket.number} again and hears {told}")
-        else:
-            outputs = self.coordinator.abandon(*who, ticket.number, "late", now)
-            expect(outputs == [], f"{client.worker} abandons {ticket.number}, which is settled: {outputs}")
-        expect(self.coordinator.entries == before, "what is settled is decided upon again")
-        self.guard.compare(self.coordinator)
-
-    # Strangers and liars
-
-    def hostile(self, client: Client) -> None:
-        """Everything that must be refused is refused, told, and changes nothing at all."""
-        coordinator, pick = self.coordinator, self.dice.pick
-        member = coordinator.roster.present.get(client.worker)
-        incarnation = member.incarnation if member else client.incarnation
-        foreign = [t.number for t in coordinator.tickets.live.values() if t.worker != client.worker]
-        ticket = foreign[pick(len(foreign))] if foreign and pick(2) else 10**6 + pick(3)
-        worker = (client.worker, NOBODY)[pick(2)] if member else client.worker
-        if pick(2) or member is None:
-            incarnation += 1 + pick(2)
-        before = state(coordinator)
-        match pick(4):
-            case 0 if worker == NOBODY or member is None or incarnation != member.incarnation:
-                outputs = coordinator.ready(worker, incarnation, self.now)
-            case 1 if worker == NOBODY or member is None or incarnation != member.incarnation:
-                outputs = coordinator.done(worker, incarnation, self.now)
-            case 2:
-                outputs = coordinator.abandon(worker, incarnation, ticket, "lie", self.now)
-            case _:
-                outputs = coordinator.commit(worker, incarnation, ticket, self.now, samples=10**6)
-        refusals = [o.notice for o in outputs if isinstance(o, Tell) and isinstance(o.notice, RefusalNotice)]
-        expect(len(outputs) == len(refusals) == 1, f"a stranger is not refused, once: {outputs}")
-        expect(bool(refusals[0].message), "a refusal says nothing")
-        expect(state(coordinator) == before, "a stranger's message changed something")
-
     # The end
 
     def calm(self) -> None:
@@ -330,13 +273,3 @@ class Schedule:
 def name_of(session: int) -> str:
     """A, B, C, ... as stories call the processes of one worker."""
     return chr(ord("A") + session) if session < 26 else f"A{session}"
-
-
-def state(coordinator: Coordinator) -> str:
-    """All that a coordinator remembers, as text, and how often its policy was asked."""
-    c = coordinator
-    people = (c.roster.present, c.roster.tallies, c.roster.unfinished)
-    tickets = (c.tickets.next_number, c.tickets.live, c.tickets.settled)
-    heard = c.policy.heard if isinstance(c.policy, Patient) else None
-    rest = (c.version, c.initialised, c.started, c.stopped, c.loss, c.entries, heard)
-    return repr((people, tickets, rest))

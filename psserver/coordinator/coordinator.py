@@ -9,7 +9,7 @@ from psserver.coordinator import entries, outputs
 from psserver.coordinator.members import Member
 from psserver.coordinator.outputs import JoinRefused, Output
 from psserver.coordinator.phases import Phases
-from psserver.coordinator.ruling import JobTerms
+from psserver.coordinator.terms import JobTerms
 from psserver.coordinator.tickets import AHEAD, Ticket
 from psserver.policies import Abandon, Commit, Done, Leave, Policy, local_rule_of
 
@@ -152,7 +152,11 @@ class Coordinator(Phases):
         member = self._member(worker, incarnation)
         if member is None:
             return self._stranger(worker, incarnation)
-        opened = self.tickets.open_of(worker)
+        self._ready(member, holding, now)
+        return self._emit()
+
+    def _ready(self, member: Member, holding: int, now: float) -> None:
+        opened = self.tickets.open_of(member.worker)
         if self.stopped is not None:
             self._tell(member, self._stop_notice(member))
         elif opened and opened[-1].number > holding:
@@ -162,10 +166,9 @@ class Coordinator(Phases):
             pass
         elif member.state == "done":
             if not holding:
-                self._refuse(member, f"{worker} said ready after done: expected nothing more from it")
+                self._refuse(member, f"{member.worker} said ready after done: expected nothing more from it")
         elif member.requested is None:
             self._request(member, now)
-        return self._emit()
 
     def commit(
         self,
@@ -179,8 +182,12 @@ class Coordinator(Phases):
         loss: float = 0.0,
         norm: float = 0.0,
         ready: bool = False,
+        times: entries.Times = entries.UNTOLD,
     ) -> list[Output]:
-        """The ticket's payload is on every shard. Sent twice, it is answered twice and counted once."""
+        """The ticket's payload is on every shard. Sent twice, it is answered twice and counted once.
+
+        `times` are for the log; nothing is decided by them.
+        """
         member = self._member(worker, incarnation)
         if member is None:
             return self._stranger(worker, incarnation)
@@ -195,7 +202,7 @@ class Coordinator(Phases):
                 self.tickets.commit(found)
                 found.samples, found.loss = samples, loss
                 self._count_commit(found, batch)
-                self._record(entries.Commit(worker, ticket, batch, samples, loss, norm), now)
+                self._record(entries.Commit(worker, ticket, batch, samples, loss, norm, *times), now)
                 if member.requested is not None:
                     self._rest(member, now)
                 # The time that the log tells: it is written in whole microseconds.
@@ -204,7 +211,8 @@ class Coordinator(Phases):
                 if found.fate is None:
                     self._tell(member, outputs.DispositionNotice(ticket, "pending"))
             if ready and member.requested is None and member.state != "done":
-                return self._emit() + self.ready(worker, incarnation, now, holding=ticket)
+                self._ready(member, ticket, now)
+                return self._emit()
         self._watch(now)
         return self._emit()
 

@@ -2,11 +2,13 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from dataclasses import fields
+from typing import Any, ClassVar, NamedTuple
+
+from psserver.policies.values import value
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Entry:
     kind: ClassVar[str]
 
@@ -47,7 +49,7 @@ def _plain(value: Any) -> Any:
     return dict(value) if isinstance(value, Mapping) else value
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Job(Entry):
     """Always entry 0: what was agreed before anything happened."""
 
@@ -65,7 +67,7 @@ class Job(Entry):
     local: Mapping[str, object] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Join(Entry):
     kind = "join"
     worker: str
@@ -73,7 +75,7 @@ class Join(Entry):
     rank: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Start(Entry):
     """Enough workers are ready: the policy decides from here on."""
 
@@ -81,7 +83,7 @@ class Start(Entry):
     workers: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Initialise(Entry):
     """`worker` may push the variables' initial values under `ticket`."""
 
@@ -90,7 +92,7 @@ class Initialise(Entry):
     ticket: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Install(Entry):
     """The payload of `ticket` is the model's version 0."""
 
@@ -100,7 +102,7 @@ class Install(Entry):
     version: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Grant(Entry):
     kind = "grant"
     worker: str
@@ -111,7 +113,19 @@ class Grant(Entry):
     ahead: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
+class Times(NamedTuple):
+    """What a worker says it did with a ticket's time, in seconds: waited for the weights, computed, and worked
+    without a ticket before it asked. None: it did not say. The rest between grant and commit was on the way."""
+
+    pull: float | None
+    compute: float | None
+    before: float | None = None
+
+
+UNTOLD = Times(None, None)
+
+
+@value
 class Commit(Entry):
     kind = "commit"
     worker: str
@@ -120,9 +134,21 @@ class Commit(Entry):
     samples: int
     loss: float
     norm: float
+    # Those of Times, None where the worker did not say.
+    pull: float | None = None
+    compute: float | None = None
+    before: float | None = None
+
+    def _fields(self) -> dict[str, Any]:
+        found = Entry._fields(self)
+        for name in Times._fields:
+            if found.get(name) is not None:
+                # As `t`: whole microseconds.
+                found[name] = round(found[name], 6)
+        return found
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Fold(Entry):
     kind = "fold"
     ticket: int
@@ -130,7 +156,7 @@ class Fold(Entry):
     compensation: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class AppliedPart(Entry):
     """`weight` is final: factor * the Apply's scale."""
 
@@ -144,7 +170,7 @@ class AppliedPart(Entry):
     compensation: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Apply(Entry):
     """`version` is the one that this update makes."""
 
@@ -155,7 +181,7 @@ class Apply(Entry):
     parts: tuple[AppliedPart, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Drop(Entry):
     kind = "drop"
     worker: str
@@ -164,7 +190,7 @@ class Drop(Entry):
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Cancel(Entry):
     kind = "cancel"
     worker: str
@@ -172,7 +198,7 @@ class Cancel(Entry):
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Abandon(Entry):
     kind = "abandon"
     worker: str
@@ -180,7 +206,7 @@ class Abandon(Entry):
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Lost(Entry):
     """The connection broke; the worker may still come back."""
 
@@ -188,26 +214,26 @@ class Lost(Entry):
     worker: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Back(Entry):
     kind = "back"
     worker: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Leave(Entry):
     kind = "leave"
     worker: str
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Done(Entry):
     kind = "done"
     worker: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Stop(Entry):
     kind = "stop"
     reason: str

@@ -1,15 +1,14 @@
 """What the coordinator asks its shell to do: append to the log, tell a worker."""
 
-from dataclasses import dataclass
-
 from psserver.coordinator.entries import Entry
+from psserver.policies.values import value
 
 
 class JoinRefused(ValueError):
     """A worker cannot become a member; the text says why."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Record:
     """Append `entry` to the decision log as number `index`, and have every shard execute it."""
 
@@ -18,7 +17,7 @@ class Record:
     entry: Entry
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class GrantNotice:
     ticket: int
     version: int
@@ -27,13 +26,13 @@ class GrantNotice:
     initialise: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class CancelNotice:
     ticket: int
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class DispositionNotice:
     """`fate` is "applied", "dropped" or "pending"; `version` is the one it became part of."""
 
@@ -45,7 +44,7 @@ class DispositionNotice:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class StopNotice:
     reason: str
     version: int
@@ -55,7 +54,7 @@ class StopNotice:
     evaluate: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class RefusalNotice:
     message: str
     fatal: bool = False
@@ -65,7 +64,7 @@ class RefusalNotice:
 Notice = GrantNotice | CancelNotice | DispositionNotice | StopNotice | RefusalNotice
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Tell:
     worker: str
     incarnation: int

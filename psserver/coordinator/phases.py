@@ -68,7 +68,7 @@ class Phases(Ruling):
         """Everyone present is done, and whoever left unfinished had time to come back."""
         if self.stopped is not None or self.terms.stay or not (self.started or self._all_came()):
             return
-        if self.tickets.any_open:
+        if self.tickets.opened:
             return  # its holder is not done
         present = self.roster.present.values()
         finished_before = not present and not self.roster.unfinished

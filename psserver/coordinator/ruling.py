@@ -1,13 +1,13 @@
 """How the policy's decisions become entries, notices and facts."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
 
 from psserver.coordinator import entries, outputs
+from psserver.coordinator.checks import check_apply, check_fold, check_list
 from psserver.coordinator.entries import AppliedPart, Entry
 from psserver.coordinator.members import Member, Roster
 from psserver.coordinator.outputs import DispositionNotice, Notice, Output, Record, StopNotice, Tell
+from psserver.coordinator.terms import JobTerms, Stopped
 from psserver.coordinator.tickets import Ticket, TicketTable
 from psserver.policies import (
     Apply,
@@ -24,46 +24,6 @@ from psserver.policies import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class JobTerms:
-    """What a job was started with. Times in seconds."""
-
-    job: str
-    optimizer: Mapping[str, object]
-    servers: int = 1
-    # Grants begin when so many workers are ready; also what a worker hears as worker_count.
-    workers: int = 1
-    seed: int = 0
-    # Others never wait longer than this for a worker that is gone.
-    worker_timeout: float = 10.0
-    # Give up when there was no worker for so long; 0: never.
-    idle_timeout: float = 600.0
-    # Stop at this version; 0: when the data ends.
-    versions: int = 0
-    # Never stop by itself.
-    stay: bool = False
-
-    @property
-    def grace(self) -> float:
-        """How long a broken connection may take to come back.
-
-        A third: noticing that a silent connection is dead takes the other two
-        (keep-alive interval and keep-alive timeout).
-        """
-        return self.worker_timeout / 3
-
-
-@dataclass(frozen=True, slots=True)
-class Stopped:
-    """`cause`: "done", "empty", "versions", "policy", "abandoned", "server" or the name of a signal."""
-
-    reason: str
-    version: int
-    success: bool
-    cause: str
-    at: float
-
-
 class Ruling:
     """State of a job, and the primitive moves on it."""
 
@@ -71,7 +31,7 @@ class Ruling:
         self.terms = terms
         self.policy = policy
         # Asked once: a policy's declaration is constant.
-        self._tensors = policy.tensors
+        self._tensors, self._lists = policy.tensors, policy.tensors.lists
         self.roster = Roster()
         self.tickets = TicketTable()
         self.version = 0
@@ -132,12 +92,13 @@ class Ruling:
 
     def _own(self, member: Member, number: int, verb: str) -> Ticket | None:
         """The member's ticket; otherwise a refusal that names what was expected."""
-        ticket = self.tickets.find(number)
-        if ticket is not None and ticket.worker == member.worker:
+        ticket = self.tickets.find(number, member.worker)
+        if ticket is not None:
             return ticket
+        owner = self.tickets.owner(number)
         mine = [str(t.number) for t in self.tickets.open_of(member.worker)]
         expected = f"ticket {' or '.join(mine)}" if mine else "no ticket (none is open)"
-        got = f"is {ticket.worker}'s" if ticket else "is unknown: never granted, or settled long ago"
+        got = f"is {owner}'s" if owner else "is unknown: never granted, or settled long ago"
         self._refuse(
             member, f"{verb} of ticket {number} by {member.worker}: it {got}; expected {expected}", number
         )
@@ -168,15 +129,8 @@ class Ruling:
                 self._grant(decision, now)
             case Fold(number, factor, compensation):
                 self._committed(number, "fold")
-                if self._tensors.lists:
-                    raise PolicyError(
-                        f"fold of ticket {number}: {self._tensors.aggregator} needs all contributions of an update "
-                        "at once; expected them in the apply only"
-                    )
-                if number in self._folded:
-                    raise PolicyError(f"ticket {number} is folded already")
                 part = Part(number, factor, compensation)
-                self._check_part(part)
+                check_fold(part, self._folded, self._tensors)
                 self._folded[number] = part
                 self._record(entries.Fold(number, factor, compensation or None), now)
             case Apply():
@@ -199,17 +153,17 @@ class Ruling:
             raise PolicyError(f"grant of ticket {grant.ticket}, for which {grant.worker} does not wait")
         member.requested = None
         member.enter("computing", now)
-        ahead = True if self.tickets.open_of(grant.worker) else None
+        ahead = True if grant.worker in self.tickets.opened else None
         index = self._record(entries.Grant(grant.worker, grant.ticket, self.version, grant.turn, ahead), now)
         ticket = Ticket(grant.ticket, member.worker, member.incarnation, self.version, now, index)
         self.tickets.open(ticket)
         self._tell(member, outputs.GrantNotice(grant.ticket, self.version, index))
 
     def _apply(self, apply: Apply, now: float) -> None:
-        self._check_apply(apply)
+        check_apply(apply, self._folded.values(), self._tensors)
         tickets = [self._committed(part.ticket, "apply") for part in apply.parts]
-        if self._tensors.lists:
-            self._check_list(tickets)
+        if self._lists:
+            check_list(tickets, self._tensors)
         version, scale = self.version, apply.scale
         # A list first: it is quicker than a generator, and an update of async has one part.
         listed = [
@@ -225,49 +179,21 @@ class Ruling:
             for part, ticket in zip(apply.parts, tickets, strict=True)
         ]
         parts = tuple(listed)
-        self._folded = {}
+        self._folded.clear()
         self.version += 1
         self._record(entries.Apply(self.version, apply.scale, apply.lr_scale, parts), now)
         for applied, ticket in zip(parts, tickets, strict=True):
             tally = self.roster.tally(ticket.worker)
             tally.applied += 1
-            tally.staleness[applied.staleness] += 1
+            counts = tally.staleness
+            # With many workers hardly any staleness comes twice: get is quicker than Counter's way with new keys.
+            counts[applied.staleness] = counts.get(applied.staleness, 0) + 1
             fate = DispositionNotice(
                 ticket.number, "applied", self.version, applied.staleness, applied.weight
             )
             self._settle(ticket, fate)
         if self.terms.versions and self.version >= self.terms.versions:
             self._stop(f"version {self.version} is reached", now, success=True, cause="versions")
-
-    def _check_apply(self, apply: Apply) -> None:
-        numbers = [part.ticket for part in apply.parts]
-        if not numbers or len(set(numbers)) != len(numbers):
-            raise PolicyError(f"apply of tickets {numbers}: expected at least one, and each once")
-        if self._folded:
-            head, folded = list(apply.parts[: len(self._folded)]), list(self._folded.values())
-            if head != folded:
-                raise PolicyError(f"apply of {head}: expected first what was folded, as it was: {folded}")
-        if not (math.isfinite(apply.scale) and math.isfinite(apply.lr_scale)):
-            raise PolicyError(f"expected finite scales, got {apply.scale} and {apply.lr_scale}")
-        for part in apply.parts:
-            self._check_part(part)
-
-    def _check_list(self, tickets: list[Ticket]) -> None:
-        """An aggregator trusts a number of workers: nobody may count twice."""
-        name, workers = self._tensors.aggregator, [ticket.worker for ticket in tickets]
-        if len(set(workers)) < len(workers) or len(workers) < self._tensors.fewest:
-            raise PolicyError(
-                f"apply of contributions of {', '.join(workers)}: {name} needs at least {self._tensors.fewest}, "
-                "each of another worker"
-            )
-
-    def _check_part(self, part: Part) -> None:
-        if not (math.isfinite(part.factor) and math.isfinite(part.compensation)):
-            raise PolicyError(f"expected finite weights, got {part}")
-        if part.compensation and self._tensors.compensator is None:
-            raise PolicyError(
-                f"compensation of ticket {part.ticket}: expected a policy whose tensors name a compensator"
-            )
 
     def _committed(self, number: int, verb: str) -> Ticket:
         ticket = self.tickets.live.get(number)
@@ -294,7 +220,7 @@ class Ruling:
 
     def _rest(self, member: Member, now: float) -> None:
         """The member has ended its work on a ticket; it may hold another one, or wait for one already."""
-        if self.tickets.open_of(member.worker):
+        if member.worker in self.tickets.opened:
             member.enter("computing", now)
         else:
             member.enter("joined" if member.requested is None else "waiting", now)
@@ -344,7 +270,7 @@ class Ruling:
     def _watch(self, now: float) -> None:
         """It is an error of the policy if everybody waits and nobody can end it."""
         # Whoever holds a ticket does not wait. This spares a look at everybody at each message.
-        if self.tickets.any_open or self.stopped is not None or not self.started:
+        if self.tickets.opened or self.stopped is not None or not self.started:
             return
         present = [m for m in self.roster.present.values() if m.state != "done"]
         if not present:

@@ -35,16 +35,14 @@ class Ticket:
 class TicketTable:
     """Open and pending tickets, and each worker's most recent settled ones (bounded).
 
-    Everything that is asked for each message is found by an index, not by a search.
+    Everything that is asked for each message is found by an index, or among the few tickets of its worker.
     """
 
     next_number: int = 1
     live: dict[int, Ticket] = field(default_factory=dict)
     settled: dict[str, deque[Ticket]] = field(default_factory=dict)
     # Worker -> its open tickets, oldest first; nobody without any. A second one only where the policy grants ahead.
-    _opened: dict[str, list[Ticket]] = field(default_factory=dict)
-    # What `settled` holds, by number.
-    _remembered: dict[int, Ticket] = field(default_factory=dict)
+    opened: dict[str, tuple[Ticket, ...]] = field(default_factory=dict)
 
     def allocate(self) -> int:
         number = self.next_number
@@ -53,20 +51,28 @@ class TicketTable:
 
     def open(self, ticket: Ticket) -> None:
         self.live[ticket.number] = ticket
-        opened = self._opened.setdefault(ticket.worker, [])
-        opened.append(ticket)
+        opened = self.opened[ticket.worker] = (*self.open_of(ticket.worker), ticket)
         assert len(opened) <= AHEAD, f"{ticket.worker} holds {len(opened)} open tickets"
 
-    def find(self, number: int) -> Ticket | None:
-        return self.live.get(number) or self._remembered.get(number)
+    def find(self, number: int, worker: str) -> Ticket | None:
+        """The worker's own ticket of that number."""
+        ticket = self.live.get(number)
+        if ticket is not None:
+            return ticket if ticket.worker == worker else None
+        return next((t for t in self.settled.get(worker, ()) if t.number == number), None)
 
-    @property
-    def any_open(self) -> bool:
-        return bool(self._opened)
+    def owner(self, number: int) -> str | None:
+        """Whose ticket it is or was. Looks at all of them: for sentences, not for every message."""
+        ticket = self.live.get(number)
+        if ticket is not None:
+            return ticket.worker
+        return next(
+            (w for w, recent in self.settled.items() if any(t.number == number for t in recent)), None
+        )
 
-    def open_of(self, worker: str) -> list[Ticket]:
+    def open_of(self, worker: str) -> tuple[Ticket, ...]:
         """Its open tickets, oldest first."""
-        return list(self._opened.get(worker, ()))
+        return self.opened.get(worker, ())
 
     def commit(self, ticket: Ticket) -> None:
         """An open ticket's contribution exists; its fate is pending."""
@@ -83,18 +89,14 @@ class TicketTable:
         ticket.state, ticket.fate = "settled", fate
         recent = self.settled.get(ticket.worker)
         if recent is None:
-            recent = self.settled[ticket.worker] = deque()
-        elif len(recent) == REMEMBERED:
-            del self._remembered[recent.popleft().number]
+            recent = self.settled[ticket.worker] = deque(maxlen=REMEMBERED)
         recent.append(ticket)
-        self._remembered[number] = ticket
         return ticket
 
     def _close(self, ticket: Ticket) -> None:
-        opened = self._opened[ticket.worker]
-        opened.remove(ticket)
-        if not opened:
-            del self._opened[ticket.worker]
+        opened = self.opened.pop(ticket.worker)
+        if len(opened) > 1:
+            self.opened[ticket.worker] = tuple(other for other in opened if other is not ticket)
 
     def in_state(self, state: TicketState) -> list[Ticket]:
         return [t for t in self.live.values() if t.state == state]

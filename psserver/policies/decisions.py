@@ -1,9 +1,9 @@
 """What a policy may decide. The coordinator numbers decisions, the shards execute them in order."""
 
-from dataclasses import dataclass
+from psserver.policies.values import value
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Grant:
     """`worker` may start its requested `ticket` from the current version.
 
@@ -16,7 +16,7 @@ class Grant:
     turn: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Fold:
     """The weight of a committed ticket is final but for the round's common scale: sum it now.
 
@@ -30,7 +30,7 @@ class Fold:
     compensation: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Part:
     """One contribution of an update. Its final weight is ``factor * Apply.scale``."""
 
@@ -39,7 +39,7 @@ class Part:
     compensation: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Apply:
     """Make the next version from `parts`, in this order.
 
@@ -53,7 +53,7 @@ class Apply:
     lr_scale: float = 1.0
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Drop:
     """A committed ticket will never be applied."""
 
@@ -61,7 +61,7 @@ class Drop:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Cancel:
     """An open ticket is void; its worker abandons it and asks again."""
 
@@ -69,7 +69,7 @@ class Cancel:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Stop:
     """The job is over."""
 

@@ -1,9 +1,9 @@
 """Facts that a policy hears. Frozen, in order, without tensors; time is a number that they bring."""
 
-from dataclasses import dataclass
+from psserver.policies.values import value
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Join:
     """A worker takes part from now on. `rank` orders workers; it is unique among the present."""
 
@@ -11,7 +11,7 @@ class Join:
     rank: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Leave:
     """A worker is gone without finishing. Its open tickets are closed by the coordinator."""
 
@@ -19,14 +19,14 @@ class Leave:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Done:
     """A worker has no more data. It stays a member, but nothing waits for it any more."""
 
     worker: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Ready:
     """A worker is idle and asks to start the unit of work named `ticket`."""
 
@@ -34,7 +34,7 @@ class Ready:
     ticket: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Commit:
     """The contribution of a granted ticket exists on every shard. Heard at most once per ticket.
 
@@ -50,7 +50,7 @@ class Commit:
     t: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Abandon:
     """A granted ticket will not be used; its worker asks again or is done."""
 

@@ -6,6 +6,7 @@ import inspect
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
+from types import ModuleType
 from typing import Any, cast
 
 from psserver.policies.machine import Machine
@@ -86,6 +87,17 @@ def _known(name: str, known: Iterable[str]) -> str:
     return f"{hint} Known: {', '.join(known) or 'none'}" if hint else f"; known: {', '.join(known) or 'none'}"
 
 
+def _alike(name: str, module: ModuleType) -> str:
+    """What may be meant: the nearest names, else the module's policies. A module may have hundreds of other names."""
+    public = {known: value for known, value in vars(module).items() if not known.startswith("_")}
+    near = difflib.get_close_matches(name, public)
+    if near:
+        return f"; did you mean {' or '.join(map(repr, near))}?"
+    own = [value for value in public.values() if getattr(value, "__module__", None) == module.__name__]
+    policies = [value.__name__ for value in own if isinstance(value, type) and hasattr(value, "explain")]
+    return f"; its policies: {', '.join(policies)}" if policies else "; there is no policy in it"
+
+
 def _check_type(knob: str, value: object, default: object) -> None:
     expected = type(default)
     whole = isinstance(value, int) and not isinstance(value, bool)
@@ -112,9 +124,7 @@ def _custom(name: str, knobs: Mapping[str, object], workers: int) -> Policy:
         reason = str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
         raise PolicyError(f"policy {name!r}: cannot import {module_name!r}: {reason}") from error
     if not hasattr(module, attribute):
-        raise PolicyError(
-            f"policy {name!r}: {module_name} has no {attribute!r}{_known(attribute, dir(module))}"
-        )
+        raise PolicyError(f"policy {name!r}: {module_name} has no {attribute!r}{_alike(attribute, module)}")
     try:
         policy = getattr(module, attribute)(workers=workers, **knobs)
     except PolicyError:

@@ -80,6 +80,7 @@ class Machine:
         self._view = View()
         # Payloads are summed as their turns come. A list of them has no turns: shards let all of them in.
         self._turns = composition.order == "rank" and not composition.tensors.lists
+        self._lists, self._fewest = composition.tensors.lists, composition.tensors.fewest
         # The gate's epoch when everybody who waits was last looked at; None: look again.
         self._looked: tuple[object] | None = None
 
@@ -100,12 +101,13 @@ class Machine:
         decisions: list[Decision] = []
         view = self._view
         asking: str | None = None
+        # Patterns with parts take apart what they match, at some cost: the two frequent ones have none.
         match event:
-            case Ready(worker, ticket):
-                view.waiting[worker] = ticket
-                asking = worker
-            case Commit(worker, ticket, t=t):
-                self._commit(worker, ticket, t, decisions)
+            case Ready():
+                asking = event.worker
+                view.waiting[asking] = event.ticket
+            case Commit():
+                self._commit(event, decisions)
             case Join(worker, rank):
                 view.join(worker, rank)
             case Leave(worker, _):
@@ -125,21 +127,23 @@ class Machine:
 
     # Events
 
-    def _commit(self, worker: str, ticket: int, t: float, decisions: list[Decision]) -> None:
-        view, rules = self._view, self._rules
+    def _commit(self, commit: Commit, decisions: list[Decision]) -> None:
+        view, rules, ticket = self._view, self._rules, commit.ticket
         opened = view.close(ticket)
         if opened is None:
             raise PolicyError(f"commit of ticket {ticket}, which {self.name} did not grant or has closed")
-        member = view.members[worker]
+        member = view.members[commit.worker]
         view.advance(member)
-        rules.gate.completed(view, member, t)
+        rules.gate.completed(view, member, commit.t)
         staleness = view.version - opened.base
         verdict = rules.staleness.judge(staleness)
         if isinstance(verdict, Reject):
             decisions.append(Drop(ticket, verdict.reason))
             return
         factor = verdict.factor if rules.weight is None else verdict.factor * rules.weight(staleness)
-        contribution = Contribution(ticket, worker, member.rank, staleness, factor, verdict.compensation)
+        contribution = Contribution(
+            ticket, commit.worker, member.rank, staleness, factor, verdict.compensation
+        )
         view.contribute(contribution, by_rank=rules.order == "rank")
 
     # Updates
@@ -149,11 +153,11 @@ class Machine:
         if not view.buffer:
             return
         if self._rules.trigger.fires(view) and not self._rules.staleness.blocked(view):
-            if len(view.buffer) < self._rules.tensors.fewest:
+            if len(view.buffer) < self._fewest:
                 self._give_up(decisions)
             else:
                 self._apply(decisions)
-        elif not self._rules.tensors.lists:
+        elif not self._lists:
             self._fold(decisions)
 
     def _give_up(self, decisions: list[Decision]) -> None:
@@ -166,8 +170,9 @@ class Machine:
 
     def _apply(self, decisions: list[Decision]) -> None:
         view, rules = self._view, self._rules
-        parts = tuple(Part(c.ticket, c.factor, c.compensation) for c in view.buffer)
-        scale = 1.0 / len(parts) if rules.norm == "mean" and not rules.tensors.lists else 1.0
+        # A list first: it is quicker than a generator, and an update of async has one part.
+        parts = tuple([Part(c.ticket, c.factor, c.compensation) for c in view.buffer])
+        scale = 1.0 / len(parts) if rules.norm == "mean" and not self._lists else 1.0
         rate = 1.0 if rules.lr_scale is None else rules.lr_scale(max(c.staleness for c in view.buffer))
         decisions.append(Apply(parts, scale, rate))
         view.renew()
@@ -196,7 +201,8 @@ class Machine:
         if self._update_waits():
             self._looked = None
             return
-        epoch = (self._rules.gate.epoch(view),)
+        gate = self._rules.gate
+        epoch = (gate.epoch(view),)
         if epoch != self._looked:
             self._looked = epoch
             candidates = sorted(view.waiting, key=lambda worker: view.members[worker].rank)
@@ -204,7 +210,7 @@ class Machine:
             candidates = [asking] if asking in view.waiting else []
         for worker in candidates:
             member = view.members[worker]
-            if self._rules.gate.admits(view, member):
+            if gate.admits(view, member):
                 ticket = view.grant(worker)
                 decisions.append(Grant(worker, ticket, member.rank if self._turns else None))
 

@@ -7,21 +7,25 @@ Apply: the version moves only by an Apply, and an Apply takes the whole buffer.
 from dataclasses import dataclass
 from typing import Protocol
 
+from psserver.policies.values import value
 from psserver.policies.view import Open, View
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Keep:
     factor: float = 1.0
     compensation: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Reject:
     reason: str
 
 
 Verdict = Keep | Reject
+
+# What most contributions hear.
+IN_FULL = Keep()
 
 
 class StalenessRule(Protocol):
@@ -54,7 +58,7 @@ class KeepAll:
         return True
 
     def judge(self, staleness: int) -> Verdict:
-        return Keep()
+        return IN_FULL
 
     def blocked(self, view: View) -> bool:
         return False
@@ -74,7 +78,7 @@ class DropStale(KeepAll):
 
     def judge(self, staleness: int) -> Verdict:
         if staleness <= self.bound:
-            return Keep()
+            return IN_FULL
         return Reject("stale")
 
     @property
@@ -94,7 +98,7 @@ class Downweight(KeepAll):
 
     def judge(self, staleness: int) -> Verdict:
         if staleness <= self.bound:
-            return Keep()
+            return IN_FULL
         return Keep(factor=(self.bound + 1) / (staleness + 1))
 
 
@@ -112,7 +116,7 @@ class Compensate(KeepAll):
 
     def judge(self, staleness: int) -> Verdict:
         if staleness <= self.bound:
-            return Keep()
+            return IN_FULL
         return Keep(compensation=self.strength)
 
 

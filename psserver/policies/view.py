@@ -10,6 +10,7 @@ from heapq import heapify, heappop, heappush
 from operator import attrgetter
 
 from psserver.policies.lowest import Lowest
+from psserver.policies.values import value
 
 
 @dataclass(slots=True)
@@ -20,9 +21,11 @@ class Member:
     # must not look slower than everybody else.
     clock: int
     done: bool = False
+    # Its open tickets: at most one, or two where the policy grants ahead.
+    held: list[int] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Open:
     """A granted ticket that is neither committed nor given up."""
 
@@ -62,8 +65,6 @@ class View:
     peak: int = 0
     _clocks: Lowest = field(default_factory=Lowest)
     _bases: Lowest = field(default_factory=Lowest)
-    # Worker -> its open tickets: at most one, or two where the policy grants ahead.
-    _held: dict[str, list[int]] = field(default_factory=dict)
     _contributors: set[str] = field(default_factory=set)
     # Contributors that are not active.
     _absent: int = 0
@@ -141,11 +142,14 @@ class View:
 
     def forget(self, worker: str) -> None:
         """The worker has gone, and what it holds is void. Its contributions stay."""
-        member = self.members.pop(worker, None)
         self.waiting.pop(worker, None)
-        for ticket in list(self._held.get(worker, ())):
+        member = self.members.get(worker)
+        if member is None:
+            return
+        for ticket in tuple(member.held):
             self.close(ticket)
-        if member is not None and not member.done:
+        del self.members[worker]
+        if not member.done:
             self._deactivate(member)
 
     def _deactivate(self, member: Member) -> None:
@@ -158,7 +162,7 @@ class View:
         """The waiting worker starts from the current version. Returns its ticket."""
         ticket = self.waiting.pop(worker)
         self.open[ticket] = Open(ticket, worker, self.version)
-        self._held.setdefault(worker, []).append(ticket)
+        self.members[worker].held.append(ticket)
         self._bases.add(self.version)
         return ticket
 
@@ -166,10 +170,7 @@ class View:
         """The ticket is no longer open. None when it was not."""
         found = self.open.pop(ticket, None)
         if found is not None:
-            held = self._held[found.worker]
-            held.remove(ticket)
-            if not held:
-                del self._held[found.worker]
+            self.members[found.worker].held.remove(ticket)
             self._bases.remove(found.base)
         return found
 

@@ -2,7 +2,6 @@
 
 import logging
 import math
-import queue
 import threading
 import time
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ import grpc
 from psserver import receipts
 from psserver.coordinator.outputs import Notice, RefusalNotice
 from psserver.policies import LocalRule, local_rule_of
-from psserver.service.adapters import event_to_wire, report_to_wire
+from psserver.service.adapters import event_to_wire, report_to_wire, times_from_wire
 from psserver.service.job import Job
 from psserver.service.outbox import Outbox
 from psserver.service.rpc import Refused, invalid, precondition
@@ -141,7 +140,7 @@ class CoordinatorRpc:
             )
             outbox.put(RefusalNotice(message, ticket=commit.ticket))
             return
-        problem = unsummable(commit)
+        problem = improper(commit)
         if problem is not None:
             outbox.put(RefusalNotice(problem, ticket=commit.ticket))
             return
@@ -154,6 +153,7 @@ class CoordinatorRpc:
             loss=commit.loss,
             norm=commit.norm,
             ready=commit.ready,
+            times=times_from_wire(commit),
         )
 
     def _report(self, message: pb.Report, hello: pb.Hello, outbox: Outbox) -> None:
@@ -204,11 +204,9 @@ def _replies(outbox: Outbox) -> Iterator[pb.SessionReply]:
     """What is there at once goes out as one message. Ends after a fatal refusal or at None."""
     while True:
         notices: list[Notice | None] = [outbox.notices.get()]
-        try:
-            while notices[-1] is not None and len(notices) < 256:
-                notices.append(outbox.notices.get_nowait())
-        except queue.Empty:
-            pass
+        # Nobody else takes from it, so what is not empty has one.
+        while notices[-1] is not None and len(notices) < 256 and not outbox.notices.empty():
+            notices.append(outbox.notices.get_nowait())
         told = [notice for notice in notices if notice is not None]
         if told:
             yield pb.SessionReply(events=[event_to_wire(notice) for notice in told])
@@ -216,11 +214,17 @@ def _replies(outbox: Outbox) -> Iterator[pb.SessionReply]:
             return
 
 
-def unsummable(commit: pb.Commit) -> str | None:
-    """Why the counts of this commit cannot be right; None when they can. The job's sums must fit the wire."""
+def improper(commit: pb.Commit) -> str | None:
+    """Why the numbers of this commit cannot be right; None when they can. The job's sums must fit the wire, its times
+    the log."""
     for name, count in (("batch", commit.batch), ("samples", commit.samples)):
         if count >= COUNT_LIMIT:
             return f"commit of ticket {commit.ticket}: expected {name} below 2**48, got {count}"
+    for name in ("pull", "compute", "before"):
+        seconds = getattr(commit.times, name)
+        # Not NaN either.
+        if not 0 <= seconds < math.inf:
+            return f"commit of ticket {commit.ticket}: expected finite seconds >= 0 of {name}, got {seconds}"
     return None
 
 

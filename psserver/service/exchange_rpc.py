@@ -10,8 +10,8 @@ from google.protobuf.message import DecodeError
 
 from psserver.coordinator.outputs import GrantNotice, Notice
 from psserver.service import in_place
-from psserver.service.adapters import event_to_wire
-from psserver.service.coordinator_rpc import unsummable
+from psserver.service.adapters import event_to_wire, times_from_wire
+from psserver.service.coordinator_rpc import improper
 from psserver.service.job import Job
 from psserver.service.lines import Caller, Invitation, Lines
 from psserver.service.payloads import Intake, outgoing
@@ -170,7 +170,7 @@ class ExchangeRpc:
             raise precondition("expected no commit here: the job has several servers; commit in the session")
         if hello.job != job.terms.job or commit.ticket != request.push.ticket:
             raise invalid("expected a commit of the ticket that was pushed, and a hello of this job")
-        problem = unsummable(commit)
+        problem = improper(commit)
         if problem is not None:
             raise invalid(problem)
         with job.divert(hello.worker, hello.incarnation, hello.session) as diversion:
@@ -183,6 +183,7 @@ class ExchangeRpc:
                 loss=commit.loss,
                 norm=commit.norm,
                 ready=commit.ready,
+                times=times_from_wire(commit),
             )
             notices = diversion.take(wait_for_grant=commit.ready, alive=caller.is_active)
             yield from self._answer(request, notices, attachment)

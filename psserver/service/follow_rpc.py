@@ -86,8 +86,8 @@ class FollowRpc:
                 expected = self._host.executed
                 if orders and orders[0][0] != expected:
                     raise invalid(f"expected entry {expected} of the decision log next, got {orders[0][0]}")
-                self._host.submit(orders)
-                self._host.execute_submitted()
+                self._host.orders.submit(orders)
+                self._host.orders.execute_submitted()
             case "shutdown":
                 self._end(_exit_code(request.shutdown.exit_code), request.shutdown.reason)
             case other:

@@ -12,6 +12,7 @@ from psserver.shard import Order
 from pswire.addresses import Address
 from pswire.channels import CHANNEL_OPTIONS
 from pswire.exits import ExitCode
+from pswire.failures import reason
 from pswire.v1 import shard_pb2, shard_pb2_grpc
 
 log = logging.getLogger("ps-server")
@@ -80,7 +81,7 @@ class Follower:
                 self._heard(reply)
             lost = "it ended the decision stream"
         except grpc.RpcError as error:
-            lost = f"{error.code().name}: {error.details()}"
+            lost = reason(error)
         expected = self._closing.is_set()
         with self._progress:
             self.state = "ended" if expected else "lost"

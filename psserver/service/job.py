@@ -80,7 +80,7 @@ class Job:
     def _input(self, step: Callable[[Coordinator, float], list[Output]]) -> None:
         with self._lock:
             self._route(step(self._coordinator, time.monotonic()))
-        self.host.execute_submitted(patient=False)
+        self.host.orders.execute_submitted(patient=False)
 
     def _route(self, outputs: list[Output]) -> None:
         orders: list[tuple[int, Order]] = []
@@ -93,7 +93,7 @@ class Job:
                 case Tell(worker, incarnation, notice):
                     self._post(worker, incarnation, notice)
         if orders:
-            self.host.submit(orders)
+            self.host.orders.submit(orders)
             for follower in self.followers:
                 follower.send(orders)
         if self._coordinator.over:
@@ -152,7 +152,7 @@ class Job:
             if self.plan is None:
                 self._adopt(proposed)
             self._route(outputs)
-        self.host.execute_submitted(patient=False)
+        self.host.orders.execute_submitted(patient=False)
         return member
 
     def _hold(self, plan: Plan) -> None:
@@ -196,7 +196,7 @@ class Job:
                 before.end()
             self._outboxes[worker, incarnation] = outbox
             self._route(self._coordinator.connect(worker, incarnation, session, time.monotonic()))
-        self.host.execute_submitted(patient=False)
+        self.host.orders.execute_submitted(patient=False)
         return outbox
 
     def detach(self, worker: str, incarnation: int, outbox: Outbox) -> None:
@@ -206,7 +206,7 @@ class Job:
                 del self._outboxes[worker, incarnation]
                 self._route(self._coordinator.disconnect(worker, incarnation, time.monotonic()))
             outbox.end()
-        self.host.execute_submitted(patient=False)
+        self.host.orders.execute_submitted(patient=False)
 
     @contextmanager
     def divert(self, worker: str, incarnation: int, session: str) -> Iterator[Diversion]:
@@ -249,6 +249,7 @@ class Job:
         loss: float,
         norm: float,
         ready: bool,
+        times: entries.Times,
     ) -> None:
         self._input(
             lambda c, now: c.commit(
@@ -261,14 +262,15 @@ class Job:
                 loss=loss,
                 norm=norm,
                 ready=ready,
+                times=times,
             )
         )
 
     def repeated(self, worker: str, ticket: int) -> bool:
         """The worker's ticket is no longer open: a commit of it is a repeated one and changes nothing."""
         with self._lock:
-            found = self._coordinator.tickets.find(ticket)
-            return found is not None and found.worker == worker and found.state != "open"
+            found = self._coordinator.tickets.find(ticket, worker)
+            return found is not None and found.state != "open"
 
     def abandon(self, worker: str, incarnation: int, ticket: int, reason: str) -> None:
         self._input(lambda c, now: c.abandon(worker, incarnation, ticket, reason, now))

@@ -8,11 +8,33 @@ from typing import Any, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
+from psserver import weights_file
 from psserver.coordinator import entries
 from psserver.coordinator.outputs import Record
 
+DECISIONS = "decisions.jsonl"
+
 # Made once. What is written holds no cycles.
 _ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"), check_circular=False)
+
+
+class FolderError(OSError):
+    """No run can be written there; the text says why."""
+
+
+def make_folder(folder: Path) -> None:
+    """The folder of a new run; what ps-lab has put there already is no run. Raises FolderError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if (folder / DECISIONS).exists():
+            raise FolderError(
+                f"{folder}: holds a run already ({DECISIONS}); name another folder, or remove that one"
+            )
+        (folder / DECISIONS).touch()
+    except FolderError:
+        raise
+    except OSError as error:
+        raise FolderError(f"{folder}: cannot be written to: {error.strerror}") from error
 
 
 class RunLog:
@@ -28,7 +50,7 @@ class RunLog:
         self.last_loss: float | None = None
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
-            self._decisions = (folder / "decisions.jsonl").open("w", encoding="utf-8")
+            self._decisions = (folder / DECISIONS).open("w", encoding="utf-8")
             self._metrics = (folder / "metrics.jsonl").open("w", encoding="utf-8")
 
     def append(self, record: Record) -> None:
@@ -73,11 +95,7 @@ class RunLog:
 
     def write_weights(self, weights: dict[str, NDArray[np.float32]]) -> None:
         if self._folder is not None:
-            # Here, because only a server with a run folder needs it.
-            from safetensors.numpy import save_file
-
-            contiguous = {name: np.ascontiguousarray(values) for name, values in weights.items()}
-            save_file(contiguous, self._folder / "weights.safetensors")
+            weights_file.save(self._folder / "weights.safetensors", weights)
 
     def close(self) -> None:
         for file in (self._decisions, self._metrics):

@@ -27,7 +27,8 @@ from psserver.service.follow_rpc import FollowRpc, follow_nobody
 from psserver.service.followers import Follower
 from psserver.service.job import Job
 from psserver.service.lines import Lines
-from psserver.service.run_log import RunLog
+from psserver.service.listening import BindError, bind_error, check_free
+from psserver.service.run_log import RunLog, make_folder
 from psserver.service.shard_host import HostOptions, ShardHost
 from psserver.service.shard_rpc import ShardRpc
 from pswire.addresses import Address
@@ -44,10 +45,6 @@ COORDINATOR, SHARD = "pswire.v1.Coordinator", "pswire.v1.Shard"
 MOST_THREADS = 1024
 TICK = 0.2
 STOP_PATIENCE = 3.0
-
-
-class BindError(OSError):
-    """The address cannot be listened on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +82,7 @@ class Server:
         self._health = health.HealthServicer()
 
     def run(self) -> ExitCode:
-        """Serve until the job is over, the coordinator is gone, or a signal. Raises BindError."""
+        """Serve until the job is over, the coordinator is gone, or a signal. Raises BindError, FolderError."""
         port = self._listen()
         address = Address(self.settings.hosts[self.settings.task_index].host, port)
         hosts = list(self.settings.hosts)
@@ -116,12 +113,13 @@ class Server:
     def _listen(self) -> int:
         wanted = self.settings.hosts[self.settings.task_index].port
         bind = Address(self.settings.bind, wanted)
+        check_free(bind)
         try:
             port = self._grpc.add_insecure_port(str(bind))
         except RuntimeError as error:
-            raise BindError(f"cannot listen on {bind}: is another process using it? ({error})") from error
+            raise bind_error(bind) from error
         if port == 0:
-            raise BindError(f"cannot listen on {bind}: is another process using it?")
+            raise bind_error(bind)
         return port
 
     def _open_data_port(self) -> None:
@@ -178,6 +176,8 @@ class Server:
         advised = advice(settings.policy.name, settings.terms.optimizer)
         if advised is not None:
             log.warning("%s", advised)
+        if settings.out is not None:
+            make_folder(settings.out)
         run_log = RunLog(settings.out)
         job = Job(settings.terms, settings.policy, settings.optimizer, self._host, run_log, self._planned)
         secret = new_secret()
@@ -201,7 +201,7 @@ class Server:
     # Life
 
     def _coordinate(self, job: Job) -> ExitCode:
-        executor = threading.Thread(target=self._host.run_executor, name="executor", daemon=True)
+        executor = threading.Thread(target=self._host.orders.run, name="executor", daemon=True)
         executor.start()
         job.open()
         for follower in job.followers:

@@ -279,6 +279,7 @@ class Commit(_message.Message):
     NORM_FIELD_NUMBER: _builtins.int
     RECEIPTS_FIELD_NUMBER: _builtins.int
     READY_FIELD_NUMBER: _builtins.int
+    TIMES_FIELD_NUMBER: _builtins.int
     ticket: _builtins.int
     batch: _builtins.int
     samples: _builtins.int
@@ -290,6 +291,10 @@ class Commit(_message.Message):
     def receipts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """What each shard returned from Push, in task order."""
 
+    @_builtins.property
+    def times(self) -> Global___Times:
+        """Absent from a worker that does not measure."""
+
     def __init__(
         self,
         *,
@@ -300,14 +305,48 @@ class Commit(_message.Message):
         norm: _builtins.float = ...,
         receipts: _abc.Iterable[_builtins.bytes] | None = ...,
         ready: _builtins.bool = ...,
+        times: Global___Times | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["times", b"times"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "loss", b"loss", "norm", b"norm", "ready", b"ready", "receipts", b"receipts", "samples", b"samples", "ticket", b"ticket"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "loss", b"loss", "norm", b"norm", "ready", b"ready", "receipts", b"receipts", "samples", b"samples", "ticket", b"ticket", "times", b"times"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Commit: _TypeAlias = Commit  # noqa: Y015
+
+@_typing.final
+class Times(_message.Message):
+    """What a worker did with the time of one ticket, in seconds of its own clock: for the decision log, nothing is
+    decided by it. Finite and not negative. The rest between grant and commit is the grant's way, the push and the
+    commit's way; only the coordinator's clock sees all of that, so it is not sent.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PULL_FIELD_NUMBER: _builtins.int
+    COMPUTE_FIELD_NUMBER: _builtins.int
+    BEFORE_FIELD_NUMBER: _builtins.int
+    pull: _builtins.float
+    """Waited for the granted version, from the moment the grant was heard; 0 when the version was there."""
+    compute: _builtins.float
+    """Everything else until the push began: reading the batch, gradients, injected delays."""
+    before: _builtins.float
+    """Between the end of its ticket before and asking for this one, without a ticket: a local rule's steps, say."""
+    def __init__(
+        self,
+        *,
+        pull: _builtins.float = ...,
+        compute: _builtins.float = ...,
+        before: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["before", b"before", "compute", b"compute", "pull", b"pull"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Times: _TypeAlias = Times  # noqa: Y015
 
 @_typing.final
 class Abandon(_message.Message):

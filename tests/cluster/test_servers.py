@@ -69,6 +69,23 @@ def test_a_lost_server_is_told_to_a_worker_that_waits(cluster: Cluster, end_of_d
     assert cluster.servers[0].wait_exit() == 3
 
 
+def test_a_worker_in_the_middle_of_a_push_ends_with_the_job(cluster: Cluster, end_of_data: Path) -> None:
+    """It knows that a server was lost: whatever patience it has, nobody needs its payload any more."""
+    cluster.start_servers(2, "--workers", "2")
+    patient = ("--until", str(end_of_data), "--server-timeout", "3600")
+    free = cluster.start_worker(*patient, "--task-index", "0")
+    pushing = cluster.start_worker(*patient, "--task-index", "1", "--hold", "pushing@3")
+    pushing.wait_event("held")
+    cluster.servers[1].kill()
+    lost = f"server 1 at {cluster.addresses[1]} was lost"
+    assert free.wait_exit() == 3
+    assert lost in free.wait_event("finished")["reason"]
+    pushing.say("go")
+    assert pushing.wait_exit() == 3
+    assert lost in pushing.wait_event("finished")["reason"]
+    assert cluster.servers[0].wait_exit() == 3
+
+
 def test_without_workers_the_servers_give_up(cluster: Cluster) -> None:
     cluster.start_servers(2, "--idle-timeout", "0.5")
     for server in cluster.servers:

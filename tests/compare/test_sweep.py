@@ -1,6 +1,7 @@
 """Sweeps: every combination, seeds, and taking one up again."""
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -140,3 +141,31 @@ def test_unknown_policies_and_keys_are_refused(experiment: Path) -> None:
     assert code == ExitCode.USAGE and "asink" in err
     code, _, err = sweep(experiment, "--vary", "cluster.worker=1,2")
     assert code == ExitCode.USAGE and "cluster.worker: unknown key" in err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--chart", "loss=a.gif"), "a.gif: expected a name that ends in .svg or .png"),
+        (("--chart", "loss=folder.svg"), "folder.svg: is a folder"),
+        (("--best",), "expected a goal, too"),
+    ],
+)
+def test_what_cannot_be_shown_is_found_before_anything_runs(
+    experiment: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], message: str
+) -> None:
+    monkeypatch.chdir(experiment.parent)
+    Path("folder.svg").mkdir()
+    said = ps_lab("sweep", experiment, "--engine", "simulated", "--out", "swept", *options)
+    assert said.code == ExitCode.USAGE and message in said.err
+    assert said.out == "" and not Path("swept").exists()
+
+
+def test_charts_without_matplotlib_are_refused_before_anything_runs(
+    experiment: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    for options in (("--html", tmp_path / "a.html"), ("--chart", f"loss={tmp_path / 'a.svg'}")):
+        said = ps_lab("sweep", experiment, "--engine", "simulated", "--out", tmp_path / "swept", *options)
+        assert said.code == ExitCode.USAGE and "paramserver[examples]" in said.err
+    assert not (tmp_path / "swept").exists()

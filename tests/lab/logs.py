@@ -7,8 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from pslab.check import entries
 from pslab.check.verify import Verdict, check_log
+from psserver import weights_file
+from psserver.weights_file import Saved
 
 Record = dict[str, Any]
 
@@ -196,8 +200,12 @@ def inserted(before: str, nth: int = 0, **fields: object) -> Callable[[list[Reco
     return insert
 
 
+# By name they would stand in another order.
+WEIGHTS = {"kernel": np.arange(6, dtype=np.float32).reshape(2, 3), "bias": np.ones(3, np.float32)}
+
+
 def write_run(folder: Path, records: list[Record], **summary: object) -> Path:
-    """A whole run folder around a log, with a summary and metrics that agree with it."""
+    """A whole run folder around a log, with a summary, metrics and weights that agree with it."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "decisions.jsonl").write_text(text(records))
     job = records[0]
@@ -217,6 +225,8 @@ def write_run(folder: Path, records: list[Record], **summary: object) -> Path:
         }
         for worker in sorted(committed)
     }
+    saved = Saved(WEIGHTS, tuple(WEIGHTS))
+    weights_file.save(folder / "weights.safetensors", WEIGHTS)
     agreed = {key: job[key] for key in ("job", "policy", "optimizer", "servers", "workers")} | {
         "versions": len(updates),
         "samples": 8 * committed.total(),
@@ -224,7 +234,7 @@ def write_run(folder: Path, records: list[Record], **summary: object) -> Path:
         "metrics": {"loss": 0.1, "accuracy": 0.97},
         "contributions": counts,
         "staleness": staleness,
-        "weights_sha256": "00",
+        "weights_sha256": saved.sha256(),
         "success": True,
         "reason": "all workers are done",
     }

@@ -157,6 +157,27 @@ PLANTED: list[tuple[Callable[[], list[Record]], Breach, str, str]] = [
     (ASYNC, changed("abandon", ticket=1), "tickets", "abandon of ticket 1 by w1, but it was granted to w0"),
     (ASYNC, lose_an_update, "accounting", "contributions of w0 are still pending"),
     (BOUNDED, repeated("drop"), "accounting", "w2 committed 2 contributions, but 1 applied + 2 dropped"),
+    (SYNC, changed("commit", pull=-0.1, compute=0.1), "workers' times", "pull is -0.1 s, less than none"),
+    (SYNC, changed("commit", pull=0.1), "workers' times", "tells pull, but not the rest"),
+    (SYNC, changed("commit", before=0.1), "workers' times", "tells before, but not the rest"),
+    (
+        SYNC,
+        changed("commit", pull=0.2, compute=0.2),
+        "workers' times",
+        "w0 pulled and computed 0.400000 s for ticket 2, but committed it 0.300000 s after its grant",
+    ),
+    (
+        ASYNC,
+        changed("commit", 1, pull=0.0, compute=0.0, before=9.0),
+        "",
+        "",
+    ),
+    (
+        ASYNC,
+        changed("commit", 4, pull=0.1, compute=0.2, before=9.0),
+        "workers' times",
+        "9.000000 s of it before the grant, but committed it",
+    ),
     (SYNC, changed("apply", 1, version=3), "versions", "should make version 2, got 3"),
     (SYNC, changed("grant", -1, version=1), "versions", "ticket 10 is granted version 1, but 2 is current"),
     (SYNC, without("install"), "versions", "before any values were installed"),
@@ -308,6 +329,16 @@ def test_a_line_that_cannot_be_read_is_a_violation_and_the_rest_is_still_checked
 def test_a_null_loss_and_unknown_keys_are_fine() -> None:
     records = sync_log()
     find(records, "commit").update(loss=None, norm=None, colour="blue")
+    assert verify(records).ok
+
+
+@pytest.mark.parametrize(
+    "seconds", [{"pull": 0.1, "compute": 0.2}, {"pull": 0.0, "compute": 0.3, "before": 0.0}]
+)
+def test_times_that_fill_the_time_of_a_ticket_are_fine(seconds: Record) -> None:
+    """The first grant and its commit are 0.3 s apart."""
+    records = sync_log()
+    find(records, "commit").update(seconds)
     assert verify(records).ok
 
 

@@ -114,6 +114,24 @@ def test_report_prints_the_table_and_draws(monkeypatch: Patch, capsys: Capture, 
 
 
 @pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("x.badext", "x.badext: expected a name that ends in .png, .svg or .pdf"),
+        ("x", "x: expected a name that ends in"),
+        ("file/x.png", "file/x.png: cannot be written: "),
+    ],
+)
+def test_a_picture_that_cannot_be_drawn(
+    monkeypatch: Patch, capsys: Capture, tmp_path: Path, name: str, words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file").write_text("")
+    run = write_run(tmp_path / "s", sync_log())
+    assert ps_lab(monkeypatch, "report", run, "--out", name) == ExitCode.USAGE
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["run", "nowhere.toml"], "nowhere.toml"),

@@ -13,6 +13,8 @@ import psutil
 import pytest
 
 from pslab.course import Course, exit_code, spoken
+from pslab.echoes import Echoes
+from pslab.outcome import outcome_text
 from pslab.progress import Quiet
 from pswire.exits import ExitCode
 from tests.lab.drive import run_fakes
@@ -90,9 +92,25 @@ def test_a_job_whose_workers_all_crash_fails_with_their_code(tmp_path: Path) -> 
     notes = Notes()
     finished = run_fakes(tmp_path / "run", server="stay", worker="crash", display=notes)
     assert finished.result.verdict.code == ExitCode.JOB_FAILED
-    assert "every worker failed" in finished.result.verdict.reason
+    reason = finished.result.verdict.reason
+    assert reason.startswith("every worker failed: worker-") and reason.endswith(", and 2 more workers alike")
     assert "ValueError: no data" in finished.tail
+    # What all said is printed once, with the first; the last one's end is the run's.
+    first, second = notes.warnings
+    assert "ValueError: no data" in first[1]
+    assert second[1] == "" and second[0].endswith(f"it said the same as {finished.result.verdict.culprit}")
+    outcome = outcome_text(finished).plain
+    assert "no data" not in outcome and f"what {finished.result.verdict.culprit} said is above" in outcome
     assert_gone(notes.pids())
+
+
+def test_the_same_last_words_are_an_echo_whatever_was_logged_before() -> None:
+    echoes = Echoes()
+    assert echoes.of("worker-1", "10:00:01 joined as w1\nps-worker: no data\nTraceback") is None
+    assert echoes.of("worker-0", "10:00:02 joined as w0\nps-worker: no data\nTraceback") == "worker-1"
+    assert echoes.of("worker-2", "10:00:02 joined as w2\nps-worker: other data\nTraceback") is None
+    assert echoes.of("worker-3", "") is None and echoes.of("worker-4", "") is None
+    assert [echoes.told(f"worker-{n}") for n in range(5)] == [False, True, True, False, False]
 
 
 @pytest.mark.cluster

@@ -96,7 +96,7 @@ def test_the_second_command_of_the_race_names_what_there_is(
     """Workers with steps of their own, one learning rate and one seed; then both sweeps side by side."""
     page = (LESSONS / "race" / "README.md").read_text(encoding="utf-8")
     _, block = re.findall(r"```sh\n(ps-lab sweep .*?)```", page, re.DOTALL)
-    sweep, _, compare = (shlex.split(line)[1:] for line in block.replace("\\\n", " ").splitlines())
+    sweep, *_, compare = (shlex.split(line)[1:] for line in block.replace("\\\n", " ").splitlines())
     sweep[sweep.index("policy.learning_rate=0.1,0.2,0.4,0.8")] = "policy.learning_rate=0.4"
     sweep[sweep.index("--repeat") + 1] = "1"
     sweep[sweep.index("examples/simulated-race.toml")] = str(EXAMPLES / "simulated-race.toml")

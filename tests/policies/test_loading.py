@@ -159,6 +159,14 @@ def test_a_class_that_is_not_there() -> None:
     assert refusal(f"{HERE}:Owm").startswith(f"policy '{HERE}:Owm': {HERE} has no 'Owm'; did you mean 'Own'?")
 
 
+def test_a_module_with_many_names_is_not_listed() -> None:
+    """os has hundreds."""
+    assert refusal("os:pathh").startswith("policy 'os:pathh': os has no 'pathh'; did you mean 'path'")
+    assert len(refusal("os:pathh")) < 120
+    assert refusal("os:Zzzz") == "policy 'os:Zzzz': os has no 'Zzzz'; there is no policy in it"
+    assert refusal(f"{HERE}:Zzzz").endswith(f"{HERE} has no 'Zzzz'; its policies: Own")
+
+
 def test_a_knob_that_the_class_does_not_take() -> None:
     message = refusal(f"{HERE}:Own", {"slack": 1})
     assert message.startswith(f"policy '{HERE}:Own' does not accept workers=4 and {{'slack': 1}}: ")

@@ -167,9 +167,9 @@ class Stream:
             for reply in self._call:
                 for event in reply.events:
                     self._events.put(event)
-        except grpc.RpcError:
-            pass
-        self.ending = self._call.code()
+            self.ending = grpc.StatusCode.OK
+        except grpc.RpcError as error:
+            self.ending = error.code()
         self._events.put(None)
 
     def say(self, **message: Any) -> None:

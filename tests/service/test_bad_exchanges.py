@@ -1,5 +1,6 @@
 """Exchange: whatever it refuses is refused before anything is decided, and its ticket stays good."""
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -96,6 +97,16 @@ STEPS: dict[str, tuple[Any, grpc.StatusCode, str]] = {
         lambda p: step(p, commit=pb.Commit(ticket=p.ready().ticket, samples=2**48)),
         INVALID,
         "expected samples below 2**48",
+    ),
+    "seconds below none": (
+        lambda p: step(p, commit=pb.Commit(ticket=p.ready().ticket, times=pb.Times(compute=-1e-9))),
+        INVALID,
+        "expected finite seconds >= 0 of compute, got -1e-09",
+    ),
+    "seconds that are no number": (
+        lambda p: step(p, commit=pb.Commit(ticket=p.ready().ticket, times=pb.Times(before=math.nan))),
+        INVALID,
+        "expected finite seconds >= 0 of before, got nan",
     ),
 }
 

@@ -245,6 +245,18 @@ def test_numbers_that_would_not_fit_any_sum(
         hear_refusal(peer, f"commit of ticket {ticket}: expected {name} below 2**48, got {field[name]}")
 
 
+@pytest.mark.parametrize("seconds", [-1.0, -1e-300, math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("name", ["pull", "compute", "before"])
+def test_times_that_no_clock_tells(peer: Peer, unharmed: Unharmed, name: str, seconds: float) -> None:
+    ticket = peer.ready().ticket
+    with unharmed():
+        times = pb.Times(**{name: seconds})
+        peer.say(commit=pb.Commit(ticket=ticket, receipts=good_receipts(peer), times=times))
+        hear_refusal(
+            peer, f"commit of ticket {ticket}: expected finite seconds >= 0 of {name}, got {seconds}"
+        )
+
+
 def test_a_loss_that_is_no_number(cluster: Cluster, steady: Steady) -> None:
     """Not an error: training may diverge, and says so in the log. The job's own loss stays a number."""
     with Peer(cluster, "diverged") as other:

@@ -226,6 +226,45 @@ def test_a_port_in_use_is_named(start: Start) -> None:
         assert server.wait_exit() == ExitCode.ADDRESS_IN_USE
         assert f"ps-server: cannot listen on {address}: is another process using it?" in server.errors
         assert "Traceback" not in server.errors
+        # gRPC has nothing to add.
+        assert len(server.errors.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        ("nowhere.invalid", "is the name right?"),
+        # For documentation only (RFC 5737): no machine has it.
+        ("192.0.2.1", "Cannot assign requested address"),
+    ],
+)
+def test_an_address_that_is_not_ours(start: Start, place: str, words: str) -> None:
+    server = start("server", "-m", "psserver", "--ps-hosts", f"{place}:0", "--bind", place)
+    assert server.wait_exit() == ExitCode.ADDRESS_IN_USE
+    (line,) = server.errors.splitlines()
+    assert line.startswith(f"ps-server: cannot listen on {place}:0: ") and words in line
+
+
+def test_a_run_is_never_overwritten(start: Start, tmp_path: Path) -> None:
+    """A mistyped --out must not cost a finished run; ps-lab's own files are no run."""
+    out = tmp_path / "run"
+    out.mkdir()
+    (out / "experiment.toml").write_text("")
+    first = start("first", "-m", "psserver", *ALONE, "--idle-timeout", "0.1", "--out", str(out))
+    assert first.wait_exit() == ExitCode.ABANDONED
+    before = (out / "decisions.jsonl").read_bytes()
+    second = start("second", "-m", "psserver", *ALONE, "--out", str(out))
+    assert second.wait_exit() == ExitCode.USAGE
+    assert f"ps-server: --out {out}: holds a run already (decisions.jsonl)" in second.errors
+    assert "Traceback" not in second.errors
+    assert (out / "decisions.jsonl").read_bytes() == before
+
+
+def test_a_folder_that_cannot_be_made(start: Start) -> None:
+    server = start("server", "-m", "psserver", *ALONE, "--out", "/proc/run")
+    assert server.wait_exit() == ExitCode.USAGE
+    assert server.errors.splitlines()[-1].startswith("ps-server: --out /proc/run: cannot be written to: ")
+    assert "Traceback" not in server.errors
 
 
 @pytest.mark.parametrize(

@@ -94,13 +94,23 @@ def test_a_trace_is_played_in_order_round_and_round(tmp_path: Path) -> None:
     assert seen[:3] == seen[3:] and sorted(seen[:3]) == [1.0, 2.0, 4.0]
     file.write_text("0.5\n0.25\n")
     assert read_trace(file) == (0.5, 0.25)
+    file.write_bytes(b'\xef\xbb\xbf"who","seconds"\r\n"w0, the first",0.5\r\n')
+    assert read_trace(file) == (0.5,)
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         (None, "cannot be read: No such file or directory"),
-        (b"", "expected one number per line, got an empty file"),
+        (b"", "expected at least one number of seconds, got an empty file"),
+        (b"\n \n", "expected at least one number of seconds, got an empty file"),
+        (b"step,seconds\n", "expected at least one number of seconds, got a header only"),
+        (b"step,time\n0,0.1\n", "line 1: expected one number of seconds per line, or a header"),
+        (b"step,time\n0,0.1\n", "with a column named 'seconds', got 'step', 'time'"),
+        (b"time\n0.1\n", "named 'seconds', got 'time'"),
+        (b"step,Seconds\n0,0.1\n", "got 'step', 'Seconds'; is it 'Seconds'? Then rename it"),
+        (b"0,0.1\n1,0.2\n", "named 'seconds', got 2 numbers and no names"),
+        (b"a,b,c,d,e,f,g,h,i,j\n", "'g', 'h', ..."),
         (b"0.1\nfast\n", "line 2: expected a number of seconds, got 'fast'"),
         (b"0.1\n-1\n", "line 2: expected a finite number, 0 or more, got -1.0"),
         (b"0.1\nnan\n", "line 2: expected a finite number"),

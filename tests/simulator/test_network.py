@@ -99,9 +99,9 @@ def test_a_channel_keeps_the_order_whatever_is_lost() -> None:
 def test_a_broken_channel_delivers_when_it_stands_again() -> None:
     agenda = Agenda()
     channel = Channel(agenda, Habits(), Random(0))
-    assert channel.perfect
+    assert channel.immediate()
     channel.down_until = 5.0
-    assert not channel.perfect
+    assert not channel.immediate()
     channel.send(lambda: None)
     drain(agenda)
-    assert agenda.now == 5.0 and channel.perfect
+    assert agenda.now == 5.0 and channel.immediate()

@@ -79,7 +79,7 @@ class Stage:
                 cluster.ready(worker, worker.incarnation)
             case s.Finish(known=True):
                 facts = (move.batch, move.samples, move.loss, move.norm)
-                cluster.commit(worker, worker.incarnation, held[0], *facts, False)
+                cluster.commit(worker, worker.incarnation, held[0], *facts, False, move.times)
             case s.Initialised():
                 cluster.commit(worker, worker.incarnation, held[0], 0, 0, 0.0, 0.0, False)
             case s.GiveUp(reason=reason):

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from psserver.policies.gates import Immediate
 from psserver.policies.machine import Composition
-from psserver.policies.shelf.entry import Cost, Entry, above, at_least, below, knob
+from psserver.policies.shelf.entry import Cost, Entry, above, at_least, check_decay, knob
 from psserver.policies.staleness import Compensate
 from psserver.policies.tensors import TensorParts
 from psserver.policies.triggers import Count
@@ -73,7 +73,6 @@ class GapAware(Entry):
 
 
 def _averaged(decay: float, epsilon: float) -> dict[str, float]:
-    at_least("decay", decay, 0)
-    below("decay", decay, 1)
+    check_decay("decay", decay)
     above("epsilon", epsilon, 0)
     return {"decay": float(decay), "epsilon": float(epsilon)}

@@ -72,6 +72,12 @@ def above(name: str, value: float, bound: float) -> None:
         raise PolicyError(f"policy.{name} is {value}; expected more than {bound}")
 
 
+def check_decay(name: str, value: float) -> None:
+    """Of a running mean: the part that is kept."""
+    at_least(name, value, 0)
+    below(name, value, 1)
+
+
 def one_of(name: str, value: str, known: Iterable[str]) -> None:
     if value not in known:
         raise PolicyError(f"policy.{name} is {value!r}; expected one of {', '.join(known)}")

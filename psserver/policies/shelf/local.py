@@ -8,7 +8,7 @@ from psserver.policies.gates import Flush, Immediate
 from psserver.policies.local import LocalRule
 from psserver.policies.machine import Composition
 from psserver.policies.policy import PolicyError
-from psserver.policies.shelf.entry import Cost, Entry, at_least, knob, one_of
+from psserver.policies.shelf.entry import Cost, Entry, above, at_least, check_decay, knob, one_of
 from psserver.policies.staleness import DropStale, KeepAll
 from psserver.policies.triggers import Count, Everyone
 
@@ -108,7 +108,7 @@ class LocalAsync(Entry):
         else:
             knobs = asdict(DiLoCo()) | {"steps": self.steps, "learning_rate": self.learning_rate}
             rule = _steps_of_adamw(**knobs)
-        return Composition(Immediate(), Count(1), KeepAll(), local=rule)
+        return _as_they_come(rule)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ class Easgd(Entry):
         sgd = _steps_of_sgd(self.steps, self.learning_rate)
         knobs = {**sgd.knobs, "alpha": self.alpha or 0.9 / workers}
         rule = LocalRule("elastic", knobs, remembers=True)
-        return Composition(Immediate(), Count(1), KeepAll(), local=rule)
+        return _as_they_come(rule)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,9 +176,9 @@ class DanaSlim(Entry):
     momentum: float = knob(0.9, "decay of each worker's velocity", "0 .. 1")
 
     def compose(self, workers: int) -> Composition:
-        _decay("momentum", self.momentum)
+        check_decay("momentum", self.momentum)
         rule = LocalRule("dana-slim", {"momentum": self.momentum}, remembers=True)
-        return Composition(Immediate(), Count(1), KeepAll(), local=rule)
+        return _as_they_come(rule)
 
 
 def _barrier(workers: int, rule: LocalRule) -> Composition:
@@ -186,9 +186,14 @@ def _barrier(workers: int, rule: LocalRule) -> Composition:
     return Composition(Flush(), Everyone(workers, 0), DropStale(0), order="rank", local=rule)
 
 
+def _as_they_come(rule: LocalRule) -> Composition:
+    """That of async."""
+    return Composition(Immediate(), Count(1), KeepAll(), local=rule)
+
+
 def _steps_of_sgd(steps: int, learning_rate: float) -> LocalRule:
     at_least("steps", steps, 1)
-    _above_zero("learning_rate", learning_rate)
+    above("learning_rate", learning_rate, 0)
     return LocalRule("local-sgd", {"steps": steps, "learning_rate": learning_rate})
 
 
@@ -197,18 +202,8 @@ def _steps_of_adamw(
 ) -> LocalRule:
     sgd = _steps_of_sgd(steps, learning_rate)
     at_least("weight_decay", weight_decay, 0)
-    _decay("beta_1", beta_1)
-    _decay("beta_2", beta_2)
-    _above_zero("epsilon", epsilon)
+    check_decay("beta_1", beta_1)
+    check_decay("beta_2", beta_2)
+    above("epsilon", epsilon, 0)
     moments = {"weight_decay": weight_decay, "beta_1": beta_1, "beta_2": beta_2, "epsilon": epsilon}
     return LocalRule("local-adamw", {**sgd.knobs, **moments}, remembers=True)
-
-
-def _above_zero(name: str, value: float) -> None:
-    if not value > 0:
-        raise PolicyError(f"policy.{name} is {value}; expected a number above 0")
-
-
-def _decay(name: str, value: float) -> None:
-    if not 0 <= value < 1:
-        raise PolicyError(f"policy.{name} is {value}; expected at least 0 and below 1")

@@ -1,0 +1,192 @@
+"""Who computed, waited and communicated when: a decision log as stretches of every worker's time.
+
+What a worker said with its commits (see `Times` in the protocol) lies in order
+between the end of its ticket before and the commit: steps before it asked,
+waiting for the grant, the version on its way in, computing; what is left is
+the way out: the push, with whatever it waited for there, and the ways of grant
+and commit. With a ticket that was granted ahead there is no waiting for the
+grant, and coming in is what the training loop still had to wait for.
+"""
+
+import math
+from dataclasses import dataclass, field
+
+from pslab.check import entries as facts
+from pslab.compare.measure import first_grant
+from pslab.runs import Run
+
+COMPUTING, RECEIVING, SENDING, WAITING = "computing", "receiving", "sending", "waiting for a grant"
+# Under a ticket that was cancelled or given up; after a cancel up to the next grant, for the worker may not
+# have stopped at once.
+VAIN = "in vain"
+# From grant to commit, of a worker that does not say what it did.
+UNTOLD = "at work"
+KINDS = (COMPUTING, RECEIVING, SENDING, WAITING, VAIN, UNTOLD)
+
+# Of so many tickets of each worker the stretches are kept; shares are of all.
+KEPT = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """In seconds from the first grant. `kind`: one of KINDS."""
+
+    kind: str
+    begin: float
+    end: float
+
+
+@dataclass(slots=True)
+class Lane:
+    """One worker. `ends`: when its first tickets ended; `commits`: when, and what became of it."""
+
+    worker: str
+    stretches: list[Stretch] = field(default_factory=list)
+    commits: list[tuple[float, str]] = field(default_factory=list)
+    ends: list[float] = field(default_factory=list)
+    # By kind, of the whole run, also where no stretches are kept.
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(KINDS, 0.0))
+
+    @property
+    def full(self) -> bool:
+        return len(self.ends) >= KEPT
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Of its time in the job, by kind; all 0 when it had none."""
+        total = sum(self.seconds.values())
+        return {kind: seconds / total if total else 0.0 for kind, seconds in self.seconds.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """`told`: some worker said what it did. `seconds`: from the first grant to the last commit."""
+
+    lanes: tuple[Lane, ...]
+    told: bool
+    seconds: float
+
+    @property
+    def kept(self) -> float:
+        """Until then all stretches are here."""
+        return min((lane.ends[-1] for lane in self.lanes if lane.full), default=math.inf)
+
+    def until(self, tickets: int) -> float:
+        """When the median worker has had so many tickets, or all of its own; the end where nobody has had more."""
+        if all(len(lane.ends) <= tickets for lane in self.lanes):
+            return self.seconds
+        ends = sorted(lane.ends[:tickets][-1] for lane in self.lanes if lane.ends)
+        return ends[len(ends) // 2]
+
+
+def timeline(run: Run) -> Timeline:
+    """Lanes in the order in which the workers joined. Raises RunError for a log that cannot be read."""
+    begun = first_grant(run)
+    scribe = _Scribe()
+    for entry in run.decisions():
+        scribe.see(entry.fact, max(0.0, entry.t - begun))
+    return Timeline(tuple(scribe.lanes.values()), scribe.told, scribe.seconds)
+
+
+class _Scribe:
+    """Reads a log once, in order."""
+
+    def __init__(self) -> None:
+        self.lanes: dict[str, Lane] = {}
+        self.told = False
+        self.seconds = 0.0
+        # When the last ticket of a worker ended, or it joined; absent while it is away, or done.
+        self._free: dict[str, float] = {}
+        self._held: dict[str, dict[int, float]] = {}
+        # Its last ticket was cancelled: until the next grant it may still work on it.
+        self._vain: set[str] = set()
+        # Kept commits without a fate: lane and number.
+        self._pending: dict[int, tuple[Lane, int]] = {}
+
+    def see(self, fact: facts.Fact, now: float) -> None:
+        match fact:
+            case facts.Join(worker):
+                self.lanes.setdefault(worker, Lane(worker))
+                self._free[worker], self._held[worker] = now, {}
+            case facts.Grant(worker, ticket):
+                self._granted(worker, ticket, now)
+            case facts.Commit():
+                self._committed(fact, now)
+            case facts.Cancel(worker, ticket) | facts.Abandon(worker, ticket):
+                self._lost(worker, ticket, now, cancelled=isinstance(fact, facts.Cancel))
+            case facts.Apply(_, _, _, parts):
+                for part in parts:
+                    self._settled(part.ticket, "applied")
+            case facts.Drop(_, ticket):
+                self._settled(ticket, "dropped")
+            case facts.Leave(worker) | facts.Done(worker):
+                # What it did without a ticket since its last one is not known.
+                self._free.pop(worker, None)
+                self._vain.discard(worker)
+
+    def _granted(self, worker: str, ticket: int, now: float) -> None:
+        self._held.setdefault(worker, {})[ticket] = now
+        if worker in self._vain:
+            self._add(self.lanes[worker], [Stretch(VAIN, self._free.get(worker, now), now)])
+            self._free[worker] = now
+            self._vain.discard(worker)
+
+    def _committed(self, commit: facts.Commit, now: float) -> None:
+        lane = self.lanes.setdefault(commit.worker, Lane(commit.worker))
+        granted = self._held.get(commit.worker, {}).pop(commit.ticket, now)
+        since = self._free.get(commit.worker, granted)
+        self.told |= commit.pull is not None
+        self._add(lane, _stretches(since, granted, now, commit))
+        if not lane.full:
+            self._pending[commit.ticket] = lane, len(lane.commits)
+            lane.commits.append((now, "pending"))
+        self._end(lane, now)
+
+    def _lost(self, worker: str, ticket: int, now: float, *, cancelled: bool) -> None:
+        held = self._held.get(worker, {})
+        oldest = next(iter(held), None)
+        granted = held.pop(ticket, None)
+        # The initial values' ticket is no grant; one that came ahead was not begun.
+        if granted is None or ticket != oldest:
+            return
+        lane = self.lanes.setdefault(worker, Lane(worker))
+        since = self._free.get(worker, granted)
+        self._add(lane, [Stretch(WAITING, since, granted), Stretch(VAIN, max(since, granted), now)])
+        if cancelled:
+            self._vain.add(worker)
+        self._end(lane, now)
+
+    def _end(self, lane: Lane, now: float) -> None:
+        if not lane.full:
+            lane.ends.append(now)
+        self._free[lane.worker] = self.seconds = now
+
+    def _add(self, lane: Lane, stretches: list[Stretch]) -> None:
+        for stretch in stretches:
+            if stretch.end > stretch.begin:
+                lane.seconds[stretch.kind] += stretch.end - stretch.begin
+                if not lane.full:
+                    lane.stretches.append(stretch)
+
+    def _settled(self, ticket: int, fate: str) -> None:
+        lane, number = self._pending.pop(ticket, (None, 0))
+        if lane is not None:
+            lane.commits[number] = lane.commits[number][0], fate
+
+
+def _stretches(since: float, granted: float, now: float, commit: facts.Commit) -> list[Stretch]:
+    """From the end of the ticket before, `since`, to the commit. Clocks that differ a little are cut to fit."""
+    if commit.pull is None:
+        return [Stretch(WAITING, since, granted), Stretch(UNTOLD, max(since, granted), now)]
+    compute = commit.compute or 0.0
+    ahead = max(since, min(since + (commit.before or 0.0), now - commit.pull - compute))
+    here = max(ahead, granted)
+    pulled = min(here + commit.pull, now)
+    computed = min(pulled + compute, now)
+    return [
+        Stretch(COMPUTING, since, ahead),
+        Stretch(WAITING, ahead, granted),
+        Stretch(RECEIVING, here, pulled),
+        Stretch(COMPUTING, pulled, computed),
+        Stretch(SENDING, computed, now),
+    ]

@@ -1,0 +1,44 @@
+"""What a job was started with, and how it ended."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class JobTerms:
+    """What a job was started with. Times in seconds."""
+
+    job: str
+    optimizer: Mapping[str, object]
+    servers: int = 1
+    # Grants begin when so many workers are ready; also what a worker hears as worker_count.
+    workers: int = 1
+    seed: int = 0
+    # Others never wait longer than this for a worker that is gone.
+    worker_timeout: float = 10.0
+    # Give up when there was no worker for so long; 0: never.
+    idle_timeout: float = 600.0
+    # Stop at this version; 0: when the data ends.
+    versions: int = 0
+    # Never stop by itself.
+    stay: bool = False
+
+    @property
+    def grace(self) -> float:
+        """How long a broken connection may take to come back.
+
+        A third: noticing that a silent connection is dead takes the other two
+        (keep-alive interval and keep-alive timeout).
+        """
+        return self.worker_timeout / 3
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """`cause`: "done", "empty", "versions", "policy", "abandoned", "server" or the name of a signal."""
+
+    reason: str
+    version: int
+    success: bool
+    cause: str
+    at: float

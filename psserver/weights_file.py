@@ -1,0 +1,77 @@
+"""weights.safetensors: a model's variables by name, and the order that their fingerprint needs.
+
+The format keeps no order of its own; it is written into the file's metadata.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pswire.variables import VariableSpec, weights_sha256
+
+ORDER = "order"
+
+
+class WeightsFileError(ValueError):
+    """A file that holds no weights. The text says what is wrong, not where."""
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """What a file holds. `order`: the variables' names in the plan's order; None where the file does not say it."""
+
+    arrays: Mapping[str, NDArray[np.float32]]
+    order: tuple[str, ...] | None
+
+    def sha256(self) -> str | None:
+        """The fingerprint of these weights, or None where their order is not known.
+
+        Raises WeightsFileError when the order does not name the variables.
+        """
+        if self.order is None:
+            return None
+        if sorted(self.order) != sorted(self.arrays):
+            raise WeightsFileError("its list of variables is not that of its arrays")
+        specs = [VariableSpec(name, self.arrays[name].shape) for name in self.order]
+        return weights_sha256(specs, [self.arrays[name] for name in self.order])
+
+
+def save(path: Path, weights: Mapping[str, NDArray[np.float32]]) -> None:
+    """Write all variables, given in the plan's order. Raises OSError."""
+    # Here and below, because only who has a run folder needs it.
+    from safetensors.numpy import save_file
+
+    contiguous = {name: np.ascontiguousarray(values) for name, values in weights.items()}
+    save_file(contiguous, path, {ORDER: json.dumps(list(weights))})
+
+
+def load(path: Path) -> Saved:
+    """Read a file that `save`, or an older version of it, wrote. Raises OSError and WeightsFileError."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, "numpy") as file:
+            names = list(file.keys())
+            for name in names:
+                if (dtype := file.get_slice(name).get_dtype()) != "F32":
+                    raise WeightsFileError(f"expected float32 for {name!r}, got {dtype}")
+            arrays = {name: file.get_tensor(name) for name in names}
+            return Saved(arrays, _order(file.metadata() or {}))
+    except SafetensorError as error:
+        raise WeightsFileError(str(error)) from error
+
+
+def _order(metadata: Mapping[str, str]) -> tuple[str, ...] | None:
+    if ORDER not in metadata:
+        return None
+    try:
+        names = json.loads(metadata[ORDER])
+    except ValueError as error:
+        raise WeightsFileError(f"its list of variables is not JSON: {error}") from error
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise WeightsFileError("its list of variables is not a list of names")
+    return tuple(names)

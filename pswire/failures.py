@@ -1,0 +1,25 @@
+"""What a failed call says to people. gRPC's own texts put the reason last, behind addresses and layers of itself."""
+
+import re
+from typing import Final
+
+import grpc
+
+LONGEST: Final = 300
+
+# "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: Failed to connect to remote host: X" is X.
+_LAYERS = re.compile(
+    r"^(.*last error: |errors resolving .*: |[A-Z_]+: |ipv[46]:\S+: |unix\S*: |Failed to connect to remote host: )"
+)
+
+
+def reason(error: grpc.RpcError) -> str:
+    """Why a call failed, in at most `LONGEST` characters: the words of a server of ours, or the end of gRPC's."""
+    if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED and error.details() in ("", "Deadline Exceeded"):
+        return "no answer in time"
+    text = " ".join((error.details() or "").split())
+    while (outer := _LAYERS.match(text)) and outer.end() < len(text):
+        text = text[outer.end() :].rstrip("]")
+    if not text:
+        return str(error.code().name)
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 4]} ..."

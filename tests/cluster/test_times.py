@@ -1,0 +1,30 @@
+"""What real workers tell of their time is in the log, and fits it."""
+
+import pytest
+
+from pslab.compare.timeline import COMPUTING, RECEIVING, SENDING, WAITING, timeline
+from tests.cluster.cluster import Cluster, entries_of
+
+pytestmark = pytest.mark.cluster
+
+STEPS = (0.004, 0.02)
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+def test_every_commit_tells_its_times(cluster: Cluster, servers: int) -> None:
+    """`wait_end` asks `ps-lab check`: they fit between the coordinator's entries. Behind a barrier the fast wait."""
+    cluster.start_servers(servers, "--policy", "sync", "--workers", "2")
+    for index, seconds in enumerate(STEPS):
+        cluster.start_worker("--task-index", str(index), "--batches", "20", "--seconds", str(seconds))
+    run = cluster.wait_end(worker_codes=[0, 0])
+    commits = entries_of(run, "commit")
+    assert len(commits) == 40
+    for commit in commits:
+        assert commit["pull"] >= 0
+        assert commit["compute"] >= 0.9 * STEPS[int(commit["worker"][1:])]
+    fast, slow = sorted(timeline(run).lanes, key=lambda lane: lane.worker)
+    for lane in (fast, slow):
+        assert set(lane.shares) >= {COMPUTING, RECEIVING, SENDING, WAITING}
+        assert sum(lane.shares.values()) == pytest.approx(1)
+    # 16 ms a step, whatever the machine does besides: the slow one computes for so much longer.
+    assert fast.seconds[WAITING] > 0 and slow.seconds[COMPUTING] >= 20 * 0.9 * STEPS[1]

@@ -1,0 +1,67 @@
+"""What workers say of their time is for the log: kept as they said it, and nothing is decided by it."""
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from pslab.verify.dice import Seeded
+from pslab.verify.schedule import Schedule
+from psserver.coordinator import Coordinator, JobTerms, Record
+from psserver.coordinator.entries import UNTOLD, Commit, Times
+from psserver.policies import build
+
+
+def entry_of(times: Times) -> dict[str, Any]:
+    """The log's entry of a commit with these times."""
+    return Commit("w0", 3, 1, 8, 0.5, 1.0, *times).to_json()
+
+
+def test_they_are_written_in_whole_microseconds_behind_what_was_there() -> None:
+    written = entry_of(Times(0.0012345678, 0.25, 3.9999999))
+    assert list(written)[-3:] == ["pull", "compute", "before"]
+    assert (written["pull"], written["compute"], written["before"]) == (0.001235, 0.25, 4.0)
+    assert list(entry_of(Times(0.0, 0.5)))[-2:] == ["pull", "compute"]
+    assert "pull" not in entry_of(UNTOLD) and list(entry_of(UNTOLD))[-1] == "norm"
+
+
+def test_a_commit_that_is_repeated_with_other_times_changes_nothing() -> None:
+    coordinator = Coordinator(JobTerms("j", {"name": "sgd"}, 1, 1, 0), build("async", {}, 1), 0.0)
+    coordinator.opening()
+    coordinator.join("w0", "s", 0, 0.0)
+    coordinator.connect("w0", 0, "s", 0.0)
+    coordinator.ready("w0", 0, 0.0)
+    coordinator.commit("w0", 0, 1, 0.0, ready=True)
+    (ticket,) = [found.number for found in coordinator.tickets.open_of("w0")]
+    first = coordinator.commit("w0", 0, ticket, 1.0, samples=8, times=Times(0.25, 0.5))
+    again = coordinator.commit("w0", 0, ticket, 2.0, samples=8, times=Times(7.0, 7.0))
+    (told,) = [o.entry for o in first if isinstance(o, Record) and isinstance(o.entry, Commit)]
+    assert (told.pull, told.compute, told.before) == (0.25, 0.5, None)
+    assert not [o for o in again if isinstance(o, Record)]
+
+
+@pytest.mark.parametrize(
+    ("policy", "knobs"),
+    [("sync", {"backup": 1}), ("bounded", {"aggregate": 2, "max_staleness": 1}), ("dssp", {}), ("async", {})],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+@pytest.mark.parametrize("seed", range(25))
+def test_nothing_is_decided_by_them(
+    policy: str, knobs: dict[str, object], seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same schedule with and without them, whatever they are, gives the same log but for them."""
+
+    def log() -> list[dict[str, Any]]:
+        schedule = Schedule(policy, knobs, Seeded(seed), workers=3)
+        schedule.run(60)
+        return [record.entry.to_json() for record in schedule.log]
+
+    plain, chance, commit = log(), Random(seed), Coordinator.commit
+
+    def told(*args: Any, **facts: Any) -> Any:
+        return commit(*args, **facts, times=Times(chance.random(), 9 * chance.random(), chance.random()))
+
+    monkeypatch.setattr(Coordinator, "commit", told)
+    timed = log()
+    assert any("pull" in entry for entry in timed)
+    assert [{k: v for k, v in entry.items() if k not in Times._fields} for entry in timed] == plain

@@ -1,0 +1,85 @@
+"""Insisting on a server that does not answer: for how long, and when nobody needs the answer any more."""
+
+import threading
+
+import grpc
+import pytest
+
+from pswire.addresses import Address
+from psworker.errors import Refused, Unreachable
+from psworker.retrying import Backoff, insist
+from tests.pswire.test_failures import Failure
+
+HERE = Address("127.0.0.1", 7070)
+
+
+class Absent:
+    """A server that does not answer."""
+
+    def __init__(self, failure: grpc.RpcError) -> None:
+        self.failure = failure
+        self.calls = 0
+
+    def __call__(self) -> None:
+        self.calls += 1
+        raise self.failure
+
+
+class Watched(threading.Event):
+    """`waiting` is set when somebody is about to wait for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting = threading.Event()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waiting.set()
+        return super().wait(timeout)
+
+
+def gone() -> Absent:
+    return Absent(Failure(grpc.StatusCode.UNAVAILABLE, "Socket closed"))
+
+
+def test_whoever_waits_is_woken_when_the_answer_is_not_needed_any_more() -> None:
+    pointless = Watched()
+    found: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            insist(gone(), Backoff(1, HERE, 7200.0, pointless, _pause=3600.0))
+        except Unreachable as error:
+            found.append(error)
+
+    caller = threading.Thread(target=call, daemon=True)
+    caller.start()
+    assert pointless.waiting.wait(30)
+    pointless.set()
+    caller.join(30)
+    assert not caller.is_alive()
+    assert (
+        str(found[0])
+        == "server 1 at 127.0.0.1:7070 does not answer (Socket closed), and is not needed any more"
+    )
+
+
+def test_what_is_not_needed_is_tried_once() -> None:
+    server, pointless = gone(), threading.Event()
+    pointless.set()
+    with pytest.raises(Unreachable):
+        insist(server, Backoff(0, HERE, 3600.0, pointless))
+    assert server.calls == 1
+
+
+def test_patience_ends() -> None:
+    with pytest.raises(
+        Unreachable, match="server 0 at .* did not answer for 0 s .Socket closed.: is it running"
+    ):
+        insist(gone(), Backoff(0, HERE, 0.0, threading.Event()))
+
+
+def test_a_refusal_is_final_at_once() -> None:
+    server = Absent(Failure(grpc.StatusCode.FAILED_PRECONDITION, "another job"))
+    with pytest.raises(Refused, match="server 0 at 127.0.0.1:7070: another job"):
+        insist(server, Backoff(0, HERE, 3600.0, threading.Event()))
+    assert server.calls == 1
