@@ -18,9 +18,10 @@ import secrets
 import select
 import socket
 import struct
+import threading
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Final, cast
+from typing import Any, Final, cast
 
 # The pieces that a message is made of.
 Parts = Sequence[bytes | memoryview]
@@ -35,6 +36,9 @@ _HEAD: Final = struct.Struct("<IB")
 # into memory that is used again.
 _LARGE: Final = 1 << 16
 _CREDENTIALS: Final = struct.Struct("3i")
+# A line is silent while a gradient is computed, and a router forgets who is silent for minutes. Then TCP itself would
+# wait a quarter of an hour for an answer: gRPC's pings do not go this way. Seconds, and how many in vain.
+_KEEPALIVE: Final = {socket.TCP_KEEPIDLE: 20, socket.TCP_KEEPINTVL: 10, socket.TCP_KEEPCNT: 3}
 
 
 class LineError(OSError):
@@ -42,20 +46,64 @@ class LineError(OSError):
 
 
 class Line:
-    """One end of a stream. One thread receives and sends; any thread may `cut`."""
+    """One end of a stream. One thread receives and sends; any thread may `cut` and `close`."""
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
         if connected.family != socket.AF_UNIX:
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for option, value in _KEEPALIVE.items():
+                connected.setsockopt(socket.IPPROTO_TCP, option, value)
         self._reader = cast(io.BufferedReader, connected.makefile("rb", _LARGE))
         self._buffer = bytearray()
+        # Guards what follows. A signal handler may close what it interrupts, therefore reentrant.
+        self._guard = threading.RLock()
+        # The descriptor is given back by whoever is last: its number is soon another connection's.
+        self._users = 0
+        self._closed = False
+
+    def first(self, most: int) -> bytes | None:
+        """The first frame, for which nobody is waited for longer than a moment. None when none comes.
+
+        Before anything else is received. Raises LineError for one of more than `most` bytes.
+        """
+        deadline = time.monotonic() + INTRODUCTION
+        try:
+            head = self._exactly(_HEAD.size, deadline)
+            if len(head) < _HEAD.size:
+                return None
+            length = _length(head, most)
+            message = self._exactly(length, deadline)
+            self._socket.settimeout(None)
+        except LineError:
+            raise
+        except OSError:
+            return None
+        return message if len(message) == length else None
+
+    def _exactly(self, size: int, deadline: float) -> bytes:
+        """Fewer at the end of the stream. Raises TimeoutError."""
+        data = b""
+        while len(data) < size:
+            # For all of it, not for each byte anew.
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError
+            self._socket.settimeout(left)
+            piece = self._socket.recv(size - len(data))
+            if not piece:
+                break
+            data += piece
+        return data
 
     def send(self, parts: Parts, code: int = 0) -> None:
         """Raises LineError when nobody is there any more, or for a message that is too long."""
         length = sum(map(len, parts))
         if length > FRAME_BYTES:
             raise LineError(f"expected a message of at most {FRAME_BYTES} bytes, got {length}")
+        if not self._enter():
+            raise LineError("the line is closed")
         head = _HEAD.pack(length, code)
         try:
             if length < _LARGE:
@@ -67,26 +115,29 @@ class Line:
                 self._socket.sendall(payload)
         except OSError as error:
             raise LineError(f"the other end is gone: {error.strerror}") from error
+        finally:
+            self._leave()
 
-    def receive(self, most: int = FRAME_BYTES) -> tuple[bytes | memoryview, int] | None:
+    def receive(self) -> tuple[bytes | memoryview, int] | None:
         """The next frame and its code; None when the stream is over. Raises LineError for what is no frame.
 
         A large frame lies in memory that the next one overwrites.
         """
+        if not self._enter():
+            return None
         try:
             head = self._reader.read(_HEAD.size)
             if len(head) < _HEAD.size:
                 return None
-            length, code = _HEAD.unpack(head)
-            if length > most:
-                raise LineError(f"expected a frame of at most {most} bytes, got one of {length}")
+            length = _length(head, FRAME_BYTES)
             message = self._reader.read(length) if length < _LARGE else self._large(length)
         except LineError:
             raise
-        except (OSError, ValueError):
-            # ValueError: closed here, by another thread.
+        except OSError:
             return None
-        return (message, code) if len(message) == length else None
+        finally:
+            self._leave()
+        return (message, head[-1]) if len(message) == length else None
 
     def _large(self, length: int) -> memoryview:
         if len(self._buffer) < length:
@@ -94,12 +145,20 @@ class Line:
         view = memoryview(self._buffer)[:length]
         return view[: self._reader.readinto(view)]
 
-    @contextmanager
-    def introduction(self) -> Iterator[None]:
-        """Inside, nobody is waited for longer than a moment."""
-        self._socket.settimeout(INTRODUCTION)
-        yield
-        self._socket.settimeout(None)
+    def hear_out(self) -> None:
+        """After the last word: until the other end has closed. A socket that is closed with something
+        unread takes back what was said on it last."""
+        if not self._enter():
+            return
+        try:
+            self._socket.shutdown(socket.SHUT_WR)
+            while self._reader.read1(_LARGE):
+                pass
+        except OSError:
+            # It is over sooner.
+            return
+        finally:
+            self._leave()
 
     @property
     def alive(self) -> bool:
@@ -112,18 +171,47 @@ class Line:
         return not watch.poll(0)
 
     def cut(self) -> None:
-        """End the stream for both ends; who waits in `receive` is told. From any thread, any number of times."""
-        try:
-            self._socket.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            # The other end was faster.
-            return
+        """End the stream for both ends; who waits in `receive` or `send` is told. Any number of times."""
+        with self._guard:
+            if self._socket.fileno() < 0:
+                return
+            try:
+                self._socket.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                # The other end was faster.
+                return
 
     def close(self) -> None:
-        """From any thread; whoever is receiving is told first."""
-        self.cut()
-        self._reader.close()
-        self._socket.close()
+        """Who is receiving or sending is told, and is not waited for."""
+        with self._guard:
+            self.cut()
+            self._closed = True
+            self._give_back()
+
+    def _enter(self) -> bool:
+        with self._guard:
+            if not self._closed:
+                self._users += 1
+            return not self._closed
+
+    def _leave(self) -> None:
+        with self._guard:
+            self._users -= 1
+            self._give_back()
+
+    def _give_back(self) -> None:
+        if self._closed and not self._users:
+            self._reader.close()
+            self._socket.close()
+            self._buffer = bytearray()
+
+
+def _length(head: bytes, most: int) -> int:
+    """Of the frame that follows. Raises LineError."""
+    length = int(_HEAD.unpack(head)[0])
+    if length > most:
+        raise LineError(f"expected a frame of at most {most} bytes, got one of {length}")
+    return length
 
 
 # The server's side
@@ -144,14 +232,29 @@ def listen_here() -> tuple[socket.socket, str]:
 
 def listen_at(host: str, port: int) -> socket.socket:
     """A listening socket for other machines; port 0: one that is free. Raises LineError."""
+    failed = OSError(0, "it has no address")
     try:
-        family, _, _, _, place = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        dual = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
-        return socket.create_server(place[:2], family=family, dualstack_ipv6=dual)
+        # "localhost", say, is two addresses, of which a machine may have one.
+        for family, place in _places(host, port):
+            try:
+                dual = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
+                return socket.create_server(place, family=family, dualstack_ipv6=dual)
+            except OSError as error:
+                failed = error
     except OSError as error:
-        raise LineError(f"cannot listen on {host}:{port}: {error.strerror}") from error
+        failed = error
+    raise LineError(f"cannot listen on {host}:{port}: {failed.strerror}") from failed
+
+
+def _places(host: str, port: int) -> Iterator[tuple[int, Any]]:
+    """Every interface is that of IPv4 and of IPv6, by either name; as for gRPC. Raises OSError."""
+    if host in ("0.0.0.0", "::"):
+        if socket.has_dualstack_ipv6():
+            yield socket.AF_INET6, ("::", port)
+        yield socket.AF_INET, ("0.0.0.0", port)
+        return
+    for family, _, _, _, place in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        yield family, place
 
 
 def same_user(connected: socket.socket) -> None:
@@ -197,9 +300,8 @@ def _introduced(connected: socket.socket, token: bytes) -> Line:
     line = Line(connected)
     welcome = None
     try:
-        with line.introduction():
-            line.send([token])
-            welcome = line.receive(most=0)
+        line.send([token])
+        welcome = line.first(most=0)
     finally:
         if welcome is None:
             line.close()

@@ -138,13 +138,15 @@ class Control:
             self._say([pb.SessionRequest(report=message)])
 
     def leave(self, reason: str) -> None:
-        """Say goodbye and close the stream."""
+        """Say goodbye and close the stream. Whoever waits here is told."""
         self._backoff.closing.set()
         with self._changed:
             self._leaving = pb.Leave(reason=reason)
             self._take_leave()
             self._changed.notify_all()
         self._thread.join(timeout=5.0)
+        if not self._talk.stop and not self._talk.error:
+            self._fail(SessionError("the session is closed"))
 
     # Knowing
 

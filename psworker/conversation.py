@@ -35,6 +35,8 @@ class Conversation:
         self._grants: deque[Grant] = deque()
         # The newest that was heard; None before the first.
         self._newest: Grant | None = None
+        # Of the commit that an exchange makes: whether it comes to that, only the exchange tells.
+        self._exchanged: int | None = None
         self._unanswered: dict[int, pb.Commit] = {}
         self._awaited: set[int] = set()
         # Abandoned, and not yet known to have been heard.
@@ -83,6 +85,7 @@ class Conversation:
     def expect(self, message: pb.Commit) -> None:
         """A commit is being made. It asks for nothing that was granted ahead."""
         self._held = None
+        self._exchanged = message.ticket
         message.ready = message.ready and not self._grants
         self._unanswered[message.ticket] = message
         self._awaited.add(message.ticket)
@@ -90,14 +93,18 @@ class Conversation:
 
     def unexpect(self, ticket: int) -> None:
         """It was refused before it was made."""
-        self._held = ticket
+        self._held, self._exchanged = ticket, None
         self._unanswered.pop(ticket, None)
         self._awaited.discard(ticket)
         self.asked = False
 
     def commit(self, message: pb.Commit) -> Requests:
+        """Nothing for one that was expected, and answered by the session since: it would be answered twice."""
+        if message.ticket == self._exchanged and message.ticket not in self._unanswered:
+            return []
         if message.ticket not in self._void:
             self.expect(message)
+            self._exchanged = None
             return [pb.SessionRequest(commit=message)]
         # Cancelled in the meantime: there is nothing to commit to.
         self._held = None
@@ -121,9 +128,10 @@ class Conversation:
     def owed(self) -> Requests:
         """What may not have been heard, to be said again."""
         requests = [_abandon(ticket, reason) for ticket, reason in self._abandoned.items()]
-        requests += [pb.SessionRequest(commit=message) for message in self._unanswered.values()]
+        commits = [message for message in self._unanswered.values() if message.ticket != self._exchanged]
+        requests += [pb.SessionRequest(commit=message) for message in commits]
         # Said although a commit above may say it too: asking twice gives one ticket.
-        if self.asked:
+        if self.asked and self._exchanged not in self._unanswered:
             requests.append(_ready())
         if self.exhausted:
             requests.append(_done())

@@ -30,12 +30,15 @@ class Stream(Protocol):
 
 
 class GrpcStream:
-    """A call of Exchange."""
+    """A call of Exchange. Raises SessionError when the session is being closed."""
 
     def __init__(self, channel: grpc.Channel) -> None:
         call: Any = channel.stream_stream("/pswire.v1.Shard/Exchange", None, None)
         self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._replies: Any = call(_drained(self._requests))
+        try:
+            self._replies: Any = call(_drained(self._requests))
+        except ValueError as error:
+            raise SessionError(f"the session is closed: {error}") from error
 
     def send(self, message: Parts) -> None:
         self._requests.put(b"".join(message))

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TypeVar
 
 import grpc
@@ -50,12 +50,18 @@ class Servers:
         try:
             if self._pool is None:
                 return [call(self.shards[0])]
-            calls = [self._pool.submit(call, shard) for shard in self.shards]
+            calls = self._begun(self._pool, call)
             # A server's exchange serves one request at a time: after a failure, too, nothing stays under way.
             wait(calls)
             return [made.result() for made in calls]
         except Unreachable as error:
             raise self.explain(error) from error
+
+    def _begun(self, pool: ThreadPoolExecutor, call: Callable[[ShardClient], R]) -> "list[Future[R]]":
+        try:
+            return [pool.submit(call, shard) for shard in self.shards]
+        except RuntimeError as error:
+            raise SessionError(f"the session is closed: {error}") from error
 
     def admit(self, reply: pb.JoinReply) -> None:
         """Every shard knows this worker by what the coordinator said."""

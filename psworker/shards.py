@@ -66,7 +66,9 @@ class ShardClient:
         self._dtype = "float32" if transport == "shared-memory" else dtype
         self._patience = patience
         self._closing = closing
-        self._transport = Transport(server, address, channel, self._plan, transport, dtype)
+        # A server without a part of the model has nothing to share, which is no reason to refuse the others.
+        kind = transport if self.elements or transport == "grpc" else "auto"
+        self._transport = Transport(server, address, channel, self._plan, kind, dtype)
         # Arrays that versions were received into: a new one for each would cost the system's clearing of its pages.
         self._spare: list[NDArray[Any]] = []
 

@@ -98,6 +98,8 @@ class Transport:
         try:
             self.attachment = self._attached(member, after)
         except SegmentError as error:
+            # Raises, and all this is tried again, if the stream broke meanwhile: what is lent on it goes with it.
+            self._asked(member, after, ask=True)
             # The server lets go of its half with the stream.
             self._let_go()
             self._memory = False
@@ -121,9 +123,11 @@ class Transport:
         try:
             told = self._asked(member, after, ask=True)
             if not told.port:
-                raise LineError("it listens on none")
+                raise LineError("it listens on none" if told.token else told.refusal)
             self._use(lines.connect_to(self._host, told.port, told.token))
         except LineError as error:
+            # Raises, and all this is tried again, if the server has gone meanwhile. This one says what can be had.
+            self._asked(member, after, ask=True)
             self._socket = False
             self._without("a socket", error, "socket")
 

@@ -18,6 +18,8 @@ log = logging.getLogger("ps-server")
 
 # Each has a thread. Whoever comes later is turned away, and goes on by gRPC.
 MOST_LINES = 256
+# Who have not shown their invitation yet. Each has a thread, too; one more, and the first of them has to go.
+MOST_STRANGERS = 64
 # Between attempts to let somebody in when the system does not let us; seconds.
 PAUSE = 0.2
 
@@ -68,6 +70,8 @@ class Lines:
         self._listening: list[socket.socket] = []
         self._invited: dict[bytes, Line | None] = {}
         self._open: set[Line] = set()
+        # In the order in which they came.
+        self._strangers: dict[Line, None] = {}
         self._ending = threading.Event()
 
     @property
@@ -83,8 +87,17 @@ class Lines:
         """Where workers of other machines connect; 0 where that is impossible."""
         with self._lock:
             if self._port is None and not self._ending.is_set():
-                self._port = self._listen_there()
+                try:
+                    self._port = self._listen_there()
+                except LineError as error:
+                    log.warning("payloads of workers go by gRPC: %s", error)
+                    self._port = 0
             return self._port or 0
+
+    def open_port(self) -> None:
+        """Now, rather than for the first worker that asks. Raises LineError."""
+        with self._lock:
+            self._port = self._listen_there()
 
     def invite(self) -> Invitation:
         invitation = Invitation(self)
@@ -110,11 +123,7 @@ class Lines:
         return name
 
     def _listen_there(self) -> int:
-        try:
-            listening = lines.listen_at(self._bind, self._wanted)
-        except LineError as error:
-            log.warning("payloads of workers go by gRPC: %s", error)
-            return 0
+        listening = lines.listen_at(self._bind, self._wanted)
         self._open_door(listening)
         port = int(listening.getsockname()[1])
         log.info("payloads of workers may come in at port %d", port)
@@ -146,11 +155,7 @@ class Lines:
             log.warning("a process was turned away: %s", error)
             connected.close()
             return
-        with self._lock:
-            welcome = not self._ending.is_set() and len(self._open) < MOST_LINES
-            if welcome:
-                self._open.add(line)
-        if not welcome:
+        if not self._enter(line):
             line.close()
             return
         try:
@@ -158,6 +163,18 @@ class Lines:
         except RuntimeError as error:
             log.warning("a worker was turned away: %s", error)
             self._end(line)
+
+    def _enter(self, line: Line) -> bool:
+        """Strangers who say nothing must not keep out who is invited: those are heard at once."""
+        with self._lock:
+            if self._ending.is_set():
+                return False
+            if len(self._strangers) >= MOST_STRANGERS:
+                first = next(iter(self._strangers))
+                del self._strangers[first]
+                first.cut()
+            self._strangers[line] = None
+            return True
 
     # One line
 
@@ -172,41 +189,49 @@ class Lines:
 
     def _expected(self, line: Line) -> bool:
         """Whoever comes says first which invitation it has. Nothing else is heard from a stranger."""
-        with line.introduction():
-            frame = line.receive(most=TOKEN_BYTES)
-            token = bytes(frame[0]) if frame is not None else b""
-            with self._lock:
-                welcome = token in self._invited and self._invited[token] is None
-                if welcome:
-                    self._invited[token] = line
-            if welcome:
-                line.send([])
-        return welcome
+        token = line.first(most=TOKEN_BYTES)
+        with self._lock:
+            welcome = line in self._strangers and len(self._open) < MOST_LINES
+            if not welcome or token is None or self._invited.get(token, line) is not None:
+                return False
+            self._invited[token] = line
+            del self._strangers[line]
+            self._open.add(line)
+        line.send([])
+        return True
 
     def _end(self, line: Line) -> None:
         with self._lock:
+            self._strangers.pop(line, None)
             self._open.discard(line)
         line.close()
 
     def _answer(self, line: Line) -> None:
+        refusal = self._exchanged(line)
+        if refusal is not None:
+            line.send([clipped(refusal.message).encode()], int(refusal.code.value[0]))
+            line.hear_out()
+
+    def _exchanged(self, line: Line) -> Refused | None:
+        """Until the line is over; or why it is to be ended."""
         try:
             for reply in self._serve(_messages(line), LineCaller(line)):
                 line.send(reply)
         except Refused as refused:
-            line.send([clipped(refused.message).encode()], int(refused.code.value[0]))
+            return refused
         except LineError:
             raise
         except Exception as error:
             # As gRPC does with what a method raises.
             log.exception("an exchange failed")
-            reason = clipped(f"{type(error).__name__}: {error}").encode()
-            line.send([reason], int(grpc.StatusCode.UNKNOWN.value[0]))
+            return Refused(grpc.StatusCode.UNKNOWN, f"{type(error).__name__}: {error}")
+        return None
 
     def close(self) -> None:
         """Nobody is let in any more, and whoever is there is cut off."""
         with self._lock:
             self._ending.set()
-            listening, opened = list(self._listening), list(self._open)
+            listening, opened = list(self._listening), [*self._strangers, *self._open]
         for door in listening:
             # Closing alone would leave `accept` waiting.
             door.shutdown(socket.SHUT_RDWR)

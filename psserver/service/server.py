@@ -34,6 +34,7 @@ from psserver.service.shard_rpc import ShardRpc
 from pswire.addresses import Address
 from pswire.channels import SERVER_OPTIONS
 from pswire.exits import ExitCode
+from pswire.lines import LineError
 from pswire.plan import Plan
 from pswire.v1 import coordinator_pb2, shard_pb2
 
@@ -124,9 +125,11 @@ class Server:
 
     def _open_data_port(self) -> None:
         """One that was asked for must be had, and at once; any other is opened for the first worker that needs it."""
-        wanted = self.settings.data_port
-        if wanted and self._lines is not None and self._lines.port != wanted:
-            raise BindError(f"cannot listen on --data-port {wanted}: is another process using it?")
+        if self.settings.data_port and self._lines is not None:
+            try:
+                self._lines.open_port()
+            except LineError as error:
+                raise BindError(f"--data-port: {error}; is another process using it?") from error
 
     def _register(self, hosts: tuple[Address, ...]) -> None:
         names = [SHARD]

@@ -267,6 +267,18 @@ def test_a_folder_that_cannot_be_made(start: Start) -> None:
     assert "Traceback" not in server.errors
 
 
+def test_a_data_port_in_use_is_named(start: Start) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        server = start("server", "-m", "psserver", *ALONE, "--data-port", port)
+        assert server.wait_exit() == ExitCode.ADDRESS_IN_USE
+        assert f"ps-server: --data-port: cannot listen on 127.0.0.1:{port}: Address already in use" in (
+            server.errors
+        )
+        assert "by gRPC" not in server.errors
+        assert "Traceback" not in server.errors
+
+
 @pytest.mark.parametrize(
     ("number", "code"),
     [(signal.SIGINT, ExitCode.INTERRUPTED), (signal.SIGTERM, ExitCode.TERMINATED)],

@@ -1,11 +1,13 @@
 """Sessions of our own library against a real server: beginnings and ends."""
 
+import threading
+
 import numpy as np
 import pytest
 
 import psworker
-from psworker.errors import PayloadRefused, Refused
-from tests.service.serving import serving, wait_until
+from psworker.errors import PayloadRefused, Refused, SessionError
+from tests.service.serving import PATIENCE, serving, wait_until
 
 
 def test_a_session_that_closes_at_once_says_goodbye() -> None:
@@ -53,3 +55,41 @@ def test_what_a_session_refuses_to_send() -> None:
         session.push(grant, {"w": np.ones(3)})
         session.commit(grant, samples=1)
         wait_until(lambda: cluster.status().version == 1, "the good payload to count")
+
+
+@pytest.mark.parametrize(("wait", "state"), [("ready", "waiting"), ("done", "done")])
+def test_who_waits_in_a_session_that_is_closed_is_told(wait: str, state: str) -> None:
+    """From another thread: on the way out of a program, say."""
+    with serving(workers=2) as cluster:
+        session = psworker.connect(cluster.hosts, {"w": np.zeros(3)}, name="w0")
+        told: list[str] = []
+
+        def waits() -> None:
+            with pytest.raises(SessionError) as caught:
+                getattr(session, wait)()
+            told.append(str(caught.value))
+
+        waiting = threading.Thread(target=waits, daemon=True)
+        waiting.start()
+        wait_until(lambda: cluster.status().workers[0].state == state, "the session to wait")
+        session.close()
+        waiting.join(PATIENCE)
+        assert told == ["the session is closed"]
+
+
+@pytest.mark.parametrize("transport", ["grpc", "socket", "shared-memory"])
+@pytest.mark.parametrize("servers", [1, 2])
+def test_a_closed_session_says_so(transport: str, servers: int) -> None:
+    with serving(servers=servers) as cluster:
+        session = psworker.connect(cluster.hosts, {"w": np.zeros(3)}, transport=transport)
+        grant = session.ready()
+        assert grant is not None
+        session.pull(grant)
+        session.close()
+        for call in (
+            session.ready,
+            lambda: session.pull(grant),
+            lambda: session.push(grant, {"w": np.ones(3)}),
+        ):
+            with pytest.raises(SessionError, match="the session is closed"):
+                call()

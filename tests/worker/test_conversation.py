@@ -168,6 +168,36 @@ def test_what_is_answered_is_not_owed() -> None:
     assert talk.dispositions() == []
 
 
+def test_a_commit_that_was_answered_while_its_exchange_was_lost_is_not_made_again() -> None:
+    """The answer that could not be sent by the exchange came by the session; each fate is told once."""
+    talk = holding(1)
+    message = pb.Commit(ticket=1, ready=True)
+    talk.expect(message)
+    talk.hear(disposition(1, pb.Disposition.FATE_APPLIED))
+    assert talk.commit(message) == []
+    talk.hear(disposition(1, pb.Disposition.FATE_APPLIED))
+    assert [each.ticket for each in talk.dispositions()] == [1]
+    assert [request.WhichOneof("message") for request in talk.owed()] == ["ready"]
+
+
+def test_a_commit_that_an_exchange_makes_is_left_to_it() -> None:
+    """Said by a session that comes back meanwhile, before the payload is there, it would be refused for good."""
+    talk = holding(1)
+    message = pb.Commit(ticket=1, ready=True)
+    talk.expect(message)
+    assert talk.owed() == []
+    talk.commit(message)
+    assert [request.WhichOneof("message") for request in talk.owed()] == ["commit", "ready"]
+
+
+def test_a_commit_that_was_not_answered_is_made_again() -> None:
+    talk = holding(1)
+    message = pb.Commit(ticket=1, ready=True)
+    talk.expect(message)
+    (said,) = talk.commit(message)
+    assert said.commit.ticket == 1
+
+
 def test_a_commit_to_a_cancelled_ticket_is_not_said() -> None:
     talk = holding(1)
     talk.hear(cancel(1))
