@@ -172,7 +172,7 @@ class Run:
 
 
 _MEANING = {
-    DECISIONS: "the run was made without a record (simulation.record = false)",
+    DECISIONS: "the run was made without a record (simulation.record = false), or the file was removed",
     EXPERIMENT: "the folder was not made by ps-lab run",
     METRICS: "no server wrote metrics here",
     SUMMARY: "the job has not stopped yet, or was cut off",

@@ -125,8 +125,8 @@ class Delay:
 
     @property
     def never(self) -> bool:
-        """It is always 0."""
-        return self.factor == 0 or (self.name == "constant" and self.parameters == (0.0,))
+        """It is always 0, as is ``exponential(0)``. Of a trace, which is not read, only the factor says so."""
+        return self.factor == 0 or (self.trace is None and self.mean == 0)
 
     @property
     def mean(self) -> float:

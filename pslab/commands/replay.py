@@ -105,9 +105,10 @@ def replay(
 
 def _replay(run: Run, until: int | None, out: Path, as_json: bool, quiet: bool) -> bool:
     machine = replay_of(run)
+    # Before everything is computed.
+    if until is not None and until > machine.last:
+        raise RunError(f"{run.path}: has no version {until}; its last one is {machine.last}")
     replayed = machine.run(until, None if quiet else _progress(run.summary.versions))
-    if until is not None and replayed.version != until:
-        raise RunError(f"{run.path}: has no version {until}; its last one is {replayed.version}")
     proof = prove(run, machine) if replayed.finished else None
     record = freeze(machine, out) if until is not None else {}
     if as_json:

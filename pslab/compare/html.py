@@ -4,7 +4,8 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 
-from pslab.compare import charts, timetable
+from pslab.compare import charts, crowd, timetable
+from pslab.compare.curves import curve
 from pslab.compare.groups import Group
 from pslab.compare.measure import Goals
 from pslab.compare.table import columns_for, measure_spoken, shares_spoken, starving
@@ -42,13 +43,11 @@ def page(groups: Sequence[Group], goals: Goals) -> str:
         _table(groups, goals),
         *(f'<p class="bad">{escape(line)}</p>' for line in starving(groups)),
         "<h2>Training loss</h2>",
-        "<p class=note>Of the contributions that made each version, smoothed. One strong line per policy; "
-        "the faint ones are its other seeds.</p>",
-        charts.svg(charts.loss_chart(groups)),
+        *_loss(groups),
         "<h2>Whose work was applied</h2>",
         "<p class=note>The dashed line is an equal part. A worker far below it starves: the model hardly "
         "sees its data.</p>",
-        charts.svg(charts.share_chart(groups)),
+        charts.svg(crowd.shares(groups)),
         *_theory(groups),
         *(part for group in groups for part in _one(group)),
     ]
@@ -56,6 +55,16 @@ def page(groups: Sequence[Group], goals: Goals) -> str:
         "<!doctype html>\n<html lang=en><meta charset=utf-8><title>Runs of a parameter server</title>"
         f"<style>{STYLE}</style>\n" + "\n".join(body) + "\n</html>\n"
     )
+
+
+def _loss(groups: Sequence[Group]) -> list[str]:
+    if not any(len(curve(measured.run).loss) for group in groups for measured in group.runs):
+        return ["<p class=note>No run has one: time only was simulated, or no contribution was applied.</p>"]
+    return [
+        "<p class=note>Of the contributions that made each version, smoothed. One strong line per policy; "
+        "the faint ones are its other seeds.</p>",
+        charts.svg(charts.loss_chart(groups)),
+    ]
 
 
 def _table(groups: Sequence[Group], goals: Goals) -> str:
@@ -104,7 +113,7 @@ def _one(group: Group) -> list[str]:
         f"<p class=note>Run {escape(str(run.path))}. {_told(found)}</p>",
         charts.svg(timeline_chart([group])),
         *([table] if lines else []),
-        charts.svg(charts.staleness_chart([group])),
+        charts.svg(crowd.staleness([group])),
     ]
 
 

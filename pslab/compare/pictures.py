@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pslab.compare import charts
+from pslab.compare import charts, crowd
 from pslab.compare.groups import Group
 from pslab.compare.measure import MEASURES
 from pslab.compare.theorycharts import bound_chart, measure_chart
@@ -15,8 +15,8 @@ from pslab.runs import RunError
 CHARTS = {
     "loss": charts.loss_chart,
     "timeline": timeline_chart,
-    "staleness": charts.staleness_chart,
-    "shares": charts.share_chart,
+    "staleness": crowd.staleness,
+    "shares": crowd.shares,
 }
 # "loss" is the curve; the measure of that name is the loss at the end.
 FINAL = {"final_loss": "loss"}

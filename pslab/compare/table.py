@@ -21,6 +21,8 @@ COLUMNS: tuple[tuple[str, str, int, float], ...] = (
     ("mean_staleness", "staleness", 2, 1.0),
     ("max_staleness", "max", 1, 1.0),
 )
+# So many starving workers of a group have a line each.
+NAMED = 5
 
 
 def compare_table(groups: Sequence[Group], goals: Goals) -> Table:
@@ -72,16 +74,19 @@ def spoken(spread: Spread, digits: int, factor: float = 1.0) -> str:
 
 
 def starving(groups: Sequence[Group], below: float = 0.25) -> list[str]:
-    """A sentence for each worker whose part is less than `below` of an equal one."""
+    """A sentence for each worker whose part is less than `below` of an equal one, the worst first; of many for some."""
     lines = []
     for group in groups:
-        shares = group.shares()
-        for worker, share in shares.items():
-            if share.mean < below / len(shares):
-                lines.append(
-                    f"{group.label}: {worker} starves, {100 * share.mean:.1f} % of what was applied is its "
-                    f"(an equal part is {100 / len(shares):.1f} %)"
-                )
+        equal = 1 / max(1, len(group.shares()))
+        parts = {worker: share.mean for worker, share in group.shares().items()}
+        starved = sorted((w for w, part in parts.items() if part < below * equal), key=parts.__getitem__)
+        lines += [
+            f"{group.label}: {worker} starves, {100 * parts[worker]:.1f} % of what was applied is its "
+            f"(an equal part is {100 * equal:.1f} %)"
+            for worker in starved[:NAMED]
+        ]
+        if len(starved) > NAMED:
+            lines.append(f"{group.label}: {len(starved) - NAMED} more of {len(parts)} workers starve")
     return lines
 
 

@@ -119,6 +119,12 @@ class Replay:
         """The model keeps something that does not travel, so that the order of its steps matters."""
         return isinstance(self.trainer, Remembering) and bool(self._fresh)
 
+    @property
+    def last(self) -> int:
+        """The newest version of the tape; -1 where there is none."""
+        made = [s.entry.version for s in self.steps if isinstance(s.entry, entries.Install | entries.Apply)]
+        return max(made, default=-1)
+
     def run(self, until: int | None = None, watch: Callable[[Replayed], None] | None = None) -> Replayed:
         """Execute the tape, or its part up to the entry that makes version `until`.
 

@@ -1,5 +1,6 @@
 """From an experiment to a simulated cluster."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import count, repeat
@@ -22,7 +23,7 @@ from psserver.policies import build as build_policy
 from pswire.delays import Delay, DelayError, Draw, parse, stream
 from pswire.experiment import Experiment
 from pswire.plan import make_plan
-from pswire.sections import Fault
+from pswire.sections import Fault, Join
 
 
 class SimulationError(ValueError):
@@ -207,10 +208,8 @@ def _check(experiment: Experiment) -> None:
                     f"faults.{key}.{place}.worker: there is no worker {entry.worker}; expected one below "
                     f"cluster.workers, which is {experiment.cluster.workers}, or one of faults.joins"
                 )
-    if simulation.until_accuracy and not simulation.evaluate:
-        raise SimulationError(
-            "simulation.until_accuracy is given, but nothing is evaluated before the end: give simulation.evaluate, too"
-        )
+    _check_joins(faults.joins)
+    _check_learning(experiment)
     for number in simulation.factors:
         if number not in numbers:
             raise SimulationError(f"simulation.factors.{number}: there is no worker {number}")
@@ -218,13 +217,56 @@ def _check(experiment: Experiment) -> None:
         _check_seconds(experiment, numbers)
 
 
+def _check_joins(joins: Sequence[Join]) -> None:
+    first: dict[int, float] = {}
+    for place, join in enumerate(joins):
+        if join.worker in first:
+            raise SimulationError(
+                f"faults.joins.{place}.worker: worker {join.worker} joins at {first[join.worker]:g} s already; "
+                "expected each worker once (one that comes back is restart in faults.crashes)"
+            )
+        first[join.worker] = join.at
+
+
+def _check_learning(experiment: Experiment) -> None:
+    """What is asked of a model needs one that has it."""
+    simulation, problem = experiment.simulation, _problem(experiment)
+    if simulation.options and simulation.problem == "auto":
+        raise SimulationError(
+            "simulation.options are those of a problem, but none is named; "
+            "expected simulation.problem = quadratic, logistic or mlp"
+        )
+    if not simulation.until_accuracy:
+        return
+    if not simulation.evaluate:
+        raise SimulationError(
+            "simulation.until_accuracy is given, but nothing is evaluated before the end: give simulation.evaluate, too"
+        )
+    if problem in ("none", "quadratic"):
+        raise SimulationError(
+            f"simulation.until_accuracy is given, but problem {problem} has no accuracy; "
+            "expected logistic, mlp or a [job]"
+        )
+
+
 def _check_seconds(experiment: Experiment, numbers: Sequence[int]) -> None:
     """Only the time can end the run: it must be given, and it must pass."""
-    if not experiment.simulation.seconds:
+    seconds, links = experiment.simulation.seconds, experiment.links
+    if not seconds:
         raise SimulationError(
             "the run would never end: give run.versions, simulation.batches (per worker) or simulation.seconds"
         )
-    if all(time.never for number in numbers for time in _times(experiment, number)):
+    if links.latency or (links.bandwidth and experiment.simulation.payload_bytes):
+        return
+    if all(_mean(time) + seconds == seconds for number in numbers for time in _times(experiment, number)):
         raise SimulationError(
             "time would stand still: no worker's step takes any; give simulation.compute or workers.N.delay"
         )
+
+
+def _mean(time: Delay) -> float:
+    try:
+        return 0.0 if time.never else time.mean
+    except DelayError:
+        # Told with the name of its key when its times are to be drawn.
+        return math.inf

@@ -8,10 +8,12 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
+from pslab.compare.crowd import MANY, histograms, shares, staleness
 from pslab.compare.curves import curve, spans
 from pslab.compare.groups import grouped
 from pslab.compare.html import page
 from pslab.compare.measure import Goals, measured
+from pslab.compare.table import NAMED, starving
 from tests.replay.command import ps_lab
 from tests.replay.simulated import simulate
 
@@ -69,3 +71,54 @@ def test_the_command_writes_it(tmp_path: Path) -> None:
     said = ps_lab("compare", run.path, "--html", tmp_path / "new" / "report.html")
     assert said.code == 0 and "report: " in said.out
     assert (tmp_path / "new" / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+def test_many_workers_are_one_map_and_one_curve(tmp_path: Path) -> None:
+    workers = 4 * MANY
+    run = simulate(
+        tmp_path / "run",
+        "async",
+        run={"versions": 5 * workers},
+        cluster={"workers": workers},
+        simulation={"problem": "none"},
+    )
+    groups = grouped([measured(run, Goals())])
+    (panel, bar) = staleness(groups).axes
+    assert panel.images[0].get_array().shape[0] == workers and bar.get_ylabel() == "share %"
+    (axes,) = shares(groups).axes
+    heights = axes.lines[0].get_ydata()
+    assert len(heights) == workers and sum(heights) == pytest.approx(100)
+    assert list(heights) == sorted(heights, reverse=True)
+    text = page(groups, Goals())
+    # An image is part of the page, too.
+    assert all(link.startswith(("#", "data:")) for link in re.findall(r'(?:href|src)="([^"]*)"', text))
+    assert "staleness of w" not in text
+
+
+def test_a_map_has_few_rows_and_columns_and_loses_nothing() -> None:
+    workers = [{0: 1, 599: 3}] * 500 + [{0: 2}] * 500
+    parts, width = histograms(workers)
+    assert parts.shape == (200, 60) and width == 10
+    assert parts[0, 0] == 0.25 and parts[0, 59] == 0.75 and parts[199, 0] == 1.0
+    assert parts.sum(axis=1) == pytest.approx(1)
+    nobody, width = histograms([{}, {}])
+    assert nobody.shape == (2, 1) and width == 1 and not nobody.any()
+
+
+def test_a_run_without_losses_has_no_empty_chart_of_them(tmp_path: Path) -> None:
+    run = simulate(tmp_path / "run", "async", run={"versions": 20}, simulation={"problem": "none"})
+    text = page(grouped([measured(run, Goals())]), Goals())
+    assert "No run has one: time only was simulated" in text and "samples of applied" not in text
+
+
+def test_many_that_starve_are_counted(tmp_path: Path) -> None:
+    slow = {str(number): 100.0 for number in range(8)}
+    run = simulate(
+        tmp_path / "run",
+        "async",
+        run={"versions": 400},
+        cluster={"workers": 10},
+        simulation={"problem": "none", "factors": slow},
+    )
+    lines = starving(grouped([measured(run, Goals())]))
+    assert len(lines) == NAMED + 1 and lines[-1] == "async: 3 more of 10 workers starve"

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from pslab.replay.execution import Replay
 from pswire.exits import ExitCode
 from tests.replay.command import Said, ps_lab
 from tests.replay.simulated import Record, edit_log, simulate
@@ -57,7 +58,14 @@ def test_until(tmp_path: Path) -> None:
     assert said(run_replay(run.path, "--until", 7, "--out", tmp_path / "x", "--json"))["written"] == str(
         tmp_path / "x"
     )
-    assert "has no version 4000" in failure(run_replay(run.path, "--until", 4000))
+
+
+def test_until_a_version_that_is_not_there_computes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = simulate(tmp_path / "run", "async")
+    monkeypatch.setattr(Replay, "run", lambda *_: pytest.fail("the run was replayed"))
+    assert "has no version 4000; its last one is" in failure(run_replay(run.path, "--until", 4000))
 
 
 def test_another_policy(tmp_path: Path) -> None:

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from pslab.simulator import SimulationError, build
+from psserver.coordinator.entries import Stop
 from psserver.policies import PolicyError
 from pswire.experiment import ExperimentError, parse_experiment
-from tests.simulator.lab import experiment
+from tests.simulator.lab import experiment, simulate
 
 RunLab = Callable[..., CompletedProcess[str]]
 
@@ -59,6 +60,21 @@ RunLab = Callable[..., CompletedProcess[str]]
             {"simulation": {"problem": "quadratic", "options": {"condition": float("inf")}}},
             "simulation.options: condition: expected a finite number, got inf",
         ),
+        (
+            {"run": {"versions": 1}, "simulation": {"options": {"dimensions": 1}}},
+            "simulation.options are those of a problem, but none is named",
+        ),
+        (
+            {"simulation": {"problem": "quadratic", "evaluate": 1, "until_accuracy": 0.5}},
+            "simulation.until_accuracy is given, but problem quadratic has no accuracy",
+        ),
+        (
+            {
+                "run": {"versions": 1},
+                "faults": {"joins": [{"worker": 4, "at": 1.0}, {"worker": 4, "at": 2.0}]},
+            },
+            "faults.joins.1.worker: worker 4 joins at 1 s already; expected each worker once",
+        ),
         ({"simulation": {"problem": "job"}}, 'simulation.problem is "job", but there is no [job]'),
     ],
 )
@@ -66,6 +82,21 @@ def test_what_cannot_be_simulated(sections: dict[str, Any], message: str) -> Non
     with pytest.raises(SimulationError) as error:
         build(experiment(**sections))
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "compute", ["exponential(0)", "0 * pareto(1, 1)", "constant(1e-320)", "trace({zeros})"]
+)
+def test_steps_that_take_no_time_would_never_come_to_an_end(compute: str, tmp_path: Path) -> None:
+    zeros = tmp_path / "zeros.txt"
+    zeros.write_text("0\n0\n")
+    time: dict[str, Any] = {"simulation": {"seconds": 5.0, "compute": compute.format(zeros=zeros)}}
+    with pytest.raises(SimulationError, match="time would stand still"):
+        build(experiment(**time))
+    # It passes on the way, or with the other worker.
+    run = simulate(experiment(**time, links={"latency": 0.1}))
+    assert run.versions > 0 and [e.reason for e in run.entries if isinstance(e, Stop)] == ["5 s are over"]
+    build(experiment(**time, delays={1: "constant(1)"}))
 
 
 def test_a_knob_out_of_range() -> None:

@@ -39,6 +39,8 @@ def test_a_mean_that_does_not_exist() -> None:
 
 def test_what_never_takes_time() -> None:
     assert parse("constant(0)").never and parse("0 * exponential(1)").never
+    assert parse("exponential(0)").never and parse("uniform(0, 0)").never
+    assert parse("shifted_exponential(0, 0)").never and parse("0 * pareto(1, 1)").never
     assert not parse("constant(1)").never and not parse("exponential(0.1)").never
 
 
