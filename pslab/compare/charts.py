@@ -20,19 +20,21 @@ def colour(index: int) -> str:
 def loss_chart(groups: Sequence[Group]) -> Any:
     """Training loss against time, versions and samples; one faint line per run, one strong one per group."""
     figure, (axes,) = figure_of(3, 1, width=12, height=4.2)
-    drawn: list[float] = []
+    drawn: list[float] = []  # lowest and highest of each curve
     for index, group in enumerate(groups):
         for number, run in enumerate(group.runs):
             found = curve(run.run)
             if len(found.loss):
-                drawn.append(float(smoothed(found.loss).min()))
+                smooth = smoothed(found.loss)
+                drawn += [float(smooth.min()), float(smooth.max())]
                 _loss(axes, found, colour(index), group.label if number == 0 else "", strong=number == 0)
     titles = ("seconds since the first grant", "versions", "samples of applied contributions")
     for place, title in zip(axes, titles, strict=True):
         dress(place, title, "training loss" if place is axes[0] else "")
         place.locator_params(axis="x", nbins=6)
-        # A linear axis hides everything after the first moment when the loss falls far.
-        if drawn and min(drawn) > 0:
+        # A linear axis hides everything after the first moment when the loss falls far; a logarithmic one has no
+        # number within a decade.
+        if drawn and 0 < 10 * min(drawn) <= max(drawn):
             place.set_yscale("log")
             place.yaxis.set_major_formatter("{x:g}")
     _legend(figure, axes[0])

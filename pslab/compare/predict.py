@@ -1,10 +1,11 @@
 """The simulator's prediction of a run, and how far it was off.
 
-A prediction needs to know how long a step takes. A declared one uses the
-experiment's [simulation] and delays as they stand. A measured one takes the
-times between grant and commit from a run, takes off the delays that were
-injected there, and plays what remains (computing, sending, waiting for a
-processor) beside the delays of the experiment that it predicts.
+A prediction needs to know how long a step takes. A declared one takes
+[simulation], [links] and [faults] of an experiment for the run's own policy,
+cluster and delays. A measured one takes the times between grant and commit
+from a run, takes off the delays that were injected there, and plays what
+remains (computing, sending, waiting for a processor) beside the delays of the
+experiment that it predicts.
 
 One simulated run is one throw of the dice, and so is the real one: 25 drops
 are 25 give or take 5. So a prediction is played several times. The first play
@@ -140,7 +141,9 @@ _TIMING = {"problem": "none", "batches": 1, "record": False, "evaluate": 0, "unt
 def _timed(own: Experiment, source: Experiment | Pace) -> Iterator[Experiment]:
     """An experiment without tensors that says how long steps take. A measured one needs a file meanwhile."""
     if isinstance(source, Experiment):
-        yield source.model_copy(update={"simulation": source.simulation.model_copy(update=_TIMING)})
+        declared = source.simulation.model_copy(update=_TIMING)
+        # The run's own policy, cluster and delays: what was declared for another one is still about this run.
+        yield own.model_copy(update={"simulation": declared, "links": source.links, "faults": source.faults})
         return
     with tempfile.TemporaryDirectory(prefix="ps-lab-") as folder:
         trace = Path(folder) / "steps.csv"

@@ -41,15 +41,22 @@ def _cells(row: Row) -> list[str]:
     digits, mean, deviation = row.digits, row.predicted.mean, row.predicted.deviation
     # Means of whole numbers are not whole.
     finer = max(1, digits)
+    if math.isnan(mean):
+        # Nobody made a version, say.
+        return ["-", "-", "-", _known(row.real, digits), "-", "-"]
     give_or_take = "" if math.isnan(deviation) else f" ± {deviation:.{finer}f}"
     return [
         f"{mean:.{finer}f}{give_or_take}",
         f"{min(row.plays):.{digits}f} - {max(row.plays):.{digits}f}",
         f"{row.plays[0]:.{digits}f}",
-        f"{row.real:.{digits}f}",
+        _known(row.real, digits),
         "-" if math.isnan(row.error) else f"{100 * row.error:+.1f} %",
-        "yes" if row.within else "no",
+        "-" if math.isnan(row.real) else "yes" if row.within else "no",
     ]
+
+
+def _known(value: float, digits: int) -> str:
+    return "-" if math.isnan(value) else f"{value:.{digits}f}"
 
 
 def prediction_json(prediction: Prediction) -> dict[str, Any]:

@@ -96,7 +96,12 @@ class Cluster:
         self.agenda.now += max(self.terms.idle_timeout, self.terms.worker_timeout) + SLACK
         self.tick()
         if coordinator.stopped is None:
-            self.stop("nothing is left to happen: no worker works and none will come", success=False)
+            missing = 0 if coordinator.started else coordinator.missing
+            if missing:
+                reason = f"the start waits for {missing} of {self.terms.workers} workers, and none will come"
+                self.stop(reason, success=False, cause="abandoned")
+            else:
+                self.stop("nothing is left to happen: no worker works and none will come", success=False)
         for worker in self.workers.values():
             self.gone(worker)
 

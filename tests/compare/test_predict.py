@@ -88,6 +88,27 @@ def test_declared_times_and_the_own_seed_predict_the_simulation_itself_exactly(t
     assert len({play.seconds_per_version for play in found.plays}) == 4
 
 
+def test_what_another_experiment_declares_is_still_about_this_run(tmp_path: Path) -> None:
+    """Its policy, its workers and its delays, with the computing times of the other."""
+    run = simulate(tmp_path / "run", "bounded", POLICIES["bounded"], simulation=TIMING, **DELAYS)
+    other = run.experiment.model_copy(
+        update={
+            "policy": run.experiment.policy.model_copy(update={"name": "sync", "knobs": {}}),
+            "cluster": run.experiment.cluster.model_copy(update={"workers": 9}),
+            "workers": {},
+        }
+    )
+    found = predict(run, other, repeat=1)
+    assert found.own == found.real
+
+
+def test_what_nobody_measured_is_no_miss(tmp_path: Path) -> None:
+    run = simulate(tmp_path / "run", "async", simulation={**TIMING, "batches": 0, "seconds": 0.001}, **DELAYS)
+    assert run.summary.versions == 0
+    said = ps_lab("compare", run.path, "--predict", run.path / "experiment.toml", "--repeat", 2)
+    assert said.code == 0 and "nan" not in said.out
+
+
 def test_the_own_seed_keeps_the_injected_delays(tmp_path: Path) -> None:
     """Four barriers of four exponential delays each are a matter of chance; those of the run are known."""
     run = simulate(

@@ -106,6 +106,15 @@ def test_when_everybody_is_gone_the_job_is_abandoned() -> None:
     assert run.verdict().ok
 
 
+def test_a_start_that_waits_for_a_worker_that_never_came_says_so() -> None:
+    simulation = {"compute": "exponential(1)", "batches": 40}
+    run = simulate(experiment("async", faults={"crashes": [{"worker": 2, "at": 0.0}]}, simulation=simulation))
+    assert not run.summary["success"]
+    assert run.summary["reason"] == "the start waits for 1 of 4 workers, and none will come"
+    stopped = run.cluster.coordinator.stopped
+    assert stopped is not None and stopped.cause == "abandoned"
+
+
 def test_uneven_speeds_end_cleanly() -> None:
     for policy, knobs in POLICIES:
         troubled(policy, knobs, {}, simulation={"factors": {"0": 7.0, "3": 0.1}, "interrupt": True})
