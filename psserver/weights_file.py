@@ -45,7 +45,8 @@ def save(path: Path, weights: Mapping[str, NDArray[np.float32]]) -> None:
     # Here and below, because only who has a run folder needs it.
     from safetensors.numpy import save_file
 
-    contiguous = {name: np.ascontiguousarray(values) for name, values in weights.items()}
+    # A single number stays one: `ascontiguousarray` would make a vector of it.
+    contiguous = {name: np.asarray(values, order="C") for name, values in weights.items()}
     save_file(contiguous, path, {ORDER: json.dumps(list(weights))})
 
 

@@ -71,7 +71,8 @@ def work(mood: str) -> int:
         server.sendall(b"w")
     say("started", pid=os.getpid(), tf_config=os.environ.get("TF_CONFIG"))
     if mood == "crash":
-        print("Traceback of the job\nValueError: no data", file=sys.stderr)
+        # In one piece: `print` writes the line's end by itself, and what was said before may come between.
+        sys.stderr.write("Traceback of the job\nValueError: no data\n")
         return 6
     if mood == "stubborn":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -86,3 +86,11 @@ def test_saved_weights_come_back_in_their_order(tmp_path: Path) -> None:
     assert saved.order == ("z", "a", "m")
     for name, values in weights.items():
         np.testing.assert_array_equal(saved.arrays[name], values)
+
+
+def test_a_single_number_is_not_a_vector_of_one(tmp_path: Path) -> None:
+    scale, lists = np.float32(2.5).reshape(()), np.ones((3, 2), np.float32).T
+    save(tmp_path / "weights.safetensors", {"scale": scale, "turned": lists})
+    arrays = load(tmp_path / "weights.safetensors").arrays
+    assert arrays["scale"].shape == () and arrays["scale"] == 2.5
+    assert arrays["turned"].shape == (2, 3)
