@@ -28,12 +28,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files of long tests first: at the end one of two processes would wait for the other."""
-    long = {item.path for item in items if item.get_closest_marker("long")}
-    items.sort(key=lambda item: item.path not in long)
-
-
 @pytest.fixture
 def regenerate(request: pytest.FixtureRequest) -> bool:
     """Golden files are to be written."""

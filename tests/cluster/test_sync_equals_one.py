@@ -10,7 +10,7 @@ from pslab.check.verify import check_run
 from pslab.runs import WEIGHTS, Run
 from tests.cluster.cluster import Cluster
 
-pytestmark = [pytest.mark.cluster, pytest.mark.tensorflow, pytest.mark.long, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.cluster, pytest.mark.tensorflow, pytest.mark.timeout(300)]
 
 EPOCHS = {1: 2, 2: 3, 4: 6}  # by workers; 80, 60 and 60 versions
 FILE = """

@@ -12,7 +12,7 @@ from pslab.runs import Run
 from pswire.experiment import parse_experiment
 from tests.replay.test_real_run import ROOT, replay
 
-pytestmark = [pytest.mark.cluster, pytest.mark.tensorflow, pytest.mark.long, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.cluster, pytest.mark.tensorflow, pytest.mark.timeout(240)]
 
 SGD = {"name": "sgd"}
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {

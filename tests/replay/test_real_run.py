@@ -15,7 +15,7 @@ from pslab.progress import Quiet
 from pslab.runs import Run
 from pswire.experiment import parse_experiment
 
-pytestmark = [pytest.mark.cluster, pytest.mark.tensorflow, pytest.mark.long, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.cluster, pytest.mark.tensorflow, pytest.mark.timeout(240)]
 
 ROOT = Path(__file__).parents[2]
 
