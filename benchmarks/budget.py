@@ -31,9 +31,10 @@ from psserver.optimizers import build as build_optimizer
 from psserver.policies import build as build_policy
 from psserver.settings import usual_threads
 from psserver.shard import arithmetic
-from pswire import frames, meeting
-from pswire.channels import CHANNEL_OPTIONS
-from pswire.lines import Parts
+from pswire.transport import frames
+from pswire.transport import socket_handshake as meeting
+from pswire.transport.channels import CHANNEL_OPTIONS
+from pswire.transport.framed_socket import Parts
 
 LOADS = (Load("0.26 MB", even(0.26, 4)), Load("67 MB", even(67, 4)))
 ROUNDS = 5

@@ -11,7 +11,7 @@ from benchmarks.loads import TF
 from benchmarks.rounds import Row
 from benchmarks.samples import Samples
 from benchmarks.stage import LABELS
-from pslab.report import COLOURS
+from pslab.runs.report import COLOURS
 
 # The same colour for the same peer in every picture; TensorFlow is the line at one.
 COLOUR = dict(zip((name for name in LABELS if name != TF), COLOURS, strict=False))

@@ -16,7 +16,7 @@ from benchmarks.child import Child
 from benchmarks.kernels import Arena, triad
 from benchmarks.samples import each
 from psserver.fast import FastBackend
-from pswire import meeting
+from pswire.transport import socket_handshake as meeting
 
 SOCKET_BYTES = 64 << 20
 COPY_FLOATS = 16 << 20  # 67 MB: beyond any cache, as large as the largest load

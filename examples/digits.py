@@ -6,7 +6,7 @@ ps-lab run examples/digits-sync.toml
 import keras
 from digits_data import digits, shuffled_batches
 
-from psworker.job import Job
+from psworker import Job
 
 
 class Digits(Job):

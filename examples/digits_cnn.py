@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 from digits_data import digits
 
-from psworker.job import Job
+from psworker import Job
 
 
 class DigitsCNN(Job):

@@ -6,7 +6,7 @@ ps-worker --ps-hosts 127.0.0.1:7070 --job examples/linear.py:Linear
 import numpy as np
 import tensorflow as tf
 
-from psworker.job import Job
+from psworker import Job
 
 
 class Linear(Job):

@@ -15,16 +15,16 @@ from psserver import policies
 from psserver.optimizers import OptimizerError
 from psserver.optimizers import names as optimizer_names
 from psserver.policies import PolicyError
-from psserver.service.listening import BindError
 from psserver.service.run_log import FolderError
 from psserver.service.server import Server
+from psserver.service.transport.listening import BindError
 from psserver.settings import Options, SettingsError, resolve
 from pswire.addresses import AddressError
+from pswire.config.experiment import ExperimentError
 from pswire.exits import ExitCode, exit_codes_text
-from pswire.experiment import ExperimentError
 from pswire.memory import keep_large_blocks
 from pswire.parent import die_with
-from pswire.segments import SegmentError
+from pswire.transport.segments import SegmentError
 
 EPILOG = "\b\nExit codes:\n" + exit_codes_text()
 

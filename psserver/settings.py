@@ -13,8 +13,8 @@ from psserver.policies import build as build_policy
 from psserver.service.server import ServerSettings, new_job_name
 from psserver.service.shard_host import HostOptions
 from pswire.addresses import Address, cluster_from_tf_config, parse_hosts
-from pswire.experiment import Experiment, ExperimentError, load_experiment, parse_experiment
-from pswire.overrides import OverrideError, apply_overrides
+from pswire.config.experiment import Experiment, ExperimentError, load_experiment, parse_experiment
+from pswire.config.overrides import OverrideError, apply_overrides
 
 MOST_THREADS = 4
 

@@ -5,12 +5,15 @@ from typing import TYPE_CHECKING, Any
 from psworker.errors import PayloadRefused, Refused, SessionError, Unreachable, Voided
 
 if TYPE_CHECKING:
-    from psworker.grants import Disposition, Grant, StopNotice
+    from psworker.control.messages import Disposition, Grant, StopNotice
+    from psworker.job import Job, JobError
     from psworker.session import Session, connect
 
 __all__ = [
     "Disposition",
     "Grant",
+    "Job",
+    "JobError",
     "PayloadRefused",
     "Refused",
     "Session",
@@ -23,9 +26,11 @@ __all__ = [
 
 # These load gRPC. Whoever wants psworker.local alone (the simulated cluster) does without it.
 _LATE = {
-    "Disposition": "grants",
-    "Grant": "grants",
-    "StopNotice": "grants",
+    "Disposition": "control.messages",
+    "Grant": "control.messages",
+    "StopNotice": "control.messages",
+    "Job": "job",
+    "JobError": "job",
     "Session": "session",
     "connect": "session",
 }

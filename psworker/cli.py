@@ -15,19 +15,19 @@ from typing import Any
 import click
 
 from pswire.addresses import Address, AddressError, cluster_from_tf_config, parse_hosts
-from pswire.delays import DelayError
+from pswire.config.distributions import DelayError
+from pswire.config.experiment import Experiment, ExperimentError, load_experiment, parse_experiment
+from pswire.config.overrides import OverrideError, apply_overrides
 from pswire.exits import ExitCode, exit_codes_text
-from pswire.experiment import Experiment, ExperimentError, load_experiment, parse_experiment
 from pswire.memory import keep_large_blocks
-from pswire.overrides import OverrideError, apply_overrides
 from pswire.parent import die_with
+from psworker.control.messages import Disposition
 from psworker.errors import Refused, SessionError, Unreachable
-from psworker.grants import Disposition
 from psworker.job import JobError
 from psworker.loop import Diverged, Outcome, train
 from psworker.pacing import pause_of
 from psworker.session import Session, connect
-from psworker.trainers import tensorflow_trainer
+from psworker.tensorflow.registry import tensorflow_trainer
 
 log = logging.getLogger("ps-worker")
 
@@ -123,7 +123,7 @@ def main(
       ps-worker --ps-hosts localhost:7070,localhost:7071 --job examples.digits:Digits
 
     The job is a small Python module of yours: a model, a dataset for worker i
-    of n, and a loss (see psworker.job.Job). A worker may join or be restarted
+    of n, and a loss (see psworker.Job). A worker may join or be restarted
     at any time; it goes on with the first batch that it has not committed.
     """
     logging.basicConfig(

@@ -14,10 +14,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from psworker.control.messages import Disposition, Grant, StopNotice
+from psworker.data.payloads import payloads_of
 from psworker.errors import PayloadRefused, SessionError, Voided
-from psworker.grants import Disposition, Grant, StopNotice
-from psworker.local import PLAIN, LocalWork, Portion, Portions, Result
-from psworker.payloads import payloads_of
+from psworker.local import PLAIN, LocalWork, Portions, Result, TicketBatches
 from psworker.session import Session
 
 log = logging.getLogger("ps-worker")
@@ -106,7 +106,7 @@ def step(
     session: Session,
     trainer: Trainer,
     work: LocalWork,
-    portion: Portion,
+    portion: TicketBatches,
     outcome: Outcome,
     progress: Progress,
     pause: Pause = no_pause,
@@ -146,7 +146,7 @@ def step(
 
 
 def contribution(
-    session: Session, trainer: Trainer, work: LocalWork, portion: Portion, grant: Grant, pause: Pause
+    session: Session, trainer: Trainer, work: LocalWork, portion: TicketBatches, grant: Grant, pause: Pause
 ) -> Result:
     """What to push under `grant`. Raises Voided, and PayloadRefused when it is not finite."""
     work.renew(session.incarnation)
@@ -173,7 +173,9 @@ def weights_of(
     return nullcontext(session.pull_flat(grant))
 
 
-def walk_ahead(session: Session, trainer: Trainer, work: LocalWork, portion: Portion, pause: Pause) -> bool:
+def walk_ahead(
+    session: Session, trainer: Trainer, work: LocalWork, portion: TicketBatches, pause: Pause
+) -> bool:
     """The steps that come before the grant. False: a gradient is not finite."""
     try:
         walk = work.ahead(Gradients(session, trainer, pause, portion), portion)
@@ -195,7 +197,7 @@ class Gradients:
     session: Session
     trainer: Trainer
     pause: Pause
-    portion: Portion
+    portion: TicketBatches
     grant: Grant | None = None
     taken: int = 0
 
@@ -212,7 +214,7 @@ class Gradients:
         return self.trainer.step(weights, batch)
 
 
-def spoken(portion: Portion) -> str:
+def spoken(portion: TicketBatches) -> str:
     if portion.first == portion.last:
         return f"batch {portion.first} is"
     return f"batches {portion.first} to {portion.last} are"

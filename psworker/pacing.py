@@ -3,8 +3,8 @@
 import time
 from collections.abc import Callable
 
-from pswire.delays import parse, stream
-from pswire.experiment import Experiment
+from pswire.config.distributions import parse, stream
+from pswire.config.experiment import Experiment
 
 
 def pause_of(experiment: Experiment, worker_index: int, seed: int) -> Callable[[], None]:

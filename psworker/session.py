@@ -14,22 +14,22 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pswire.addresses import Address, parse_hosts
-from pswire.dtypes import itemsize
 from pswire.plan import VariableSpec, make_plan
+from pswire.transport.dtypes import itemsize
 from pswire.v1 import coordinator_pb2 as pb
-from psworker.contributions import Contributions
-from psworker.control import Control
+from psworker.control.backoff import Backoff
+from psworker.control.join import Joining
+from psworker.control.messages import Disposition, Grant, StopNotice
+from psworker.control.stream import Control
+from psworker.data.payloads import Payload
+from psworker.data.reader import WeightReader
+from psworker.data.shard_group import ShardGroup
+from psworker.data.timing import Stopwatch
+from psworker.data.transport import TRANSPORTS
+from psworker.data.writer import GradientWriter
 from psworker.errors import Refused, Voided
-from psworker.grants import Disposition, Grant, StopNotice
-from psworker.joining import Joining
 from psworker.local import PLAIN, LocalRuleError, LocalWork, build
 from psworker.named import Variables, by_name, flattened, specified
-from psworker.payloads import Payload
-from psworker.retrying import Backoff
-from psworker.servers import Servers
-from psworker.stopwatch import Stopwatch
-from psworker.transport import TRANSPORTS
-from psworker.versions import Versions
 
 Floats = NDArray[np.float32]
 
@@ -99,7 +99,7 @@ class Session:
         self.plan = make_plan([spec for spec, _ in variables], len(hosts))
         self._initial = [np.asarray(value) for _, value in variables]
         self._wire_dtype, self._strict = wire_dtype, transport == "shared-memory"
-        self._servers = Servers(hosts, self.plan, wire_dtype, server_timeout, transport)
+        self._servers = ShardGroup(hosts, self.plan, wire_dtype, server_timeout, transport)
         self._shards = self._servers.shards
         backoff = Backoff(0, hosts[0], server_timeout, self._servers.closing)
         joining = Joining(self._servers, self.plan, wire_dtype, name, task_index, backoff)
@@ -112,8 +112,8 @@ class Session:
             raise
         self._servers.explain = self._control.explained
         self._watch = Stopwatch()
-        self._versions = Versions(self._servers, self._control, self._watch, prefetch)
-        self._contributions = Contributions(self._servers, self._control, self._versions, self._watch)
+        self._versions = WeightReader(self._servers, self._control, self._watch, prefetch)
+        self._contributions = GradientWriter(self._servers, self._control, self._versions, self._watch)
 
     # What the servers said at Join
 
@@ -239,7 +239,7 @@ class Session:
         return self._contributions.slots(grant)
 
     def push_flat(self, grant: Grant, flats: Sequence[Payload]) -> None:
-        """As `push`, but one flat payload per server: gradient, then state deltas; see `psworker.payloads`."""
+        """As `push`, but one flat payload per server: gradient, then state deltas; see `psworker.data.payloads`."""
         self._contributions.push(grant, flats)
 
     def commit(

@@ -45,7 +45,11 @@ class Rule:
 RULES = (
     *(Rule(package, never=PICKLES) for package in PACKAGES),
     Rule("pswire", only=(*STDLIB, "pswire", "numpy", "ml_dtypes", "grpc", "google.protobuf", *PYDANTIC)),
-    Rule("pswire", never=PYDANTIC, but=("pswire.experiment", "pswire.problems", "pswire.sections")),
+    Rule(
+        "pswire",
+        never=PYDANTIC,
+        but=("pswire.config.experiment", "pswire.config.problems", "pswire.config.sections"),
+    ),
     Rule("psserver", never=(*TENSORFLOW, "psworker", "pslab", "examples")),
     Rule("psserver.policies", only=(*STDLIB, "psserver.policies"), never=IMPURE),
     Rule("psserver.coordinator", only=(*STDLIB, "psserver.policies", "psserver.coordinator"), never=IMPURE),
@@ -143,7 +147,7 @@ def test_violation_is_found(tmp_path: Path, source: str, imported: str) -> None:
     rule = Rule("psserver.policies", only=(*STDLIB, "psserver.policies"), never=IMPURE)
     line = 3 + len(source.splitlines())
     assert violations(rule, tmp_path) == [
-        f"psserver/policies/machine.py:{line}: psserver.policies.machine must not import {imported}"
+        f"psserver/policies/composed.py:{line}: psserver.policies.composed must not import {imported}"
     ]
 
 
@@ -192,5 +196,5 @@ def test_simulator_loads_no_network() -> None:
 
 def test_light_parts_of_the_wire_stay_light() -> None:
     """They are on the start-up path of every daemon."""
-    code = "import pswire.plan, pswire.frames, pswire.addresses, pswire.exits, pswire.channels"
+    code = "import pswire.plan, pswire.transport.frames, pswire.addresses, pswire.exits, pswire.transport.channels"
     assert not loaded(code) & {*TENSORFLOW, "pydantic", "ml_dtypes"}

@@ -25,9 +25,9 @@ from psserver import policies
 from psserver.optimizers import names as optimizer_names
 from psserver.optimizers import schedule_names
 from psserver.policies import Apply, Commit, Grant, Join, Ready
-from psserver.policies.shelf import SHELF
+from psserver.policies.builtin import SHELF
+from pswire.config.experiment import load_experiment
 from pswire.exits import ExitCode
-from pswire.experiment import load_experiment
 
 ROOT = Path(__file__).parents[1]
 PAGES = (

@@ -18,11 +18,11 @@ from typing import Any
 
 import grpc
 
-from psserver.service.lines import Caller, Lines
-from pswire.channels import SERVER_OPTIONS
-from pswire.frames import Message
-from pswire.lines import Parts
+from psserver.service.transport.sockets import Caller, SocketListener
 from pswire.memory import keep_large_blocks
+from pswire.transport.channels import SERVER_OPTIONS
+from pswire.transport.framed_socket import Parts
+from pswire.transport.frames import Message
 
 BUFFER = 2 << 20
 
@@ -76,7 +76,7 @@ def main() -> None:
     listener = socket.create_server(("127.0.0.1", 0))
     threading.Thread(target=swallow, args=(listener,), daemon=True).start()
     server = grpc.server(ThreadPoolExecutor(4), options=SERVER_OPTIONS(10.0))
-    line = Lines(_carry_on_line)
+    line = SocketListener(_carry_on_line)
     methods: dict[str, Any] = {
         "Unary": grpc.unary_unary_rpc_method_handler(_unary),
         "Stream": grpc.stream_stream_rpc_method_handler(_stream),

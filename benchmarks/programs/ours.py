@@ -19,8 +19,8 @@ from benchmarks.programs.lines import serve
 from pswire.memory import keep_large_blocks
 from pswire.plan import Plan, make_plan
 from psworker import Grant, Session, Voided
+from psworker.data.payloads import Payload
 from psworker.named import Variables
-from psworker.payloads import Payload
 
 Flats = list[np.ndarray]  # one payload per server, float32 or in the wire dtype
 

@@ -7,8 +7,8 @@ import tensorflow as tf
 
 from benchmarks.models import MODELS, Batch
 from pswire.plan import Plan
+from psworker.data.payloads import Payload
 from psworker.job import Job
-from psworker.payloads import Payload
 from psworker.tensorflow import Trainer
 
 

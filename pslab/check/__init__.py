@@ -3,6 +3,6 @@
 `check_run(Run(path))` or `check_log(entries.read(lines))` gives a `Verdict` that lists every violation.
 """
 
-from pslab.check.promise import Promise, Violation
+from pslab.check.promise import LogCheck, Violation
 
-__all__ = ["Promise", "Violation"]
+__all__ = ["LogCheck", "Violation"]

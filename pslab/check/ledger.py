@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from pslab.check import entries as e
+from pslab.runs import log as e
 
 OPEN, COMMITTED, INSTALLED = "open", "committed", "installed"
 APPLIED, DROPPED, CANCELLED, ABANDONED = "applied", "dropped", "cancelled", "abandoned"

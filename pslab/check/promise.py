@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pslab.check.entries import Entry
 from pslab.check.ledger import Ledger
+from pslab.runs.log import Entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Violation:
         return f"{where}{entry}: {self.message}"
 
 
-class Promise:
+class LogCheck:
     """Sees every entry in order together with the ledger before it, and yields one sentence per breach.
 
     A subclass's `name` is what reports print; the docstring's first line is the promise.

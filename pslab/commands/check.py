@@ -4,11 +4,11 @@ from pathlib import Path
 
 import click
 
-from pslab.check.verify import check_run
-from pslab.checkview import verdict_json, verdict_lines
+from pslab.check.checker import check_run
+from pslab.check.render import verdict_json, verdict_lines
 from pslab.commands.failure import EPILOG, Failure, console
-from pslab.progress import print_json
-from pslab.runs import Run, RunError
+from pslab.display.progress import print_json
+from pslab.runs.folder import Run, RunError
 from pswire.exits import ExitCode
 
 

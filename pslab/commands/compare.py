@@ -8,15 +8,15 @@ import click
 
 from pslab.commands.failure import EPILOG, Failure, console
 from pslab.commands.showing import show, showing, shown
-from pslab.compare.pace import pace_of
 from pslab.compare.predict import REPEAT, predict
-from pslab.compare.predictview import prediction_json, prediction_table
-from pslab.progress import print_json
-from pslab.runs import Run, RunError
+from pslab.compare.step_times import pace_of
+from pslab.compare.tables.prediction import prediction_json, prediction_table
+from pslab.display.progress import print_json
+from pslab.runs.folder import Run, RunError
 from pslab.simulator import SimulationError
 from psserver.policies import PolicyError
-from pswire.delays import DelayError
-from pswire.experiment import ExperimentError, load_experiment
+from pswire.config.distributions import DelayError
+from pswire.config.experiment import ExperimentError, load_experiment
 
 
 @click.command(epilog=EPILOG)

@@ -9,10 +9,10 @@ from rich.table import Table
 from rich.text import Text
 
 from pslab.commands.failure import EPILOG, Failure, console
-from pslab.progress import print_json
+from pslab.display.progress import print_json
+from psserver.policies.builtin import PolicySpec, knobs_of
 from psserver.policies.loading import entry_of, names
 from psserver.policies.policy import PolicyError
-from psserver.policies.shelf import Entry, knobs_of
 
 
 @click.command(epilog=EPILOG)
@@ -38,13 +38,13 @@ def policies(name: str | None, as_json: bool) -> None:
         console().print(_listed(chosen), soft_wrap=False)
 
 
-def _rule(entry: type[Entry]) -> tuple[str, str]:
+def _rule(entry: type[PolicySpec]) -> tuple[str, str]:
     """The rule in one sentence, and the rest of the documentation."""
     first, _, rest = (inspect.getdoc(entry) or "").partition("\n")
     return first, rest.strip()
 
 
-def _listed(entries: dict[str, type[Entry]]) -> Table:
+def _listed(entries: dict[str, type[PolicySpec]]) -> Table:
     table = Table(header_style="bold", show_lines=True)
     table.add_column("policy", style="bold", no_wrap=True)
     table.add_column("rule", ratio=3)
@@ -54,7 +54,7 @@ def _listed(entries: dict[str, type[Entry]]) -> Table:
     return table
 
 
-def _explained(name: str, entry: type[Entry]) -> Group:
+def _explained(name: str, entry: type[PolicySpec]) -> Group:
     first, rest = _rule(entry)
     paragraphs = [Text.assemble((f"{name}: ", "bold"), first)]
     # A paragraph of a docstring is wrapped for the source; a terminal wraps it for itself.
@@ -76,7 +76,7 @@ def _explained(name: str, entry: type[Entry]) -> Group:
     return Group(*(line for part in parts for line in (part, "")))
 
 
-def _knobs(entry: type[Entry]) -> Table | Text:
+def _knobs(entry: type[PolicySpec]) -> Table | Text:
     knobs = knobs_of(entry)
     if not knobs:
         return Text("It has no knobs.")
@@ -96,7 +96,7 @@ def _toml(value: object) -> str:
     return f'"{value}"' if isinstance(value, str) else str(value)
 
 
-def _facts(name: str, entry: type[Entry]) -> dict[str, Any]:
+def _facts(name: str, entry: type[PolicySpec]) -> dict[str, Any]:
     first, rest = _rule(entry)
     return {
         "name": name,

@@ -5,14 +5,14 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from pslab.checkview import verdict_lines
+from pslab.check.render import verdict_lines
 from pslab.commands.failure import EPILOG, Failure, console
-from pslab.outcome import outcome_text
-from pslab.progress import Display, choose
-from pslab.quickstart import POLICIES, Stop, finished_runs, picture, tour
-from pslab.runs import RunError
-from pslab.table import rich_table, rows
-from pswire.experiment import ExperimentError
+from pslab.display.progress import Display, choose
+from pslab.launch.outcome import outcome_text
+from pslab.launch.quickstart import POLICIES, Stop, finished_runs, picture, tour
+from pslab.runs.folder import RunError
+from pslab.runs.table import rich_table, rows
+from pswire.config.experiment import ExperimentError
 
 
 @click.command(epilog=EPILOG)

@@ -8,12 +8,11 @@ import click
 from rich.console import Console
 
 from pslab.commands.failure import EPILOG, Failure, console
-from pslab.progress import print_json
+from pslab.display.progress import print_json
 from pslab.replay.execution import Replayed
-from pslab.replay.frozen import freeze
+from pslab.replay.export import freeze
+from pslab.replay.log_entries import opening, read_tape
 from pslab.replay.source import prove, replay_of
-from pslab.replay.tape import opening, read_tape
-from pslab.replay.twin import DataError
 from pslab.replay.view import (
     alternative_json,
     alternative_notes,
@@ -22,12 +21,13 @@ from pslab.replay.view import (
     replayed_lines,
 )
 from pslab.replay.whatif import what_if
-from pslab.runs import Run, RunError
+from pslab.replay.worker_replica import DataError
+from pslab.runs.folder import Run, RunError
 from psserver.policies import PolicyError
+from pswire.config.experiment import ExperimentError
+from pswire.config.overrides import OverrideError, apply_overrides
 from pswire.exits import ExitCode
-from pswire.experiment import ExperimentError
-from pswire.overrides import OverrideError, apply_overrides
-from psworker.job_error import JobError
+from psworker.job.errors import JobError
 
 # Versions between two lines of progress.
 EVERY = 500

@@ -5,9 +5,9 @@ from pathlib import Path
 import click
 
 from pslab.commands.failure import EPILOG, Failure, console
-from pslab.report import draw
-from pslab.runs import Run, RunError
-from pslab.table import rich_table, rows
+from pslab.runs.folder import Run, RunError
+from pslab.runs.report import draw
+from pslab.runs.table import rich_table, rows
 
 
 @click.command(epilog=EPILOG)

@@ -5,17 +5,17 @@ from pathlib import Path
 import click
 
 from pslab.commands.failure import EPILOG, Failure, console
-from pslab.experiments import load, run_local
-from pslab.outcome import outcome_json, outcome_text
-from pslab.progress import choose, print_json
-from pslab.runs import RunError
-from pslab.simulated import run_simulated
+from pslab.display.progress import choose, print_json
+from pslab.launch.experiments import load, run_local
+from pslab.launch.outcome import outcome_json, outcome_text
+from pslab.launch.simulated import run_simulated
+from pslab.runs.folder import RunError
 from psserver.optimizers import OptimizerError
 from psserver.optimizers import build as build_optimizer
 from psserver.policies import advice
+from pswire.config.experiment import Experiment, ExperimentError, load_experiment
 from pswire.exits import ExitCode
-from pswire.experiment import Experiment, ExperimentError, load_experiment
-from psworker.job_error import JobError
+from psworker.job.errors import JobError
 
 
 @click.command(epilog=EPILOG)

@@ -11,14 +11,14 @@ from rich.console import Console
 
 from pslab.commands.failure import console
 from pslab.compare.best import best_of_each, goal_of
+from pslab.compare.charts.pictures import PLOTS, check_target, write_picture
 from pslab.compare.groups import Group, grouped
 from pslab.compare.html import write_html
 from pslab.compare.measure import Goals, measured
-from pslab.compare.pictures import PLOTS, check_target, write_picture
-from pslab.compare.table import compare_json, compare_table, starving
-from pslab.compare.theorytable import theory_json, theory_table
-from pslab.progress import print_json
-from pslab.runs import Run, RunError
+from pslab.compare.tables.groups import compare_json, compare_table, starving
+from pslab.compare.tables.theory import theory_json, theory_table
+from pslab.display.progress import print_json
+from pslab.runs.folder import Run, RunError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

@@ -7,9 +7,9 @@ import click
 from rich.live import Live
 
 from pslab.commands.failure import EPILOG, Failure, console
-from pslab.poll import INTERVAL, Questioner, StatusError
-from pslab.progress import print_json
-from pslab.view import Pace, status_json, status_view
+from pslab.display.progress import print_json
+from pslab.display.status import Pace, status_json, status_view
+from pslab.launch.status_poll import INTERVAL, StatusClient, StatusError
 from pswire.addresses import AddressError, parse_address
 from pswire.exits import ExitCode
 from pswire.v1 import coordinator_pb2 as pb
@@ -26,7 +26,7 @@ def status(address: str, as_json: bool, watch: bool) -> None:
     that says what would release it and since when it waits.
     """
     try:
-        questioner = Questioner(str(parse_address(address)))
+        questioner = StatusClient(str(parse_address(address)))
     except AddressError as error:
         raise Failure(error) from error
     try:

@@ -9,11 +9,11 @@ from pslab.commands.failure import EPILOG, Failure
 from pslab.commands.showing import show, showing, shown
 from pslab.compare.grid import SweepError, cells
 from pslab.compare.sweep import Outcome, sweep
-from pslab.progress import print_json
-from pslab.runs import RunError
+from pslab.display.progress import print_json
+from pslab.runs.folder import RunError
+from pswire.config.experiment import ExperimentError
 from pswire.exits import ExitCode
-from pswire.experiment import ExperimentError
-from psworker.job_error import JobError
+from psworker.job.errors import JobError
 
 
 @click.command("sweep", epilog=EPILOG)

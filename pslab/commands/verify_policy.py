@@ -11,12 +11,12 @@ import click
 from rich.console import Console
 
 from pslab.commands.failure import EPILOG, Failure
-from pslab.progress import print_json
+from pslab.display.progress import print_json
 from pslab.verify.play import Case
 from pslab.verify.search import Finding, Report, verify
 from psserver.policies import PolicyError
+from pswire.config.overrides import OverrideError, apply_overrides
 from pswire.exits import ExitCode
-from pswire.overrides import OverrideError, apply_overrides
 
 # Between two lines of progress, in seconds.
 LINE_INTERVAL = 2.0

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from pslab.compare.groups import Group
 from pslab.compare.measure import Goals
-from pslab.runs import RunError
+from pslab.runs.folder import RunError
 
 
 def goal_of(goals: Goals) -> str:

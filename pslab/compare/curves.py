@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pslab.check import entries as facts
 from pslab.compare.measure import first_grant
-from pslab.runs import Run
+from pslab.runs import log as facts
+from pslab.runs.folder import Run
 
 Series = NDArray[np.float64]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from psserver.policies import PolicyError
 from psserver.policies import build as build_policy
-from pswire.experiment import Experiment, ExperimentError, load_experiment
-from pswire.overrides import parse_value
+from pswire.config.experiment import Experiment, ExperimentError, load_experiment
+from pswire.config.overrides import parse_value
 
 
 class SweepError(ValueError):

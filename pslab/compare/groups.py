@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pslab.compare.measure import Measured
-from pslab.table import policy_label
+from pslab.runs.table import policy_label
 
 # Settings that say how a run was carried out, not what was run.
 _INCIDENTAL = ("run.seed", "run.name", "cluster.idle_timeout")

@@ -4,16 +4,18 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 
-from pslab.compare import charts, crowd, timetable
+from pslab.compare.charts import figures as charts
+from pslab.compare.charts import many_workers as crowd
+from pslab.compare.charts.theory import bound_chart
+from pslab.compare.charts.timeline import timeline_chart
 from pslab.compare.curves import curve
 from pslab.compare.groups import Group
 from pslab.compare.measure import Goals
-from pslab.compare.table import columns_for, measure_spoken, shares_spoken, starving
-from pslab.compare.theorycharts import bound_chart
-from pslab.compare.theorytable import HEAD, bounded, claims_by_group, rows
+from pslab.compare.tables import times as timetable
+from pslab.compare.tables.groups import columns_for, measure_spoken, shares_spoken, starving
+from pslab.compare.tables.theory import HEAD, bounded, claims_by_group, rows
 from pslab.compare.timeline import Timeline, timeline
-from pslab.compare.timelinechart import timeline_chart
-from pslab.runs import RunError
+from pslab.runs.folder import RunError
 
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #222; max-width: 1180px; margin: 2rem auto; padding: 0 1rem }

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pslab.check import entries as facts
-from pslab.runs import Run, RunError, Summary
+from pslab.runs import log as facts
+from pslab.runs.folder import Run, RunError, Summary
 
 # So many versions' losses are averaged before they are held against a threshold: single batches are noisy.
 WINDOW = 10

@@ -24,14 +24,14 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from pslab.check import entries as facts
 from pslab.compare.groups import Spread, spread
-from pslab.compare.pace import Pace
-from pslab.runs import Run, Summary
+from pslab.compare.step_times import Pace
+from pslab.runs import log as facts
+from pslab.runs.folder import Run, Summary
 from pslab.simulator import SimulationError, build
 from pslab.simulator.worker import Worker
-from pswire.experiment import Experiment
-from pswire.sections import FaultsSection, LinksSection, SimulationSection
+from pswire.config.experiment import Experiment
+from pswire.config.sections import FaultsSection, LinksSection, SimulationSection
 
 # Plays of a prediction. What is as random as they are lies between their extremes 9 times out of 11.
 REPEAT = 10

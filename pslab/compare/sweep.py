@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Literal
 
 from pslab.compare.grid import Cell
-from pslab.experiments import Finished, load, run_local
-from pslab.progress import Quiet
-from pslab.runs import EXPERIMENT, SUMMARY, Run, RunError
-from pslab.simulated import run_simulated
+from pslab.display.progress import Quiet
+from pslab.launch.experiments import Finished, load, run_local
+from pslab.launch.simulated import run_simulated
+from pslab.runs.folder import EXPERIMENT, SUMMARY, Run, RunError
+from pswire.config.experiment import ExperimentError
 from pswire.exits import ExitCode
-from pswire.experiment import ExperimentError
 
 Engine = Literal["local", "simulated"]
 

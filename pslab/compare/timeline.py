@@ -11,9 +11,9 @@ grant, and coming in is what the training loop still had to wait for.
 import math
 from dataclasses import dataclass, field
 
-from pslab.check import entries as facts
 from pslab.compare.measure import first_grant
-from pslab.runs import Run
+from pslab.runs import log as facts
+from pslab.runs.folder import Run
 
 COMPUTING, RECEIVING, SENDING, WAITING = "computing", "receiving", "sending", "waiting for a grant"
 # Under a ticket that was cancelled or given up; after a cancel up to the next grant, for the worker may not

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from pslab.replay.tape import Step, opening
-from pslab.replay.twin import DataError, Portion, Remembering, Twin, memory_of
-from pslab.simulator.store import Shards
+from pslab.replay.log_entries import Step, opening
+from pslab.replay.worker_replica import DataError, Portion, Remembering, WorkerReplica, memory_of
+from pslab.simulator.store import ShardStore
 from pslab.simulator.trainers import Result, Trainer
 from psserver.coordinator import entries
 from psserver.optimizers import build as build_optimizer
@@ -83,9 +83,9 @@ class Replay:
     trainer: Trainer
     epochs: int = 1
     wire_dtype: str = "float32"
-    store: Shards = field(init=False)
+    store: ShardStore = field(init=False)
     result: Replayed = field(init=False, default_factory=Replayed)
-    _twins: dict[str, Twin] = field(init=False, default_factory=dict)
+    _twins: dict[str, WorkerReplica] = field(init=False, default_factory=dict)
     _next_batch: dict[str, int] = field(init=False, default_factory=dict)
     _open: dict[int, _Open] = field(init=False, default_factory=dict)
     _losses: dict[int, float] = field(init=False, default_factory=dict)
@@ -103,7 +103,7 @@ class Replay:
         self._remembers = local_work(job, plan).remembers
         # Bases are kept as long as their tickets live, whatever the policy needs: contributions are
         # computed at their commits, from versions that may be old by then.
-        self.store = Shards(
+        self.store = ShardStore(
             plan,
             build_optimizer(job.optimizer),
             _tensors(job),
@@ -171,7 +171,7 @@ class Replay:
         portion = Portion(rank, job.workers, job.seed, self.epochs)
         skip = self._next_batch.get(worker, 0)
         work = local_work(job, self._plan)
-        self._twins[worker] = Twin(worker, portion, self.trainer, self._fresh, skip, work)
+        self._twins[worker] = WorkerReplica(worker, portion, self.trainer, self._fresh, skip, work)
 
     def _commit(self, commit: entries.Commit) -> None:
         opened = self._open.pop(commit.ticket, None)

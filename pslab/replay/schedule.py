@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from operator import attrgetter
 
-from pslab.replay.tape import Step
+from pslab.replay.log_entries import Step
 from psserver.coordinator import entries
 
 

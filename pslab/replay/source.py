@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pslab.replay.execution import Replay
-from pslab.replay.tape import opening, read_tape
-from pslab.runs import EXPERIMENT, SIMULATED, WEIGHTS, Run, RunError
+from pslab.replay.log_entries import opening, read_tape
+from pslab.runs.folder import EXPERIMENT, SIMULATED, WEIGHTS, Run, RunError
 from pslab.simulator.problems import ProblemError, numpy_problem
 from pslab.simulator.trainers import Trainer
 from psserver import weights_file
@@ -17,9 +17,9 @@ from psserver.coordinator.entries import Job
 from psserver.optimizers import OptimizerError
 from psserver.optimizers import build as build_optimizer
 from psserver.weights_file import WeightsFileError
-from pswire.experiment import Experiment
+from pswire.config.experiment import Experiment
 from pswire.plan import weights_sha256
-from psworker.trainers import tensorflow_trainer
+from psworker.tensorflow.registry import tensorflow_trainer
 
 
 def replay_of(run: Run) -> Replay:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pslab.replay import schedule as s
-from pslab.replay.tape import Step, opening
+from pslab.replay.log_entries import Step, opening
 from psserver.coordinator import Coordinator, JobTerms, Output, Record, entries
 from psserver.coordinator.outputs import GrantNotice
 from psserver.policies import Policy
@@ -61,7 +61,7 @@ def what_if(steps: Sequence[Step], name: str, knobs: Mapping[str, object]) -> Al
     """Feed the schedule of a tape to policy `name`. Raises PolicyError when there is no such policy."""
     job = opening(steps)
     policy = build_policy(name, knobs, job.workers, job.servers)
-    retelling = Retelling(_terms(job), policy)
+    retelling = Counterfactual(_terms(job), policy)
     for move in s.schedule(steps):
         retelling.hear(move)
     failure = retelling.end(steps[-1].t)
@@ -80,7 +80,7 @@ def _terms(job: entries.Job) -> JobTerms:
 
 
 @dataclass
-class Retelling:
+class Counterfactual:
     """A coordinator that hears moves; what a worker cannot do yet waits, and its later moves behind it."""
 
     terms: JobTerms

@@ -6,13 +6,13 @@ from functools import partial
 from itertools import count, repeat
 from typing import Any
 
-from pslab.simulator.agenda import Agenda
+from pslab.simulator.channel import LinkFaults
 from pslab.simulator.cluster import Cluster
+from pslab.simulator.event_queue import EventQueue
 from pslab.simulator.faults import put_down
 from pslab.simulator.network import Network
-from pslab.simulator.post import Habits
 from pslab.simulator.problems import ProblemError, numpy_problem
-from pslab.simulator.store import Nothing, Shards, Store
+from pslab.simulator.store import ShardStore, Store, TimingOnlyStore
 from pslab.simulator.trainers import Trainer, TrainerFactory
 from pslab.simulator.worker import Worker
 from psserver.coordinator import JobTerms
@@ -20,10 +20,10 @@ from psserver.optimizers import Optimizer
 from psserver.optimizers import build as build_optimizer
 from psserver.policies import Policy
 from psserver.policies import build as build_policy
-from pswire.delays import Delay, DelayError, Draw, parse, stream
-from pswire.experiment import Experiment
+from pswire.config.distributions import Delay, DelayError, Draw, parse, stream
+from pswire.config.experiment import Experiment
+from pswire.config.sections import Fault, Join
 from pswire.plan import make_plan
-from pswire.sections import Fault, Join
 
 
 class SimulationError(ValueError):
@@ -45,8 +45,8 @@ def build(experiment: Experiment, trainers: Callable[[Experiment], TrainerFactor
     optimizer.check_aggregator(policy.tensors.aggregator)
     numbers = _numbers(experiment)
     made = {number: None if factory is None else factory(number) for number in numbers}
-    agenda = Agenda()
-    habits = Habits(links.latency, faults.loss, faults.duplicate, faults.resend)
+    agenda = EventQueue()
+    habits = LinkFaults(links.latency, faults.loss, faults.duplicate, faults.resend)
     cluster = Cluster(
         _terms(experiment, optimizer),
         policy,
@@ -129,11 +129,11 @@ def _store(
     servers = experiment.cluster.servers
     given = [trainer for trainer in trainers.values() if trainer is not None]
     if not given:
-        return Nothing(servers, experiment.simulation.payload_bytes)
+        return TimingOnlyStore(servers, experiment.simulation.payload_bytes)
     plan = make_plan([spec for spec, _ in given[0].specs], servers)
     for trainer in {id(trainer): trainer for trainer in given}.values():
         trainer.attach(plan)
-    return Shards(
+    return ShardStore(
         plan,
         optimizer,
         policy.tensors,

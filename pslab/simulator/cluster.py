@@ -8,18 +8,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pslab.simulator.agenda import Agenda
+from pslab.simulator.channel import Channel, LinkFaults
+from pslab.simulator.event_queue import EventQueue
 from pslab.simulator.folder import Folder
 from pslab.simulator.network import Network
-from pslab.simulator.post import Channel, Habits
-from pslab.simulator.store import Shards, Store
+from pslab.simulator.store import ShardStore, Store
 from pslab.simulator.trainers import Trainer
 from pslab.simulator.worker import Worker
 from psserver.coordinator import Coordinator, JobTerms, JoinRefused, Output, Record, Tell
 from psserver.coordinator.entries import UNTOLD, Apply, Grant, Times
 from psserver.coordinator.outputs import DispositionNotice, Notice
 from psserver.policies import Policy, local_rule_of
-from pswire.delays import Draw
+from pswire.config.distributions import Draw
 from psworker.local import LocalWork
 from psworker.local import build as build_local
 
@@ -42,8 +42,8 @@ class Cluster:
         *,
         batches: Batches,
         network: Network,
-        agenda: Agenda,
-        habits: Habits,
+        agenda: EventQueue,
+        habits: LinkFaults,
         batch_size: int = 1,
         interrupt: bool = False,
         evaluate: int = 0,
@@ -202,17 +202,17 @@ class Cluster:
     def local_work(self) -> LocalWork:
         """What the policy wants done between pull and push, with nothing to remember yet."""
         rule = local_rule_of(self.policy)
-        shards = self.store.plan.shards if isinstance(self.store, Shards) else ()
+        shards = self.store.plan.shards if isinstance(self.store, ShardStore) else ()
         return LocalWork(build_local(rule.name, rule.knobs, [shard.trainable for shard in shards]))
 
     def initial(self, worker: Worker) -> list[Floats]:
         """The payload of version 0."""
-        if worker.trainer is None or not isinstance(self.store, Shards):
+        if worker.trainer is None or not isinstance(self.store, ShardStore):
             return []
         return self.store.plan.scatter([values for _, values in worker.trainer.specs])
 
     def evaluate(self, worker: Worker, version: int) -> None:
-        if worker.trainer is None or not isinstance(self.store, Shards):
+        if worker.trainer is None or not isinstance(self.store, ShardStore):
             return
         self.metrics = worker.trainer.evaluate(self.store.flats())
         if self.metrics:

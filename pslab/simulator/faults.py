@@ -4,7 +4,7 @@ from functools import partial
 
 from pslab.simulator.cluster import Cluster
 from pslab.simulator.worker import Worker
-from pswire.sections import Crash, Disconnect, FaultsSection
+from pswire.config.sections import Crash, Disconnect, FaultsSection
 
 
 def put_down(cluster: Cluster, faults: FaultsSection) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pslab.simulator.store import Shards
+from pslab.simulator.store import ShardStore
 from psserver.coordinator.outputs import Record
 from psserver.service.run_log import RunLog
 from psserver.summary import summarise
@@ -37,7 +37,7 @@ class Folder:
     def conclude(self, cluster: "Cluster") -> None:
         store = cluster.store
         sha256 = None
-        if isinstance(store, Shards) and store.installed:
+        if isinstance(store, ShardStore) and store.installed:
             sha256 = store.sha256()
             self._log.write_weights(store.weights())
         metrics: dict[str, Any] = _finite(cluster.metrics)

@@ -3,12 +3,12 @@
 import heapq
 from collections.abc import Callable, Sequence
 
-from pslab.simulator.agenda import Agenda
+from pslab.simulator.event_queue import EventQueue
 
 Then = Callable[[], None]
 
 
-class Card:
+class Nic:
     """One direction of a network card: n flows under way get bandwidth / n each (processor sharing).
 
     `served` counts the bytes that a flow present from the beginning would have
@@ -16,7 +16,7 @@ class Card:
     an arrival or an end costs O(log n), not a new date for every flow.
     """
 
-    def __init__(self, agenda: Agenda, bandwidth: float) -> None:
+    def __init__(self, agenda: EventQueue, bandwidth: float) -> None:
         self._agenda = agenda
         self._bandwidth = bandwidth
         self._served = 0.0
@@ -65,11 +65,11 @@ class Card:
 class Network:
     """All links of the cluster. `latency` in seconds one way, `bandwidth` in bytes/s, 0 for no limit."""
 
-    def __init__(self, agenda: Agenda, servers: int, latency: float, bandwidth: float) -> None:
+    def __init__(self, agenda: EventQueue, servers: int, latency: float, bandwidth: float) -> None:
         self.latency = latency
         self._agenda = agenda
-        self._out = [Card(agenda, bandwidth) for _ in range(servers)]
-        self._in = [Card(agenda, bandwidth) for _ in range(servers)]
+        self._out = [Nic(agenda, bandwidth) for _ in range(servers)]
+        self._in = [Nic(agenda, bandwidth) for _ in range(servers)]
         # Every transfer takes no time at all.
         self.free = latency <= 0 and bandwidth <= 0
 
@@ -81,7 +81,7 @@ class Network:
         """Send every server its part; `then` when the last has acknowledged it."""
         self._transfer(self._in, sizes, then)
 
-    def _transfer(self, cards: Sequence[Card], sizes: Sequence[int], then: Then) -> None:
+    def _transfer(self, cards: Sequence[Nic], sizes: Sequence[int], then: Then) -> None:
         if self.free:
             then()
             return
@@ -97,5 +97,5 @@ class Network:
             self._agenda.after(self.latency, _send, self._agenda, card, nbytes, self.latency, arrived)
 
 
-def _send(agenda: Agenda, card: Card, nbytes: int, latency: float, then: Then) -> None:
+def _send(agenda: EventQueue, card: Nic, nbytes: int, latency: float, then: Then) -> None:
     card.send(nbytes, lambda: agenda.after(latency, then))

@@ -7,12 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psserver.coordinator.entries import Entry
-from psserver.dispatch import Dispatch
 from psserver.optimizers import Optimizer
+from psserver.order_translation import OrderTranslator
 from psserver.policies import TensorParts
 from psserver.shard import Shard
-from pswire.dtypes import from_wire, itemsize, to_wire
 from pswire.plan import Plan, VariableSpec, weights_sha256
+from pswire.transport.dtypes import from_wire, itemsize, to_wire
 
 Floats = NDArray[np.float32]
 
@@ -50,7 +50,7 @@ class Store(Protocol):
         ...
 
 
-class Nothing:
+class TimingOnlyStore:
     """Timing only: messages have a size, and nothing in them."""
 
     empty = True
@@ -76,7 +76,7 @@ class Nothing:
         return None
 
 
-class Shards:
+class ShardStore:
     """Every server's shard. An order is executed in the moment of its decision.
 
     There are as many arena versions as workers may hold, so an update never
@@ -101,7 +101,7 @@ class Shards:
             Shard(plan, server, optimizer, versions=workers + 2, tensors=tensors, keep_bases=keep_bases)
             for server in range(len(plan.shards))
         ]
-        self._dispatch = Dispatch()
+        self._dispatch = OrderTranslator()
         self._waiting: list[tuple[int, Callable[[], None]]] = []
         self.sizes: Sequence[int] = [layout.elements * itemsize(wire_dtype) for layout in plan.shards]
 

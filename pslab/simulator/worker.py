@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pslab.simulator.post import Channel
+from pslab.simulator.channel import Channel
 from pslab.simulator.trainers import Result, Trainer
 from pslab.simulator.units import Unit, units
 from psserver.coordinator.entries import Times
@@ -21,7 +21,7 @@ from psserver.coordinator.outputs import (
     RefusalNotice,
     StopNotice,
 )
-from pswire.delays import Draw
+from pswire.config.distributions import Draw
 from psworker.local import LocalWork
 
 if TYPE_CHECKING:

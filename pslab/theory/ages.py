@@ -2,7 +2,7 @@
 
 Every update makes every other held version one older, and a pull renews. So the sum of all
 staleness and of the ages in flight is (n - w) T after T updates, w being the workers that wait
-with what they have committed. It holds for any speeds; `pslab.laws` proves it on a log, as integers.
+with what they have committed. It holds for any speeds; `pslab.check.conservation` proves it on a log, as integers.
 """
 
 from collections.abc import Mapping

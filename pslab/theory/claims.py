@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Literal
 
-from pslab.runs import EXPERIMENT, SIMULATED, Run
+from pslab.runs.folder import EXPERIMENT, SIMULATED, Run
 from pslab.theory import ages, bounds, times
 from pslab.theory.quadratics import Descent, NoTheoryError, descent
 from pslab.theory.steady import Steady, steady

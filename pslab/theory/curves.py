@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pslab.runs import Metric, Run
+from pslab.runs.folder import Metric, Run
 from pslab.theory import bounds
 from pslab.theory.claims import which_bound
 from pslab.theory.quadratics import Descent, NoTheoryError, descent

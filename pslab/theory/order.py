@@ -6,7 +6,7 @@ Formulas: David and Nagaraja, Order Statistics (2003), sections 3.1 and 4.6; as 
 import math
 from collections.abc import Callable
 
-from pswire.delays import Delay
+from pswire.config.distributions import Delay
 
 
 def harmonic(n: int) -> float:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from pslab.runs import EXPERIMENT, Run
+from pslab.runs.folder import EXPERIMENT, Run
 from pslab.simulator.problems.quadratic import Quadratic
 from pslab.simulator.problems.registry import numpy_problem
 from pslab.theory.ages import BUFFERED, FRESH, SINGLE

@@ -5,8 +5,8 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
 
-from pslab.check import entries as facts
-from pslab.runs import Run
+from pslab.runs import log as facts
+from pslab.runs.folder import Run
 
 
 @dataclass(frozen=True, slots=True)

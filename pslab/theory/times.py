@@ -11,9 +11,9 @@ from typing import Any
 
 from pslab.theory import ages
 from pslab.theory.order import formula, mean_of_kth
-from pswire.delays import Delay, parse
-from pswire.experiment import Experiment
-from pswire.sections import LinksSection
+from pswire.config.distributions import Delay, parse
+from pswire.config.experiment import Experiment
+from pswire.config.sections import LinksSection
 
 DUTTA = "Dutta et al. 2018"
 

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pslab.verify.breach import Breach, expect
-from pslab.verify.promises import Promises
+from pslab.verify.breach import InvariantViolation, expect
+from pslab.verify.log_checks import Promises
 from psserver.coordinator import Coordinator, Record, entries
 from psserver.coordinator.entries import Entry
 
@@ -98,7 +98,7 @@ class Guard:
     def _close(self, worker: str, ticket: int) -> tuple[str, int]:
         found = self.open.pop(ticket, None)
         if found is None or found[0] != worker:
-            raise Breach(f"ticket {ticket} of {worker} is not open: {found}")
+            raise InvariantViolation(f"ticket {ticket} of {worker} is not open: {found}")
         return found
 
     def _settle(self, worker: str, ticket: int, base: int) -> None:
@@ -142,7 +142,9 @@ class Guard:
         expect(coordinator.entries == self.index, "the coordinator counts other entries")
         live = coordinator.tickets.live
         if live.keys() != self.open.keys() | self.pending.keys():
-            raise Breach(f"a ticket is lost: {[*live]} are live, {[*self.open, *self.pending]} should be")
+            raise InvariantViolation(
+                f"a ticket is lost: {[*live]} are live, {[*self.open, *self.pending]} should be"
+            )
         waiting = Counter(worker for worker, _ in self.pending.values())
         for worker, tally in coordinator.roster.tallies.items():
             if not (
@@ -151,7 +153,9 @@ class Guard:
                 and tally.dropped == self.dropped[worker]
                 and tally.committed == tally.applied + tally.dropped + waiting[worker]
             ):
-                raise Breach(f"contributions of {worker} do not add up: {tally}, {waiting[worker]} pending")
+                raise InvariantViolation(
+                    f"contributions of {worker} do not add up: {tally}, {waiting[worker]} pending"
+                )
         self._nobody_waits_in_vain(coordinator)
 
     def _nobody_waits_in_vain(self, coordinator: Coordinator) -> None:

@@ -4,13 +4,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pslab.verify.breach import Breach
-from pslab.verify.house import House
+from pslab.verify.breach import InvariantViolation
+from pslab.verify.harness import CoordinatorHarness
 from pslab.verify.invariants import Guard
-from pslab.verify.patience import PATIENCE, Patient
 from pslab.verify.schedule import TIMEOUT
-from pslab.verify.servers import Servers
-from pslab.verify.story import act
+from pslab.verify.shard import Servers
+from pslab.verify.time_limit import PATIENCE, TimeLimitedPolicy
+from pslab.verify.trace_format import act
 from psserver.coordinator import Output, Record
 from psserver.coordinator.entries import Apply, Cancel, Drop, Entry, Fold, Grant
 from psserver.policies import build
@@ -35,11 +35,11 @@ class Case:
         ]
 
 
-class GuardedHouse(House):
+class GuardedHouse(CoordinatorHarness):
     """Every step is held against the invariants, and executed by a shard. Raises Breach."""
 
     def __init__(self, case: Case, patience: float = PATIENCE) -> None:
-        policy = Patient(build(case.policy, case.knobs, case.workers), patience)
+        policy = TimeLimitedPolicy(build(case.policy, case.knobs, case.workers), patience)
         self.guard = Guard(case.policy, policy.knobs)
         self.servers = Servers(workers=case.workers, tensors=policy.tensors)
         super().__init__(policy, workers=case.workers, terms={"worker_timeout": TIMEOUT}, now=0.0)
@@ -88,7 +88,7 @@ def play(case: Case, acts: Iterable[str], patience: float = PATIENCE) -> Played:
         try:
             for _ in act(house, line):
                 pass
-        except Breach as breach:
+        except InvariantViolation as breach:
             return Played(played, str(breach), decisions(house.log))
         if house.fault:
             break

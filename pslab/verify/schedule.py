@@ -1,18 +1,18 @@
 """Random schedules against the real coordinator: delay, repetition, broken lines, deaths, returns, strangers.
 
-Choices are drawn from a `Dice`, so that a seeded generator and a search for
+Choices are drawn from a `ChoiceSource`, so that a seeded generator and a search for
 the smallest failing schedule drive the same scenes.
 """
 
 from collections.abc import Mapping
 
-from pslab.verify import mischief
-from pslab.verify.breach import Breach, expect
+from pslab.verify import adversarial as mischief
+from pslab.verify.breach import InvariantViolation, expect
+from pslab.verify.choices import ChoiceSource
 from pslab.verify.client import Client, Message
-from pslab.verify.dice import Dice
 from pslab.verify.invariants import Guard
-from pslab.verify.patience import Patient
-from pslab.verify.servers import Servers
+from pslab.verify.shard import Servers
+from pslab.verify.time_limit import TimeLimitedPolicy
 from psserver.coordinator import Coordinator, JobTerms, JoinRefused, Output, Record, Tell
 from psserver.coordinator.outputs import RefusalNotice
 from psserver.coordinator.status import report
@@ -32,7 +32,7 @@ class Schedule:
         self,
         policy: str,
         knobs: Mapping[str, object],
-        dice: Dice,
+        dice: ChoiceSource,
         *,
         workers: int = 3,
         servers: bool = False,
@@ -43,7 +43,7 @@ class Schedule:
         self.eager = eager
         self.now = 0.0
         terms = JobTerms(job="j", optimizer={"name": "sgd"}, workers=workers, worker_timeout=TIMEOUT)
-        self.policy = Patient(build(policy, knobs, workers))
+        self.policy = TimeLimitedPolicy(build(policy, knobs, workers))
         self.guard = Guard(policy, self.policy.knobs)
         self.coordinator = Coordinator(terms, self.policy, self.now)
         self.servers = Servers(workers=workers, tensors=self.policy.tensors) if servers else None
@@ -250,7 +250,7 @@ class Schedule:
     def ended(self) -> None:
         stopped = self.coordinator.stopped
         if stopped is None:
-            raise Breach("the job does not end, though all workers are here and do what they can")
+            raise InvariantViolation("the job does not end, though all workers are here and do what they can")
         if not (stopped.cause == "policy" and stopped.success):
             # Otherwise all that had any data were lost before they could bring a model.
             wanted = (True, "done") if self.coordinator.initialised else (False, "empty")

@@ -4,14 +4,14 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from pslab.verify.breach import Breach
-from pslab.verify.dice import Seeded
-from pslab.verify.house import House
-from pslab.verify.patience import PATIENCE, Patient, timed
+from pslab.verify.breach import InvariantViolation
+from pslab.verify.choices import Seeded
+from pslab.verify.harness import CoordinatorHarness
 from pslab.verify.play import Case, decisions, play
 from pslab.verify.schedule import TIMEOUT, Schedule
 from pslab.verify.shrink import gist, shrink
-from pslab.verify.story import tell
+from pslab.verify.time_limit import PATIENCE, TimeLimitedPolicy, timed
+from pslab.verify.trace_format import tell
 from psserver.policies import PolicyError, build
 
 # Every so many schedules the policy is asked a second time: the same events, the same decisions.
@@ -77,7 +77,7 @@ def verify(
 def _self_description(case: Case) -> None:
     """Raises PolicyError unless name and knobs are what the log and a second build can use."""
     with_knobs = build(case.policy, case.knobs, case.workers)
-    policy = Patient(with_knobs)
+    policy = TimeLimitedPolicy(with_knobs)
     if not isinstance(policy.name, str) or not policy.name:
         raise PolicyError(f"policy {case.policy!r}: its name is {policy.name!r}; expected a word")
     knobs = policy.knobs
@@ -95,7 +95,7 @@ def _self_description(case: Case) -> None:
 def _fault_of(schedule: Schedule, steps: int) -> str:
     try:
         schedule.run(steps)
-    except Breach as breach:
+    except InvariantViolation as breach:
         return str(breach)
     return ""
 
@@ -147,6 +147,6 @@ def _finding(
 
 def _story(case: Case, acts: Sequence[str], fault: str, patience: float) -> str:
     # No guard: what breaks a promise is to be seen.
-    policy = Patient(build(case.policy, case.knobs, case.workers), patience)
-    house = House(policy, workers=case.workers, terms={"worker_timeout": TIMEOUT}, now=0.0)
+    policy = TimeLimitedPolicy(build(case.policy, case.knobs, case.workers), patience)
+    house = CoordinatorHarness(policy, workers=case.workers, terms={"worker_timeout": TIMEOUT}, now=0.0)
     return tell([f"# {' '.join(fault.split())}", *case.head], acts, house)

@@ -6,9 +6,9 @@ state is consistent again. How policy decisions are carried out is in
 """
 
 from psserver.coordinator import entries, outputs
+from psserver.coordinator.lifecycle import Lifecycle
 from psserver.coordinator.members import Member
 from psserver.coordinator.outputs import JoinRefused, Output
-from psserver.coordinator.phases import Phases
 from psserver.coordinator.terms import JobTerms
 from psserver.coordinator.tickets import AHEAD, Ticket
 from psserver.policies import Abandon, Commit, Done, Leave, Policy, local_rule_of
@@ -16,7 +16,7 @@ from psserver.policies import Abandon, Commit, Done, Leave, Policy, local_rule_o
 __all__ = ["Coordinator", "JobTerms"]
 
 
-class Coordinator(Phases):
+class Coordinator(Lifecycle):
     """Membership, tickets and one policy: a deterministic state machine.
 
     `now` is any monotonic number of seconds. Inputs of an unknown or

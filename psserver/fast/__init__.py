@@ -11,6 +11,6 @@ know neither threads nor a compiler.
 """
 
 from psserver.fast.backend import FastBackend
-from psserver.fast.crew import Crew
+from psserver.fast.parallel import ParallelRunner
 
-__all__ = ["Crew", "FastBackend"]
+__all__ = ["ParallelRunner", "FastBackend"]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from psserver.fast.crew import GRAIN, Crew
+from psserver.fast.parallel import GRAIN, ParallelRunner
 from psserver.optimizers import AnyArray, Loop, Twin
 
 log = logging.getLogger("ps-server")
@@ -18,7 +18,7 @@ class FastBackend:
     """A `psserver.optimizers.Backend` for one process. Close it at the end."""
 
     def __init__(self, threads: int = 1, grain: int = GRAIN) -> None:
-        self._crew = Crew(threads, grain)
+        self._crew = ParallelRunner(threads, grain)
         self._compiled: dict[Variant, Twin] = {}
         self._loader: threading.Thread | None = None
         self._closing = False

@@ -3,20 +3,20 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from psserver.optimizers.adagrad import Adagrad
-from psserver.optimizers.adam import Adam
-from psserver.optimizers.adamw import AdamW
-from psserver.optimizers.dana_zero import DanaZero
-from psserver.optimizers.delayed_nesterov import DelayedNesterov
 from psserver.optimizers.errors import OptimizerError
 from psserver.optimizers.knobs import Knob, knobs_of, make, unknown
-from psserver.optimizers.momentum import Momentum
-from psserver.optimizers.nesterov import Nesterov
 from psserver.optimizers.optimizer import Optimizer
-from psserver.optimizers.rmsprop import RMSprop
 from psserver.optimizers.rule import Rule
+from psserver.optimizers.rules.adagrad import Adagrad
+from psserver.optimizers.rules.adam import Adam
+from psserver.optimizers.rules.adamw import AdamW
+from psserver.optimizers.rules.dana_zero import DanaZero
+from psserver.optimizers.rules.delayed_nesterov import DelayedNesterov
+from psserver.optimizers.rules.momentum import Momentum
+from psserver.optimizers.rules.nesterov import Nesterov
+from psserver.optimizers.rules.rmsprop import RMSprop
+from psserver.optimizers.rules.sgd import SGD
 from psserver.optimizers.schedules import SCHEDULES, read_schedule
-from psserver.optimizers.sgd import SGD
 
 RULES: Mapping[str, type[Rule]] = {
     "sgd": SGD,

@@ -8,7 +8,7 @@ and never tensors. The same events give the same decisions, always.
 from psserver.policies.decisions import Apply, Cancel, Decision, Drop, Fold, Grant, Part, Stop
 from psserver.policies.events import Abandon, Commit, Done, Event, Join, Leave, Ready
 from psserver.policies.loading import advice, build, describe, names
-from psserver.policies.local import LocalRule, local_rule_of
+from psserver.policies.local_work import LocalRule, local_rule_of
 from psserver.policies.policy import Policy, PolicyError, Waiting
 from psserver.policies.tensors import TensorParts
 

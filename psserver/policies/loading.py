@@ -9,9 +9,9 @@ from dataclasses import asdict
 from types import ModuleType
 from typing import Any, cast
 
-from psserver.policies.machine import Machine
+from psserver.policies.builtin import SHELF, PolicySpec, knobs_of
+from psserver.policies.composed import ComposedPolicy
 from psserver.policies.policy import Policy, PolicyError
-from psserver.policies.shelf import SHELF, Entry, knobs_of
 from psserver.policies.tensors import TensorParts
 
 
@@ -71,10 +71,10 @@ def _named(name: str, knobs: Mapping[str, object], workers: int) -> Policy:
             raise PolicyError(f"policy {name} has no knob {knob!r}{_known(knob, known)}")
         _check_type(knob, value, known[knob])
     chosen = entry(**cast(dict[str, Any], knobs))
-    return Machine(name, asdict(chosen), chosen.compose(workers))
+    return ComposedPolicy(name, asdict(chosen), chosen.compose(workers))
 
 
-def entry_of(name: str) -> type[Entry]:
+def entry_of(name: str) -> type[PolicySpec]:
     """The shelf's entry of that name. Raises PolicyError with the nearest name."""
     if name not in SHELF:
         raise PolicyError(f"unknown policy {name!r}{_known(name, SHELF)}, or module:Class of your own")

@@ -37,7 +37,7 @@ class Policy(Protocol):
     worker's open tickets (no Abandon follows), while its committed ones stay.
     The policy promises: it grants only tickets that wait, applies or drops
     each committed ticket exactly once, and never leaves every worker waiting.
-    It may have a `local_rule` besides (see `psserver.policies.local`).
+    It may have a `local_rule` besides (see `psserver.policies.local_work`).
     """
 
     @property

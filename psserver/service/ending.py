@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from psserver.service.followers import Follower
 from psserver.service.job import Job
 from psserver.summary import summarise
-from pswire import frames
-from pswire.dtypes import WIRE
 from pswire.exits import ExitCode
 from pswire.plan import Plan, weights_sha256
+from pswire.transport import frames
+from pswire.transport.dtypes import WIRE
 from pswire.v1 import shard_pb2
 
 log = logging.getLogger("ps-server")

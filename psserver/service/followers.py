@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 
 import grpc
 
-from psserver.service.adapters import order_to_wire
+from psserver.service.rpc.adapters import order_to_wire
 from psserver.shard import Order
 from pswire.addresses import Address
-from pswire.channels import CHANNEL_OPTIONS
 from pswire.exits import ExitCode
-from pswire.failures import reason
+from pswire.transport.channels import CHANNEL_OPTIONS
+from pswire.transport.failures import reason
 from pswire.v1 import shard_pb2, shard_pb2_grpc
 
 log = logging.getLogger("ps-server")

@@ -20,12 +20,12 @@ from psserver.coordinator.entries import Entry
 from psserver.coordinator.members import Member
 from psserver.coordinator.outputs import Notice, StopNotice
 from psserver.coordinator.status import JobReport, holdup, report
-from psserver.dispatch import Dispatch
 from psserver.optimizers import Optimizer
+from psserver.order_translation import OrderTranslator
 from psserver.policies import Policy
 from psserver.service.followers import Follower
-from psserver.service.outbox import Diversion, Outbox
-from psserver.service.rpc import Refused, precondition
+from psserver.service.outbox import InlineReply, Outbox
+from psserver.service.rpc.registration import Refused, precondition
 from psserver.service.run_log import RunLog
 from psserver.service.shard_host import ShardHost
 from psserver.shard import Order
@@ -62,7 +62,7 @@ class Job:
         self.stop_notice_at: float | None = None
         self._announce = announce
         self._lock = threading.Lock()
-        self._dispatch = Dispatch()
+        self._dispatch = OrderTranslator()
         self._outboxes: dict[tuple[str, int], Outbox] = {}
         self._coordinator = Coordinator(terms, policy, self.began)
 
@@ -209,12 +209,12 @@ class Job:
         self.host.orders.execute_submitted(patient=False)
 
     @contextmanager
-    def divert(self, worker: str, incarnation: int, session: str) -> Iterator[Diversion]:
+    def divert(self, worker: str, incarnation: int, session: str) -> Iterator[InlineReply]:
         """Collect this worker's notices; what is not delivered goes to its session after all.
 
         Raises Refused: UNAVAILABLE while the session is not open, FAILED_PRECONDITION for another one's.
         """
-        diversion = Diversion()
+        diversion = InlineReply()
         with self._lock:
             outbox = self._outboxes.get((worker, incarnation))
             if outbox is None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import grpc
 
 from psserver.coordinator.outputs import GrantNotice, Notice, RefusalNotice, StopNotice
-from psserver.service.rpc import Refused
+from psserver.service.rpc.registration import Refused
 
 # Notices that a worker has not read yet; a peer with more is not reading.
 OUTBOX_LIMIT = 4096
@@ -26,7 +26,7 @@ class Outbox:
     # Breaks the stream off.
     cut: Callable[[], object]
     notices: queue.SimpleQueue[Notice | None] = field(default_factory=queue.SimpleQueue)
-    diversion: "Diversion | None" = None
+    diversion: "InlineReply | None" = None
     full: bool = False
 
     def put(self, notice: Notice) -> None:
@@ -44,7 +44,7 @@ class Outbox:
             self.diversion.end()
 
 
-class Diversion:
+class InlineReply:
     """Collects a worker's notices for the Exchange that waits for them."""
 
     def __init__(self) -> None:

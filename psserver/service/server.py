@@ -19,23 +19,23 @@ from psserver.coordinator import JobTerms
 from psserver.optimizers import Optimizer
 from psserver.policies import Policy, advice
 from psserver.receipts import new_secret
-from psserver.service import rpc
-from psserver.service.coordinator_rpc import CoordinatorRpc
 from psserver.service.ending import conclude, exit_code
-from psserver.service.exchange_rpc import ExchangeRpc
-from psserver.service.follow_rpc import FollowRpc, follow_nobody
 from psserver.service.followers import Follower
 from psserver.service.job import Job
-from psserver.service.lines import Lines
-from psserver.service.listening import BindError, bind_error, check_free
+from psserver.service.rpc import registration as rpc
+from psserver.service.rpc.coordinator import CoordinatorRpc
+from psserver.service.rpc.exchange import ExchangeRpc
+from psserver.service.rpc.follow import FollowRpc, follow_nobody
+from psserver.service.rpc.shard import ShardRpc
 from psserver.service.run_log import RunLog, make_folder
 from psserver.service.shard_host import HostOptions, ShardHost
-from psserver.service.shard_rpc import ShardRpc
+from psserver.service.transport.listening import BindError, bind_error, check_free
+from psserver.service.transport.sockets import SocketListener
 from pswire.addresses import Address
-from pswire.channels import SERVER_OPTIONS
 from pswire.exits import ExitCode
-from pswire.lines import LineError
 from pswire.plan import Plan
+from pswire.transport.channels import SERVER_OPTIONS
+from pswire.transport.framed_socket import LineError
 from pswire.v1 import coordinator_pb2, shard_pb2
 
 log = logging.getLogger("ps-server")
@@ -73,7 +73,7 @@ class Server:
         self._host = ShardHost(settings.task_index, settings.host)
         self._follow: FollowRpc | None = None
         self._job: Job | None = None
-        self._lines: Lines | None = None
+        self._lines: SocketListener | None = None
         self._signal: str | None = None
         self._wake = threading.Event()
         self._grpc = grpc.server(

@@ -12,13 +12,13 @@ from psserver.optimizers import Optimizer
 from psserver.policies import TensorParts
 from psserver.receipts import receipt
 from psserver.service.executor import Executor
-from psserver.service.rpc import Refused, invalid, precondition
-from psserver.service.sharing import Sharing, Words
+from psserver.service.rpc.registration import Refused, invalid, precondition
+from psserver.service.transport.shared_memory import Sharing, Words
 from psserver.shard import Shard
 from psserver.shard.arena import Version
-from psserver.shard.staging import Loan, Slot
+from psserver.shard.staging import BorrowedBuffer, Slot
 from pswire.plan import Plan
-from pswire.segments import Place
+from pswire.transport.segments import Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class ShardHost:
         ticket: int,
         worker: str,
         alive: Callable[[], bool],
-        lend: Callable[[], Loan] | None = None,
+        lend: Callable[[], BorrowedBuffer] | None = None,
     ) -> Slot:
         """A slot for the ticket's payload, as soon as memory admits it; the one that `lend` gives, if any."""
         with self.changed:
@@ -153,7 +153,7 @@ class ShardHost:
                     raise Refused(grpc.StatusCode.CANCELLED, "the worker has gone")
                 self._wait(lambda: shard.refusal(ticket) is not None or shard.staging.admits(ticket), 1.0)
 
-    def _begin(self, shard: Shard, ticket: int, loan: Loan | None) -> Slot:
+    def _begin(self, shard: Shard, ticket: int, loan: BorrowedBuffer | None) -> Slot:
         try:
             return shard.begin(ticket, loan)
         except MemoryError as error:

@@ -1,6 +1,6 @@
 """Aggregators: one gradient of the K of an update, which lie side by side.
 
-The mean is not here: it is a running sum (psserver.shard.gathering). These
+The mean is not here: it is a running sum (psserver.shard.accumulator). These
 need all K at once. The order of operations is part of the contract; what goes
 by coordinates gives the same bits on any number of servers. The result is
 written over the first of the K gradients; the others may be spoilt.

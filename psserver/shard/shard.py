@@ -11,12 +11,12 @@ from psserver.optimizers import NUMPY, Backend, Loop, Optimizer
 from psserver.policies import TensorParts
 from psserver.policies.tensors import BARE
 from psserver.shard import arithmetic
+from psserver.shard.accumulator import PerWorker, Share, gathering_for
 from psserver.shard.aggregators import build_aggregator
 from psserver.shard.arena import Allocate, Arena, plain
 from psserver.shard.compensators import Gap, build_compensator
-from psserver.shard.gathering import Apart, Share, gathering_for
 from psserver.shard.orders import Apply, Fold, Install, Note, Order, Pin, Release, Seal
-from psserver.shard.staging import Loan, OpenTicket, Slot, Staging
+from psserver.shard.staging import BorrowedBuffer, OpenTicket, Slot, Staging
 from pswire.plan import Plan
 
 Floats = NDArray[np.float32]
@@ -134,7 +134,7 @@ class Shard:
         index = np.unravel_index(piece.start * row + inside, variable.shape)
         return f"{variable.name}[{', '.join(str(int(i)) for i in index)}]"
 
-    def begin(self, ticket: int, loan: Loan | None = None) -> Slot:
+    def begin(self, ticket: int, loan: BorrowedBuffer | None = None) -> Slot:
         return self.staging.begin(ticket, loan)
 
     # Orders
@@ -262,7 +262,7 @@ class Shard:
         total, end = self._coming.total(), self.layout.trainable
         arithmetic.scale(total.values[end:], total.pending)
         arithmetic.add_mean(now[end:], total.values[end:], total.factors, out[end:])
-        if isinstance(self._coming, Apart):
+        if isinstance(self._coming, PerWorker):
             self._steps_apart(self._coming.shares, now[:end], out[:end], apply)
         else:
             self._optimize(now[:end], total.values[:end], out[:end], "", total.pending, apply)

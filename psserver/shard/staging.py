@@ -32,7 +32,7 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Loan:
+class BorrowedBuffer:
     """A payload buffer of somebody else, who writes the payload into it; `ended` is called when it is free again."""
 
     values: Floats
@@ -58,7 +58,7 @@ class Staging:
         self._complete: dict[int, Slot] = {}
         self._free: list[Floats] = []
         # Buffers on loan, by the identity of their array.
-        self._loans: dict[int, Loan] = {}
+        self._loans: dict[int, BorrowedBuffer] = {}
         # The most payload buffers that were ever held at once.
         self.peak = 0
 
@@ -74,7 +74,7 @@ class Staging:
             return True
         return turn == min(t.turn for t in self.tickets.values() if t.turn is not None)
 
-    def begin(self, ticket: int, loan: Loan | None = None) -> Slot:
+    def begin(self, ticket: int, loan: BorrowedBuffer | None = None) -> Slot:
         """A slot for the payload of an open, unsealed, admitted ticket; `loan` holds it already."""
         if loan is not None:
             assert id(loan.values) not in self._loans, "a buffer is lent once at a time"

@@ -330,7 +330,7 @@ class Attached(_message.Message):
     """Versions that the server holds without taking any from its readers."""
     socket: _builtins.str
     """To `ask`, when memory can be shared: the abstract Unix socket on which the
-    server takes the messages of this stream, too (pswire/lines.py); empty when
+    server takes the messages of this stream, too (pswire/transport/framed_socket.py); empty when
     there is none.
     """
     port: _builtins.int

@@ -16,7 +16,7 @@ run this very code, so they agree to the bit.
     registry    from the name and numbers that the servers sent to a rule
 """
 
-from psworker.local.portions import Portion, Portions
+from psworker.local.portions import Portions, TicketBatches
 from psworker.local.registry import PLAIN, LocalRuleError, build
 from psworker.local.rule import Gradient, Result, Rule
 from psworker.local.work import LocalWork
@@ -26,7 +26,7 @@ __all__ = [
     "Gradient",
     "LocalRuleError",
     "LocalWork",
-    "Portion",
+    "TicketBatches",
     "Portions",
     "Result",
     "Rule",

@@ -19,9 +19,9 @@ class Portions:
         self._steps = steps
         self.following: Numbered | None = next(self._batches, None)
 
-    def __iter__(self) -> Iterator["Portion"]:
+    def __iter__(self) -> Iterator["TicketBatches"]:
         while self.following is not None:
-            portion = Portion(self, self._steps)
+            portion = TicketBatches(self, self._steps)
             yield portion
             portion.pass_over()
 
@@ -32,7 +32,7 @@ class Portions:
         return taken
 
 
-class Portion:
+class TicketBatches:
     """The batches of one ticket.
 
     One of a single batch can be gone through again, when its ticket was

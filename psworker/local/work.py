@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from psworker.local.portions import Portion
+from psworker.local.portions import TicketBatches
 from psworker.local.rule import Flats, Gradient, Result, Rule
 from psworker.local.walk import Walk
 
@@ -47,7 +47,7 @@ class LocalWork:
         """The steps of the next contribution are taken; it needs no batches."""
         return self._walk is not None
 
-    def can_use(self, portion: Portion) -> bool:
+    def can_use(self, portion: TicketBatches) -> bool:
         """A contribution can be made of it: its steps are taken, or its batches are still to be had."""
         return self.walked or not portion.spent
 

@@ -1,6 +1,6 @@
 """The TensorFlow side of a worker: the only place, beside users' jobs, that imports TensorFlow.
 
-`Trainer` turns a `psworker.job.Job` into flat payloads. Importing this package
+`Trainer` turns a `psworker.Job` into flat payloads. Importing this package
 loads TensorFlow and Keras, which takes a few seconds, and keeps them quiet; so
 import it before a job's module, which may import them too.
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from psworker.job_error import JobError, blame
+from psworker.job.errors import JobError, blame
 
 
 def numbered_batches(dataset: Any, epochs: int, skip: int) -> Iterator[tuple[int, Any]]:

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 
 from psworker.job import Job
-from psworker.job_error import JobError
+from psworker.job.errors import JobError
 from psworker.tensorflow.losses import is_keras_loss
 
 PIECE = 512  # samples evaluated at once, where `heldout()` gives whole arrays

@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from psworker.job import Job
-from psworker.job_error import JobError
+from psworker.job.errors import JobError
 
 Loss = Callable[[Any], Any]  # batch -> scalar tensor
 

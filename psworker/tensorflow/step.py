@@ -16,9 +16,9 @@ from typing import Any
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from pswire.dtypes import array_dtype
 from pswire.plan import Plan
-from psworker.payloads import Payload, array_of
+from pswire.transport.dtypes import array_dtype
+from psworker.data.payloads import Payload, array_of
 from psworker.tensorflow.losses import Loss
 from psworker.tensorflow.signatures import Traces
 from psworker.tensorflow.variables import ModelVariables

@@ -10,7 +10,7 @@ import numpy as np
 
 from pswire.plan import Plan, VariableSpec
 from psworker.job import Job
-from psworker.job_error import blame
+from psworker.job.errors import blame
 from psworker.tensorflow.batches import numbered_batches
 from psworker.tensorflow.device import choose_device, make_deterministic, require_tensorflow_backend
 from psworker.tensorflow.evaluation import evaluate

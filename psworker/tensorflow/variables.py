@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from pswire.plan import VariableSpec
-from psworker.job_error import JobError
+from psworker.job.errors import JobError
 
 Kind = Literal["trainable", "state"]
 _SEED = "seed_generator_state"

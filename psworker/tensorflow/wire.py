@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from psworker.payloads import Payload
+from psworker.data.payloads import Payload
 
 
 def tensor_of(flat: NDArray[Any]) -> Any:

@@ -12,9 +12,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from pslab.check.verify import check_run
-from pslab.poll import Questioner, StatusError
-from pslab.runs import Run
+from pslab.check.checker import check_run
+from pslab.launch.status_poll import StatusClient, StatusError
+from pslab.runs.folder import Run
 from pswire.v1 import coordinator_pb2 as pb
 
 ROOT = Path(__file__).parents[2]
@@ -131,7 +131,7 @@ class Cluster:
         self.servers: list[Process] = []
         self.workers: list[Process] = []
         self.addresses: list[str] = []
-        self._questioner: Questioner | None = None
+        self._questioner: StatusClient | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -167,7 +167,7 @@ class Cluster:
             self.servers.append(server)
             self.addresses[index] = server.wait_event("ready")["address"]
         self.servers = [self.servers[-1], *self.servers[:-1]]
-        self._questioner = Questioner(self.addresses[0])
+        self._questioner = StatusClient(self.addresses[0])
         return self.hosts
 
     @property

@@ -5,7 +5,7 @@ import numpy as np
 import tensorflow as tf
 from sklearn.datasets import load_digits
 
-from psworker.job import Job
+from psworker import Job
 
 SAMPLES = 1280
 

@@ -4,14 +4,14 @@ An update takes the gradients of K distinct workers; who contributed waits for i
 Dutta et al. 2018, "Slow and Stale Gradients Can Win the Race", section 2.
 """
 
-from psserver.policies.gates import Flush
-from psserver.policies.machine import Composition, Machine
-from psserver.policies.staleness import KeepAll
-from psserver.policies.triggers import Everyone
+from psserver.policies.composed import ComposedPolicy, Composition
+from psserver.policies.parts.gates import WaitForUpdate
+from psserver.policies.parts.staleness import KeepAll
+from psserver.policies.parts.triggers import Everyone
 
 
-class KAsync(Machine):
+class KAsync(ComposedPolicy):
     def __init__(self, workers: int, k: int) -> None:
         # All but n - k of n; of all that are left when fewer than k are.
         trigger = Everyone(workers, backup=workers - k)
-        super().__init__("k-of-n", {"k": k}, Composition(Flush(), trigger, KeepAll()))
+        super().__init__("k-of-n", {"k": k}, Composition(WaitForUpdate(), trigger, KeepAll()))

@@ -20,7 +20,7 @@ from unittest import mock
 
 import numpy as np
 
-from pswire import frames
+from pswire.transport import frames
 from psworker import Refused, Session, SessionError, Unreachable, connect, loop
 
 MOMENTS = ("initialising", "pulling", "computing", "pushing", "pushed")

@@ -16,9 +16,9 @@ import keras
 import numpy as np
 from safetensors.numpy import save_file
 
-from pslab.runs import EXPERIMENT
+from pslab.runs.folder import EXPERIMENT
 from psserver.optimizers import build
-from pswire.experiment import Experiment, load_experiment
+from pswire.config.experiment import Experiment, load_experiment
 from pswire.plan import make_plan
 from psworker.job import load_job
 from psworker.tensorflow import Trainer

@@ -8,8 +8,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pslab.check.verify import check_run
-from pslab.runs import Run
+from pslab.check.checker import check_run
+from pslab.runs.folder import Run
 from tests.cluster.cluster import ROOT, Cluster, entries_of, member
 
 pytestmark = [pytest.mark.cluster, pytest.mark.tensorflow]

@@ -7,7 +7,7 @@ n for sync, whose staleness is therefore 0.
 
 import pytest
 
-from pslab.laws import House, conservation
+from pslab.check.conservation import StalenessGroup, conservation
 from tests.cluster.cluster import Cluster
 
 pytestmark = pytest.mark.cluster
@@ -51,6 +51,6 @@ def test_staleness_is_conserved(cluster: Cluster, policy: str) -> None:
         assert law.applied > 0
 
 
-def full_house(houses: tuple[House, ...], waiting: int) -> House:
+def full_house(houses: tuple[StalenessGroup, ...], waiting: int) -> StalenessGroup:
     """The stretch in which all workers were at work."""
     return next(house for house in houses if (house.workers, house.waiting) == (WORKERS, waiting))

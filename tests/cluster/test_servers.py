@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import psworker
+from psworker.data.shard_client import ShardClient
 from psworker.errors import Unreachable
-from psworker.shards import ShardClient
 from tests.cluster.cluster import Cluster
 from tests.service.serving import wait_until
 

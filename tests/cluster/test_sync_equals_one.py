@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from pslab.check.verify import check_run
-from pslab.runs import WEIGHTS, Run
+from pslab.check.checker import check_run
+from pslab.runs.folder import WEIGHTS, Run
 from tests.cluster.cluster import Cluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.tensorflow, pytest.mark.timeout(300)]

@@ -10,8 +10,8 @@ import pytest
 
 from pslab.compare.groups import Group, grouped, spread
 from pslab.compare.measure import Goals, first_grant, measured
-from pslab.compare.table import compare_json, spoken, starving
-from pslab.runs import Run
+from pslab.compare.tables.groups import compare_json, spoken, starving
+from pslab.runs.folder import Run
 from pswire.exits import ExitCode
 from tests.replay.command import ps_lab
 from tests.replay.simulated import simulate

@@ -8,12 +8,12 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from pslab.compare.crowd import MANY, histograms, shares, staleness
+from pslab.compare.charts.many_workers import MANY, histograms, shares, staleness
 from pslab.compare.curves import curve, spans
 from pslab.compare.groups import grouped
 from pslab.compare.html import page
 from pslab.compare.measure import Goals, measured
-from pslab.compare.table import NAMED, starving
+from pslab.compare.tables.groups import NAMED, starving
 from tests.replay.command import ps_lab
 from tests.replay.simulated import simulate
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from pslab.compare.pace import pace_of
 from pslab.compare.predict import REPEAT, Prediction, Row, predict, relative_error, rows
-from pslab.compare.predictview import prediction_json
+from pslab.compare.step_times import pace_of
+from pslab.compare.tables.prediction import prediction_json
 from pswire.exits import ExitCode
 from tests.replay.command import ps_lab
 from tests.replay.simulated import Record, edit_log, simulate

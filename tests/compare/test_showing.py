@@ -8,11 +8,11 @@ import pytest
 pytest.importorskip("matplotlib")
 
 from pslab.compare.best import best_of_each
+from pslab.compare.charts.pictures import PLOTS, write_picture
 from pslab.compare.groups import grouped
 from pslab.compare.html import page
 from pslab.compare.measure import MEASURES, Goals, measured
-from pslab.compare.pictures import PLOTS, write_picture
-from pslab.runs import RunError
+from pslab.runs.folder import RunError
 from pswire.exits import ExitCode
 from tests.replay.command import ps_lab
 from tests.replay.simulated import simulate

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from pslab.compare.grid import SweepError, cells, vary
+from pswire.config.experiment import ExperimentError
 from pswire.exits import ExitCode
-from pswire.experiment import ExperimentError
 from tests.replay.command import ps_lab
 
 EXPERIMENT = """

@@ -12,10 +12,12 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from pslab.compare import charts, timetable
+from pslab.compare.charts import figures as charts
+from pslab.compare.charts.timeline import ROWS, timeline_chart
 from pslab.compare.groups import Group, grouped
 from pslab.compare.html import page
 from pslab.compare.measure import Goals, measured
+from pslab.compare.tables import times as timetable
 from pslab.compare.timeline import (
     COMPUTING,
     KEPT,
@@ -28,8 +30,7 @@ from pslab.compare.timeline import (
     Timeline,
     timeline,
 )
-from pslab.compare.timelinechart import ROWS, timeline_chart
-from pslab.runs import Run
+from pslab.runs.folder import Run
 from tests.lab.logs import Record, write_run
 from tests.replay.simulated import simulate
 

@@ -4,13 +4,13 @@ from collections.abc import Mapping
 
 import pytest
 
-from pslab.check.tickets import NEVER_AHEAD
-from pslab.replay.tape import Step
+from pslab.check.promises.tickets import NEVER_AHEAD
+from pslab.replay.log_entries import Step
 from pslab.replay.whatif import Alternative, what_if
-from pslab.verify.house import House, granted
+from pslab.verify.harness import CoordinatorHarness, granted
 from psserver.coordinator import entries
 from psserver.policies import build
-from psserver.policies.shelf import SHELF
+from psserver.policies.builtin import SHELF
 from tests.coordinator import breaches
 from tests.lab.logs import FakeLog, verify
 
@@ -37,21 +37,21 @@ FORBIDDING: list[tuple[str, Mapping[str, object]]] = [
 ]
 
 
-def ahead(house: House, worker: str) -> list[int]:
+def ahead(house: CoordinatorHarness, worker: str) -> list[int]:
     """It asks for the ticket after the newest that it holds; what it is granted."""
     holding = house.coordinator.tickets.open_of(worker)[-1].number
     outputs = house.coordinator.ready(worker, house.incarnation(worker), house.now, holding=holding)
     return granted(house.take(outputs))
 
 
-def kept(house: House) -> None:
+def kept(house: CoordinatorHarness) -> None:
     verdict = house.verdict()
     assert verdict.violations == (), [str(violation) for violation in verdict.violations]
 
 
 @pytest.mark.parametrize(("policy", "knobs"), PERMITTING)
 def test_where_the_policy_permits_it_comes_at_once(policy: str, knobs: Mapping[str, object]) -> None:
-    house = House(policy, knobs).starts()
+    house = CoordinatorHarness(policy, knobs).starts()
     first = house.holds("w0")
     assert first is not None
     (second,) = ahead(house, "w0")
@@ -67,7 +67,7 @@ def test_where_the_policy_permits_it_comes_at_once(policy: str, knobs: Mapping[s
 
 @pytest.mark.parametrize(("policy", "knobs"), FORBIDDING)
 def test_where_it_does_not_it_comes_with_the_commit(policy: str, knobs: Mapping[str, object]) -> None:
-    house = House(policy, knobs).starts()
+    house = CoordinatorHarness(policy, knobs).starts()
     before = house.state()
     assert ahead(house, "w0") == []
     assert house.state() == before, "a wish without consequence"
@@ -82,7 +82,7 @@ def test_where_it_does_not_it_comes_with_the_commit(policy: str, knobs: Mapping[
 
 def test_staleness_is_one_more_and_honest() -> None:
     """One worker, which would be always fresh."""
-    house = House("async", workers=1).starts()
+    house = CoordinatorHarness("async", workers=1).starts()
     for _ in range(6):
         ahead(house, "w0")
         house.commits("w0", ready=False)
@@ -94,7 +94,7 @@ def test_staleness_is_one_more_and_honest() -> None:
 
 def test_the_bound_holds() -> None:
     """Two workers ahead, at most one version old: what would be older is dropped, and told."""
-    house = House("bounded", {"max_staleness": 1}).starts()
+    house = CoordinatorHarness("bounded", {"max_staleness": 1}).starts()
     for _ in range(8):
         for worker in ("w0", "w1"):
             ahead(house, worker)
@@ -106,14 +106,14 @@ def test_the_bound_holds() -> None:
 
 def test_a_commit_that_asks_is_answered_with_the_ticket_that_was_granted_ahead() -> None:
     """The grant and the commit crossed."""
-    house = House("async", workers=1).starts()
+    house = CoordinatorHarness("async", workers=1).starts()
     (second,) = ahead(house, "w0")
     assert granted(house.commits("w0", ready=True)) == [second]
     assert [ticket.number for ticket in house.coordinator.tickets.open_of("w0")] == [second]
 
 
 def test_both_are_told_again_after_a_reconnection_and_void_after_a_loss() -> None:
-    house = House("async").starts()
+    house = CoordinatorHarness("async").starts()
     first = house.holds("w0")
     (second,) = ahead(house, "w0")
     house.disconnects("w0")
@@ -126,7 +126,7 @@ def test_both_are_told_again_after_a_reconnection_and_void_after_a_loss() -> Non
 
 
 def test_done_gives_both_back() -> None:
-    house = House("async").starts()
+    house = CoordinatorHarness("async").starts()
     ahead(house, "w0")
     house.done("w0")
     assert [entry.reason for entry in house.entries(entries.Abandon)] == ["done", "done"]
@@ -136,7 +136,7 @@ def test_done_gives_both_back() -> None:
 
 
 def test_an_abandoned_first_leaves_the_second() -> None:
-    house = House("async").starts()
+    house = CoordinatorHarness("async").starts()
     (second,) = ahead(house, "w0")
     house.abandons("w0")
     assert (house.holds("w0"), house.member("w0").state) == (second, "computing")
@@ -145,7 +145,7 @@ def test_an_abandoned_first_leaves_the_second() -> None:
 
 
 def test_a_policy_that_never_heard_of_it_is_not_asked() -> None:
-    house = House(breaches.Honest(workers=2), workers=2).starts()
+    house = CoordinatorHarness(breaches.Honest(workers=2), workers=2).starts()
     assert ahead(house, "w0") == []
     house.commits("w0")
     assert house.holds("w0") is not None and not house.stopped
@@ -169,13 +169,13 @@ def test_the_checker_finds_what_is_not_permitted(policy: str, held: int, sentenc
     assert any(sentence in violation for violation in found), found
 
 
-def retold(policy: str, house: House) -> Alternative:
+def retold(policy: str, house: CoordinatorHarness) -> Alternative:
     steps = [Step(record.index, round(record.t, 6), record.entry) for record in house.log]
     return what_if(steps, policy, {})
 
 
-def worked_ahead() -> House:
-    house = House("async").starts()
+def worked_ahead() -> CoordinatorHarness:
+    house = CoordinatorHarness("async").starts()
     for number in range(5):
         for worker in ("w0", "w1"):
             house.now += 1.0

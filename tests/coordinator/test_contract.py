@@ -2,7 +2,7 @@
 
 import pytest
 
-from pslab.verify.house import House, notices
+from pslab.verify.harness import CoordinatorHarness, notices
 from psserver.coordinator import entries
 from psserver.coordinator.outputs import StopNotice
 from psserver.coordinator.status import explain, holdup, report
@@ -11,16 +11,16 @@ from tests.coordinator import breaches
 from tests.coordinator.breaches import Honest
 
 
-def play(policy: type[Honest]) -> House:
+def play(policy: type[Honest]) -> CoordinatorHarness:
     """w0 and w1 hold a ticket each; w0 commits until the policy has heard two commits of it, and a third."""
-    house = House(policy(workers=2), workers=2).starts()
+    house = CoordinatorHarness(policy(workers=2), workers=2).starts()
     for _ in range(3):
         if not house.stopped:
             house.commits("w0")
     return house
 
 
-def evaluators(house: House) -> dict[str, bool]:
+def evaluators(house: CoordinatorHarness) -> dict[str, bool]:
     """Who was told to stop, and whether to evaluate before."""
     told = [(tell.worker, tell.notice) for tell in house.told]
     return {worker: notice.evaluate for worker, notice in told if isinstance(notice, StopNotice)}
@@ -89,7 +89,7 @@ def test_a_breach_at_the_start() -> None:
         def step(self, event: Event) -> list[Decision]:
             raise RuntimeError("not ready")
 
-    house = House(NoStart(workers=2), workers=2).starts()
+    house = CoordinatorHarness(NoStart(workers=2), workers=2).starts()
     assert house.stopped.startswith(
         "policy: policy NoStart failed on Join(worker='w0', rank=0): RuntimeError"
     )
@@ -100,12 +100,12 @@ def test_a_policy_that_wants_to_exit_ends_the_job_not_the_process() -> None:
         def step(self, event: Event) -> list[Decision]:
             raise SystemExit(0)
 
-    house = House(Exits(workers=2), workers=2).starts()
+    house = CoordinatorHarness(Exits(workers=2), workers=2).starts()
     assert house.stopped.startswith("policy: policy Exits failed on Join(worker='w0', rank=0): SystemExit: 0")
 
 
 def test_a_policy_that_cannot_explain_itself_harms_nobody() -> None:
-    house = House(breaches.ExplainsBadly(workers=2), workers=2).starts()
+    house = CoordinatorHarness(breaches.ExplainsBadly(workers=2), workers=2).starts()
     sentence, releasers = explain(house.coordinator, house.member("w1"), house.now)
     assert sentence == "the policy, whose explain failed with KeyError: 'w1'"
     assert releasers == ()
@@ -119,7 +119,7 @@ def test_a_policy_that_gives_no_reason() -> None:
         def explain(self, worker: str) -> None:
             return None
 
-    house = House(Silent(workers=2), workers=2).starts()
+    house = CoordinatorHarness(Silent(workers=2), workers=2).starts()
     assert explain(house.coordinator, house.member("w1"), house.now) == (
         "the policy, which gives no reason",
         (),

@@ -2,12 +2,12 @@
 
 import pytest
 
-from pslab.verify.house import House, notices, refusals
+from pslab.verify.harness import CoordinatorHarness, notices, refusals
 from psserver.coordinator import entries
 from psserver.coordinator.outputs import StopNotice
 
 
-def finishes(house: House, *workers: str) -> None:
+def finishes(house: CoordinatorHarness, *workers: str) -> None:
     for worker in workers:
         if house.holds(worker) is not None:
             house.commits(worker, ready=False)
@@ -15,7 +15,7 @@ def finishes(house: House, *workers: str) -> None:
 
 
 def test_when_all_are_done_so_is_the_job() -> None:
-    house = House(workers=2).starts()
+    house = CoordinatorHarness(workers=2).starts()
     finishes(house, "w0")
     assert house.stopped == ""
     house.commits("w1", ready=False)
@@ -27,7 +27,7 @@ def test_when_all_are_done_so_is_the_job() -> None:
 
 
 def test_over_is_when_everybody_has_left() -> None:
-    house = House(workers=2).starts()
+    house = CoordinatorHarness(workers=2).starts()
     finishes(house, "w0", "w1")
     assert not house.coordinator.over
     house.leaves("w0")
@@ -51,7 +51,7 @@ def test_over_is_when_everybody_has_left() -> None:
 )
 def test_uneven_data(policy: str, knobs: dict[str, object]) -> None:
     """One has 3 batches, the other 11: nothing is lost, nobody waits for who is done."""
-    house = House(policy, knobs, workers=2).starts()
+    house = CoordinatorHarness(policy, knobs, workers=2).starts()
     left = {"w0": 3, "w1": 11}
     for _ in range(100):
         for worker in ("w0", "w1"):
@@ -68,7 +68,7 @@ def test_uneven_data(policy: str, knobs: dict[str, object]) -> None:
 
 
 def test_a_number_of_versions() -> None:
-    house = House("bounded", {"aggregate": 2}, workers=2, terms={"versions": 3}).starts()
+    house = CoordinatorHarness("bounded", {"aggregate": 2}, workers=2, terms={"versions": 3}).starts()
     for _ in range(3):
         house.commits("w0")
         house.commits("w1")
@@ -79,7 +79,7 @@ def test_a_number_of_versions() -> None:
 
 def test_a_stop_closes_the_books() -> None:
     """Open tickets are cancelled, committed ones dropped with a reason; nothing is decided afterwards."""
-    house = House("bounded", {"aggregate": 2}, workers=2).starts()
+    house = CoordinatorHarness("bounded", {"aggregate": 2}, workers=2).starts()
     open_ticket = house.holds("w1")
     house.commits("w0", ready=False)
     house.take(house.coordinator.stop("stopped by SIGINT", house.now, success=False, cause="SIGINT"))
@@ -98,13 +98,13 @@ def test_a_stop_closes_the_books() -> None:
 
 def test_only_after_a_success_somebody_evaluates() -> None:
     for success in (True, False):
-        house = House(workers=2).starts()
+        house = CoordinatorHarness(workers=2).starts()
         outputs = house.take(house.coordinator.stop("so", house.now, success=success, cause="server"))
         assert [s.evaluate for s in notices(outputs, StopNotice)] == [success, False]
 
 
 def test_who_is_away_at_the_stop_hears_of_it_on_its_return() -> None:
-    house = House(workers=2).starts()
+    house = CoordinatorHarness(workers=2).starts()
     house.disconnects("w0")
     outputs = house.take(house.coordinator.stop("so", house.now, success=True, cause="done"))
     assert [(t.worker, t.notice.evaluate) for t in house.told if isinstance(t.notice, StopNotice)] == [
@@ -117,7 +117,7 @@ def test_who_is_away_at_the_stop_hears_of_it_on_its_return() -> None:
 
 
 def test_a_line_that_breaks_before_the_stop_was_heard() -> None:
-    house = House(workers=2).starts()
+    house = CoordinatorHarness(workers=2).starts()
     finishes(house, "w0", "w1")
     house.disconnects("w1")
     house.passes(1)
@@ -128,7 +128,7 @@ def test_a_line_that_breaks_before_the_stop_was_heard() -> None:
 
 def test_the_work_of_one_who_vanished_is_waited_for_but_not_for_ever() -> None:
     """It may be about to come back and finish its data."""
-    house = House(workers=2).starts()
+    house = CoordinatorHarness(workers=2).starts()
     house.leaves("w0", "killed")
     finishes(house, "w1")
     assert house.stopped == ""
@@ -139,7 +139,7 @@ def test_the_work_of_one_who_vanished_is_waited_for_but_not_for_ever() -> None:
 
 
 def test_one_who_comes_back_finishes_its_data_first() -> None:
-    house = House(workers=2).starts()
+    house = CoordinatorHarness(workers=2).starts()
     house.leaves("w0", "killed")
     finishes(house, "w1")
     house.passes(5)
@@ -152,7 +152,7 @@ def test_one_who_comes_back_finishes_its_data_first() -> None:
 
 
 def test_done_and_gone_is_done() -> None:
-    house = House(workers=2).starts()
+    house = CoordinatorHarness(workers=2).starts()
     finishes(house, "w0")
     house.leaves("w0")
     finishes(house, "w1")
@@ -160,7 +160,7 @@ def test_done_and_gone_is_done() -> None:
 
 
 def test_done_gives_up_what_is_still_open() -> None:
-    house = House("sync", workers=2).starts()
+    house = CoordinatorHarness("sync", workers=2).starts()
     house.commits("w1")
     ticket = house.holds("w0")
     house.done("w0")
@@ -169,14 +169,14 @@ def test_done_gives_up_what_is_still_open() -> None:
 
 
 def test_done_is_final() -> None:
-    house = House(workers=2).starts()
+    house = CoordinatorHarness(workers=2).starts()
     finishes(house, "w0")
     assert refusals(house.ready("w0")) == ["w0 said ready after done: expected nothing more from it"]
     assert house.done("w0") == []
 
 
 def test_nobody_for_too_long() -> None:
-    house = House(workers=2, terms={"idle_timeout": 60.0})
+    house = CoordinatorHarness(workers=2, terms={"idle_timeout": 60.0})
     house.passes(59.9)
     assert house.stopped == ""
     house.passes(0.1)
@@ -185,7 +185,7 @@ def test_nobody_for_too_long() -> None:
 
 
 def test_idle_time_counts_from_the_last_departure() -> None:
-    house = House(workers=2, terms={"idle_timeout": 60.0}).starts()
+    house = CoordinatorHarness(workers=2, terms={"idle_timeout": 60.0}).starts()
     house.passes(100)
     house.leaves("w0")
     house.leaves("w1")
@@ -199,13 +199,13 @@ def test_idle_time_counts_from_the_last_departure() -> None:
 
 
 def test_idle_for_ever_when_told_so() -> None:
-    house = House(workers=1, terms={"idle_timeout": 0.0})
+    house = CoordinatorHarness(workers=1, terms={"idle_timeout": 0.0})
     house.passes(1e6)
     assert house.stopped == ""
 
 
 def test_servers_that_stay() -> None:
-    house = House(workers=1, terms={"stay": True}).starts()
+    house = CoordinatorHarness(workers=1, terms={"stay": True}).starts()
     house.commits("w0", ready=False)
     (stop,) = notices(house.done("w0"), StopNotice)
     assert (stop.index, stop.success, stop.version) == (0, True, 1)
@@ -219,7 +219,7 @@ def test_servers_that_stay() -> None:
 
 def test_nobody_had_any_data() -> None:
     """There is no model and never will be: an end, and not in success."""
-    house = House(workers=2)
+    house = CoordinatorHarness(workers=2)
     house.gathers()
     house.done("w0")
     assert house.stopped == ""
@@ -230,7 +230,7 @@ def test_nobody_had_any_data() -> None:
 
 
 def test_a_late_worker_may_have_the_data() -> None:
-    house = House(workers=2)
+    house = CoordinatorHarness(workers=2)
     house.gathers("w0")
     house.done("w0")
     house.joins("w1")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pslab.verify.dice import Tape
+from pslab.verify.choices import Tape
 from pslab.verify.schedule import TIMEOUT, Schedule
 from tests.coordinator.test_schedules import ALL, Setting, second_opinion
 

@@ -2,12 +2,12 @@
 
 import pytest
 
-from pslab.verify.house import House, granted, notices, refusals
+from pslab.verify.harness import CoordinatorHarness, granted, notices, refusals
 from psserver.coordinator import JoinRefused, entries
 from psserver.coordinator.outputs import DispositionNotice, GrantNotice, RefusalNotice
 
 
-def refusal(house: House, worker: str, session: str, rank: int | None) -> str:
+def refusal(house: CoordinatorHarness, worker: str, session: str, rank: int | None) -> str:
     before = house.state()
     with pytest.raises(JoinRefused) as caught:
         house.coordinator.join(worker, session, rank, house.now)
@@ -15,7 +15,7 @@ def refusal(house: House, worker: str, session: str, rank: int | None) -> str:
     return str(caught.value)
 
 
-def place(house: House, worker: str, session: str, rank: int | None) -> tuple[str, int, int]:
+def place(house: CoordinatorHarness, worker: str, session: str, rank: int | None) -> tuple[str, int, int]:
     member, outputs = house.coordinator.join(worker, session, rank, house.now)
     house.take(outputs)
     return member.worker, member.rank, member.incarnation
@@ -25,7 +25,7 @@ def place(house: House, worker: str, session: str, rank: int | None) -> tuple[st
 
 
 def test_without_name_and_index_the_lowest_free_is_given() -> None:
-    house = House(workers=3)
+    house = CoordinatorHarness(workers=3)
     assert place(house, "", "A", None) == ("w0", 0, 0)
     assert place(house, "", "B", None) == ("w1", 1, 0)
     house.leaves("w0")
@@ -33,14 +33,14 @@ def test_without_name_and_index_the_lowest_free_is_given() -> None:
 
 
 def test_a_name_of_ones_own_gets_a_free_index_and_an_index_a_name() -> None:
-    house = House(workers=3)
+    house = CoordinatorHarness(workers=3)
     assert place(house, "berta", "A", None) == ("berta", 0, 0)
     assert place(house, "", "B", 2) == ("w2", 2, 0)
     assert place(house, "carla", "C", None) == ("carla", 1, 0)
 
 
 def test_the_same_session_is_the_same_member() -> None:
-    house = House(workers=2)
+    house = CoordinatorHarness(workers=2)
     place(house, "", "A", None)
     before = house.state()
     for worker, rank in (("w0", None), ("", 0), ("w0", 0)):
@@ -49,7 +49,7 @@ def test_the_same_session_is_the_same_member() -> None:
 
 
 def test_an_index_belongs_to_one_worker() -> None:
-    house = House(workers=2)
+    house = CoordinatorHarness(workers=2)
     place(house, "anna", "A", 0)
     assert refusal(house, "berta", "B", 0) == (
         "task index 0 belongs to worker 'anna'; 'berta' needs another one (the lowest free is 1)"
@@ -58,7 +58,7 @@ def test_an_index_belongs_to_one_worker() -> None:
 
 def test_a_given_name_supersedes_nobody_by_accident() -> None:
     """A worker called w1 with index 0; the next one without a name would have index 1, hence that name."""
-    house = House(workers=2)
+    house = CoordinatorHarness(workers=2)
     place(house, "w1", "A", 0)
     for rank in (None, 1):
         assert refusal(house, "", "B", rank) == (
@@ -69,7 +69,7 @@ def test_a_given_name_supersedes_nobody_by_accident() -> None:
 
 
 def test_nobody_joins_a_job_that_is_over() -> None:
-    house = House().starts()
+    house = CoordinatorHarness().starts()
     house.take(house.coordinator.stop("stopped by SIGTERM", house.now, success=False, cause="SIGTERM"))
     assert refusal(house, "w5", "Z", None) == "the job is over: stopped by SIGTERM"
 
@@ -79,7 +79,7 @@ def test_nobody_joins_a_job_that_is_over() -> None:
 
 @pytest.mark.parametrize("incarnation", [0, 2])
 def test_strangers_and_ghosts_are_refused_and_change_nothing(incarnation: int) -> None:
-    house = House().starts()
+    house = CoordinatorHarness().starts()
     house.joins("w0", "B")
     c, now, before = house.coordinator, house.now, house.state()
     ticket = house.holds("w1")
@@ -102,7 +102,7 @@ def test_strangers_and_ghosts_are_refused_and_change_nothing(incarnation: int) -
 
 
 def test_a_line_of_another_session_is_a_strangers() -> None:
-    house = House(workers=1)
+    house = CoordinatorHarness(workers=1)
     house.joins("w0", "A")
     assert refusals(house.coordinator.connect("w0", 0, "not A", house.now))
 
@@ -111,7 +111,7 @@ def test_a_line_of_another_session_is_a_strangers() -> None:
 
 
 def test_the_first_grants_go_out_together_once_all_are_ready() -> None:
-    house = House(workers=3)
+    house = CoordinatorHarness(workers=3)
     house.gathers()
     house.ready("w1")
     house.commits("w1", ready=False)
@@ -124,7 +124,7 @@ def test_the_first_grants_go_out_together_once_all_are_ready() -> None:
 
 
 def test_one_without_data_is_not_waited_for() -> None:
-    house = House(workers=2)
+    house = CoordinatorHarness(workers=2)
     house.gathers()
     house.ready("w0")
     house.commits("w0", ready=False)
@@ -133,7 +133,7 @@ def test_one_without_data_is_not_waited_for() -> None:
 
 
 def test_one_that_never_joined_is_waited_for() -> None:
-    house = House(workers=3)
+    house = CoordinatorHarness(workers=3)
     house.gathers("w0", "w1")
     house.ready("w0")
     house.commits("w0", ready=False)
@@ -145,7 +145,7 @@ def test_one_that_never_joined_is_waited_for() -> None:
 @pytest.mark.parametrize("lost", ["w0", "w1", "w2"])
 def test_one_that_was_lost_before_the_start_is_not(lost: str) -> None:
     """The loss of a worker never holds up the others longer than worker_timeout: not before the start either."""
-    house = House(workers=3)
+    house = CoordinatorHarness(workers=3)
     house.gathers()
     house.disconnects(lost)
     others = [worker for worker in ("w0", "w1", "w2") if worker != lost]
@@ -159,7 +159,7 @@ def test_one_that_was_lost_before_the_start_is_not(lost: str) -> None:
 
 
 def test_a_restart_before_the_start_is_part_of_it() -> None:
-    house = House(workers=2)
+    house = CoordinatorHarness(workers=2)
     house.gathers()
     house.ready("w1")
     house.commits("w1", ready=False)
@@ -171,13 +171,13 @@ def test_a_restart_before_the_start_is_part_of_it() -> None:
 
 
 def test_a_late_comer_takes_part_at_once() -> None:
-    house = House("sync", workers=2).starts()
+    house = CoordinatorHarness("sync", workers=2).starts()
     house.joins("w2")
     assert granted(house.ready("w2")) != []
 
 
 def test_the_initialiser_is_the_first_by_rank_that_asks() -> None:
-    house = House(workers=3)
+    house = CoordinatorHarness(workers=3)
     house.gathers()
     (notice,) = notices(house.ready("w2"), GrantNotice)
     assert notice.initialise
@@ -186,7 +186,7 @@ def test_the_initialiser_is_the_first_by_rank_that_asks() -> None:
 
 @pytest.mark.parametrize("loss", ["abandons", "leaves", "times out"])
 def test_another_initialises_when_the_first_does_not(loss: str) -> None:
-    house = House(workers=2)
+    house = CoordinatorHarness(workers=2)
     house.gathers()
     house.ready("w0", "w1")
     match loss:
@@ -206,7 +206,7 @@ def test_another_initialises_when_the_first_does_not(loss: str) -> None:
 
 
 def test_a_worker_that_comes_back_in_time_misses_nothing() -> None:
-    house = House("async", workers=2).starts()
+    house = CoordinatorHarness("async", workers=2).starts()
     ticket = house.holds("w0")
     assert ticket is not None
     house.disconnects("w0")
@@ -222,7 +222,7 @@ def test_a_worker_that_comes_back_in_time_misses_nothing() -> None:
 
 
 def test_a_commit_that_was_resent_after_a_reconnection_counts_once() -> None:
-    house = House("bounded", {"aggregate": 2}, workers=2).starts()
+    house = CoordinatorHarness("bounded", {"aggregate": 2}, workers=2).starts()
     ticket = house.holds("w0")
     house.commits("w0", ready=False)
     house.disconnects("w0")
@@ -234,7 +234,7 @@ def test_a_commit_that_was_resent_after_a_reconnection_counts_once() -> None:
 
 
 def test_a_ready_that_was_repeated_brings_the_same_ticket() -> None:
-    house = House(workers=2).starts()
+    house = CoordinatorHarness(workers=2).starts()
     ticket = house.holds("w0")
     before = house.state()
     assert granted(house.ready("w0")) == [ticket]
@@ -242,7 +242,7 @@ def test_a_ready_that_was_repeated_brings_the_same_ticket() -> None:
 
 
 def test_a_repeated_ready_of_one_that_waits_changes_nothing() -> None:
-    house = House("sync", workers=2).starts()
+    house = CoordinatorHarness("sync", workers=2).starts()
     house.commits("w0")
     before = house.state()
     assert house.ready("w0", "w0") == []
@@ -250,7 +250,7 @@ def test_a_repeated_ready_of_one_that_waits_changes_nothing() -> None:
 
 
 def test_after_the_grace_period_a_lost_worker_is_given_up() -> None:
-    house = House(workers=2, terms={"worker_timeout": 30.0}).starts()
+    house = CoordinatorHarness(workers=2, terms={"worker_timeout": 30.0}).starts()
     house.disconnects("w0")
     house.passes(9.9)
     assert house.holds("w0") is not None
@@ -260,14 +260,14 @@ def test_after_the_grace_period_a_lost_worker_is_given_up() -> None:
 
 
 def test_one_that_joins_and_never_connects_is_given_up() -> None:
-    house = House(workers=1)
+    house = CoordinatorHarness(workers=1)
     place(house, "w0", "A", 0)
     house.passes(3.0)
     assert house.kinds[-2:] == ["join", "leave"]
 
 
 def test_a_returning_worker_goes_on_with_its_first_uncommitted_batch() -> None:
-    house = House(workers=2).starts()
+    house = CoordinatorHarness(workers=2).starts()
     for batch in range(3):
         house.commits("w0", batch=batch)
     house.abandons("w0")
@@ -278,7 +278,7 @@ def test_a_returning_worker_goes_on_with_its_first_uncommitted_batch() -> None:
 
 
 def test_a_newer_process_replaces_the_older() -> None:
-    house = House("sync", workers=2).starts()
+    house = CoordinatorHarness("sync", workers=2).starts()
     house.commits("w1")
     old = house.holds("w0")
     before = len(house.told)

@@ -15,16 +15,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pslab.check import entries as log_entries
-from pslab.check.verify import check_log
-from pslab.verify.breach import Breach
-from pslab.verify.dice import Dice, Seeded, Tape
+from pslab.check.checker import check_log
+from pslab.runs import log as log_entries
+from pslab.verify.breach import InvariantViolation
+from pslab.verify.choices import ChoiceSource, Seeded, Tape
 from pslab.verify.schedule import Schedule
 from psserver.coordinator import Coordinator, Output
 from psserver.policies import Done, Event, Leave
-from psserver.policies.gates import Slack
-from psserver.policies.machine import Machine
-from psserver.policies.staleness import DropStale
+from psserver.policies.composed import ComposedPolicy
+from psserver.policies.parts.gates import Slack
+from psserver.policies.parts.staleness import DropStale
 
 SCHEDULES = int(os.environ.get("PARAMSERVER_SCHEDULES", "10000"))
 # Every so many schedules `ps-lab check` is asked for a second opinion.
@@ -40,7 +40,7 @@ class Setting:
     def __str__(self) -> str:
         return " ".join([self.policy, *(f"{k}={v}" for k, v in self.knobs.items()), f"n={self.workers}"])
 
-    def play(self, dice: Dice, steps: int, *, eager: bool = False) -> Schedule:
+    def play(self, dice: ChoiceSource, steps: int, *, eager: bool = False) -> Schedule:
         schedule = Schedule(self.policy, self.knobs, dice, workers=self.workers, eager=eager)
         schedule.run(steps)
         return schedule
@@ -153,8 +153,8 @@ def unheard_leave(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def unheard(monkeypatch: pytest.MonkeyPatch, kind: type[Event]) -> None:
-    step = Machine.step
-    monkeypatch.setattr(Machine, "step", lambda self, e: [] if isinstance(e, kind) else step(self, e))
+    step = ComposedPolicy.step
+    monkeypatch.setattr(ComposedPolicy, "step", lambda self, e: [] if isinstance(e, kind) else step(self, e))
 
 
 def too_much_slack(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,6 +204,6 @@ def test_a_planted_fault_is_found(
 ) -> None:
     plant(monkeypatch)
     group = SETTINGS[policy]
-    with pytest.raises(Breach):
+    with pytest.raises(InvariantViolation):
         for seed in range(300):
             group[seed % len(group)].play(Seeded(seed), 80)

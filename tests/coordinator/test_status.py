@@ -1,10 +1,10 @@
 """What the cluster is doing, and for what and whom each waiting worker waits, since when."""
 
-from pslab.verify.house import House
+from pslab.verify.harness import CoordinatorHarness
 from psserver.coordinator.status import explain, holdup, report
 
 
-def waiting_for(house: House, worker: str) -> str:
+def waiting_for(house: CoordinatorHarness, worker: str) -> str:
     reports = {r.name: r for r in report(house.coordinator, house.now).workers}
     assert reports[worker].state == "waiting"
     sentence, releasers = explain(house.coordinator, house.member(worker), house.now)
@@ -12,12 +12,12 @@ def waiting_for(house: House, worker: str) -> str:
     return sentence
 
 
-def phase(house: House) -> str:
+def phase(house: CoordinatorHarness) -> str:
     return report(house.coordinator, house.now).phase
 
 
 def test_the_phases_of_a_job() -> None:
-    house = House(workers=2)
+    house = CoordinatorHarness(workers=2)
     assert phase(house) == "waiting for workers"
     house.gathers()
     house.ready("w0")
@@ -34,7 +34,7 @@ def test_the_phases_of_a_job() -> None:
 
 
 def test_notes() -> None:
-    house = House(workers=3)
+    house = CoordinatorHarness(workers=3)
     assert report(house.coordinator, house.now).note == "waiting for 3 of 3 workers to join"
     house.joins("w1")
     assert report(house.coordinator, house.now).note == "waiting for 2 of 3 workers to join"
@@ -45,7 +45,7 @@ def test_notes() -> None:
 
 
 def test_waiting_for_the_initial_values() -> None:
-    house = House(workers=2)
+    house = CoordinatorHarness(workers=2)
     house.gathers()
     house.ready("w1", "w0")
     house.passes(4)
@@ -55,7 +55,7 @@ def test_waiting_for_the_initial_values() -> None:
 
 
 def test_waiting_for_the_start() -> None:
-    house = House(workers=4)
+    house = CoordinatorHarness(workers=4)
     house.gathers("w0", "w1", "w2")
     house.ready("w0")
     house.commits("w0")
@@ -69,7 +69,7 @@ def test_waiting_for_the_start() -> None:
 
 
 def test_waiting_for_the_barrier() -> None:
-    house = House("sync", workers=3).starts()
+    house = CoordinatorHarness("sync", workers=3).starts()
     house.commits("w1")
     house.passes(1.5)
     house.commits("w0")
@@ -84,7 +84,7 @@ def test_waiting_for_the_barrier() -> None:
 
 
 def test_waiting_for_one_that_abandoned_and_thinks() -> None:
-    house = House("sync", workers=2).starts()
+    house = CoordinatorHarness("sync", workers=2).starts()
     house.commits("w0")
     house.abandons("w1")
     house.passes(3)
@@ -92,7 +92,7 @@ def test_waiting_for_one_that_abandoned_and_thinks() -> None:
 
 
 def test_waiting_for_the_slowest_clock() -> None:
-    house = House("ssp", {"slack": 0}, workers=2).starts()
+    house = CoordinatorHarness("ssp", {"slack": 0}, workers=2).starts()
     house.commits("w0")
     house.passes(2)
     assert waiting_for(house, "w0") == (
@@ -102,13 +102,13 @@ def test_waiting_for_the_slowest_clock() -> None:
 
 
 def test_waiting_for_old_work() -> None:
-    house = House("bounded", {"max_staleness": 0, "on_stale": "block"}, workers=2).starts()
+    house = CoordinatorHarness("bounded", {"max_staleness": 0, "on_stale": "block"}, workers=2).starts()
     house.commits("w0")
     assert waiting_for(house, "w0").startswith("version 1, held until w1 commits")
 
 
 def test_the_longest_wait_is_the_hold_up() -> None:
-    house = House("sync", workers=3).starts()
+    house = CoordinatorHarness("sync", workers=3).starts()
     assert holdup(house.coordinator, house.now) is None
     house.commits("w2")
     house.passes(2)
@@ -123,7 +123,7 @@ def test_the_longest_wait_is_the_hold_up() -> None:
 
 
 def test_the_numbers_of_a_report() -> None:
-    house = House("bounded", {"max_staleness": 0}, workers=2).starts()
+    house = CoordinatorHarness("bounded", {"max_staleness": 0}, workers=2).starts()
     for _ in range(3):
         house.commits("w0", samples=10)
     house.commits("w1", samples=10)
@@ -137,7 +137,7 @@ def test_the_numbers_of_a_report() -> None:
 
 
 def test_staleness_in_a_report() -> None:
-    house = House(workers=2).starts()
+    house = CoordinatorHarness(workers=2).starts()
     for _ in range(4):
         house.commits("w0")
     house.commits("w1")
@@ -147,7 +147,7 @@ def test_staleness_in_a_report() -> None:
 
 
 def test_the_departed_stay_in_the_report() -> None:
-    house = House(workers=3).starts()
+    house = CoordinatorHarness(workers=3).starts()
     house.commits("w0", ready=False)
     house.done("w0")
     house.leaves("w0")

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from pslab.verify.house import House, granted, notices, refusals
+from pslab.verify.harness import CoordinatorHarness, granted, notices, refusals
 from psserver.coordinator import entries
 from psserver.coordinator.outputs import CancelNotice, DispositionNotice, GrantNotice
 from psserver.coordinator.tickets import REMEMBERED
@@ -12,7 +12,7 @@ from psserver.coordinator.tickets import REMEMBERED
 
 @pytest.mark.parametrize("verb", ["commits", "abandons"])
 def test_unknown_and_foreign_tickets(verb: str) -> None:
-    house = House(workers=2).starts()
+    house = CoordinatorHarness(workers=2).starts()
     own, foreign, before = house.holds("w0"), house.holds("w1"), house.state()
     act = house.commits if verb == "commits" else house.abandons
     word = verb[:-1]
@@ -26,14 +26,14 @@ def test_unknown_and_foreign_tickets(verb: str) -> None:
 
 
 def test_without_a_ticket_none_is_expected() -> None:
-    house = House("sync", workers=2).starts()
+    house = CoordinatorHarness("sync", workers=2).starts()
     house.commits("w0")
     (message,) = refusals(house.commits("w0", 999))
     assert message.endswith("expected no ticket (none is open)")
 
 
 def test_a_commit_sent_twice_is_answered_twice_and_counted_once() -> None:
-    house = House(workers=2).starts()
+    house = CoordinatorHarness(workers=2).starts()
     ticket = house.holds("w0")
     first = notices(house.commits("w0", ready=False), DispositionNotice)
     before = house.state()
@@ -42,7 +42,7 @@ def test_a_commit_sent_twice_is_answered_twice_and_counted_once() -> None:
 
 
 def test_a_repeated_commit_that_asked_brings_the_grant_again() -> None:
-    house = House(workers=2).starts()
+    house = CoordinatorHarness(workers=2).starts()
     ticket = house.holds("w0")
     (grant,) = notices(house.commits("w0"), GrantNotice)
     before = house.state()
@@ -51,7 +51,7 @@ def test_a_repeated_commit_that_asked_brings_the_grant_again() -> None:
 
 
 def test_a_commit_after_a_cancel_is_void() -> None:
-    house = House("sync", {"backup": 1}, workers=2).starts()
+    house = CoordinatorHarness("sync", {"backup": 1}, workers=2).starts()
     ticket = house.holds("w1")
     assert notices(house.commits("w0"), CancelNotice) == [
         CancelNotice(ticket or 0, "version 1 was made without it")
@@ -62,7 +62,7 @@ def test_a_commit_after_a_cancel_is_void() -> None:
 
 
 def test_what_is_abandoned_can_not_be_committed() -> None:
-    house = House(workers=2).starts()
+    house = CoordinatorHarness(workers=2).starts()
     ticket = house.holds("w0")
     assert notices(house.abandons("w0", reason="nonfinite"), DispositionNotice) == [
         DispositionNotice(ticket or 0, "dropped", reason="nonfinite")
@@ -74,7 +74,7 @@ def test_what_is_abandoned_can_not_be_committed() -> None:
 
 
 def test_after_abandoning_one_asks_again() -> None:
-    house = House(workers=2).starts()
+    house = CoordinatorHarness(workers=2).starts()
     first = house.holds("w0")
     house.abandons("w0")
     (second,) = granted(house.ready("w0"))
@@ -82,7 +82,7 @@ def test_after_abandoning_one_asks_again() -> None:
 
 
 def test_a_ticket_of_a_former_incarnation_is_void() -> None:
-    house = House(workers=2).starts()
+    house = CoordinatorHarness(workers=2).starts()
     ticket = house.holds("w0")
     house.joins("w0", "B")
     (fate,) = notices(house.commits("w0", ticket, ready=False), DispositionNotice)
@@ -91,7 +91,7 @@ def test_a_ticket_of_a_former_incarnation_is_void() -> None:
 
 
 def test_settled_tickets_are_remembered_for_a_while() -> None:
-    house = House(workers=1).starts()
+    house = CoordinatorHarness(workers=1).starts()
     first = house.holds("w0")
     for _ in range(REMEMBERED):
         house.commits("w0")
@@ -101,7 +101,7 @@ def test_settled_tickets_are_remembered_for_a_while() -> None:
 
 
 def test_one_ask_one_ticket() -> None:
-    house = House(workers=1).starts()
+    house = CoordinatorHarness(workers=1).starts()
     for _ in range(20):
         outputs = house.commits("w0")
         assert len(granted(outputs)) == 1
@@ -111,7 +111,7 @@ def test_one_ask_one_ticket() -> None:
 
 
 def test_what_a_commit_says_is_written_down() -> None:
-    house = House(workers=1).starts()
+    house = CoordinatorHarness(workers=1).starts()
     house.commits("w0", batch=7, samples=32, loss=0.25, norm=3.5)
     assert house.entries(entries.Commit)[-1].to_json() == {
         "kind": "commit", "worker": "w0", "ticket": 2, "batch": 7, "samples": 32, "loss": 0.25, "norm": 3.5
@@ -120,7 +120,7 @@ def test_what_a_commit_says_is_written_down() -> None:
 
 
 def test_a_loss_that_is_not_finite_is_null_in_the_log() -> None:
-    house = House(workers=1).starts()
+    house = CoordinatorHarness(workers=1).starts()
     house.commits("w0", loss=math.nan, norm=math.inf)
     said = house.entries(entries.Commit)[-1].to_json()
     assert (said["loss"], said["norm"]) == (None, None)
@@ -131,7 +131,7 @@ def test_a_loss_that_is_not_finite_is_null_in_the_log() -> None:
 
 
 def test_fates_are_told_to_whom_they_concern() -> None:
-    house = House("bounded", {"aggregate": 2}, workers=2).starts()
+    house = CoordinatorHarness("bounded", {"aggregate": 2}, workers=2).starts()
     first, second = house.holds("w0"), house.holds("w1")
     assert notices(house.commits("w0", ready=False), DispositionNotice) == [
         DispositionNotice(first or 0, "pending")
@@ -145,7 +145,7 @@ def test_fates_are_told_to_whom_they_concern() -> None:
 
 
 def test_a_contribution_outlives_its_worker() -> None:
-    house = House("bounded", {"aggregate": 2}, workers=2).starts()
+    house = CoordinatorHarness("bounded", {"aggregate": 2}, workers=2).starts()
     house.commits("w0", ready=False)
     house.leaves("w0")
     house.commits("w1")
@@ -155,7 +155,7 @@ def test_a_contribution_outlives_its_worker() -> None:
 
 
 def test_a_newcomer_is_not_told_what_its_predecessor_did() -> None:
-    house = House(workers=2).starts()
+    house = CoordinatorHarness(workers=2).starts()
     house.commits("w0", ready=False)
     house.leaves("w0")
     before = len(house.told)
@@ -164,7 +164,7 @@ def test_a_newcomer_is_not_told_what_its_predecessor_did() -> None:
 
 
 def test_numbers_and_indices() -> None:
-    house = House("sync", workers=3).starts()
+    house = CoordinatorHarness("sync", workers=3).starts()
     for _ in range(4):
         for worker in ("w1", "w2", "w0"):
             house.commits(worker)

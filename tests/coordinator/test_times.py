@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pslab.verify.dice import Seeded
+from pslab.verify.choices import Seeded
 from pslab.verify.schedule import Schedule
 from psserver.coordinator import Coordinator, JobTerms, Record
 from psserver.coordinator.entries import UNTOLD, Commit, Times

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pslab.verify.story import replay
+from pslab.verify.trace_format import replay
 
 TRACES = sorted((Path(__file__).parent / "traces").glob("*.txt"))
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import psworker
-from pswire import frames
-from pswire.dtypes import WIRE
+from pswire.transport import frames
+from pswire.transport.dtypes import WIRE
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import coordinator_pb2_grpc, shard_pb2, shard_pb2_grpc
-from psworker.shards import ShardClient
+from psworker.data.shard_client import ShardClient
 
 pytestmark = pytest.mark.cluster
 

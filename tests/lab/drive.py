@@ -7,11 +7,11 @@ import json
 import sys
 from pathlib import Path
 
-from pslab.experiments import Finished, run_local
-from pslab.local import Daemons
-from pslab.outcome import outcome_json
-from pslab.progress import Display, JsonLines
-from pswire.experiment import Experiment, parse_experiment
+from pslab.display.progress import Display, JsonLines
+from pslab.launch.experiments import Finished, run_local
+from pslab.launch.local import Daemons
+from pslab.launch.outcome import outcome_json
+from pswire.config.experiment import Experiment, parse_experiment
 
 FAKE = str(Path(__file__).with_name("fake_daemon.py"))
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from pslab.check import entries
-from pslab.check.verify import Verdict, check_log
+from pslab.check.checker import Verdict, check_log
+from pslab.runs import log as entries
 from psserver import weights_file
 from psserver.weights_file import Saved
 

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from pslab.check import entries
-from pslab.check.verify import check_log
+from pslab.check.checker import check_log
+from pslab.runs import log as entries
 from tests.lab.logs import (
     Record,
     async_log,

@@ -9,13 +9,13 @@ from pathlib import Path
 import grpc
 import pytest
 
-from pslab import quickstart
 from pslab.cli import main
-from pslab.course import Verdict
-from pslab.experiments import Finished
-from pslab.local import Result
-from pslab.mailbox import Answered, Mailbox, Unanswered
-from pslab.poll import Poller, Questioner, StatusError
+from pslab.launch import quickstart
+from pslab.launch.events import Answered, Mailbox, Unanswered
+from pslab.launch.experiments import Finished
+from pslab.launch.local import Result
+from pslab.launch.status_poll import Poller, StatusClient, StatusError
+from pslab.launch.supervisor import Verdict
 from pswire.exits import ExitCode
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import coordinator_pb2_grpc as rpc
@@ -175,7 +175,7 @@ def test_a_server_without_a_coordinator_is_told_as_such() -> None:
     server = grpc.server(futures.ThreadPoolExecutor(max_workers=1))
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
-    questioner = Questioner(f"127.0.0.1:{port}")
+    questioner = StatusClient(f"127.0.0.1:{port}")
     with pytest.raises(StatusError, match="ask the server with task index 0"):
         questioner.ask()
     questioner.close()
@@ -198,12 +198,12 @@ def test_the_poller_puts_answers_and_silence_into_the_mailbox(coordinator: str) 
 def test_watch_ends_when_the_server_does(monkeypatch: Patch, capsys: Capture) -> None:
     replies = iter([a_status(version=1), a_status(version=2)])
 
-    def ask(self: Questioner) -> pb.StatusReply:
+    def ask(self: StatusClient) -> pb.StatusReply:
         for reply in replies:
             return reply
         raise StatusError("gone")
 
-    monkeypatch.setattr(Questioner, "ask", ask)
+    monkeypatch.setattr(StatusClient, "ask", ask)
     monkeypatch.setattr(sys.modules["pslab.commands.status"], "INTERVAL", 0.0)
     assert ps_lab(monkeypatch, "status", "localhost:1", "--watch", "--json") == 0
     captured = capsys.readouterr()

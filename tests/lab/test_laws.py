@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from pslab.check import entries
-from pslab.check.verify import check_log
-from pslab.laws import House, conservation
+from pslab.check.checker import check_log
+from pslab.check.conservation import StalenessGroup, conservation
+from pslab.runs import log as entries
 from psserver.coordinator import Coordinator, JobTerms, Output, Record
 from psserver.policies import build
 from tests.lab.logs import async_log, bounded_log, sync_log, text
@@ -17,7 +17,7 @@ from tests.lab.logs import async_log, bounded_log, sync_log, text
 def test_async_grows_by_everybody_else_at_every_update() -> None:
     law = conservation(entries.read(io.StringIO(text(async_log(steps=40)))))
     assert law.holds
-    assert law.houses == (House(workers=3, waiting=1, updates=40, growth=(3 - 1) * 40),)
+    assert law.houses == (StalenessGroup(workers=3, waiting=1, updates=40, growth=(3 - 1) * 40),)
     # All three hold tickets at every update: sum of tau + ages in flight = (n - 1) T, whatever the speeds.
     assert law.applied + law.given_up + law.in_flight == (3 - 1) * 40
 
@@ -25,7 +25,7 @@ def test_async_grows_by_everybody_else_at_every_update() -> None:
 def test_sync_has_no_staleness() -> None:
     law = conservation(entries.read(io.StringIO(text(sync_log(rounds=5)))))
     assert law.holds
-    assert law.houses == (House(workers=3, waiting=3, updates=5, growth=0),)
+    assert law.houses == (StalenessGroup(workers=3, waiting=3, updates=5, growth=0),)
     assert (law.aged, law.accounted) == (0, 0)
 
 

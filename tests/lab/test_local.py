@@ -12,10 +12,10 @@ from typing import Any
 import psutil
 import pytest
 
-from pslab.course import Course, exit_code, spoken
-from pslab.echoes import Echoes
-from pslab.outcome import outcome_text
-from pslab.progress import Quiet
+from pslab.display.progress import Quiet
+from pslab.launch.duplicate_output import Echoes
+from pslab.launch.outcome import outcome_text
+from pslab.launch.supervisor import ExitTracker, exit_code, spoken
 from pswire.exits import ExitCode
 from tests.lab.drive import run_fakes
 
@@ -190,7 +190,7 @@ def test_an_interrupted_run_leaves_no_process(
 
 
 def test_losing_a_server_is_a_consequence_where_another_failed_by_itself() -> None:
-    course = Course(["server-0", "server-1"], ["worker-0"])
+    course = ExitTracker(["server-0", "server-1"], ["worker-0"])
     course.exited("server-0", ExitCode.UNREACHABLE)
     course.exited("server-1", -9)
     assert course.verdict is not None
@@ -199,7 +199,7 @@ def test_losing_a_server_is_a_consequence_where_another_failed_by_itself() -> No
 
 
 def test_the_course_goes_on_while_any_worker_may_finish() -> None:
-    course = Course(["server-0"], ["worker-0", "worker-1"])
+    course = ExitTracker(["server-0"], ["worker-0", "worker-1"])
     assert course.exited("worker-0", 1) is not None
     assert course.verdict is None
     assert course.exited("worker-1", 0) is None

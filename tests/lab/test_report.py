@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from pslab.report import TAIL, binned, draw, smoothed
-from pslab.runs import Run, RunError
-from pslab.table import labels, policy_label, rich_table, rows
+from pslab.runs.folder import Run, RunError
+from pslab.runs.report import TAIL, binned, draw, smoothed
+from pslab.runs.table import labels, policy_label, rich_table, rows
 from tests.lab.logs import async_log, bounded_log, sync_log, write_run
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from pslab.check.verify import check_run
-from pslab.runs import Run, RunError, free_folder, make_folder
+from pslab.check.checker import check_run
+from pslab.runs.folder import Run, RunError, free_folder, make_folder
 from tests.lab.logs import async_log, bounded_log, sync_log, write_run
 
 

@@ -6,9 +6,9 @@ import math
 
 from rich.console import Console
 
-from pslab.progress import Lines
-from pslab.progress import Table as LiveTable
-from pslab.view import Pace, status_json, status_line, status_view, waiting_sentences
+from pslab.display.progress import Lines
+from pslab.display.progress import Table as LiveTable
+from pslab.display.status import Pace, status_json, status_line, status_view, waiting_sentences
 from pswire.v1 import coordinator_pb2 as pb
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from pslab.check.verify import Verdict, check_run
-from pslab.runs import Run
+from pslab.check.checker import Verdict, check_run
+from pslab.runs.folder import Run
 from psserver.weights_file import load, save
 from tests.lab.logs import WEIGHTS, async_log, write_run
 

@@ -12,7 +12,7 @@ import pytest
 
 from pslab.compare.groups import Group, grouped
 from pslab.compare.measure import Goals, measured
-from pslab.runs import Run
+from pslab.runs.folder import Run
 from tests.replay.command import ps_lab
 
 LESSONS = Path(__file__).parents[2] / "docs" / "lessons"

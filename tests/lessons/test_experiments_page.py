@@ -11,9 +11,17 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from pslab.simulator.problems import PROBLEMS
-from pswire.delays import DISTRIBUTIONS, parse
-from pswire.experiment import WorkerSection, parse_experiment
-from pswire.sections import Crash, Disconnect, FaultsSection, Join, Leave, LinksSection, SimulationSection
+from pswire.config.distributions import DISTRIBUTIONS, parse
+from pswire.config.experiment import WorkerSection, parse_experiment
+from pswire.config.sections import (
+    Crash,
+    Disconnect,
+    FaultsSection,
+    Join,
+    Leave,
+    LinksSection,
+    SimulationSection,
+)
 
 PAGE = (Path(__file__).parents[2] / "docs" / "experiments.md").read_text(encoding="utf-8")
 SECTIONS: dict[str, type[BaseModel]] = {

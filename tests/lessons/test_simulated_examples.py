@@ -8,9 +8,9 @@ import pytest
 
 pytest.importorskip("sklearn")
 
-from pslab.runs import Run
-from pslab.simulated import run_simulated
-from pswire.experiment import load_experiment
+from pslab.launch.simulated import run_simulated
+from pslab.runs.folder import Run
+from pswire.config.experiment import load_experiment
 from tests.lessons.lesson import LESSONS
 from tests.replay.command import ps_lab
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from psworker.control.messages import Disposition, Grant, StopNotice
 from psworker.errors import Voided
-from psworker.grants import Disposition, Grant, StopNotice
 from psworker.local import LocalWork, build
 
 

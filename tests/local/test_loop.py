@@ -8,8 +8,8 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from psworker.control.messages import StopNotice
 from psworker.errors import PayloadRefused, Voided
-from psworker.grants import StopNotice
 from psworker.local.rule import Contribution
 from psworker.loop import Diverged, Outcome, train
 from psworker.session import Session

@@ -6,11 +6,11 @@ import pytest
 
 from psserver.policies import LocalRule, PolicyError, local_rule_of, names
 from psserver.policies import build as build_policy
-from psserver.policies.cancel import Overtaken
-from psserver.policies.gates import Flush
-from psserver.policies.machine import Composition
-from psserver.policies.staleness import DropStale
-from psserver.policies.triggers import Everyone
+from psserver.policies.composed import Composition
+from psserver.policies.parts.cancel import CancelStale
+from psserver.policies.parts.gates import WaitForUpdate
+from psserver.policies.parts.staleness import DropStale
+from psserver.policies.parts.triggers import Everyone
 from psworker.local import LocalRuleError, build
 
 
@@ -69,7 +69,7 @@ def test_the_asynchronous_one_takes_either_optimizer() -> None:
 def test_a_rule_that_remembers_and_cancelling_are_refused_together() -> None:
     rule = LocalRule("dana-slim", {"momentum": 0.9}, remembers=True)
     with pytest.raises(PolicyError, match="a commit that a cancel crosses would be remembered"):
-        Composition(Flush(), Everyone(3, 1), DropStale(0), cancel=Overtaken(), local=rule)
+        Composition(WaitForUpdate(), Everyone(3, 1), DropStale(0), cancel=CancelStale(), local=rule)
 
 
 def test_a_policy_that_says_nothing_asks_for_gradients() -> None:

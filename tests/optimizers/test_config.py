@@ -7,14 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psserver.optimizers import (
-    OptimizerError,
-    build,
-    describe,
-    describe_schedule,
-    names,
-    schedule_names,
-)
+from psserver.optimizers import OptimizerError, build, describe, describe_schedule, names, schedule_names
 
 positive = st.floats(1e-6, 10.0)
 fraction = st.floats(0.0, 0.999)

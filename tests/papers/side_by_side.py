@@ -3,19 +3,7 @@
 import random
 from collections.abc import Callable, Mapping
 
-from psserver.policies import (
-    Abandon,
-    Cancel,
-    Commit,
-    Decision,
-    Done,
-    Event,
-    Grant,
-    Join,
-    Leave,
-    Ready,
-    build,
-)
+from psserver.policies import Abandon, Cancel, Commit, Decision, Done, Event, Grant, Join, Leave, Ready, build
 
 Named = tuple[str, Mapping[str, object]]
 # What of the decisions is compared.

@@ -7,7 +7,7 @@ curvature 1) and diverges above it. DC-ASGD: Zheng et al. 2017; Gap-Aware: Barka
 import numpy as np
 import pytest
 
-from pslab.simulator.store import Shards
+from pslab.simulator.store import ShardStore
 from tests.simulator.lab import experiment, simulate
 
 
@@ -26,7 +26,7 @@ def distance(policy: str, rate: float, optimizer: str = "sgd") -> float:
         )
     )
     assert run.max_staleness == 7
-    assert isinstance(run.cluster.store, Shards)
+    assert isinstance(run.cluster.store, ShardStore)
     return float(np.linalg.norm(run.cluster.store.weights()["x"]))
 
 
@@ -69,7 +69,7 @@ def test_dana_zero_and_dana_slim_are_one_trajectory() -> None:
             )
         )
         assert run.max_staleness > 5
-        assert isinstance(run.cluster.store, Shards)
+        assert isinstance(run.cluster.store, ShardStore)
         return run.cluster.store.weights()
 
     slim, zero = weights("dana-slim", "sgd"), weights("async", "dana-zero")

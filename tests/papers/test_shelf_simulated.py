@@ -8,8 +8,8 @@ import io
 
 import pytest
 
-from pslab.check import entries
-from pslab.check.verify import check_log
+from pslab.check.checker import check_log
+from pslab.runs import log as entries
 from tests.papers.race import harmonic
 from tests.simulator import test_figures as figures
 from tests.simulator.lab import timed

@@ -6,7 +6,7 @@ import pytest
 
 from psserver.optimizers import build as build_optimizer
 from psserver.policies import advice, describe
-from psserver.policies.shelf import SHELF
+from psserver.policies.builtin import SHELF
 from tests.replay.command import ps_lab
 
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from pslab.check.shelf import TERMS
-from pslab.verify.dice import Seeded
+from pslab.check.policies.shelf import TERMS
+from pslab.verify.choices import Seeded
 from psserver.policies import names
-from psserver.policies.weights import FAMILIES
+from psserver.policies.parts.weights import FAMILIES
 from tests.coordinator.test_schedules import Setting
 from tests.lab.logs import Record, changed, renumber, verify
 

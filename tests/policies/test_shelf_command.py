@@ -7,9 +7,9 @@ from click.testing import CliRunner, Result
 
 from pslab.cli import cli
 from pslab.commands.failure import Failure
-from pslab.table import policy_label
+from pslab.runs.table import policy_label
 from psserver.policies import names
-from psserver.policies.shelf import SHELF, knobs_of
+from psserver.policies.builtin import SHELF, knobs_of
 
 
 def ps_lab(*arguments: str) -> Result:

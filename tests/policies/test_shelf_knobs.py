@@ -3,7 +3,7 @@
 import pytest
 
 from psserver.policies import Apply, PolicyError, build, describe, names
-from psserver.policies.shelf import SHELF, knobs_of
+from psserver.policies.builtin import SHELF, knobs_of
 from tests.policies.table import sit
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from psserver.policies import Cancel, Drop
-from psserver.policies.weights import FAMILIES, Concurrency
+from psserver.policies.parts.weights import FAMILIES, Concurrency
 from tests.policies.table import kinds, sit
 
 

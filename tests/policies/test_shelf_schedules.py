@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pslab.verify.dice import Seeded, Tape
+from pslab.verify.choices import Seeded, Tape
 from pslab.verify.schedule import TIMEOUT
 from psserver.policies import names
 from tests.coordinator.test_losses import POINTS, others_finish, undisturbed

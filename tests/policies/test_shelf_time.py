@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from pslab.verify.house import House
+from pslab.verify.harness import CoordinatorHarness
 from psserver.coordinator import entries
 from psserver.policies import Commit, Decision, Event, Policy, PolicyError, TensorParts, Waiting, build
 
@@ -41,11 +41,11 @@ class Overheard:
         return self.policy.explain(worker)
 
 
-def a_job(seed: int) -> tuple[Overheard, House]:
+def a_job(seed: int) -> tuple[Overheard, CoordinatorHarness]:
     """DSSP decides on times with all the digits that a clock may have; w2 takes three times as long."""
     dice = random.Random(seed)
     ear = Overheard(build("dssp", {"lower": 1, "upper": 6}, 3))
-    house = House(ear, workers=3, now=12345.678901234567).starts()
+    house = CoordinatorHarness(ear, workers=3, now=12345.678901234567).starts()
     for _ in range(300):
         house.passes(dice.expovariate(10.0))
         able = [w for w in ("w0", "w0", "w0", "w1", "w1", "w1", "w2") if house.holds(w)]

@@ -7,19 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psserver.policies import (
-    Abandon,
-    Cancel,
-    Commit,
-    Decision,
-    Done,
-    Event,
-    Grant,
-    Join,
-    Leave,
-    Ready,
-    build,
-)
+from psserver.policies import Abandon, Cancel, Commit, Decision, Done, Event, Grant, Join, Leave, Ready, build
 from tests.policies.plain import plain
 
 SETTINGS: list[tuple[str, dict[str, object]]] = [

@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 import pytest
 
-from pswire.channels import CHANNEL_OPTIONS, MESSAGE_BYTES, SERVER_OPTIONS
+from pswire.transport.channels import CHANNEL_OPTIONS, MESSAGE_BYTES, SERVER_OPTIONS
 
 WORKER_TIMEOUT = 0.9  # seconds
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pswire.dtypes import WIRE, WireDtypeError, from_wire, itemsize, to_wire, wire_name
-from pswire.frames import chunks
+from pswire.transport.dtypes import WIRE, WireDtypeError, from_wire, itemsize, to_wire, wire_name
+from pswire.transport.frames import chunks
 from pswire.v1 import model_pb2
 
 FLOATS = st.lists(st.floats(width=32), max_size=20).map(lambda values: np.array(values, np.float32))

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pswire.experiment import Experiment, ExperimentError, load_experiment, parse_experiment
-from pswire.overrides import parse_value
-from pswire.toml import toml_text
+from pswire.config.experiment import Experiment, ExperimentError, load_experiment, parse_experiment
+from pswire.config.overrides import parse_value
+from pswire.config.toml import toml_text
 
 FULL = """
 [run]

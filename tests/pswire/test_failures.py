@@ -5,8 +5,8 @@ import socket
 import grpc
 import pytest
 
-from pswire.channels import CHANNEL_OPTIONS
-from pswire.failures import LONGEST, reason
+from pswire.transport.channels import CHANNEL_OPTIONS
+from pswire.transport.failures import LONGEST, reason
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import coordinator_pb2_grpc as rpc
 

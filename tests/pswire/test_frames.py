@@ -5,8 +5,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pswire.dtypes import WireDtypeError
-from pswire.frames import (
+from pswire.transport.dtypes import WireDtypeError
+from pswire.transport.frames import (
     CHUNK_BYTES,
     ChunkView,
     FrameError,

@@ -10,15 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import ArrayLike
 
-from pswire.plan import (
-    Kind,
-    Plan,
-    PlanError,
-    VariableSpec,
-    explain_mismatch,
-    make_plan,
-    weights_sha256,
-)
+from pswire.plan import Kind, Plan, PlanError, VariableSpec, explain_mismatch, make_plan, weights_sha256
 
 SHAPES = st.lists(st.integers(1, 40), max_size=3).map(tuple)
 KINDS: list[Kind] = ["trainable", "state"]

@@ -9,7 +9,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 
 from digits_data import digits, shuffled_batches
 
-from psworker.job import Job
+from psworker import Job
 
 
 class DropoutDigits(Job):

@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pslab.runs import Run
-from pslab.simulated import run_simulated
-from pswire.experiment import parse_experiment
+from pslab.launch.simulated import run_simulated
+from pslab.runs.folder import Run
+from pswire.config.experiment import parse_experiment
 
 Record = dict[str, Any]
 

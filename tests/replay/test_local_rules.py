@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from pslab.replay.source import prove, replay_of
-from pslab.replay.twin import DataError
-from pslab.runs import RunError
+from pslab.replay.worker_replica import DataError
+from pslab.runs.folder import RunError
 from tests.replay.simulated import Record, edit_log, simulate
 
 OUTER = {"optimizer": {"name": "sgd", "learning_rate": 1.0}}

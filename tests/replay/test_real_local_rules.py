@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from pslab.check.verify import check_run
-from pslab.experiments import run_local
-from pslab.progress import Quiet
-from pslab.runs import Run
-from pswire.experiment import parse_experiment
+from pslab.check.checker import check_run
+from pslab.display.progress import Quiet
+from pslab.launch.experiments import run_local
+from pslab.runs.folder import Run
+from pswire.config.experiment import parse_experiment
 from tests.replay.test_real_run import ROOT, replay
 
 pytestmark = [pytest.mark.cluster, pytest.mark.tensorflow, pytest.mark.timeout(240)]

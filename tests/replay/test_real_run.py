@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from pslab.check import entries
-from pslab.check.verify import check_run
-from pslab.experiments import run_local
-from pslab.progress import Quiet
-from pslab.runs import Run
-from pswire.experiment import parse_experiment
+from pslab.check.checker import check_run
+from pslab.display.progress import Quiet
+from pslab.launch.experiments import run_local
+from pslab.runs import log as entries
+from pslab.runs.folder import Run
+from pswire.config.experiment import parse_experiment
 
 pytestmark = [pytest.mark.cluster, pytest.mark.tensorflow, pytest.mark.timeout(240)]
 

@@ -8,10 +8,10 @@ import pytest
 from safetensors.numpy import load_file
 
 from pslab.replay.execution import Replay
-from pslab.replay.frozen import freeze
+from pslab.replay.export import freeze
 from pslab.replay.source import prove, replay_of
-from pslab.replay.twin import DataError
-from pslab.runs import Run, RunError
+from pslab.replay.worker_replica import DataError
+from pslab.runs.folder import Run, RunError
 from tests.replay.simulated import Record, edit_log, simulate
 
 CRASH = {"crashes": [{"worker": 1, "at": 6.0, "restart": 3.0}, {"worker": 2, "at": 8.0}]}

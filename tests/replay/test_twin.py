@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from pslab.replay.twin import DataError, Portion, Twin
+from pslab.replay.worker_replica import DataError, Portion, WorkerReplica
 from pswire.plan import Plan, VariableSpec
 from psworker.local import PLAIN, LocalWork, build
 
@@ -56,9 +56,9 @@ class Dice:
         (self.state,) = values
 
 
-def twin(dice: Dice, rank: int, skip: int = 0) -> Twin:
+def twin(dice: Dice, rank: int, skip: int = 0) -> WorkerReplica:
     work = LocalWork(build(PLAIN, {}, []))
-    return Twin(f"w{rank}", Portion(rank, 2, 0, 1), dice, [np.zeros(1, np.int64)], skip, work)
+    return WorkerReplica(f"w{rank}", Portion(rank, 2, 0, 1), dice, [np.zeros(1, np.int64)], skip, work)
 
 
 def test_twins_share_a_trainer_and_keep_their_own_memory() -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from pslab.replay.tape import Step, read_tape
+from pslab.replay.log_entries import Step, read_tape
 from pslab.replay.whatif import Alternative, what_if
-from pslab.runs import Run
+from pslab.runs.folder import Run
 from psserver.policies import Decision, Event, PolicyError, Ready, TensorParts, Waiting
 from tests.lab.logs import FakeLog, text
 from tests.replay.simulated import simulate

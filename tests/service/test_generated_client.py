@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import psworker
-from pswire import frames
 from pswire.plan import VariableSpec
+from pswire.transport import frames
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
 from pswire.v1.model_pb2 import WIRE_DTYPE_BFLOAT16, WIRE_DTYPE_FLOAT16

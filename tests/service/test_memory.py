@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pswire import frames
 from pswire.plan import VariableSpec
+from pswire.transport import frames
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
 from tests.service.peer import Peer

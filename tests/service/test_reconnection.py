@@ -8,8 +8,8 @@ import pytest
 
 import psworker
 from psserver.service.job import Job
+from psworker.control.messages import StopNotice
 from psworker.errors import SessionError
-from psworker.grants import StopNotice
 from tests.service.serving import PATIENCE, VARIABLES, Cluster, serving, wait_until
 
 BATCHES = 25

@@ -14,8 +14,8 @@ import pytest
 
 from psserver.coordinator import Coordinator, JobTerms, Output, Record, Tell
 from psserver.coordinator.outputs import GrantNotice
-from psserver.dispatch import Dispatch
 from psserver.optimizers import build as build_optimizer
+from psserver.order_translation import OrderTranslator
 from psserver.policies import build as build_policy
 from psserver.shard import Order, Shard
 from psserver.shard.staging import Slot
@@ -43,7 +43,7 @@ class Barrier:
         self.shards = [Shard(plan, server, optimizer, staging=limit) for server in range(servers)]
         self.queues: list[deque[tuple[int, Order]]] = [deque() for _ in range(servers)]
         self.executed = [0] * servers
-        self.dispatch = Dispatch()
+        self.dispatch = OrderTranslator()
         terms = JobTerms("job", {}, servers=servers, workers=workers)
         self.coordinator = Coordinator(terms, build_policy("sync", {}, workers), 0.0)
         self.workers = [Worker(f"w{rank}", rank) for rank in range(workers)]

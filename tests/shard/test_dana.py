@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pslab.simulator import build as build_cluster
-from pslab.simulator.store import Shards
+from pslab.simulator.store import ShardStore
 from psserver.optimizers import OptimizerError, build
 from psserver.settings import Options, resolve
 from psserver.shard import Apply, Fold, Pin
@@ -123,7 +123,7 @@ def test_naive_momentum_diverges_and_dana_does_not(rate: float) -> None:
                 simulation={"problem": "quadratic", "compute": "constant(1)", "options": options},
             )
         )
-        assert isinstance(run.cluster.store, Shards)
+        assert isinstance(run.cluster.store, ShardStore)
         return float(np.abs(run.cluster.store.weights()["x"]).max())
 
     assert not distance("nesterov") < 1e3

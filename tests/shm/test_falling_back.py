@@ -9,9 +9,9 @@ import grpc
 import pytest
 
 import psworker
-from psserver.service.sharing import Sharing
-from pswire import segments
-from pswire.segments import HEADER, Place, Segment, SegmentError
+from psserver.service.transport.shared_memory import Sharing
+from pswire.transport import segments
+from pswire.transport.segments import HEADER, Place, Segment, SegmentError
 from pswire.v1 import shard_pb2
 from tests.service.serving import Cluster, refused, serving
 from tests.shm.crew import connect, granted, step
@@ -81,7 +81,7 @@ def test_a_server_that_insists_does_not_start() -> None:
 
 def test_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     with serving() as cluster:
-        monkeypatch.setattr("psworker.transport.here", lambda: "another-kernel/pid:[1]")
+        monkeypatch.setattr("psworker.data.transport.here", lambda: "another-kernel/pid:[1]")
         assert trained(cluster) == ("socket",)
 
 

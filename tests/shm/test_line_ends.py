@@ -11,18 +11,18 @@ import numpy as np
 import pytest
 
 import psworker
-from psserver.service import in_place
-from psserver.service.lines import Caller
-from psserver.service.rpc import Refused, precondition
-from pswire import meeting
-from pswire.dtypes import WIRE
-from pswire.frames import Message
-from pswire.lines import Line, LineError, Parts
+from psserver.service.rpc.registration import Refused, precondition
+from psserver.service.transport import in_place
+from psserver.service.transport.sockets import Caller
 from pswire.plan import VariableSpec
+from pswire.transport import socket_handshake as meeting
+from pswire.transport.dtypes import WIRE
+from pswire.transport.framed_socket import FramedSocket, LineError, Parts
+from pswire.transport.frames import Message
 from pswire.v1 import shard_pb2
+from psworker.data.shared_memory import Attachment
+from psworker.data.socket_exchange import LineBroken, LineStream
 from psworker.errors import PayloadRefused
-from psworker.line import LineBroken, LineStream
-from psworker.sharing import Attachment
 from tests.service.serving import LOOK_EVERY, PATIENCE, Cluster, serving, wait_until
 from tests.shm.crew import connect, granted, step
 from tests.shm.test_lines import KINDS, line_to, listening, stream_to
@@ -114,7 +114,7 @@ def test_a_descriptor_is_kept_until_nobody_sends_on_it() -> None:
     one, other = socket.socketpair(socket.AF_UNIX)
     with closing(other):
         watched = Watched(socket.AF_UNIX, socket.SOCK_STREAM, fileno=one.detach())
-        line = Line(watched)
+        line = FramedSocket(watched)
         failed: list[LineError] = []
 
         def talk() -> None:
@@ -152,7 +152,7 @@ def test_a_server_that_goes_away_while_it_is_dialled_is_asked_again(monkeypatch:
         monkeypatch.setattr(in_place, "reason_against", reason)
         raise Refused(grpc.StatusCode.UNAVAILABLE, "server 0 is shutting down")
 
-    def gone(*_: object) -> Line:
+    def gone(*_: object) -> FramedSocket:
         monkeypatch.setattr(meeting, "connect_to", dial)
         monkeypatch.setattr(in_place, "reason_against", ending)
         raise LineError("no line today")

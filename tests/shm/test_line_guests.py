@@ -7,15 +7,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from psserver.service import lines as served
-from psserver.service.lines import Lines
-from pswire import lines, meeting
-from pswire.lines import LineError
+from psserver.service.transport import sockets as served
+from psserver.service.transport.sockets import SocketListener
+from pswire.transport import framed_socket as lines
+from pswire.transport import socket_handshake as meeting
+from pswire.transport.framed_socket import LineError
 from tests.service.serving import PATIENCE, wait_until
 from tests.shm.test_lines import echo, line_to, listening
 
 
-def knock(stack: ExitStack, opened: Lines) -> socket.socket:
+def knock(stack: ExitStack, opened: SocketListener) -> socket.socket:
     stranger = stack.enter_context(socket.create_connection(("127.0.0.1", opened.port), PATIENCE))
     wait_until(lambda: len(opened._strangers) > 0, "the stranger to stand at the door")
     return stranger
@@ -45,7 +46,7 @@ def test_a_stranger_gains_nothing_by_speaking_slowly(monkeypatch: pytest.MonkeyP
         other.sendall(bytes([next(said)]))
         return now[0]
 
-    with closing(lines.Line(one)) as line, closing(other):
+    with closing(lines.FramedSocket(one)) as line, closing(other):
         monkeypatch.setattr(lines, "time", SimpleNamespace(monotonic=clock))
         assert line.first(most=16) is None
         assert now[0] <= 2 * lines.INTRODUCTION
@@ -55,7 +56,7 @@ def test_every_interface_is_that_of_both_protocols() -> None:
     """As for gRPC: who reaches a server there reaches its lines."""
     if not socket.has_dualstack_ipv6():
         pytest.skip("no IPv6 here")
-    with closing(Lines(echo, "0.0.0.0")) as opened:
+    with closing(SocketListener(echo, "0.0.0.0")) as opened:
         for host in ("127.0.0.1", "::1", "localhost"):
             with closing(meeting.connect_to(host, opened.port, opened.invite().token)) as line:
                 line.send([b"hello"])

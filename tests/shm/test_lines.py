@@ -12,13 +12,14 @@ import grpc
 import pytest
 
 import psworker
-from psserver.service import lines as served
-from psserver.service.lines import Caller, Lines
-from psserver.service.rpc import precondition
-from pswire import lines, meeting
-from pswire.frames import Message
-from pswire.lines import FRAME_BYTES, Line, LineError, Parts
-from psworker.line import LineBroken, LineStream
+from psserver.service.rpc.registration import precondition
+from psserver.service.transport import sockets as served
+from psserver.service.transport.sockets import Caller, SocketListener
+from pswire.transport import framed_socket as lines
+from pswire.transport import socket_handshake as meeting
+from pswire.transport.framed_socket import FRAME_BYTES, FramedSocket, LineError, Parts
+from pswire.transport.frames import Message
+from psworker.data.socket_exchange import LineBroken, LineStream
 from tests.service.serving import PATIENCE, serving, wait_until
 from tests.shm.crew import begun, connect, granted, step
 
@@ -45,8 +46,8 @@ def echo(messages: Iterator[Message], caller: Caller) -> Iterator[Parts]:
 
 
 @contextmanager
-def listening(serve: served.Serve = echo) -> Iterator[Lines]:
-    opened = Lines(serve)
+def listening(serve: served.Serve = echo) -> Iterator[SocketListener]:
+    opened = SocketListener(serve)
     try:
         yield opened
     finally:
@@ -56,14 +57,14 @@ def listening(serve: served.Serve = echo) -> Iterator[Lines]:
 KINDS = ("unix", "tcp")
 
 
-def line_to(opened: Lines, kind: str, token: bytes | None = None) -> Line:
+def line_to(opened: SocketListener, kind: str, token: bytes | None = None) -> FramedSocket:
     token = opened.invite().token if token is None else token
     if kind == "unix":
         return meeting.connect_here(opened.name, token)
     return meeting.connect_to("127.0.0.1", opened.port, token)
 
 
-def stream_to(opened: Lines, witness: Witness | None = None, kind: str = "tcp") -> LineStream:
+def stream_to(opened: SocketListener, witness: Witness | None = None, kind: str = "tcp") -> LineStream:
     return LineStream(line_to(opened, kind), witness or Witness())  # type: ignore[arg-type]
 
 
@@ -233,7 +234,7 @@ def test_nobody_listens() -> None:
 
 def test_a_frame_that_is_cut_short_is_none() -> None:
     one, other = socket.socketpair(socket.AF_UNIX)
-    with closing(Line(one)) as line:
+    with closing(FramedSocket(one)) as line:
         other.sendall(struct.pack("<IB", 10, 0) + b"half")
         other.close()
         assert line.receive() is None
@@ -260,7 +261,7 @@ def test_a_session_steps_on_lines_and_goes_on_without(monkeypatch: pytest.Monkey
         assert session.done().version == 2
 
 
-def refused(*_: object) -> Line:
+def refused(*_: object) -> FramedSocket:
     raise LineError("no line today")
 
 
@@ -312,7 +313,7 @@ class Door:
 
 def test_a_server_without_descriptors_asks_again_at_leisure() -> None:
     """Who cannot be let in stays at the door: `accept` fails at once, again and again."""
-    opened, door = Lines(echo), Door()
+    opened, door = SocketListener(echo), Door()
     waiting = threading.Thread(target=opened._accept, args=(door,))
     waiting.start()
     assert door.heard.wait(PATIENCE)
@@ -325,6 +326,6 @@ def test_a_server_without_descriptors_asks_again_at_leisure() -> None:
 def test_a_line_that_is_closed_here_is_over() -> None:
     one, other = socket.socketpair(socket.AF_UNIX)
     with closing(other):
-        line = Line(one)
+        line = FramedSocket(one)
         line.close()
         assert line.receive() is None

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import psworker
-from psserver.service.sharing import SLOTS
+from psserver.service.transport.shared_memory import SLOTS
 from tests.service.serving import serving, wait_until
 from tests.shm.crew import begun, connect, granted, segments_of, step
 

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from pslab.check.entries import Entry as LogEntry
-from pslab.check.entries import read
-from pslab.check.verify import Verdict, check_log
-from pslab.laws import Conservation, conservation
+from pslab.check.checker import Verdict, check_log
+from pslab.check.conservation import Conservation, conservation
+from pslab.runs.log import Entry as LogEntry
+from pslab.runs.log import read
 from pslab.simulator import Cluster, Folder, build
 from pslab.simulator.trainers import TrainerFactory
 from psserver.coordinator import entries
 from psserver.coordinator.outputs import Record
-from pswire.experiment import Experiment, parse_experiment
+from pswire.config.experiment import Experiment, parse_experiment
 
 
 class Kept(Folder):

@@ -10,7 +10,7 @@ import pytest
 from pslab.simulator import SimulationError, build
 from psserver.coordinator.entries import Stop
 from psserver.policies import PolicyError
-from pswire.experiment import ExperimentError, parse_experiment
+from pswire.config.experiment import ExperimentError, parse_experiment
 from tests.simulator.lab import experiment, simulate
 
 RunLab = Callable[..., CompletedProcess[str]]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pslab.simulator.build import step_times
-from pswire.delays import DelayError, parse, read_trace, stream
+from pswire.config.distributions import DelayError, parse, read_trace, stream
 from psworker import pacing
 from tests.simulator.lab import experiment
 

@@ -6,10 +6,10 @@ import pytest
 
 pytest.importorskip("sklearn")
 
-from pslab.runs import Run
-from pslab.simulated import run_simulated
+from pslab.launch.simulated import run_simulated
+from pslab.runs.folder import Run
 from pslab.simulator import SimulationError, build
-from pswire.experiment import parse_experiment
+from pswire.config.experiment import parse_experiment
 from tests.replay.simulated import document
 
 MLP = {"problem": "mlp", "compute": "exponential(1)"}

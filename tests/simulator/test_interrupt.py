@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from pslab.check.verify import check_run
-from pslab.runs import Run
-from pslab.simulated import run_simulated
+from pslab.check.checker import check_run
+from pslab.launch.simulated import run_simulated
+from pslab.runs.folder import Run
 from pslab.simulator.worker import Step, Worker
 from psserver.coordinator import Coordinator
 from psserver.coordinator.entries import Entry
+from pswire.config.experiment import parse_experiment
 from pswire.exits import ExitCode
-from pswire.experiment import parse_experiment
 from tests.replay.simulated import document
 
 

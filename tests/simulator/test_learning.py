@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pslab.simulator.problems import NumpyTrainer, numpy_problem
-from pslab.simulator.store import Shards
+from pslab.simulator.store import ShardStore
 from psserver.optimizers import build as build_optimizer
 from tests.simulator.lab import Outcome, experiment, simulate
 
@@ -25,7 +25,7 @@ def learn(policy: str, problem: str, *, workers: int = 4, epochs: int = 3, **mor
 
 
 def weights(run: Outcome) -> dict[str, np.ndarray]:
-    assert isinstance(run.cluster.store, Shards)
+    assert isinstance(run.cluster.store, ShardStore)
     return run.cluster.store.weights()
 
 

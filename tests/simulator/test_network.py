@@ -4,19 +4,19 @@ from random import Random
 
 import pytest
 
-from pslab.simulator.agenda import Agenda
-from pslab.simulator.network import Card, Network
-from pslab.simulator.post import Channel, Habits
+from pslab.simulator.channel import Channel, LinkFaults
+from pslab.simulator.event_queue import EventQueue
+from pslab.simulator.network import Network, Nic
 from tests.simulator.lab import experiment, simulate
 
 
-def drain(agenda: Agenda) -> None:
+def drain(agenda: EventQueue) -> None:
     while agenda.step():
         pass
 
 
 def test_equal_times_keep_the_order_in_which_they_were_put_down() -> None:
-    agenda, seen = Agenda(), []
+    agenda, seen = EventQueue(), []
     for name in "abc":
         agenda.at(1.0, seen.append, name)
     agenda.at(0.5, seen.append, "first")
@@ -27,8 +27,8 @@ def test_equal_times_keep_the_order_in_which_they_were_put_down() -> None:
 
 def test_flows_share_a_card() -> None:
     """100 bytes/s: a alone for a second, then half each until b's 50 bytes are through."""
-    agenda = Agenda()
-    card, ended = Card(agenda, 100.0), {}
+    agenda = EventQueue()
+    card, ended = Nic(agenda, 100.0), {}
 
     def send(name: str, nbytes: int) -> None:
         card.send(nbytes, lambda: ended.setdefault(name, agenda.now))
@@ -40,14 +40,14 @@ def test_flows_share_a_card() -> None:
 
 
 def test_equal_flows_end_together_and_nothing_costs_nothing() -> None:
-    agenda = Agenda()
-    card, ended = Card(agenda, 10.0), []
+    agenda = EventQueue()
+    card, ended = Nic(agenda, 10.0), []
     for _ in range(5):
         card.send(20, lambda: ended.append(agenda.now))
     card.send(0, lambda: ended.append(agenda.now))
     drain(agenda)
     assert ended == [0.0] + [pytest.approx(10.0)] * 5
-    free = Network(Agenda(), 2, latency=0.0, bandwidth=0.0)
+    free = Network(EventQueue(), 2, latency=0.0, bandwidth=0.0)
     free.download([10**9, 10**9], lambda: ended.append(-1.0))
     assert ended[-1] == -1.0
 
@@ -88,8 +88,8 @@ def test_one_server_is_the_bottleneck_of_many_workers() -> None:
 
 
 def test_a_channel_keeps_the_order_whatever_is_lost() -> None:
-    agenda, heard = Agenda(), []
-    channel = Channel(agenda, Habits(latency=0.1, loss=0.5, duplicate=0.3, resend=1.0), Random(3))
+    agenda, heard = EventQueue(), []
+    channel = Channel(agenda, LinkFaults(latency=0.1, loss=0.5, duplicate=0.3, resend=1.0), Random(3))
     for number in range(50):
         agenda.at(number * 0.3, channel.send, heard.append, number)
     drain(agenda)
@@ -97,8 +97,8 @@ def test_a_channel_keeps_the_order_whatever_is_lost() -> None:
 
 
 def test_a_broken_channel_delivers_when_it_stands_again() -> None:
-    agenda = Agenda()
-    channel = Channel(agenda, Habits(), Random(0))
+    agenda = EventQueue()
+    channel = Channel(agenda, LinkFaults(), Random(0))
     assert channel.immediate()
     channel.down_until = 5.0
     assert not channel.immediate()

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from pslab.replay import schedule as s
-from pslab.replay.tape import Step, opening, read_tape
+from pslab.replay.log_entries import Step, opening, read_tape
 from pslab.simulator import Cluster
-from pslab.simulator.agenda import Agenda
+from pslab.simulator.channel import Channel, LinkFaults
+from pslab.simulator.event_queue import EventQueue
 from pslab.simulator.network import Network
-from pslab.simulator.post import Channel, Habits
-from pslab.simulator.store import Nothing
+from pslab.simulator.store import TimingOnlyStore
 from pslab.simulator.worker import Worker
 from psserver.coordinator import JobTerms
 from psserver.policies import build
@@ -42,17 +42,17 @@ class Stage:
     """A simulated cluster without a will: what its workers do comes from a record."""
 
     def __init__(self, steps: list[Step]) -> None:
-        job, agenda = opening(steps), Agenda()
+        job, agenda = opening(steps), EventQueue()
         knobs = dict(job.policy)
         name = str(knobs.pop("name"))
         self.cluster = Cluster(
             JobTerms(job.job, job.optimizer, job.servers, job.workers, job.seed),
             build(name, knobs, job.workers),
-            Nothing(job.servers, 0),
+            TimingOnlyStore(job.servers, 0),
             batches=lambda worker, first: iter(()),
             network=Network(agenda, job.servers, 0.0, 0.0),
             agenda=agenda,
-            habits=Habits(),
+            habits=LinkFaults(),
         )
         self.cluster.folder = self.log = Kept()
         self.puppets: dict[str, Worker] = {}
@@ -65,7 +65,7 @@ class Stage:
     def perform(self, move: s.Move) -> None:
         cluster = self.cluster
         if isinstance(move, s.Arrive):
-            up, down = (Channel(cluster.agenda, Habits(), Random(0)) for _ in range(2))
+            up, down = (Channel(cluster.agenda, LinkFaults(), Random(0)) for _ in range(2))
             puppet = self.puppets[move.worker] = Puppet(cluster, move.rank, never, up, down, None)
             puppet.life = move.incarnation + 1
             cluster.workers[move.worker] = puppet

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pslab.simulator import build
-from pslab.simulator.store import Shards
+from pslab.simulator.store import ShardStore
 from psserver.coordinator import entries
 from psserver.policies import PolicyError
 from tests.simulator.lab import Outcome, experiment, simulate
@@ -40,7 +40,7 @@ def attacked(policy: str, workers: int = 5, servers: int = 1, attackers: int = 1
 
 def distance(run: Outcome) -> float:
     """From the honest workers' optimum."""
-    assert isinstance(run.cluster.store, Shards)
+    assert isinstance(run.cluster.store, ShardStore)
     return float(np.linalg.norm(run.cluster.store.weights()["x"]))
 
 
@@ -90,7 +90,7 @@ def test_without_an_attacker_the_median_of_equal_gradients_is_sync_to_the_bit() 
                 simulation={"problem": "quadratic", "compute": "exponential(1)", "options": options},
             )
         )
-        assert isinstance(run.cluster.store, Shards)
+        assert isinstance(run.cluster.store, ShardStore)
         return run.cluster.store.weights()["x"].tobytes()
 
     assert final("median") == final("sync") == final("trimmed-mean")

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from pslab.check import entries as facts
-from pslab.check import times
-from pslab.check.verify import check_log
+from pslab.check.checker import check_log
+from pslab.check.promises import times
+from pslab.runs import log as facts
 from tests.simulator.lab import Outcome, experiment, simulate
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from pslab.theory import bounds
 from pslab.theory.order import mean_of_kth
-from pswire.delays import parse
+from pswire.config.distributions import parse
 
 DRAWS = 40_000
 

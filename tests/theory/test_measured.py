@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pslab.runs import Run
-from pslab.simulated import run_simulated
+from pslab.launch.simulated import run_simulated
+from pslab.runs.folder import Run
 from pslab.theory.claims import Claim, claims, claims_of
 from pslab.theory.curves import BoundedCurve, bounded_curve
 from pslab.theory.quadratics import NoTheoryError
-from pswire.experiment import parse_experiment
+from pswire.config.experiment import parse_experiment
 
 WORKERS = 6
 # Of a mean over 1500 exponential times, whose own deviation is 2.6 %.

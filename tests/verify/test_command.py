@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pslab.cli import cli
-from pslab.verify.story import replay
+from pslab.verify.trace_format import replay
 from pswire.exits import ExitCode
 
 FAULTY = "tests.verify.planted:DeadlocksOnLeave"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from pswire.v1 import coordinator_pb2 as pb
-from psworker.conversation import Conversation, Requests
+from psworker.control.protocol import Requests, SessionProtocol
 from psworker.errors import Refused, SessionError
 
 FATES = [pb.Disposition.FATE_APPLIED, pb.Disposition.FATE_DROPPED, pb.Disposition.FATE_PENDING]
@@ -26,9 +26,9 @@ def disposition(ticket: int, fate: "pb.Disposition.Fate.ValueType") -> pb.Sessio
     return pb.SessionEvent(disposition=pb.Disposition(ticket=ticket, fate=fate))
 
 
-def holding(ticket: int) -> Conversation:
+def holding(ticket: int) -> SessionProtocol:
     """The training loop has begun `ticket`."""
-    talk = Conversation()
+    talk = SessionProtocol()
     assert [request.WhichOneof("message") for request in talk.ask()] == ["ready"]
     talk.hear(grant(ticket))
     begun = talk.begin()
@@ -67,7 +67,7 @@ class BrokenLines(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.talk = Conversation()
+        self.talk = SessionProtocol()
         self.coordinator = Coordinator()
         self.up = True
         self.held: int | None = None
@@ -221,7 +221,7 @@ def test_a_ticket_that_was_granted_ahead_is_not_asked_for_again() -> None:
 
 
 def test_a_grant_that_is_taken_back_at_once_is_asked_for_again() -> None:
-    talk = Conversation()
+    talk = SessionProtocol()
     talk.ask()
     talk.hear(grant(1))
     talk.hear(cancel(1))

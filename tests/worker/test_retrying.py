@@ -6,8 +6,8 @@ import grpc
 import pytest
 
 from pswire.addresses import Address
+from psworker.control.backoff import Backoff, insist
 from psworker.errors import Refused, Unreachable
-from psworker.retrying import Backoff, insist
 from tests.pswire.test_failures import Failure
 
 HERE = Address("127.0.0.1", 7070)

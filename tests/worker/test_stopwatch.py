@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psworker.grants import Grant
-from psworker.stopwatch import Stopwatch
+from psworker.control.messages import Grant
+from psworker.data.timing import Stopwatch
 
 
 @dataclass

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from pswire.plan import make_plan
-from psworker.job import Job
+from psworker import Job
 from psworker.tensorflow import Trainer
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pswire.experiment import load_experiment
+from pswire.config.experiment import load_experiment
 from pswire.plan import make_plan
 from psworker.job import load_job
 from psworker.tensorflow import Trainer

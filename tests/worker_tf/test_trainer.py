@@ -8,8 +8,8 @@ import pytest
 import tensorflow as tf
 
 from pswire.plan import VariableSpec, make_plan
-from psworker.job import Job
-from psworker.job_error import JobError
+from psworker import Job
+from psworker.job.errors import JobError
 from psworker.tensorflow import DeviceError, Trainer
 from psworker.tensorflow.batches import numbered_batches
 from psworker.tensorflow.evaluation import evaluate

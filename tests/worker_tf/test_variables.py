@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from psworker.job_error import JobError
+from psworker.job.errors import JobError
 from psworker.tensorflow.variables import collect
 
 pytestmark = pytest.mark.tensorflow

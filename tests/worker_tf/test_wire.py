@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pswire.dtypes import array_dtype, from_wire, to_wire
-from psworker.payloads import array_of
+from pswire.transport.dtypes import array_dtype, from_wire, to_wire
+from psworker.data.payloads import array_of
 from psworker.tensorflow.wire import payload_of, rounded, tensor_of, widened
 
 pytestmark = pytest.mark.tensorflow

@@ -1,0 +1,144 @@
+"""The staleness conservation law, as exact integers on a decision log.
+
+Each update makes every other held ticket one version older. Counted at the updates, this ageing must
+come out again as staleness: of what was applied, of what was dropped or given up, of what is still held:
+
+    sum over updates of (held tickets not in it)
+        = staleness applied + dropped + given up + ages in flight
+
+The left side counts tickets, the right side adds up the staleness that the log itself states, so
+a wrong staleness anywhere breaks the law. It holds for any policy, any speeds, any churn.
+
+Special form ("full house"): at an update where n workers hold tickets and w of them wait with what
+they committed, the sum of the right side grows by exactly n - w. So async and K-batch runs
+(w = 1) have sum of tau + ages in flight = (n - 1) T over T such updates, K-async (n - K) T, sync 0.
+Background: a pull renews, an update ages the others; "mean staleness is n - 1 for async" is its average.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from pslab.check.ledger import Ledger
+from pslab.runs import log as e
+
+
+@dataclass(frozen=True, slots=True)
+class StalenessGroup:
+    """All updates at which `workers` workers held tickets, `waiting` of them only committed ones."""
+
+    workers: int
+    waiting: int
+    updates: int
+    growth: int  # of staleness applied + lost + in flight, from the staleness that the log states
+
+    @property
+    def expected(self) -> int:
+        return (self.workers - self.waiting) * self.updates
+
+    @property
+    def holds(self) -> bool:
+        return self.growth == self.expected
+
+    def __str__(self) -> str:
+        sign = "=" if self.holds else "!="
+        updates, workers = _count(self.updates, "update"), _count(self.workers, "worker")
+        return (
+            f"{updates} while {workers} held tickets: staleness grew by "
+            f"{self.growth} {sign} ({self.workers} - {self.waiting}) * {self.updates}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Conservation:
+    """Both sides of the law for a whole log; `houses` holds the special form, most frequent first."""
+
+    updates: int
+    aged: int
+    applied: int
+    dropped: int
+    given_up: int
+    in_flight: int
+    houses: tuple[StalenessGroup, ...]
+
+    @property
+    def holds(self) -> bool:
+        return self.aged == self.accounted and all(house.holds for house in self.houses)
+
+    @property
+    def accounted(self) -> int:
+        return self.applied + self.dropped + self.given_up + self.in_flight
+
+    def __str__(self) -> str:
+        sign = "=" if self.aged == self.accounted else "!="
+        return (
+            f"{_count(self.updates, 'update')} aged other tickets {self.aged} times {sign} staleness"
+            f" {self.applied} applied + {self.dropped} dropped + {self.given_up} given up"
+            f" + {self.in_flight} in flight"
+        )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+@dataclass
+class Law:
+    """Counts both sides while a log goes by. Call `see` before the ledger records the entry."""
+
+    _aged: int = 0
+    _applied: int = 0
+    _dropped: int = 0
+    _given_up: int = 0
+    _updates: Counter[tuple[int, int]] = field(default_factory=Counter)
+    _growth: Counter[tuple[int, int]] = field(default_factory=Counter)
+    _made: int = 0
+
+    def see(self, entry: e.Entry, ledger: Ledger) -> None:
+        match entry.fact:
+            case e.Apply() as update:
+                self._see_update(update, ledger)
+            case e.Drop(_, _, staleness):
+                self._dropped += staleness
+            case e.Cancel(_, number) | e.Abandon(_, number):
+                if number in ledger.tickets:
+                    self._given_up += ledger.age(ledger.tickets[number])
+
+    def _see_update(self, update: e.Apply, ledger: Ledger) -> None:
+        used = {part.ticket for part in update.parts}
+        parts = [ticket for ticket in ledger.held() if ticket.number in used]
+        others = [ticket for ticket in ledger.held() if ticket.number not in used]
+        holding = {ticket.worker for ticket in others}
+        waiting = {ticket.worker for ticket in parts} - holding
+        house = (len(holding | waiting), len(waiting))
+        stated = sum(part.staleness for part in update.parts)
+        # Ages before and after differ by one per other ticket, and the parts' ages turn into what is stated.
+        # A version number that jumps ages the others by the whole jump.
+        step = update.version - (ledger.version or 0)
+        self._made += 1
+        self._aged += len(others)
+        self._applied += stated
+        if len(others) != len(holding):
+            return  # some worker holds several: a policy that updates from part of what it has
+        self._updates[house] += 1
+        self._growth[house] += len(others) * step + stated - sum(ledger.age(ticket) for ticket in parts)
+
+    def conclude(self, ledger: Ledger) -> Conservation:
+        houses = tuple(
+            StalenessGroup(workers, waiting, updates, self._growth[workers, waiting])
+            for (workers, waiting), updates in self._updates.most_common()
+        )
+        in_flight = sum(ledger.age(ticket) for ticket in ledger.held())
+        return Conservation(
+            self._made, self._aged, self._applied, self._dropped, self._given_up, in_flight, houses
+        )
+
+
+def conservation(log: Iterable[e.Entry | e.Malformed]) -> Conservation:
+    """Both sides of the law for one log; lines that cannot be read are left out."""
+    law, ledger = Law(), Ledger()
+    for entry in log:
+        if isinstance(entry, e.Entry):
+            law.see(entry, ledger)
+            ledger.record(entry)
+    return law.conclude(ledger)

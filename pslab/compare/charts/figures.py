@@ -1,0 +1,142 @@
+"""Charts as matplotlib figures, and a figure as a file. matplotlib (in the `examples` extra) is imported only here."""
+
+import io
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from pslab.compare.curves import Curve, curve
+from pslab.compare.groups import Group
+from pslab.runs.folder import RunError
+from pslab.runs.report import COLOURS, TAIL, binned, smoothed
+
+
+def colour(index: int) -> str:
+    return COLOURS[index % len(COLOURS)]
+
+
+def loss_chart(groups: Sequence[Group]) -> Any:
+    """Training loss against time, versions and samples; one faint line per run, one strong one per group."""
+    figure, (axes,) = figure_of(3, 1, width=12, height=4.2)
+    drawn: list[float] = []  # lowest and highest of each curve
+    for index, group in enumerate(groups):
+        for number, run in enumerate(group.runs):
+            found = curve(run.run)
+            if len(found.loss):
+                smooth = smoothed(found.loss)
+                drawn += [float(smooth.min()), float(smooth.max())]
+                _loss(axes, found, colour(index), group.label if number == 0 else "", strong=number == 0)
+    titles = ("seconds since the first grant", "versions", "samples of applied contributions")
+    for place, title in zip(axes, titles, strict=True):
+        dress(place, title, "training loss" if place is axes[0] else "")
+        place.locator_params(axis="x", nbins=6)
+        # A linear axis hides everything after the first moment when the loss falls far; a logarithmic one has no
+        # number within a decade.
+        if drawn and 0 < 10 * min(drawn) <= max(drawn):
+            place.set_yscale("log")
+            place.yaxis.set_major_formatter("{x:g}")
+    _legend(figure, axes[0])
+    return figure
+
+
+def _loss(axes: Any, found: Curve, paint: str, label: str, *, strong: bool) -> None:
+    smooth = smoothed(found.loss)
+    look = {"color": paint, "linewidth": 1.8 if strong else 0.8, "alpha": 1.0 if strong else 0.45}
+    for place, x in zip(axes, (found.seconds, found.versions, found.samples), strict=True):
+        place.plot(x, smooth, label=label or "_", **look)
+
+
+def staleness_chart(groups: Sequence[Group]) -> Any:
+    """How stale the applied contributions of each worker were: one row per group, its first run."""
+    runs = [group.runs[0].run for group in groups]
+    columns = max(1, *(len(run.summary.staleness) for run in runs))
+    figure, table = figure_of(columns, len(runs), width=12, height=2.2 * len(runs), share=True)
+    for group, run, row in zip(groups, runs, table, strict=True):
+        workers = run.summary.staleness
+        for place, worker in zip(row, sorted(workers, key=natural), strict=False):
+            histogram = binned(Counter(workers[worker]))
+            total = histogram.total() or 1
+            bins = sorted(histogram)
+            place.bar(bins, [100 * histogram[tau] / total for tau in bins], color=COLOURS[0])
+            dress(place, f"staleness of {worker}", "share %" if place is row[0] else "")
+            place.set_xticks([0, TAIL // 2, TAIL], ["0", str(TAIL // 2), f"{TAIL}+"])
+        if len(runs) > 1:
+            row[0].set_title(group.label, loc="left", fontsize=10)
+    return figure
+
+
+def share_chart(groups: Sequence[Group]) -> Any:
+    """What part of the applied contributions came from each worker; the line is an equal part."""
+    figure, ((axes,),) = figure_of(1, 1, width=12, height=3.2)
+    width = 0.8 / max(1, len(groups))
+    workers = sorted({worker for group in groups for worker in group.shares()}, key=natural)
+    for index, group in enumerate(groups):
+        shares = group.shares()
+        heights = [100 * shares[worker].mean if worker in shares else 0.0 for worker in workers]
+        places = np.arange(len(workers)) + (index - (len(groups) - 1) / 2) * width
+        axes.bar(places, heights, width * 0.92, color=colour(index), label=group.label)
+    axes.axhline(100 / max(1, len(workers)), color="#555555", linewidth=1, linestyle="--")
+    axes.set_xticks(range(len(workers)), workers)
+    dress(axes, "", "share of what was applied, %")
+    _legend(figure, axes)
+    return figure
+
+
+def natural(worker: str) -> tuple[str, int]:
+    """w10 behind w9."""
+    head = worker.rstrip("0123456789")
+    return head, int(worker[len(head) :] or 0)
+
+
+def figure_of(
+    columns: int,
+    rows: int,
+    *,
+    width: float,
+    height: float,
+    share: bool = False,
+    ratios: Sequence[float] | None = None,
+) -> tuple[Any, Any]:
+    """A figure of `width` x `height` inches and its axes [rows, columns]. Raises RunError without matplotlib."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise RunError("the charts need matplotlib: pip install 'paramserver[examples]'") from error
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False, sharex=share, sharey=share, height_ratios=ratios)
+    return figure, axes
+
+
+def _legend(figure: Any, axes: Any) -> None:
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower left", ncols=3, frameon=False)
+
+
+def dress(axes: Any, x: str, y: str) -> None:
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.grid(axis="y", color="#e3e3e3", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def svg(figure: Any) -> str:
+    """Text stays text, and the same figure is the same bytes."""
+    import matplotlib
+
+    out = io.StringIO()
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "paramserver", "font.size": 9}):
+        figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
+    text = out.getvalue()
+    return text[text.index("<svg") :]
+
+
+def png(figure: Any) -> bytes:
+    """100 dots per inch and 48 colours, which is enough for lines and bars and a third of the bytes."""
+    from PIL import Image
+
+    drawn, out = io.BytesIO(), io.BytesIO()
+    figure.savefig(drawn, format="png", dpi=100, metadata={"Software": None})
+    Image.open(drawn).convert("RGB").quantize(48).save(out, format="png", optimize=True)
+    return out.getvalue()

@@ -1,0 +1,147 @@
+"""Charts with theory in them: dashed is what a formula says, solid is what was measured."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pslab.compare.charts.figures import colour, dress, figure_of
+from pslab.compare.groups import Group, varied_settings
+from pslab.compare.measure import MEASURES
+from pslab.runs.folder import RunError
+from pslab.theory.claims import claims_of
+from pslab.theory.curves import BoundedCurve
+
+TITLES = {
+    "gap": "f(x_v) - f(x*)",
+    "gradient": "mean of |grad f(x_i)|^2, i = 0 .. v",
+}
+# The measures of which there are laws, by the names of their claims.
+CLAIMED = {"seconds_per_version": "seconds per version", "mean_staleness": "mean staleness"}
+# A knob whose values span so many times its least is drawn on a logarithmic axis.
+WIDE = 16
+# And a measure that does, by so many times.
+STEEP = 100
+
+
+def bound_chart(curves: Sequence[tuple[str, BoundedCurve]]) -> Any:
+    """One panel per kind of bound; the formula and its source stand in the legend."""
+    kinds = list(dict.fromkeys(curve.kind for _, curve in curves))
+    figure, (row,) = figure_of(len(kinds), 1, width=12, height=4.6)
+    for place, kind in zip(row, kinds, strict=True):
+        for index, (label, curve) in enumerate(curves):
+            if curve.kind == kind:
+                paint = colour(index)
+                place.plot(curve.versions, curve.measured, color=paint, label=label)
+                place.plot(curve.versions, curve.bound, color=paint, linestyle="--")
+        curve = next(curve for _, curve in curves if curve.kind == kind)
+        said = f"at most {curve.formula}\n({curve.source})"
+        place.plot([], [], color="#555555", linestyle="--", label=said)
+        dress(place, "versions", TITLES[kind])
+        place.set_yscale("log")
+        place.legend(frameon=False, fontsize=8)
+    return figure
+
+
+def measure_chart(groups: Sequence[Group], measure: str) -> Any:
+    """One measure against the numeric setting that varies most; bars where none does. Bars of ± one standard
+    deviation over the seeds. Raises RunError for a measure that does not exist."""
+    if measure not in MEASURES:
+        raise RunError(f"expected a measure, got {measure!r}; known: {', '.join(MEASURES)}")
+    key = _knob(groups)
+    lines = _grouped_by_others(groups, key) if key else {}
+    height = 4.0 if lines else 0.8 + 0.32 * len(groups)
+    figure, ((axes,),) = figure_of(1, 1, width=8, height=height)
+    if key:
+        _lines(axes, lines, measure, key)
+    else:
+        _bars(axes, groups, measure)
+    said = measure.replace("_", " ")
+    if key:
+        dress(axes, key.replace("_", " "), said)
+    else:
+        dress(axes, said, "")
+        axes.grid(visible=False)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(frameon=False, fontsize=8)
+    return figure
+
+
+def _knob(groups: Sequence[Group]) -> str | None:
+    """The key with the most values, all of them numbers."""
+    counts = {
+        key: len(values)
+        for key, values in varied_settings(groups).items()
+        if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+    }
+    key = max(counts, key=lambda key: counts[key], default=None)
+    # Points of which no two belong together are no line.
+    if key is not None and all(len(line) == 1 for line in _grouped_by_others(groups, key).values()):
+        return None
+    return key
+
+
+def _grouped_by_others(groups: Sequence[Group], key: str) -> dict[str, list[Group]]:
+    """Groups that differ in `key` only, under what they share of the other settings that vary."""
+    # A knob that one policy has and another has not tells nothing that the policy's name does not.
+    others = [name for name, values in varied_settings(groups).items() if name != key and len(values) > 1]
+    lines: dict[str, list[Group]] = {}
+    for group in groups:
+        settings = group.runs[0].settings
+        said = ", ".join(_setting(name, settings[name]) for name in others if name in settings)
+        lines.setdefault(said, []).append(group)
+    return lines
+
+
+def _law(group: Group, measure: str) -> tuple[float, str]:
+    """What theory expects of the measure, and why; NaN where it says nothing."""
+    for claim in claims_of([run.run for run in group.runs]):
+        if claim.what == CLAIMED.get(measure):
+            sign = "at most " if claim.relation == "<=" else ""
+            return claim.expected, f"{sign}{claim.formula} ({claim.source})"
+    return math.nan, ""
+
+
+def _setting(key: str, value: object) -> str:
+    return str(value) if key == "policy.name" else f"{key.rpartition('.')[2]}={value}"
+
+
+def _lines(axes: Any, lines: Mapping[str, Sequence[Group]], measure: str, key: str) -> None:
+    groups = [group for members in lines.values() for group in members]
+    for index, (label, members) in enumerate(lines.items()):
+        places = [float(group.runs[0].settings[key]) for group in members]
+        spreads = [group.spread(measure) for group in members]
+        heights = [spread.mean for spread in spreads]
+        errors = [0.0 if math.isnan(spread.deviation) else spread.deviation for spread in spreads]
+        look = {"marker": "o", "markersize": 4, "capsize": 3, "color": colour(index)}
+        axes.errorbar(places, heights, errors, label=label or "measured", **look)
+        laws = [_law(group, measure) for group in members]
+        # Special cases (K = 1, K = n) have shorter texts.
+        said = max((text for _, text in laws), key=len)
+        if said:
+            theory = [expected for expected, _ in laws]
+            axes.plot(
+                places, theory, linestyle="--", linewidth=3, alpha=0.45, color=colour(index), label=said
+            )
+    every = sorted({float(group.runs[0].settings[key]) for group in groups})
+    if every[0] > 0 and every[-1] / every[0] >= WIDE:
+        axes.set_xscale("log", base=2)
+    axes.set_xticks(every, [f"{value:g}" for value in every])
+    axes.minorticks_off()
+    heights = [group.spread(measure).mean for group in groups]
+    if min(heights) > 0 and max(heights) / min(heights) >= STEEP:
+        axes.set_yscale("log")
+    else:
+        axes.set_ylim(bottom=0)
+
+
+def _bars(axes: Any, groups: Sequence[Group], measure: str) -> None:
+    for index, group in enumerate(groups):
+        spread = group.spread(measure)
+        error = 0.0 if math.isnan(spread.deviation) else spread.deviation
+        axes.barh(index, spread.mean, 0.7, xerr=error, color=colour(0), capsize=3)
+        expected, said = _law(group, measure)
+        if said:
+            axes.plot([expected] * 2, [index - 0.42, index + 0.42], color="#000000", linestyle="--")
+            axes.annotate(f" {said}", (expected, index), va="center", fontsize=7)
+    axes.set_yticks(range(len(groups)), [group.label for group in groups])
+    axes.invert_yaxis()

@@ -1,0 +1,137 @@
+"""The timeline as a figure: a row for each worker, its time in colours, and at each commit what became of it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pslab.compare import timeline as tl
+from pslab.compare.charts.figures import dress, figure_of, natural
+from pslab.compare.curves import spans
+from pslab.compare.groups import Group
+from pslab.runs.folder import Run
+
+# Okabe and Ito's palette: told apart with any kind of colour vision. What is in vain is hatched, too.
+PALETTE = {
+    tl.COMPUTING: "#0072B2",
+    tl.RECEIVING: "#56B4E9",
+    tl.SENDING: "#E69F00",
+    tl.WAITING: "#E4E4E4",
+    tl.VAIN: "#FFFFFF",
+    tl.UNTOLD: "#999999",
+}
+# For a run whose workers did not say what they did: a bar from grant to commit.
+FATES = {"applied": "#009E73", "dropped": "#D55E00", "lost": "#BBBBBB"}
+# What became of a contribution, at its commit.
+MARKS: Mapping[str, Mapping[str, Any]] = {
+    "applied": {"marker": "|", "s": 190, "color": "#000000", "linewidths": 1.2},
+    "dropped": {"marker": "X", "s": 46, "color": "#000000", "edgecolors": "#FFFFFF", "linewidths": 0.8},
+}
+# A timeline shows so many tickets of each worker: more would be a grey band. Of the slowest run at least so few.
+TICKETS, LEAST = 15, 3
+# And so many rows.
+ROWS = 32
+
+
+def timeline_chart(groups: Sequence[Group]) -> Any:
+    """The start of each group's first run, one panel per group, all with one scale of time.
+
+    Raises RunError for a log that cannot be read, and without matplotlib.
+    """
+    found = [tl.timeline(group.runs[0].run) for group in groups]
+    until = _until(found)
+    rows = [_rows(one) for one in found]
+    heights = [0.9 + 0.28 * max(1, len(lanes)) for lanes in rows]
+    figure, table = figure_of(1, len(groups), width=12, height=sum(heights) + 0.2, ratios=heights)
+    for group, one, lanes, (axes,) in zip(groups, found, rows, table, strict=True):
+        if one.told:
+            _told(axes, lanes, until)
+        else:
+            _held(axes, group.runs[0].run, [lane.worker for lane in lanes], until)
+        axes.set_yticks(range(len(lanes)), [lane.worker for lane in lanes])
+        axes.set_ylim(max(1, len(lanes)) - 0.5, -0.5)
+        axes.set_xlim(0, until or None)
+        axes.set_title(
+            _title(group.label if len(groups) > 1 else "", one, lanes, until), loc="left", fontsize=10
+        )
+        dress(axes, "seconds since the first grant" if axes is table[-1][0] else "", "")
+        axes.grid(visible=False)
+    _legend(figure, [axes for (axes,) in table])
+    return figure
+
+
+def _until(found: Sequence[tl.Timeline]) -> float:
+    """So that every panel is filled for as long as its run lasted."""
+    most = min((one.until(TICKETS) for one in found), default=0.0)
+    least = max((one.until(LEAST) for one in found), default=0.0)
+    kept = min((one.kept for one in found), default=0.0)
+    return min(max(most, least), kept)
+
+
+def _rows(found: tl.Timeline) -> list[tl.Lane]:
+    """All workers, or some from all over."""
+    lanes = sorted(found.lanes, key=lambda lane: natural(lane.worker))
+    return [lanes[number * len(lanes) // ROWS] for number in range(ROWS)] if len(lanes) > ROWS else lanes
+
+
+def _title(label: str, found: tl.Timeline, lanes: Sequence[tl.Lane], until: float) -> str:
+    parts = [label] if label else []
+    if len(lanes) < len(found.lanes):
+        parts.append(f"{len(lanes)} of {len(found.lanes)} workers")
+    # What is left of less than a hundredth is the end of the last ticket.
+    if until < 0.99 * found.seconds:
+        parts.append(f"first {_number(until)} of {_number(found.seconds)} s")
+    return ", ".join(parts)
+
+
+def _number(seconds: float) -> str:
+    return f"{seconds:.0f}" if seconds >= 100 else f"{seconds:.3g}"
+
+
+def _told(axes: Any, lanes: Sequence[tl.Lane], until: float) -> None:
+    for kind, paint in PALETTE.items():
+        for place, lane in enumerate(lanes):
+            bars = [(s.begin, s.end - s.begin) for s in lane.stretches if s.kind == kind and s.begin < until]
+            if bars:
+                look = _look(kind, paint)
+                axes.broken_barh(bars, (place - 0.38, 0.76), label=kind, **look)
+    marks = [
+        (at, place, fate) for place, lane in enumerate(lanes) for at, fate in lane.commits if at <= until
+    ]
+    # Over the end of a bar, so that neither hides the other.
+    for fate, mark in MARKS.items():
+        points = [(at, place) for at, place, found in marks if found == fate]
+        if points:
+            axes.scatter(*zip(*points, strict=True), label=fate, zorder=3, **mark)
+
+
+def _look(kind: str, paint: str) -> dict[str, Any]:
+    if kind == tl.VAIN:
+        return {"facecolors": paint, "edgecolor": "#999999", "hatch": "/////", "linewidth": 0.6}
+    return {"facecolors": paint, "linewidth": 0}
+
+
+def _held(axes: Any, run: Run, workers: Sequence[str], until: float) -> None:
+    found = [span for span in spans(run) if span.begin < until]
+    for fate, paint in FATES.items():
+        for place, worker in enumerate(workers):
+            bars = [(s.begin, s.end - s.begin) for s in found if s.worker == worker and s.fate == fate]
+            look = {"facecolors": paint, "edgecolor": "white", "linewidth": 0.8}
+            if bars:
+                axes.broken_barh(bars, (place - 0.38, 0.76), label=fate, **look)
+
+
+def _legend(figure: Any, panels: Sequence[Any]) -> None:
+    """Each thing that is drawn anywhere, once, in a fixed order."""
+    handles: dict[str, Any] = {}
+    for axes in panels:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            handles.setdefault(label, handle)
+    order = [name for name in (*PALETTE, *FATES) if name in handles]
+    names = list(dict.fromkeys(order))
+    if names:
+        figure.legend(
+            [handles[name] for name in names],
+            names,
+            loc="outside lower left",
+            ncols=len(names),
+            frameon=False,
+        )

@@ -1,0 +1,1 @@
+"""Tables of runs, for a terminal and as JSON."""

@@ -1,0 +1,88 @@
+"""Predicted and real, side by side."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from rich.table import Table
+
+from pslab.compare.predict import Prediction, Row, relative_error, rows
+from pslab.runs.table import labels
+
+
+def prediction_table(predictions: Sequence[Prediction]) -> Table:
+    """One block per run. Errors are those of the mean, (mean - real) / real."""
+    plays = max(len(prediction.plays) for prediction in predictions)
+    caption = (
+        f"predicted: mean and standard deviation of {plays} simulated runs; range: the smallest and the largest "
+        f"of them. A right model has {max(0, plays - 1)} of {plays + 1} real numbers in the range. own seed: the one "
+        "with the delays that were injected in the real run, too."
+    )
+    table = Table(
+        title="The simulator's predictions",
+        title_justify="left",
+        header_style="bold",
+        caption=caption,
+        caption_justify="left",
+    )
+    table.add_column("run")
+    table.add_column("")
+    for title in ("predicted", "range", "own seed", "real", "error", "in range"):
+        table.add_column(title, justify="right")
+    names = labels([prediction.run for prediction in predictions])
+    for label, prediction in zip(names, predictions, strict=True):
+        for place, row in enumerate(rows(prediction)):
+            table.add_row(label if place == 0 else "", row.what, *_cells(row))
+        table.add_section()
+    return table
+
+
+def _cells(row: Row) -> list[str]:
+    digits, mean, deviation = row.digits, row.predicted.mean, row.predicted.deviation
+    # Means of whole numbers are not whole.
+    finer = max(1, digits)
+    if math.isnan(mean):
+        # Nobody made a version, say.
+        return ["-", "-", "-", _known(row.real, digits), "-", "-"]
+    give_or_take = "" if math.isnan(deviation) else f" ± {deviation:.{finer}f}"
+    return [
+        f"{mean:.{finer}f}{give_or_take}",
+        f"{min(row.plays):.{digits}f} - {max(row.plays):.{digits}f}",
+        f"{row.plays[0]:.{digits}f}",
+        _known(row.real, digits),
+        "-" if math.isnan(row.error) else f"{100 * row.error:+.1f} %",
+        "-" if math.isnan(row.real) else "yes" if row.within else "no",
+    ]
+
+
+def _known(value: float, digits: int) -> str:
+    return "-" if math.isnan(value) else f"{value:.{digits}f}"
+
+
+def prediction_json(prediction: Prediction) -> dict[str, Any]:
+    """Numbers that do not exist are null."""
+    return {
+        "event": "prediction",
+        "run": str(prediction.run.path),
+        "policy": dict(prediction.run.summary.policy),
+        "repeat": len(prediction.plays),
+        "rows": {row.what: _row_json(row) for row in rows(prediction)},
+    }
+
+
+def _row_json(row: Row) -> dict[str, Any]:
+    own = row.plays[0]
+    return {
+        "predicted": _plain(row.predicted.mean),
+        "deviation": _plain(row.predicted.deviation),
+        "least": _plain(min(row.plays)),
+        "most": _plain(max(row.plays)),
+        "real": _plain(row.real),
+        "error": _plain(row.error),
+        "within": row.within,
+        "own_seed": {"predicted": _plain(own), "error": _plain(relative_error(own, row.real))},
+    }
+
+
+def _plain(value: float) -> float | None:
+    return value if math.isfinite(value) else None

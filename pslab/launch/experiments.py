@@ -1,0 +1,68 @@
+"""From an experiment file to a finished run folder."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pslab.display.progress import Display
+from pslab.launch.local import Daemons, LocalRun, Result
+from pslab.runs.folder import free_folder, make_folder
+from psserver.optimizers import build as build_optimizer
+from psserver.policies import build as build_policy
+from pswire.config.experiment import Experiment, ExperimentError, load_experiment
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run that has ended, well or not, where it left its files, and what its culprit said last.
+
+    `told`: that was shown already, with a warning on the way.
+    """
+
+    folder: Path
+    result: Result
+    tail: str
+    told: bool = False
+
+
+def load(path: Path, overrides: Sequence[str] = ()) -> Experiment:
+    """Read an experiment and try its policy and optimizer, before any process starts.
+
+    Raises ExperimentError with one message that says what is wrong.
+    """
+    experiment = load_experiment(path, overrides)
+    if not experiment.job.module:
+        raise ExperimentError(
+            f'{path}: job.module is missing; expected "package.module:attribute" or "file.py:attribute"'
+        )
+    try:
+        cluster, policy = experiment.cluster, experiment.policy
+        built = build_policy(policy.name, policy.knobs, cluster.workers, cluster.servers)
+        build_optimizer(experiment.optimizer.config).check_aggregator(built.tensors.aggregator)
+    except ValueError as error:
+        raise ExperimentError(f"{path}: {error}") from error
+    return experiment
+
+
+def run_local(
+    experiment: Experiment,
+    display: Display,
+    *,
+    out: Path | None = None,
+    force: bool = False,
+    daemons: Daemons | None = None,
+    cwd: Path | None = None,
+) -> Finished:
+    """Run an experiment as processes on this machine; `out` is ``runs/<name>`` where not given.
+
+    `cwd`: where the processes run, and so where a job module's path begins. Raises RunError
+    when the folder cannot be used.
+    """
+    folder = make_folder(out or free_folder(experiment.run.name), force)
+    run = LocalRun(experiment, folder, display, daemons, cwd)
+    with display:
+        result = run.run()
+    culprit = result.verdict.culprit
+    if culprit is None:
+        return Finished(folder, result, "")
+    return Finished(folder, result, run.tail(culprit), run.told(culprit))

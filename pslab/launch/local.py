@@ -1,0 +1,258 @@
+"""Engine "local": every server and worker of an experiment as a process on this machine.
+
+One loop hears everything that happens through one mailbox. Ports are chosen by the system
+without races: servers 1.. start on port 0 and say what they got, server 0 is told, then the workers.
+"""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Empty
+from types import FrameType
+
+from pslab.display.progress import Display
+from pslab.launch.duplicate_output import Echoes
+from pslab.launch.events import Answered, Exited, Mailbox, Message, Said, Signalled, Unanswered
+from pslab.launch.process import Child
+from pslab.launch.status_poll import Poller
+from pslab.launch.supervisor import ExitTracker, Verdict
+from pslab.runs.folder import EXPERIMENT, LOGS
+from pswire.config.experiment import Experiment
+from pswire.exits import ExitCode
+
+
+@dataclass(frozen=True)
+class Daemons:
+    """The commands that start a server and a worker, and how long they may take (seconds)."""
+
+    server: Sequence[str] = (sys.executable, "-m", "psserver")
+    worker: Sequence[str] = (sys.executable, "-m", "psworker")
+    # A server must say that it listens within this time.
+    startup: float = 60.0
+    # After the first failure, the others may say why before they are stopped.
+    linger: float = 2.0
+    # From SIGTERM to SIGKILL.
+    patience: float = 10.0
+    # Servers end by themselves once no worker is left; beyond worker_timeout, they get this.
+    farewell: float = 30.0
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a run ended; `warnings` are sentences about processes that failed on the way."""
+
+    verdict: Verdict
+    warnings: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        return self.verdict.code == ExitCode.OK
+
+
+class LocalRun:
+    """One run. `folder` is an empty run folder; call `run` once, in the main thread."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        folder: Path,
+        display: Display,
+        daemons: Daemons | None = None,
+        cwd: Path | None = None,
+    ) -> None:
+        self._experiment, self._folder, self._display = experiment, folder, display
+        self._daemons, self._cwd = daemons or Daemons(), cwd
+        self._mailbox: Mailbox = Mailbox()
+        self._children: dict[str, Child] = {}
+        self._servers = [f"server-{n}" for n in range(experiment.cluster.servers)]
+        self._workers = [f"worker-{n}" for n in range(experiment.cluster.workers)]
+        self._course = ExitTracker(self._servers, self._workers)
+        self._ended: set[str] = set()
+        self._addresses: dict[str, str] = {}
+        self._signals: list[int] = []
+        self._warnings: list[str] = []
+        self._echoes = Echoes()
+        self._stopping = False
+        self._poller: Poller | None = None
+
+    def run(self) -> Result:
+        """Start everything, watch until the end, leave no process behind."""
+        (self._folder / EXPERIMENT).write_text(self._experiment.to_toml(), encoding="utf-8")
+        with _signals_to(self._mailbox):
+            try:
+                verdict = self._start() or self._watch()
+            finally:
+                if self._poller is not None:
+                    self._poller.stop()
+                self._stop()
+        return Result(verdict, tuple(self._warnings))
+
+    # Starting
+
+    def _start(self) -> Verdict | None:
+        """Start all processes; a verdict when that fails or is interrupted."""
+        others = self._servers[1:]
+        for name in others:
+            self._launch_server(name)
+        verdict = self._until_ready(others)
+        if verdict is None:
+            self._launch_server(self._servers[0])
+            verdict = self._until_ready(self._servers[:1])
+        if verdict is not None:
+            return verdict
+        for index, name in enumerate(self._workers):
+            self._launch(name, self._daemons.worker, self._task(index))
+        self._poller = Poller(self._addresses[self._servers[0]], self._mailbox)
+        return None
+
+    def _hosts(self) -> str:
+        return ",".join(self._addresses.get(name, "127.0.0.1:0") for name in self._servers)
+
+    def _task(self, index: int) -> list[str]:
+        config = str(self._folder / EXPERIMENT)
+        return ["--ps-hosts", self._hosts(), "--task-index", str(index), "--config", config]
+
+    def _launch_server(self, name: str) -> None:
+        index = self._servers.index(name)
+        self._launch(name, self._daemons.server, [*self._task(index), "--out", str(self._folder)])
+
+    def _launch(self, name: str, command: Sequence[str], options: Sequence[str]) -> None:
+        full = [*command, *options, "--json", "--parent", str(os.getpid())]
+        log = self._folder / LOGS / f"{name}.log"
+        self._children[name] = Child(name, full, log, self._mailbox, self._cwd, _environment())
+
+    def _until_ready(self, names: Sequence[str]) -> Verdict | None:
+        deadline = time.monotonic() + self._daemons.startup
+        while not all(name in self._addresses for name in names):
+            verdict = self._step(deadline)
+            missing = [name for name in names if name not in self._addresses]
+            gone = [name for name in missing if name in self._ended]
+            if gone and (verdict is None or verdict.code == ExitCode.OK):
+                return Verdict(ExitCode.INTERNAL, f"{gone[0]} ended before it was ready", gone[0])
+            if verdict is not None:
+                return verdict
+            if missing and time.monotonic() >= deadline:
+                reason = f"{', '.join(missing)} did not get ready in {self._daemons.startup:g} s"
+                return Verdict(ExitCode.UNREACHABLE, reason, missing[0])
+        return None
+
+    # Watching
+
+    def _watch(self) -> Verdict:
+        """Until the course is over; how it ended."""
+        deadline = float("inf")
+        verdict: Verdict | None = None
+        while verdict is None:
+            if self._course.workers_over and deadline == float("inf"):
+                allowed = self._experiment.cluster.worker_timeout + self._daemons.farewell
+                deadline = time.monotonic() + allowed
+            verdict = self._step(deadline)
+            if verdict is None and time.monotonic() >= deadline:
+                reason = "every worker has ended, but the servers go on; they were stopped"
+                return Verdict(ExitCode.ABANDONED, reason, self._servers[0])
+        self._settle(verdict)
+        return self._course.verdict if verdict.culprit and self._course.verdict else verdict
+
+    def _settle(self, verdict: Verdict) -> None:
+        """Let the others end by themselves: workers after a success, servers that know the cause."""
+        waits = self._daemons.farewell if verdict.code == ExitCode.OK else self._daemons.linger
+        waits = 0.0 if self._signals else waits
+        self._hear_until(time.monotonic() + waits, self._running)
+
+    def _step(self, deadline: float) -> Verdict | None:
+        """Hear one message, or nothing until `deadline` (at most a second); a verdict when it is over."""
+        self._hear_one(min(deadline, time.monotonic() + 1.0))
+        if self._signals:
+            number = self._signals[0]
+            return Verdict(128 + number, f"stopped by {signal.Signals(number).name}")
+        return self._course.verdict
+
+    def _hear_one(self, deadline: float) -> None:
+        try:
+            message = self._mailbox.get(timeout=max(0.0, deadline - time.monotonic()))
+        except Empty:
+            return
+        self._hear(message)
+
+    def _hear(self, message: Message) -> None:
+        match message:
+            case Said(name, event):
+                if event.get("event") == "ready" and name in self._servers:
+                    self._addresses[name] = str(event.get("address"))
+                self._display.event(name, event)
+            case Exited(name, code):
+                self._ended.add(name)
+                self._warn_of(name, self._course.exited(name, code))
+            case Answered(status):
+                self._display.status(status, time.monotonic())
+            case Unanswered(reason):
+                self._display.silence(reason)
+            case Signalled(number):
+                self._signals.append(number)
+
+    def _warn_of(self, name: str, warning: str | None) -> None:
+        verdict = self._course.verdict
+        consequence = self._signals or (verdict is not None and verdict.code != ExitCode.OK)
+        if warning is None or consequence or self._stopping:
+            return
+        tail = self.tail(name)
+        before = self._echoes.of(name, tail)
+        if before is not None:
+            warning, tail = f"{warning}; it said the same as {before}", ""
+        self._warnings.append(warning)
+        self._display.warning(warning, tail)
+
+    def told(self, name: str) -> bool:
+        """What the process said last was shown with a warning."""
+        return self._echoes.told(name)
+
+    def tail(self, name: str) -> str:
+        """The last lines that a process said to people."""
+        return self._children[name].tail() if name in self._children else ""
+
+    # Stopping
+
+    def _running(self) -> list[Child]:
+        return [child for name, child in self._children.items() if name not in self._ended]
+
+    def _hear_until(self, deadline: float, going: Callable[[], Sequence[object]]) -> None:
+        heard = len(self._signals)
+        while going() and time.monotonic() < deadline and len(self._signals) == heard:
+            self._hear_one(min(deadline, time.monotonic() + 1.0))
+
+    def _stop(self) -> None:
+        """SIGTERM to all that run; SIGKILL to what does not end in time, or at a second Ctrl-C."""
+        self._stopping = True
+        for number, patience in (
+            (signal.SIGTERM, self._daemons.patience),
+            (signal.SIGKILL, self._daemons.patience),
+        ):
+            for child in self._running():
+                child.send(number)
+            self._hear_until(time.monotonic() + patience, self._running)
+
+
+def _environment() -> Mapping[str, str]:
+    """This process's environment, but for a cluster that somebody else set up in it."""
+    environment = {key: value for key, value in os.environ.items() if key != "TF_CONFIG"}
+    return environment | {"PYTHONUNBUFFERED": "1"}
+
+
+@contextmanager
+def _signals_to(mailbox: Mailbox) -> Iterator[None]:
+    """Turn SIGINT and SIGTERM into messages as long as the block runs."""
+
+    def put(number: int, frame: FrameType | None) -> None:
+        mailbox.put(Signalled(number))
+
+    before = {number: signal.signal(number, put) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, former in before.items():
+            signal.signal(number, former)

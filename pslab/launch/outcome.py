@@ -1,0 +1,77 @@
+"""How a finished run is told."""
+
+import math
+from typing import Any
+
+from rich.text import Text
+
+from pslab.display.status import number
+from pslab.launch.experiments import Finished
+from pslab.runs.folder import LOGS, SIMULATED, Run, RunError, Summary
+from pswire.exits import ExitCode
+
+
+def summary_of(finished: Finished) -> Summary | None:
+    """The run's summary, when the job came to one that can be read."""
+    try:
+        run = Run(finished.folder)
+        return run.summary if run.stopped else None
+    except RunError:
+        return None  # the run has failed and its verdict says so
+
+
+def outcome_text(finished: Finished) -> Text:
+    """A few lines: how it went, the final numbers, where the run folder is."""
+    verdict, summary = finished.result.verdict, summary_of(finished)
+    text = Text()
+    if finished.result.ok:
+        text.append("done", style="bold green").append(f": {_numbers(summary)}\n")
+    elif verdict.code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):
+        text.append(f"{verdict.reason}\n", style="bold yellow")
+    else:
+        text.append(f"failed (exit code {verdict.code})", style="bold red").append(f": {verdict.reason}\n")
+        for line in _last_words(finished):
+            text.append(f"  | {line}\n")
+    if finished.result.ok:
+        for warning in finished.result.warnings:
+            text.append(f"on the way: {warning}\n", style="yellow")
+    return text.append(f"run folder: {finished.folder}")
+
+
+def _last_words(finished: Finished) -> list[str]:
+    """What the culprit said, or where that stands if it was shown before."""
+    lines, culprit = finished.tail.splitlines(), finished.result.verdict.culprit
+    if culprit is None or not (lines and finished.told):
+        return lines
+    return [f"what {culprit} said is above, and in {finished.folder / LOGS / culprit}.log"]
+
+
+def _numbers(summary: Summary | None) -> str:
+    if summary is None:
+        return "but the servers wrote no summary"
+    clock = "virtual s" if summary.job.startswith(SIMULATED) else "s"
+    facts = [
+        f"{summary.versions} versions in {summary.wall_seconds:.1f} {clock}",
+        f"{number(summary.samples_per_second, 0)} samples/s",
+        *(f"{name} {number(_finite(value))}" for name, value in sorted(summary.metrics.items())),
+    ]
+    return ", ".join(facts)
+
+
+def _finite(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
+def outcome_json(finished: Finished) -> dict[str, Any]:
+    """The last line of `run --json`."""
+    verdict, summary = finished.result.verdict, summary_of(finished)
+    return {
+        "event": "end",
+        "code": int(verdict.code),
+        "reason": verdict.reason,
+        "tail": finished.tail,
+        "folder": str(finished.folder),
+        "warnings": list(finished.result.warnings),
+        "metrics": dict(summary.metrics) if summary else {},
+        "versions": summary.versions if summary else None,
+    }

@@ -1,0 +1,136 @@
+"""Engine "simulated": an experiment on a virtual clock, in this process."""
+
+import gc
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from rich.console import Console
+
+from pslab.launch.experiments import Finished
+from pslab.launch.local import Result
+from pslab.launch.supervisor import Verdict
+from pslab.runs.folder import EXPERIMENT, free_folder, make_folder
+from pslab.simulator import Cluster, Folder, build
+from pslab.simulator.trainers import Trainer, TrainerFactory
+from pswire.config.experiment import Experiment, ExperimentError
+from pswire.exits import ExitCode
+
+# Between two lines of progress, in seconds of the real clock.
+LINE_INTERVAL = 2.0
+
+_SAID = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
+
+
+def run_simulated(
+    experiment: Experiment, *, out: Path | None = None, force: bool = False, quiet: bool = False
+) -> Finished:
+    """Simulate; the run folder is ``runs/<name>`` where `out` is not given.
+
+    Raises ExperimentError, RunError, and JobError where the job's own code fails.
+    """
+    try:
+        cluster = build(experiment, _job_trainers)
+    except ValueError as error:
+        raise ExperimentError(str(error)) from error
+    folder = make_folder(out or free_folder(experiment.run.name), force)
+    (folder / EXPERIMENT).write_text(experiment.to_toml(), encoding="utf-8")
+    cluster.folder = Folder(folder, record=experiment.simulation.record)
+    with _no_collection(), _signals(cluster) as heard:
+        cluster.run(None if quiet else _progress())
+    if heard and cluster.coordinator.stopped is None:
+        cluster.stop(_SAID[heard[0]], success=False, cause=heard[0].name)
+    cluster.conclude()
+    return Finished(folder, Result(_verdict(cluster), _warnings(cluster)), "")
+
+
+def _job_trainers(experiment: Experiment) -> TrainerFactory:
+    """Every worker has a trainer of its own: a model may keep state that does not travel."""
+    from psworker.tensorflow.registry import tensorflow_trainer
+
+    def make(number: int) -> Trainer:
+        section = experiment.workers.get(number)
+        trainer: Trainer = tensorflow_trainer(experiment, section.device if section else "auto")
+        return trainer
+
+    return make
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """A simulation makes no cycles, and looking for some among a million tickets takes time."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+@contextmanager
+def _signals(cluster: Cluster) -> Iterator[list[signal.Signals]]:
+    """The signals heard. The first one halts the cluster between two actions, so that the log stays whole.
+
+    A second one is Python's own again: it gets through to a policy or job that does not end.
+    """
+    heard: list[signal.Signals] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield heard
+        return
+    former = {number: signal.getsignal(number) for number in _SAID}
+
+    def halt(number: int, frame: FrameType | None) -> None:
+        heard.append(signal.Signals(number))
+        cluster.halted = True
+        restore()
+
+    def restore() -> None:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+
+    for number in _SAID:
+        signal.signal(number, halt)
+    try:
+        yield heard
+    finally:
+        restore()
+
+
+def _progress() -> Callable[[Cluster], None]:
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    last = time.monotonic()
+
+    def show(cluster: Cluster) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= LINE_INTERVAL:
+            last = now
+            version = cluster.coordinator.version
+            goal = f" of {cluster.terms.versions}" if cluster.terms.versions else ""
+            console.print(f"{cluster.agenda.now:.3f} virtual s  version {version}{goal}", markup=False)
+
+    return show
+
+
+def _verdict(cluster: Cluster) -> Verdict:
+    stopped = cluster.coordinator.stopped
+    assert stopped is not None
+    diverged = [worker for worker in cluster.workers.values() if worker.failure]
+    if stopped.cause == "abandoned" and diverged:
+        # As the exit code of the first real worker that gives up.
+        first = diverged[0]
+        return Verdict(int(ExitCode.DIVERGED), f"every worker is gone; {first.name}: {first.failure}")
+    failures = {
+        "SIGINT": ExitCode.INTERRUPTED,
+        "SIGTERM": ExitCode.TERMINATED,
+        "abandoned": ExitCode.ABANDONED,
+    }
+    code = ExitCode.OK if stopped.success else failures.get(stopped.cause, ExitCode.JOB_FAILED)
+    return Verdict(int(code), stopped.reason)
+
+
+def _warnings(cluster: Cluster) -> tuple[str, ...]:
+    return tuple(f"{w.name}: {w.failure}" for w in cluster.workers.values() if w.failure)

@@ -1,0 +1,73 @@
+"""Asking the coordinator what the cluster is doing."""
+
+import threading
+
+import grpc
+
+from pslab.launch.events import Answered, Mailbox, Unanswered
+from pswire.transport.channels import CHANNEL_OPTIONS
+from pswire.transport.failures import reason
+from pswire.v1 import coordinator_pb2 as pb
+from pswire.v1 import coordinator_pb2_grpc as rpc
+
+INTERVAL = 0.25  # seconds between two questions
+
+
+class StatusError(OSError):
+    """The coordinator did not answer; names the address and what to look at."""
+
+
+class StatusClient:
+    """Asks one coordinator for its status. Close it when done."""
+
+    def __init__(self, address: str, timeout: float = 5.0) -> None:
+        """`timeout`: seconds to wait for each answer."""
+        self._address, self._timeout = address, timeout
+        self._channel = grpc.insecure_channel(address, CHANNEL_OPTIONS(max(timeout, 1.0)))
+        self._stub = rpc.CoordinatorStub(self._channel)
+
+    def ask(self) -> pb.StatusReply:
+        """Raises StatusError."""
+        try:
+            return self._stub.Status(pb.StatusRequest(), timeout=self._timeout)
+        except grpc.RpcError as error:
+            raise StatusError(_explain(self._address, self._timeout, error)) from error
+
+    def close(self) -> None:
+        self._channel.close()
+
+
+def _explain(address: str, timeout: float, error: grpc.RpcError) -> str:
+    code = error.code()
+    if code == grpc.StatusCode.UNIMPLEMENTED:
+        return f"{address} hosts no coordinator: ask the server with task index 0"
+    if code == grpc.StatusCode.UNAVAILABLE:
+        return f"nobody listens on {address}, or it is no ps-server: {reason(error)}"
+    if code == grpc.StatusCode.DEADLINE_EXCEEDED:
+        return f"{address} gave no status within {timeout:g} s"
+    return f"{address} answered {code.name}: {reason(error)}"
+
+
+class Poller:
+    """Asks about four times a second in a thread of its own and puts the answers into a mailbox."""
+
+    def __init__(self, address: str, mailbox: Mailbox) -> None:
+        self._questioner = StatusClient(address, timeout=1.0)
+        self._mailbox = mailbox
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._ask_again_and_again, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Returns when no question is under way any more."""
+        self._over.set()
+        self._thread.join()
+        self._questioner.close()
+
+    def _ask_again_and_again(self) -> None:
+        while not self._over.is_set():
+            try:
+                self._mailbox.put(Answered(self._questioner.ask()))
+            except StatusError as error:
+                self._mailbox.put(Unanswered(str(error)))
+            self._over.wait(INTERVAL)

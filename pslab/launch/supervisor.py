@@ -1,0 +1,90 @@
+"""From the ends of processes to the end of a run: pure, without processes or clocks.
+
+- Every server exits 0: the job is done.
+- A server fails: the job fails.
+- A worker fails: a warning, the others go on. Every worker fails: the job fails.
+"""
+
+import signal
+from dataclasses import dataclass
+
+from pswire.exits import ExitCode
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How a run ended: its exit code, one sentence, and the process that is to blame, if any."""
+
+    code: int
+    reason: str
+    culprit: str | None = None
+
+
+class ExitTracker:
+    """Hears exits in order; `verdict` is None as long as the run goes on."""
+
+    def __init__(self, servers: list[str], workers: list[str]) -> None:
+        """Names of all processes; the first server hosts the coordinator."""
+        self._servers, self._workers = servers, workers
+        self._exits: dict[str, int] = {}
+
+    def exited(self, name: str, code: int) -> str | None:
+        """Take note of an end. A sentence to warn of, when the run goes on without the process."""
+        self._exits[name] = code
+        if name in self._workers and code != 0:
+            left = sum(worker not in self._exits for worker in self._workers)
+            going = f"{left} of {len(self._workers)} workers still run" if left else "no worker is left"
+            return f"{name} {spoken(code)}; {going}"
+        return None
+
+    @property
+    def workers_over(self) -> bool:
+        """No worker runs any more."""
+        return all(name in self._exits for name in self._workers)
+
+    @property
+    def failed_workers(self) -> list[str]:
+        return [name for name in self._workers if self._exits.get(name, 0) != 0]
+
+    @property
+    def verdict(self) -> Verdict | None:
+        failed = [name for name in self._servers if self._exits.get(name, 0) != 0]
+        if failed:
+            culprit = self._cause(failed)
+            return self._blame(culprit, "the job failed")
+        if all(name in self._exits for name in self._servers):
+            return Verdict(ExitCode.OK, "the job succeeded")
+        if self.workers_over and len(self.failed_workers) == len(self._workers):
+            first = next(name for name in self._exits if name in self._workers)
+            return self._blame(first, "every worker failed", self._alike(first))
+        return None
+
+    def _cause(self, failed: list[str]) -> str:
+        """The server that failed by itself: losing another one is a consequence, not a cause."""
+        causes = [name for name in failed if self._exits[name] != ExitCode.UNREACHABLE]
+        return causes[0] if causes else failed[0]
+
+    def _alike(self, name: str) -> str:
+        """How many other workers ended with the same code."""
+        others = sum(self._exits[worker] == self._exits[name] for worker in self._workers) - 1
+        return f", and {others} more {'worker' if others == 1 else 'workers'} alike" if others else ""
+
+    def _blame(self, name: str, what: str, more: str = "") -> Verdict:
+        code = self._exits[name]
+        gone = ExitCode.UNREACHABLE if name in self._servers else ExitCode.ABANDONED
+        return Verdict(exit_code(code, gone), f"{what}: {name} {spoken(code)}{more}", name)
+
+
+def exit_code(returncode: int, gone: ExitCode) -> int:
+    """The exit code that stands for a `Popen.returncode`; `gone` for one that was killed."""
+    if returncode in (-signal.SIGINT, -signal.SIGTERM):
+        return 128 - returncode
+    return gone if returncode < 0 else returncode
+
+
+def spoken(returncode: int) -> str:
+    """``exited with code 6 (the job module ...)`` or ``was killed by SIGKILL``."""
+    if returncode < 0:
+        return f"was killed by {signal.Signals(-returncode).name}"
+    meanings = {int(code): f" ({code.meaning})" for code in ExitCode}
+    return f"exited with code {returncode}{meanings.get(returncode, '')}"

@@ -1,0 +1,95 @@
+"""The decision log of a run as the entries that the coordinator made and that shards execute."""
+
+import inspect
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, fields
+from typing import Any
+
+from pslab.runs import log as facts
+from pslab.runs.folder import Run, RunError
+from psserver.coordinator import entries
+
+_KINDS: Mapping[str, type[entries.Entry]] = {
+    kind.kind: kind
+    for _, kind in inspect.getmembers(entries, inspect.isclass)
+    if issubclass(kind, entries.Entry) and kind is not entries.Entry
+}
+# Written as null when they are not finite.
+_NUMBERS = ("loss", "norm")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One entry: its number, and `t` seconds since the job began."""
+
+    index: int
+    t: float
+    entry: entries.Entry
+
+
+def read_tape(run: Run) -> list[Step]:
+    """The whole log in order. Raises RunError naming the line that cannot be read or is out of place."""
+    path = run.log
+    steps: list[Step] = []
+    with path.open(encoding="utf-8", errors="replace") as file:
+        for fact, text in zip(run.decisions(), file, strict=True):
+            if fact.i != len(steps):
+                raise RunError(
+                    f"{path}:{fact.line}: expected entry {len(steps)}, got {fact.i}: the log was edited"
+                )
+            entry = _entry(json.loads(text), f"{path}:{fact.line}")
+            steps.append(Step(fact.i, fact.t, entry))
+    _check_frame(steps, path.as_posix())
+    return steps
+
+
+def opening(steps: Sequence[Step]) -> entries.Job:
+    """Entry 0 of a tape."""
+    job = steps[0].entry
+    assert isinstance(job, entries.Job)
+    return job
+
+
+def _check_frame(steps: Sequence[Step], path: str) -> None:
+    first = steps[0].entry if steps else None
+    if not isinstance(first, entries.Job):
+        raise RunError(f"{path}: expected a job entry first: the log is empty or was edited")
+    if first.format != facts.FORMAT:
+        raise RunError(f"{path}: expected format {facts.FORMAT}, got {first.format}: made by another release")
+    joined: set[str] = set()
+    for step in steps:
+        worker = getattr(step.entry, "worker", None)
+        if isinstance(step.entry, entries.Join):
+            joined.add(step.entry.worker)
+        elif worker is not None and worker not in joined:
+            raise RunError(
+                f"{path}:{step.index + 1}: {step.entry.kind} of {worker}, who has not joined: the log was edited"
+            )
+    if not any(isinstance(step.entry, entries.Stop) for step in steps):
+        raise RunError(f"{path}: has no stop entry: the job is still running, or was cut off")
+
+
+def _entry(record: Mapping[str, Any], place: str) -> entries.Entry:
+    if record["kind"] not in _KINDS:
+        raise RunError(f"{place}: no server of this release writes {record['kind']!r} entries")
+    return _build(_KINDS[record["kind"]], record, place)
+
+
+def _build(kind: type[entries.Entry], record: Mapping[str, Any], place: str) -> entries.Entry:
+    values = {field.name: _value(field, record, place) for field in fields(kind)}
+    return kind(**values)
+
+
+def _value(field: Field[Any], record: Mapping[str, Any], place: str) -> Any:
+    if field.name not in record:
+        if field.default is not MISSING:
+            return field.default
+        raise RunError(f"{place}: the {record.get('kind', 'part')} entry has no {field.name!r}")
+    value = record[field.name]
+    if field.name == "parts":
+        return tuple(_build(entries.AppliedPart, part, place) for part in value)
+    if field.name in _NUMBERS and value is None:
+        return math.nan
+    return value

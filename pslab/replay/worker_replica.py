@@ -1,0 +1,123 @@
+"""A worker's twin: computes what the worker computed, from the same weights, batch and random numbers."""
+
+from collections.abc import Callable, Iterator
+from copy import copy
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pslab.simulator.trainers import Result, Trainer
+from psworker.local import LocalWork
+
+Floats = NDArray[np.float32]
+
+
+class DataError(ValueError):
+    """The job's data is not what it was when the run was made."""
+
+
+@runtime_checkable
+class Remembering(Protocol):
+    """A trainer with variables that do not travel: counters, the states of random generators."""
+
+    def memory(self) -> list[NDArray[Any]]: ...
+
+    def remember(self, values: list[NDArray[Any]]) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """Which part of the data a worker has."""
+
+    rank: int
+    workers: int
+    seed: int
+    epochs: int
+
+
+@dataclass(slots=True)
+class WorkerReplica:
+    """One incarnation of a worker. All twins of a run share one trainer; each keeps its own memory of it.
+
+    `skip`: the first batch that no earlier incarnation had committed. `fresh`:
+    the trainer's memory as a new process has it. `work`: its local rule.
+    """
+
+    worker: str
+    portion: Portion
+    trainer: Trainer
+    fresh: list[NDArray[Any]]
+    skip: int
+    work: LocalWork
+    # Tickets since the last commit that came to nothing: the worker may have computed for them, or not.
+    uncertain: int = 0
+    _memory: list[NDArray[Any]] = field(default_factory=list)
+    _batches: Iterator[tuple[int, Any]] | None = None
+    _ahead: tuple[int, Any] | None = None
+
+    def compute(self, weights: list[Floats], number: int, fits: Callable[[Result], bool]) -> Result:
+        """The contribution whose last batch is `number`, from `weights`. Raises DataError without such a batch.
+
+        A model that draws random numbers depends on how often its worker has
+        drawn before. Where that is uncertain, the count is taken with which
+        the result `fits`, else the lowest.
+        """
+        batches = self._portion(number)
+        before = self._memory
+        found: tuple[Result, list[NDArray[Any]], LocalWork] | None = None
+        for spare in range(self.uncertain * self.work.steps + 1 if before else 1):
+            self._memory, work = before, copy(self.work)
+            for _ in range(spare):
+                self._step(weights, batches[0])
+            result = work.contribute(weights, self._step, batches)
+            if found is None or fits(result):
+                found = result, self._memory, work
+            if fits(result):
+                break
+        assert found is not None
+        self.uncertain = 0
+        result, self._memory, self.work = found
+        self.work.keep()
+        return result
+
+    def _step(self, weights: list[Floats], batch: Any) -> Result:
+        if isinstance(self.trainer, Remembering) and self._memory:
+            self.trainer.remember(self._memory)
+        result = self.trainer.step(weights, batch)
+        if self._memory:
+            self._memory = memory_of(self.trainer)
+        return result
+
+    def _portion(self, number: int) -> list[Any]:
+        """The batches of the ticket whose last one is `number`: portions begin at multiples of their length."""
+        first = number - max(0, number - self.skip) % self.work.steps
+        return [self._batch(each) for each in range(first, number + 1)]
+
+    def _batch(self, number: int) -> Any:
+        if self._batches is None:
+            self._batches = self._begin()
+        while self._ahead is None or self._ahead[0] < number:
+            self._ahead = next(self._batches, None)
+            if self._ahead is None:
+                raise DataError(
+                    f"the job's data ends before batch {number}, which {self.worker} has committed"
+                )
+        if self._ahead[0] != number:
+            raise DataError(f"{self.worker} committed batch {number} after batch {self._ahead[0]}")
+        return self._ahead[1]
+
+    def _begin(self) -> Iterator[tuple[int, Any]]:
+        if isinstance(self.trainer, Remembering):
+            self.trainer.remember(self.fresh)
+        portion = self.portion
+        batches = self.trainer.batches(portion.rank, portion.workers, portion.seed, portion.epochs, self.skip)
+        # The call has given the worker its own random stream.
+        self._memory = memory_of(self.trainer)
+        return batches
+
+
+def memory_of(trainer: Trainer) -> list[NDArray[Any]]:
+    """Empty for a trainer whose step depends on weights and batch alone."""
+    return trainer.memory() if isinstance(trainer, Remembering) else []

@@ -1,0 +1,258 @@
+"""A run folder: what a run leaves behind, and how to read it again.
+
+experiment.toml      the resolved experiment
+decisions.jsonl      the decision log
+metrics.jsonl        loss over time, evaluations
+summary.json         counts and final metrics, once the job has stopped
+weights.safetensors  the final weights
+logs/*.log           what each process said
+"""
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TextIO
+
+from pslab.runs import log as entries
+from pswire.config.experiment import Experiment, load_experiment
+
+EXPERIMENT = "experiment.toml"
+DECISIONS = "decisions.jsonl"
+METRICS = "metrics.jsonl"
+SUMMARY = "summary.json"
+WEIGHTS = "weights.safetensors"
+LOGS = "logs"
+# Job names of the simulated cluster begin so.
+SIMULATED = "simulated-"
+
+
+class RunError(ValueError):
+    """A run folder cannot be read or made. The text names the file, and the line where there is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contribution:
+    """Counts of one worker's contributions; committed = applied + dropped + pending."""
+
+    committed: int = 0
+    applied: int = 0
+    dropped: int = 0
+    pending: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """`summary.json`, checked on reading. `wall_seconds` runs from the first grant to the stop."""
+
+    job: str
+    policy: Mapping[str, Any]
+    optimizer: Mapping[str, Any]
+    servers: int
+    workers: int
+    versions: int
+    samples: int
+    wall_seconds: float
+    metrics: Mapping[str, float | None]
+    contributions: Mapping[str, Contribution]
+    staleness: Mapping[str, Mapping[int, int]]
+    weights_sha256: str | None
+    success: bool
+    reason: str
+
+    @property
+    def histogram(self) -> Counter[int]:
+        """Applied contributions by staleness, over all workers."""
+        total: Counter[int] = Counter()
+        for counts in self.staleness.values():
+            total.update(counts)
+        return total
+
+    @property
+    def samples_per_second(self) -> float:
+        return self.samples / self.wall_seconds if self.wall_seconds > 0 else math.nan
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One line of `metrics.jsonl`. `kind` is "train" (with samples and loss) or "eval" (with metrics)."""
+
+    t: float
+    version: int
+    kind: str
+    samples: int = 0
+    loss: float = math.nan
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+class Run:
+    """A run folder, read lazily. Raises RunError when it is none; every reader names file and line."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        if not path.is_dir():
+            raise RunError(f"{path}: no such run folder")
+        if not (path / DECISIONS).is_file() and not self.stopped:
+            raise RunError(f"{path}: not a run folder, it has no {DECISIONS} (did the run start at all?)")
+
+    @property
+    def name(self) -> str:
+        return self.path.name or str(self.path)
+
+    @cached_property
+    def experiment(self) -> Experiment:
+        return load_experiment(self._file(EXPERIMENT))
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the job got as far as writing its summary."""
+        return (self.path / SUMMARY).is_file()
+
+    @cached_property
+    def summary(self) -> Summary:
+        file = self._file(SUMMARY)
+        try:
+            record = json.loads(file.read_text(encoding="utf-8"))
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise RunError(f"{file}: is not JSON: {error}") from error
+        return _summary(file, record)
+
+    @property
+    def log(self) -> Path:
+        """The decision log's file; RunError when the run has none."""
+        return self._file(DECISIONS)
+
+    def lines(self) -> Iterator[entries.Entry | entries.Malformed]:
+        """The decision log, with the lines that cannot be read among the others."""
+        with _open(self._file(DECISIONS)) as file:
+            yield from entries.read(file)
+
+    def decisions(self) -> Iterator[entries.Entry]:
+        """The decision log; RunError at the first line that cannot be read."""
+        for entry in self.lines():
+            if isinstance(entry, entries.Malformed):
+                raise RunError(f"{self.path / DECISIONS}:{entry.line}: {entry.problem}")
+            yield entry
+
+    def check_whole(self) -> None:
+        """RunError when the log of a run that has stopped has no stop: it was cut or edited."""
+        file = self.path / DECISIONS
+        if not (self.stopped and file.is_file()):
+            return
+        with file.open("rb") as log:
+            if not any(b'"kind":"stop"' in line for line in log):
+                raise RunError(f"{file}: expected an entry of the job's stop: the log was cut off or edited")
+
+    def metrics(self) -> Iterator[Metric]:
+        """Lines of `metrics.jsonl` in order; RunError at the first that cannot be read."""
+        path = self._file(METRICS)
+        with _open(path) as file:
+            for number, line in enumerate(file, start=1):
+                try:
+                    record = json.loads(line)
+                    yield Metric(
+                        t=float(record["t"]),
+                        version=int(record["version"]),
+                        kind=str(record.get("kind", "train")),
+                        samples=int(record.get("samples") or 0),
+                        loss=_number(record.get("loss")),
+                        metrics={k: _number(v) for k, v in (record.get("metrics") or {}).items()},
+                    )
+                except (ValueError, KeyError, TypeError, AttributeError) as error:
+                    raise RunError(f"{path}:{number}: is no line of metrics: {_short(error)}") from error
+
+    def _file(self, name: str) -> Path:
+        path = self.path / name
+        if not path.is_file():
+            raise RunError(f"{path}: is missing; {_MEANING[name]}")
+        return path
+
+
+_MEANING = {
+    DECISIONS: "the run was made without a record (simulation.record = false), or the file was removed",
+    EXPERIMENT: "the folder was not made by ps-lab run",
+    METRICS: "no server wrote metrics here",
+    SUMMARY: "the job has not stopped yet, or was cut off",
+}
+
+
+def _open(path: Path) -> TextIO:
+    # Bytes that are no UTF-8 become a line that cannot be read, not an exception half-way.
+    return path.open(encoding="utf-8", errors="replace")
+
+
+def _number(value: Any) -> float:
+    return math.nan if value is None else float(value)
+
+
+def _short(error: Exception) -> str:
+    return f"no {error}" if isinstance(error, KeyError) else str(error)
+
+
+def _summary(file: Path, record: Any) -> Summary:
+    try:
+        return Summary(
+            job=str(record["job"]),
+            policy=dict(record["policy"]),
+            optimizer=dict(record["optimizer"]),
+            servers=int(record["servers"]),
+            workers=int(record["workers"]),
+            versions=int(record["versions"]),
+            samples=int(record["samples"]),
+            wall_seconds=float(record["wall_seconds"]),
+            metrics=dict(record["metrics"]),
+            contributions={
+                worker: Contribution(**counts) for worker, counts in record["contributions"].items()
+            },
+            staleness={
+                worker: {int(tau): int(n) for tau, n in counts.items()}
+                for worker, counts in record["staleness"].items()
+            },
+            weights_sha256=record.get("weights_sha256"),
+            success=bool(record["success"]),
+            reason=str(record["reason"]),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise RunError(f"{file}: is no summary: {_short(error)}") from error
+
+
+def free_folder(name: str, root: Path = Path("runs")) -> Path:
+    """The first of ``runs/name``, ``runs/name-2``, ... that does not exist."""
+    path, number = root / name, 1
+    while path.exists():
+        number += 1
+        path = root / f"{name}-{number}"
+    return path
+
+
+def make_folder(path: Path, force: bool = False) -> Path:
+    """An empty run folder at `path`, as an absolute path.
+
+    A folder that holds something is refused; with `force` a former run's files are removed
+    from it, and only those. RunError says what is in the way.
+    """
+    if path.exists() and not path.is_dir():
+        raise RunError(f"{path}: is a file; choose another folder with --out")
+    if path.is_dir() and any(path.iterdir()):
+        if not force:
+            raise RunError(
+                f"{path}: is not empty; choose another with --out, or replace the run with --force"
+            )
+        if not (path / EXPERIMENT).is_file():
+            raise RunError(f"{path}: is not empty and holds no former run; --force replaces runs only")
+        _clear(path)
+    try:
+        (path / LOGS).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"{path}: cannot be made: {error.strerror}") from error
+    return path.resolve()
+
+
+def _clear(path: Path) -> None:
+    for name in (EXPERIMENT, DECISIONS, METRICS, SUMMARY, WEIGHTS):
+        (path / name).unlink(missing_ok=True)
+    for log in (path / LOGS).glob("*.log"):
+        log.unlink()

@@ -1,0 +1,109 @@
+"""Runs side by side as a table: what was run, how well it went, how stale it was."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from pslab.display.status import number
+from pslab.runs.folder import Run, Summary
+from psserver.policies.builtin import SHELF, knobs_of
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One run's line. `accuracy` is NaN when the job did not evaluate; staleness in versions."""
+
+    run: str
+    policy: str
+    accuracy: float
+    loss: float
+    versions: int
+    samples_per_second: float
+    dropped: int
+    mean_staleness: float
+    max_staleness: int
+    success: bool
+
+
+def rows(runs: Iterable[Run]) -> list[Row]:
+    """One row per run. Raises RunError when a run has no readable summary."""
+    return [_row(run) for run in runs]
+
+
+def _row(run: Run) -> Row:
+    summary = run.summary
+    histogram = summary.histogram
+    applied = histogram.total()
+    return Row(
+        run=str(run.path),
+        policy=policy_label(summary.policy),
+        accuracy=_metric(summary, "accuracy"),
+        loss=_metric(summary, "loss"),
+        versions=summary.versions,
+        samples_per_second=summary.samples_per_second,
+        dropped=sum(counts.dropped for counts in summary.contributions.values()),
+        mean_staleness=sum(tau * n for tau, n in histogram.items()) / applied if applied else math.nan,
+        max_staleness=max(histogram, default=0),
+        success=summary.success,
+    )
+
+
+def _metric(summary: Summary, name: str) -> float:
+    value = summary.metrics.get(name)
+    return math.nan if value is None else float(value)
+
+
+def policy_label(policy: Any) -> str:
+    """``bounded (K=2, s<=4, drop)``: the policy's name and the knobs that tell runs apart."""
+    name = str(policy.get("name", "?"))
+    if name == "bounded":
+        aggregate, bound = policy.get("aggregate", 1), policy.get("max_staleness", 4)
+        return f"bounded (K={aggregate}, s<={bound}, {policy.get('on_stale', 'drop')})"
+    if name == "sync" and policy.get("backup"):
+        return f"sync (backup {policy['backup']})"
+    if name == "ssp":
+        return f"ssp (slack {policy.get('slack', 3)})"
+    knobs = knobs_of(SHELF[name]) if name in SHELF else ()
+    told = [f"{k.name} {policy[k.name]}" for k in knobs if policy.get(k.name, k.default) != k.default]
+    return f"{name} ({', '.join(told)})" if told else name
+
+
+def labels(runs: Sequence[Run]) -> list[str]:
+    """Each run's policy; with the folder's name where two runs have the same policy."""
+    plain = [policy_label(run.summary.policy) for run in runs]
+    counts = Counter(plain)
+    return [
+        label if counts[label] == 1 else f"{label}, {run.name}"
+        for label, run in zip(plain, runs, strict=True)
+    ]
+
+
+def rich_table(lines: Sequence[Row]) -> Table:
+    """The rows for a terminal."""
+    table = Table(title="Runs", title_justify="left", header_style="bold")
+    table.add_column("policy")
+    for title in (
+        "held-out accuracy",
+        "versions",
+        "samples/s",
+        "dropped",
+        "mean staleness",
+        "max staleness",
+    ):
+        table.add_column(title, justify="right")
+    for row in lines:
+        table.add_row(
+            Text(row.policy if row.success else f"{row.policy} (failed)", style="" if row.success else "red"),
+            number(row.accuracy),
+            str(row.versions),
+            number(row.samples_per_second, 0),
+            str(row.dropped),
+            number(row.mean_staleness, 2),
+            str(row.max_staleness),
+        )
+    return table

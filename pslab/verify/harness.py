@@ -1,0 +1,174 @@
+"""A coordinator with a clock of its own: verbs for what workers do, and all that came of it."""
+
+import io
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from pslab.check.checker import Verdict, check_log
+from pslab.runs import log as log_entries
+from psserver.coordinator import Coordinator, JobTerms, Output, Record, Tell
+from psserver.coordinator.entries import Entry
+from psserver.coordinator.members import Member
+from psserver.coordinator.outputs import GrantNotice, RefusalNotice
+from psserver.policies import Policy, build
+
+E = TypeVar("E", bound=Entry)
+N = TypeVar("N")
+
+
+@dataclass
+class CoordinatorHarness:
+    """Time stands still until `passes`. Workers are named w0, w1, ... and have that rank."""
+
+    policy: str | Policy = "async"
+    knobs: Mapping[str, object] = field(default_factory=dict)
+    workers: int = 2
+    terms: Mapping[str, Any] = field(default_factory=dict)
+    now: float = 100.0
+    # Everything in order, and the same sorted into what is logged and what workers are told.
+    outputs: list[Output] = field(default_factory=list)
+    log: list[Record] = field(default_factory=list)
+    told: list[Tell] = field(default_factory=list)
+    coordinator: Coordinator = field(init=False)
+
+    def __post_init__(self) -> None:
+        policy = self.policy
+        if isinstance(policy, str):
+            policy = build(policy, self.knobs, self.workers)
+        settings: dict[str, Any] = {
+            "job": "j",
+            "optimizer": {"name": "sgd"},
+            "workers": self.workers,
+            "worker_timeout": 9.0,
+        }
+        self.coordinator = Coordinator(JobTerms(**settings | dict(self.terms)), policy, self.now)
+        self.take(self.coordinator.opening())
+
+    def take(self, outputs: list[Output]) -> list[Output]:
+        self.outputs += outputs
+        self.log += [output for output in outputs if isinstance(output, Record)]
+        self.told += [output for output in outputs if isinstance(output, Tell)]
+        return outputs
+
+    # What workers do
+
+    def joins(self, worker: str, session: str = "A", rank: int | None = None) -> Member:
+        rank = int(worker[1:]) if rank is None else rank
+        member, outputs = self.coordinator.join(worker, session, rank, self.now)
+        self.take(outputs)
+        self.connects(worker, session)
+        return member
+
+    def connects(self, worker: str, session: str = "A") -> list[Output]:
+        return self.take(self.coordinator.connect(worker, self.incarnation(worker), session, self.now))
+
+    def disconnects(self, worker: str) -> list[Output]:
+        return self.take(self.coordinator.disconnect(worker, self.incarnation(worker), self.now))
+
+    def leaves(self, worker: str, reason: str = "finished") -> list[Output]:
+        return self.take(self.coordinator.leave(worker, self.incarnation(worker), reason, self.now))
+
+    def ready(self, *workers: str) -> list[Output]:
+        outputs: list[Output] = []
+        for worker in workers:
+            outputs += self.take(self.coordinator.ready(worker, self.incarnation(worker), self.now))
+        return outputs
+
+    def commits(self, worker: str, ticket: int | None = None, **facts: Any) -> list[Output]:
+        """What it holds, unless told which ticket; asks for more unless told `ready=False`."""
+        facts = {"batch": 0, "samples": 8, "loss": 0.5, "norm": 1.0, "ready": True} | facts
+        ticket = self.holds(worker) if ticket is None else ticket
+        assert ticket is not None, f"{worker} holds nothing"
+        return self.take(self.coordinator.commit(worker, self.incarnation(worker), ticket, self.now, **facts))
+
+    def abandons(self, worker: str, ticket: int | None = None, reason: str = "mood") -> list[Output]:
+        ticket = self.holds(worker) if ticket is None else ticket
+        assert ticket is not None, f"{worker} holds nothing"
+        return self.take(self.coordinator.abandon(worker, self.incarnation(worker), ticket, reason, self.now))
+
+    def done(self, worker: str) -> list[Output]:
+        return self.take(self.coordinator.done(worker, self.incarnation(worker), self.now))
+
+    def passes(self, seconds: float) -> list[Output]:
+        self.now += seconds
+        return self.take(self.coordinator.tick(self.now))
+
+    # Whole scenes
+
+    def gathers(self, *workers: str) -> None:
+        """Everybody joins."""
+        for worker in workers or [f"w{rank}" for rank in range(self.workers)]:
+            self.joins(worker)
+
+    def starts(self, *workers: str) -> "CoordinatorHarness":
+        """Everybody joins, the first installs its values, everybody asks: the first grants are out."""
+        names = workers or tuple(f"w{rank}" for rank in range(self.workers))
+        self.gathers(*names)
+        self.ready(names[0])
+        self.commits(names[0], ready=False)
+        self.ready(*names)
+        return self
+
+    # What came of it
+
+    def incarnation(self, worker: str) -> int:
+        member = self.coordinator.roster.present.get(worker)
+        return member.incarnation if member else self.coordinator.roster.tally(worker).incarnations - 1
+
+    def holds(self, worker: str) -> int | None:
+        opened = self.coordinator.tickets.open_of(worker)
+        return opened[0].number if opened else None
+
+    def member(self, worker: str) -> Member:
+        return self.coordinator.roster.present[worker]
+
+    def entries(self, kind: type[E]) -> list[E]:
+        return [record.entry for record in self.log if isinstance(record.entry, kind)]
+
+    @property
+    def kinds(self) -> list[str]:
+        return [record.entry.kind for record in self.log]
+
+    @property
+    def version(self) -> int:
+        return self.coordinator.version
+
+    @property
+    def stopped(self) -> str:
+        """ "done: all workers are done", say; empty while the job goes on."""
+        stopped = self.coordinator.stopped
+        return f"{stopped.cause}: {stopped.reason}" if stopped else ""
+
+    def lines(self) -> list[str]:
+        """The decision log as it is written to disk."""
+        return [
+            json.dumps({"i": r.index, "t": r.t, **r.entry.to_json()}, allow_nan=False) + "\n"
+            for r in self.log
+        ]
+
+    def verdict(self) -> Verdict:
+        """The second opinion: what `ps-lab check` says about the log."""
+        return check_log(log_entries.read(io.StringIO("".join(self.lines()))))
+
+    def state(self) -> str:
+        """All that a coordinator knows, as text: equal before and after whatever must change nothing."""
+        c = self.coordinator
+        known = (c.version, c.initialised, c.started, c.stopped, c.loss, c.entries, c._folded)
+        people = (c.roster.present, c.roster.tallies, c.roster.unfinished)
+        tickets = (c.tickets.next_number, c.tickets.live, c.tickets.settled)
+        return repr((known, people, tickets, vars(c.policy)))
+
+
+def notices(outputs: list[Output], kind: type[N]) -> list[N]:
+    """The notices of one kind among outputs."""
+    return [o.notice for o in outputs if isinstance(o, Tell) and isinstance(o.notice, kind)]
+
+
+def refusals(outputs: list[Output]) -> list[str]:
+    return [notice.message for notice in notices(outputs, RefusalNotice)]
+
+
+def granted(outputs: list[Output]) -> list[int]:
+    return [notice.ticket for notice in notices(outputs, GrantNotice)]

@@ -1,0 +1,154 @@
+"""Golden traces: a story that a student can read, replayed through the real coordinator.
+
+A file has a head ("policy: sync backup=1", "workers: 3", further job terms), then
+what happens, one line each at the margin, and indented below it what follows:
+numbered log entries, and "-> w0: ..." for what a worker is told. "#" begins a
+comment. Only the head and the lines at the margin are read when it is replayed.
+"w0 commits" what it holds and asks for more, "commits-its-last" asks for no more;
+"w0 commits 7 loss=nan" names a ticket and a loss.
+"""
+
+import re
+import tomllib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from pslab.verify.harness import CoordinatorHarness
+from psserver.coordinator import JoinRefused, Output, Record, Tell
+from psserver.coordinator.entries import AppliedPart, Entry
+from psserver.coordinator.outputs import (
+    CancelNotice,
+    DispositionNotice,
+    GrantNotice,
+    Notice,
+    RefusalNotice,
+    StopNotice,
+)
+from psserver.coordinator.status import explain
+
+INDENT = "    "
+
+
+def tell(head: list[str], acts: Iterable[str], house: CoordinatorHarness) -> str:
+    """The story of these acts in the form of its file; `house` is new, and made as `head` says."""
+    told = [*head, ""]
+    for line in acts:
+        told.append(line)
+        told += [INDENT + text for text in act(house, line)]
+    return "\n".join(told) + "\n"
+
+
+def replay(path: Path) -> tuple[str, CoordinatorHarness]:
+    """The story told anew, in the form of its file."""
+    lines = path.read_text().splitlines()
+    acts = [line for line in lines if not line.startswith(INDENT)]
+    house = _house([line for line in acts if re.match(r"\w+: ", line)])
+    told = []
+    for line in acts:
+        told.append(line)
+        if line and line[0] != "#" and not re.match(r"\w+: ", line):
+            told += [INDENT + text for text in act(house, line)]
+    return "\n".join(told) + "\n", house
+
+
+def _house(head: list[str]) -> CoordinatorHarness:
+    terms: dict[str, Any] = dict(line.split(": ", 1) for line in head)
+    name, *knobs = terms.pop("policy").split()
+    values: dict[str, Any] = {key: _value(text) for key, text in (knob.split("=") for knob in knobs)}
+    workers = int(terms.pop("workers"))
+    return CoordinatorHarness(
+        name, values, workers, {key: _value(text) for key, text in terms.items()}, now=0.0
+    )
+
+
+def _value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"x = {text}")["x"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def act(house: CoordinatorHarness, line: str) -> Iterator[str]:
+    """One line at the margin, and the texts that follow from it."""
+    before = len(house.outputs)
+    yield from _do(house, line)
+    yield from map(_written, house.outputs[before:])
+
+
+def _do(house: CoordinatorHarness, line: str) -> Iterator[str]:
+    who, verb, *rest = line.split()
+    match verb, rest:
+        case "joins", [*session]:
+            try:
+                house.joins(who, session[-1] if session else "A")
+            except JoinRefused as refusal:
+                yield f"refused: {refusal}"
+        case "ready", []:
+            house.ready(who)
+        case "commits" | "commits-its-last", [*facts]:
+            ticket = next((int(fact) for fact in facts if fact.isdigit()), None)
+            loss = next((float(fact[5:]) for fact in facts if fact.startswith("loss=")), 0.5)
+            house.commits(who, ticket, loss=loss, ready=verb == "commits")
+        case "abandons", [*ticket]:
+            house.abandons(who, int(ticket[0]) if ticket else None)
+        case "done", []:
+            house.done(who)
+        case "leaves", []:
+            house.leaves(who)
+        case "disconnects", []:
+            house.disconnects(who)
+        case "reconnects", []:
+            house.connects(who, house.member(who).session)
+        case "seconds", ["pass"]:
+            house.passes(float(who))
+        case "waits", ["why?"]:
+            yield explain(house.coordinator, house.member(who), house.now)[0]
+        case _:
+            raise ValueError(f"nobody knows how to play {line!r}")
+
+
+def _written(output: Output) -> str:
+    match output:
+        case Record(index, t, entry):
+            return f"{index:3} {t:g}s {_entry(entry)}"
+        case Tell(worker, _, notice):
+            return f"-> {worker}: {_notice(notice)}"
+
+
+def _entry(entry: Entry) -> str:
+    fields = entry.to_json()
+    parts = fields.pop("parts", None)
+    kind, worker = fields.pop("kind"), fields.pop("worker", None)
+    words = [kind, *([worker] if isinstance(worker, str) else [])]
+    words += [
+        f"{key}={value if not isinstance(value, float) else f'{value:g}'}" for key, value in fields.items()
+    ]
+    if parts is not None:
+        words += ["of", " + ".join(_part(AppliedPart(**part)) for part in parts)]
+    return " ".join(words)
+
+
+def _part(part: AppliedPart) -> str:
+    correction = f", compensation {part.compensation:g}" if part.compensation else ""
+    return f"{part.weight:.3g} * {part.ticket} ({part.worker}, staleness {part.staleness}{correction})"
+
+
+def _notice(notice: Notice) -> str:
+    match notice:
+        case GrantNotice(ticket, version, _, initialise):
+            return f"grant of {ticket}" + (", initialise" if initialise else f" from version {version}")
+        case CancelNotice(ticket, reason):
+            return f"cancel of {ticket}: {reason}"
+        case DispositionNotice(ticket, "applied", version, staleness, weight):
+            return f"{ticket} is applied in version {version}, staleness {staleness}, weight {weight:.3g}"
+        case DispositionNotice(ticket, "dropped", _, staleness, _, reason):
+            return f"{ticket} is dropped ({reason}), staleness {staleness}"
+        case DispositionNotice(ticket, fate):
+            return f"{ticket} is {fate}"
+        case StopNotice(reason, version, success, _, evaluate):
+            return f"stop at version {version}: {reason}{'' if success else ', in failure'}" + (
+                "; evaluate" if evaluate else ""
+            )
+        case RefusalNotice(message, fatal):
+            return f"{'fatal ' if fatal else ''}refusal: {message}"

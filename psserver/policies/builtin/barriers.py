@@ -1,0 +1,132 @@
+"""Updates of fresh gradients only: who is late is cancelled or dropped."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from psserver.policies.builtin.spec import Cost, PolicySpec, at_least, at_most_all, knob, one_of
+from psserver.policies.composed import Composition
+from psserver.policies.parts.cancel import CancelStale
+from psserver.policies.parts.gates import Immediate, WaitForUpdate
+from psserver.policies.parts.staleness import DropStale
+from psserver.policies.parts.triggers import Count, Distinct, Everyone
+from psserver.policies.policy import PolicyError
+
+DUTTA = "Dutta et al. 2018, Slow and Stale Gradients Can Win the Race"
+
+
+@dataclass(frozen=True, slots=True)
+class Sync(PolicySpec):
+    """Every update is the mean of one gradient per worker, all of the same version.
+
+    With `backup` = b an update does not wait for the last b workers: their
+    unfinished work is cancelled, and they start anew with the others.
+    """
+
+    guarantee: ClassVar[str] = "staleness 0; equals single-process training on the combined batch"
+    source: ClassVar[str] = "BSP; backup workers: Chen et al. 2016, Revisiting Distributed Synchronous SGD"
+    cost: ClassVar[Cost] = Cost(
+        "one sum",
+        "one addition",
+        "an update takes as long as the slowest that it waits for (exponential times, n workers: H_n times "
+        "the mean); backup wastes b of n gradients",
+    )
+
+    backup: int = knob(
+        0, "workers whose gradient an update does not wait for; late ones are cancelled", "0 .. workers - 1"
+    )
+
+    def compose(self, workers: int) -> Composition:
+        at_least("backup", self.backup, 0)
+        if self.backup >= workers:
+            raise PolicyError(
+                f"policy.backup is {self.backup}, but there are {workers} workers: an update needs at "
+                f"least one contribution; expected backup <= {workers - 1}"
+            )
+        return Composition(
+            gate=WaitForUpdate(),
+            trigger=Everyone(workers, self.backup),
+            staleness=DropStale(0),
+            cancel=CancelStale() if self.backup else None,
+            # With backups it is chance who is in time; then there is no order to wait for.
+            order="commit" if self.backup else "rank",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class KSync(PolicySpec):
+    """Every update is the mean of the first `aggregate` workers' gradients; then all start anew.
+
+    Unlike `sync` with `backup`, the number per update stays when workers join
+    or leave. The others are cancelled at the update, or (`late` = "drop") work
+    on and have their gradient dropped when it comes, as in TensorFlow's
+    SyncReplicasOptimizer.
+    """
+
+    guarantee: ClassVar[str] = (
+        "staleness 0; every update has `aggregate` different workers (all, when fewer are left)"
+    )
+    source: ClassVar[str] = f"K-sync SGD: {DUTTA}; late = drop: Chen et al. 2016"
+    cost: ClassVar[Cost] = Cost(
+        "one sum",
+        "one addition",
+        "an update takes as long as the K-th of n workers (exponential times: H_n - H_(n-K) times the mean); "
+        "n - K of n gradients are wasted",
+    )
+
+    aggregate: int = knob(2, "contributions per update (K), of different workers", "1 .. workers")
+    late: str = knob("cancel", "who is not among the first: cancel | drop", "cancel, drop")
+
+    def compose(self, workers: int) -> Composition:
+        at_most_all(self.aggregate, workers)
+        one_of("late", self.late, ("cancel", "drop"))
+        cancel = CancelStale() if self.late == "cancel" else None
+        return Composition(WaitForUpdate(), Distinct(self.aggregate), DropStale(0), cancel=cancel)
+
+
+@dataclass(frozen=True, slots=True)
+class KBatchSync(PolicySpec):
+    """Every update is the mean of the first `aggregate` gradients, whoever sent them; the rest is cancelled.
+
+    Who has finished starts again at once from the same version, so a fast
+    worker may contribute several gradients to one update.
+    """
+
+    guarantee: ClassVar[str] = "staleness 0; nobody waits; every update has `aggregate` gradients"
+    source: ClassVar[str] = f"K-batch-sync SGD: {DUTTA}"
+    cost: ClassVar[Cost] = Cost(
+        "one sum",
+        "one addition",
+        "no waiting (exponential times: K / n of the mean per update); n - 1 started gradients "
+        "are cancelled at every update",
+    )
+
+    aggregate: int = knob(2, "contributions per update (K); above workers: several of each", ">= 1")
+
+    def compose(self, workers: int) -> Composition:
+        at_least("aggregate", self.aggregate, 1)
+        return Composition(Immediate(), Count(self.aggregate), DropStale(0), cancel=CancelStale())
+
+
+@dataclass(frozen=True, slots=True)
+class Rennala(PolicySpec):
+    """Every update is the mean of the first `aggregate` fresh gradients; stale ones are dropped as they come.
+
+    K-batch-sync without cancelling: nobody is interrupted.
+    """
+
+    guarantee: ClassVar[str] = "staleness 0; nobody waits and nobody is cancelled"
+    source: ClassVar[str] = (
+        "Rennala SGD: Tyurin and Richtarik 2023, Optimal Time Complexities of Parallel Stochastic Optimization"
+    )
+    cost: ClassVar[Cost] = Cost(
+        "one sum",
+        "one addition, or nothing for a stale gradient",
+        "what was started before an update is finished for nothing: for exponential times, 8 workers and "
+        "K = 4 an update takes twice as long as with cancelling",
+    )
+
+    aggregate: int = knob(2, "fresh contributions per update (K); above workers: several of each", ">= 1")
+
+    def compose(self, workers: int) -> Composition:
+        at_least("aggregate", self.aggregate, 1)
+        return Composition(Immediate(), Count(self.aggregate), DropStale(0))

@@ -1,0 +1,72 @@
+"""Clocks: nobody runs far ahead of the slowest."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from psserver.policies.builtin.spec import Cost, PolicySpec, at_least, knob
+from psserver.policies.composed import Composition
+from psserver.policies.parts.dssp import DynamicSlack
+from psserver.policies.parts.gates import Slack
+from psserver.policies.parts.staleness import KeepAll
+from psserver.policies.parts.triggers import Count
+from psserver.policies.policy import PolicyError
+
+
+@dataclass(frozen=True, slots=True)
+class Ssp(PolicySpec):
+    """Gradients are applied as they come; nobody runs more than `slack` clocks ahead of the slowest.
+
+    A worker's clock is the number of its commits. Slack 0 is a barrier in
+    clocks, with one update per gradient.
+    """
+
+    guarantee: ClassVar[str] = "executing gap <= slack, in clocks (version staleness has no such bound)"
+    source: ClassVar[str] = (
+        "Ho et al. 2013, More Effective Distributed ML via a Stale Synchronous Parallel PS"
+    )
+    cost: ClassVar[Cost] = Cost(
+        "one clock per worker",
+        "one step of the optimizer",
+        "fast workers wait: jitter is evened out, a worker that is always slow still sets the pace of all",
+    )
+
+    slack: int = knob(3, "clocks that a worker may be ahead of the slowest", ">= 0")
+
+    def compose(self, workers: int) -> Composition:
+        at_least("slack", self.slack, 0)
+        return Composition(gate=Slack(self.slack), trigger=Count(1), staleness=KeepAll())
+
+
+@dataclass(frozen=True, slots=True)
+class Dssp(PolicySpec):
+    """SSP whose slack moves between `lower` and `upper`: the fastest may run on when that saves it waiting.
+
+    When the fastest worker would block, the times of the last two commits of it
+    and of the slowest tell how many further clocks make it wait least. The
+    algorithm as it was printed asks again whenever these are used up and so
+    has no upper bound at all: `literal` shows it; otherwise `upper` is enforced.
+    """
+
+    guarantee: ClassVar[str] = "executing gap <= upper, in clocks; none with literal = true"
+    source: ClassVar[str] = (
+        "Zhao et al. 2019, Dynamic Stale Synchronous Parallel Distributed Training for Deep Learning, "
+        "algorithms 1 and 2, with a clamp of ours"
+    )
+    cost: ClassVar[Cost] = Cost(
+        "a clock and two times per worker",
+        "one step of the optimizer; a look at all workers when the fastest would block",
+        "as ssp, less when some workers are steadily faster",
+    )
+
+    lower: int = knob(3, "clocks ahead of the slowest that are always allowed", ">= 0")
+    upper: int = knob(15, "clocks ahead of the slowest that are never exceeded", ">= lower")
+    literal: bool = knob(False, "the printed algorithm, without the clamp: for a lesson", "true, false")
+
+    def compose(self, workers: int) -> Composition:
+        at_least("lower", self.lower, 0)
+        if self.upper < self.lower:
+            raise PolicyError(
+                f"policy.upper is {self.upper}; expected at least policy.lower, which is {self.lower}"
+            )
+        gate = DynamicSlack(self.lower, self.upper, literal=self.literal)
+        return Composition(gate, Count(1), KeepAll())

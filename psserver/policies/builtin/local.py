@@ -1,0 +1,209 @@
+"""Workers that do more between pull and push than compute one gradient."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import ClassVar
+
+from psserver.policies.builtin.spec import Cost, PolicySpec, above, at_least, check_decay, knob, one_of
+from psserver.policies.composed import Composition
+from psserver.policies.local_work import LocalRule
+from psserver.policies.parts.gates import Immediate, WaitForUpdate
+from psserver.policies.parts.staleness import DropStale, KeepAll
+from psserver.policies.parts.triggers import Count, Everyone
+from psserver.policies.policy import PolicyError
+
+
+@dataclass(frozen=True, slots=True)
+class LocalSgd(PolicySpec):
+    """Every worker takes `steps` steps of SGD on its own; an update is the mean of where they came to.
+
+    What travels is x_pulled - x_local, as a gradient of the servers' optimizer.
+    With [optimizer] sgd at learning_rate = 1 the new version is the mean of the
+    workers' models, which is local SGD and FedAvg; steps = 1 is then sync.
+    Momentum on the servers gives what is called slow or server momentum.
+    """
+
+    guarantee: ClassVar[str] = (
+        "staleness 0; a ticket has `steps` batches (the last one of a worker's data may have fewer); with data "
+        "that differ between workers, more steps move the fixed point away from the optimum"
+    )
+    source: ClassVar[str] = (
+        "Stich 2019, Local SGD Converges Fast and Communicates Little; FedAvg: McMahan et al. 2017, "
+        "Communication-Efficient Learning of Deep Networks from Decentralized Data"
+    )
+    cost: ClassVar[Cost] = Cost(
+        "one sum; each worker a second copy of the model",
+        "one addition per `steps` batches",
+        "a barrier every `steps` batches, so jitter is evened out; a slow worker still sets the pace",
+    )
+    optimizer: ClassVar[Mapping[str, object]] = {"name": "sgd", "learning_rate": 1.0}
+
+    steps: int = knob(10, "batches of a ticket (H)", ">= 1")
+    learning_rate: float = knob(0.01, "of the workers' steps", "> 0")
+
+    def compose(self, workers: int) -> Composition:
+        return _barrier(workers, _steps_of_sgd(self.steps, self.learning_rate))
+
+
+@dataclass(frozen=True, slots=True)
+class DiLoCo(PolicySpec):
+    """Every worker takes `steps` steps of AdamW; the mean of where they came to is a gradient for Nesterov.
+
+    Each worker keeps its AdamW's moments from update to update. The paper's
+    outer optimizer is nesterov with learning_rate = 0.7 and momentum = 0.9.
+    """
+
+    guarantee: ClassVar[str] = (
+        "staleness 0; a ticket has `steps` batches (the last one of a worker's data may have fewer); one "
+        "payload in `steps` batches"
+    )
+    source: ClassVar[str] = (
+        "Douillard et al. 2023, DiLoCo: Distributed Low-Communication Training of Language Models"
+    )
+    cost: ClassVar[Cost] = Cost(
+        "one sum; each worker a second copy of the model and two of moments",
+        "one addition per `steps` batches",
+        "a barrier every `steps` batches; a worker that is lost loses its moments",
+    )
+    optimizer: ClassVar[Mapping[str, object]] = {"name": "nesterov", "learning_rate": 0.7, "momentum": 0.9}
+
+    steps: int = knob(500, "batches of a ticket (H); fewer for data that are soon over", ">= 1")
+    learning_rate: float = knob(0.0004, "of the workers' AdamW", "> 0")
+    weight_decay: float = knob(0.1, "part of each weight lost per step, times the rate", ">= 0")
+    beta_1: float = knob(0.9, "decay of the mean of gradients", "0 .. 1")
+    beta_2: float = knob(0.999, "decay of the mean of squared gradients", "0 .. 1")
+    epsilon: float = knob(1e-8, "added to the root of the mean square", "> 0")
+
+    def compose(self, workers: int) -> Composition:
+        return _barrier(workers, _steps_of_adamw(**asdict(self)))
+
+
+@dataclass(frozen=True, slots=True)
+class LocalAsync(PolicySpec):
+    """As local-sgd or diloco, but nobody waits: every worker's steps are an update as they come.
+
+    The paper's outer optimizer is delayed-nesterov, with period = workers:
+    ordinary momentum amplifies stale steps and may diverge, sgd is slower.
+    """
+
+    guarantee: ClassVar[str] = (
+        "no waiting; mean staleness n - 1 with n workers, no bound on the maximum; a ticket has `steps` batches"
+    )
+    source: ClassVar[str] = "Liu et al. 2024, Asynchronous Local-SGD Training for Language Modeling"
+    cost: ClassVar[Cost] = Cost(
+        "nothing; each worker a second copy of the model (adamw: and two of moments)",
+        "one step of the optimizer per `steps` batches",
+        "nothing",
+    )
+    optimizer: ClassVar[Mapping[str, object]] = {"name": "delayed-nesterov"}
+
+    steps: int = knob(10, "batches of a ticket (H)", ">= 1")
+    learning_rate: float = knob(0.01, "of the workers' steps", "> 0")
+    inner: str = knob("sgd", "the workers' optimizer: sgd | adamw (with diloco's defaults)", "sgd, adamw")
+
+    def compose(self, workers: int) -> Composition:
+        one_of("inner", self.inner, ("sgd", "adamw"))
+        if self.inner == "sgd":
+            rule = _steps_of_sgd(self.steps, self.learning_rate)
+        else:
+            knobs = asdict(DiLoCo()) | {"steps": self.steps, "learning_rate": self.learning_rate}
+            rule = _steps_of_adamw(**knobs)
+        return _as_they_come(rule)
+
+
+@dataclass(frozen=True, slots=True)
+class Easgd(PolicySpec):
+    """Every worker trains a model of its own; every `steps` batches it and the servers' centre attract each other.
+
+    e = alpha (x_i - centre); x_i -= e; centre += e. -e travels as a gradient, so
+    the servers must run sgd at learning_rate = 1. Workers take their steps
+    before they ask for a grant: the centre that they meet is fresh. (The paper's
+    algorithm takes e from where the last step began; then alpha has a lower limit
+    of stability.) Who joins begins at the centre; who is lost takes its model
+    along. The result is the centre.
+    """
+
+    guarantee: ClassVar[str] = (
+        "no waiting; an exchange conserves centre + sum of all x_i, and with a fresh centre none ever takes workers "
+        "and centre further from a common optimum, in whatever order they come"
+    )
+    source: ClassVar[str] = (
+        "Zhang, Choromanska and LeCun 2015, Deep Learning with Elastic Averaging SGD, algorithm 1"
+    )
+    cost: ClassVar[Cost] = Cost(
+        "nothing; each worker a model of its own",
+        "one step of the optimizer per `steps` batches",
+        "one more message per ticket: a worker does not ask together with its commit",
+    )
+    optimizer: ClassVar[Mapping[str, object]] = {"name": "sgd", "learning_rate": 1.0}
+
+    alpha: float = knob(0.0, "how far a worker and the centre move to each other; 0: 0.9 / workers", "0 .. 1")
+    steps: int = knob(10, "batches between exchanges (tau; the paper: 1 to 64)", ">= 1")
+    learning_rate: float = knob(0.01, "of the workers' SGD", "> 0")
+
+    def compose(self, workers: int) -> Composition:
+        at_least("alpha", self.alpha, 0)
+        if self.alpha > 1:
+            raise PolicyError(f"policy.alpha is {self.alpha}; expected at most 1, where both change places")
+        sgd = _steps_of_sgd(self.steps, self.learning_rate)
+        knobs = {**sgd.knobs, "alpha": self.alpha or 0.9 / workers}
+        rule = LocalRule("elastic", knobs, remembers=True)
+        return _as_they_come(rule)
+
+
+@dataclass(frozen=True, slots=True)
+class DanaSlim(PolicySpec):
+    """Every gradient is applied as it comes; momentum is kept by each worker, and looks ahead for all of them.
+
+    v = momentum v + g on the worker, which pushes momentum v + g; the servers
+    must run sgd without momentum. With one worker it is Nesterov's method; with
+    many, the version is where DANA-Zero would look ahead to.
+    """
+
+    guarantee: ClassVar[str] = (
+        "no waiting; mean staleness n - 1; momentum stays stable where one shared momentum diverges"
+    )
+    source: ClassVar[str] = (
+        "Hakimi, Barkai, Gabel and Schuster 2019, Taming Momentum in a Distributed Asynchronous Environment"
+    )
+    cost: ClassVar[Cost] = Cost(
+        "nothing; each worker one velocity",
+        "one step of the optimizer",
+        "a worker that is lost loses its velocity",
+    )
+    optimizer: ClassVar[Mapping[str, object]] = {"name": "sgd"}
+
+    momentum: float = knob(0.9, "decay of each worker's velocity", "0 .. 1")
+
+    def compose(self, workers: int) -> Composition:
+        check_decay("momentum", self.momentum)
+        rule = LocalRule("dana-slim", {"momentum": self.momentum}, remembers=True)
+        return _as_they_come(rule)
+
+
+def _barrier(workers: int, rule: LocalRule) -> Composition:
+    """That of sync without backups."""
+    return Composition(WaitForUpdate(), Everyone(workers, 0), DropStale(0), order="rank", local=rule)
+
+
+def _as_they_come(rule: LocalRule) -> Composition:
+    """That of async."""
+    return Composition(Immediate(), Count(1), KeepAll(), local=rule)
+
+
+def _steps_of_sgd(steps: int, learning_rate: float) -> LocalRule:
+    at_least("steps", steps, 1)
+    above("learning_rate", learning_rate, 0)
+    return LocalRule("local-sgd", {"steps": steps, "learning_rate": learning_rate})
+
+
+def _steps_of_adamw(
+    *, steps: int, learning_rate: float, weight_decay: float, beta_1: float, beta_2: float, epsilon: float
+) -> LocalRule:
+    sgd = _steps_of_sgd(steps, learning_rate)
+    at_least("weight_decay", weight_decay, 0)
+    check_decay("beta_1", beta_1)
+    check_decay("beta_2", beta_2)
+    above("epsilon", epsilon, 0)
+    moments = {"weight_decay": weight_decay, "beta_1": beta_1, "beta_2": beta_2, "epsilon": epsilon}
+    return LocalRule("local-adamw", {**sgd.knobs, **moments}, remembers=True)

@@ -1,0 +1,114 @@
+"""Barriers whose updates a few bad workers cannot spoil: not a mean, but what most agree on."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from psserver.policies.builtin.spec import Cost, PolicySpec, at_least, knob
+from psserver.policies.composed import Composition
+from psserver.policies.parts.gates import WaitForUpdate
+from psserver.policies.parts.staleness import DropStale
+from psserver.policies.parts.triggers import Everyone
+from psserver.policies.policy import PolicyError
+from psserver.policies.tensors import TensorParts
+
+YIN = "Yin et al. 2018, Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates"
+WAITS = "an update takes as long as the slowest worker; honest gradients count for less than in a mean"
+
+
+def _barrier(workers: int, tensors: TensorParts) -> Composition:
+    """One fresh gradient of every worker, in the order of ranks, and no update of too few of them."""
+    return Composition(WaitForUpdate(), Everyone(workers), DropStale(0), order="rank", tensors=tensors)
+
+
+@dataclass(frozen=True, slots=True)
+class Median(PolicySpec):
+    """Every update is the median of one gradient per worker, coordinate by coordinate.
+
+    Of an even number it is the mean of the two in the middle. State that is
+    not trained (BatchNorm's averages) moves by the mean, as ever.
+    """
+
+    guarantee: ClassVar[str] = (
+        "staleness 0; every coordinate lies among the honest ones while more than half of an update's "
+        "gradients are honest"
+    )
+    source: ClassVar[str] = f"coordinate-wise median: {YIN}"
+    cost: ClassVar[Cost] = Cost(
+        "a gradient of every worker", "sorting them: n log n comparisons per weight", WAITS
+    )
+
+    def compose(self, workers: int) -> Composition:
+        return _barrier(workers, TensorParts(aggregator="median"))
+
+
+@dataclass(frozen=True, slots=True)
+class TrimmedMean(PolicySpec):
+    """Every update is the mean of one gradient per worker without the `trim` largest and smallest, by coordinate.
+
+    An update of 2 `trim` gradients or fewer (workers have left, or have no
+    more data) is not made: they are dropped. State that is not trained moves by
+    the mean of all.
+    """
+
+    guarantee: ClassVar[str] = (
+        "staleness 0; every coordinate lies among the honest ones while at most `trim` gradients of an "
+        "update are not; no update has fewer than 2 `trim` + 1"
+    )
+    source: ClassVar[str] = f"coordinate-wise trimmed mean: {YIN}"
+    cost: ClassVar[Cost] = Cost(
+        "a gradient of every worker", "sorting them: n log n comparisons per weight", WAITS
+    )
+
+    trim: int = knob(1, "values left out at either end (b)", "0 .. below workers / 2")
+
+    def compose(self, workers: int) -> Composition:
+        at_least("trim", self.trim, 0)
+        if 2 * self.trim >= workers:
+            raise PolicyError(
+                f"policy.trim is {self.trim}, but there are {workers} workers: nothing would be left of an update; "
+                f"expected 2 trim < workers, that is trim <= {(workers - 1) // 2}"
+            )
+        return _barrier(workers, TensorParts(aggregator="trimmed-mean", knobs={"trim": self.trim}))
+
+
+@dataclass(frozen=True, slots=True)
+class Krum(PolicySpec):
+    """Every update is the gradient that is nearest to its nearest fellows: one worker's, or the mean of `select`.
+
+    A gradient's score is the sum of its n - f - 2 smallest squared distances to
+    the others (f = `byzantine`); the lowest scores win, at a tie the lower
+    rank. With `select` above 1 it is Multi-Krum. An update of fewer than 2 f + 3
+    gradients is not made: they are dropped. It needs whole gradients, so there
+    must be one server. State that is not trained moves by the mean of all.
+    """
+
+    guarantee: ClassVar[str] = (
+        "staleness 0; an update lies near the honest mean while at most `byzantine` of its gradients are not "
+        "honest; no update has fewer than 2 `byzantine` + 3"
+    )
+    source: ClassVar[str] = (
+        "Krum, Multi-Krum: Blanchard et al. 2017, Machine Learning with Adversaries: Byzantine Tolerant "
+        "Gradient Descent"
+    )
+    cost: ClassVar[Cost] = Cost(
+        "a gradient of every worker, on one server", "distances of all pairs: n * n / 2 per weight", WAITS
+    )
+
+    byzantine: int = knob(0, "bad workers to be borne (f)", "0 .. (workers - 3) / 2")
+    select: int = knob(1, "gradients of the lowest scores whose mean is taken", "1 .. workers - f - 2")
+
+    def compose(self, workers: int) -> Composition:
+        at_least("byzantine", self.byzantine, 0)
+        at_least("select", self.select, 1)
+        if workers < 2 * self.byzantine + 3:
+            raise PolicyError(
+                f"policy.byzantine is {self.byzantine}, but there are {workers} workers: expected at least "
+                f"2 byzantine + 3 = {2 * self.byzantine + 3} workers"
+            )
+        most = workers - self.byzantine - 2
+        if self.select > most:
+            raise PolicyError(
+                f"policy.select is {self.select}; expected at most workers - byzantine - 2 = {most}"
+            )
+        knobs = {"byzantine": self.byzantine, "select": self.select}
+        return _barrier(workers, TensorParts(aggregator="krum", knobs=knobs))

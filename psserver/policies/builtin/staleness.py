@@ -1,0 +1,145 @@
+"""Asynchronous updates that treat old gradients otherwise: drop, shrink, correct, or wait for them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from psserver.policies.builtin.spec import Cost, PolicySpec, at_least, at_most_all, knob, one_of
+from psserver.policies.composed import Composition
+from psserver.policies.parts.cancel import CancelStale
+from psserver.policies.parts.gates import Immediate
+from psserver.policies.parts.staleness import Block, Compensate, Downweight, DropStale, KeepAll, StalenessRule
+from psserver.policies.parts.triggers import Count
+from psserver.policies.parts.weights import Concurrency
+from psserver.policies.tensors import BARE, TensorParts
+
+
+@dataclass(frozen=True, slots=True)
+class Bounded(PolicySpec):
+    """An update is the mean of `aggregate` gradients; what is too stale is treated as `on_stale` says.
+
+    Beyond `max_staleness` = s: `drop` it; `downweight` it by (s + 1) /
+    (staleness + 1); `compensate` it to first order for how the weights have
+    moved since; or `block` the update until the old work is in, whereby the
+    update grows.
+    """
+
+    guarantee: ClassVar[str] = (
+        "on_stale drop and block: staleness <= max_staleness for every applied gradient; "
+        "block drops nothing, drop holds nobody up"
+    )
+    source: ClassVar[str] = (
+        "K-batch-async: Dutta et al. 2018; downweight: Mishchenko et al. 2022; "
+        "compensate: DC-ASGD, Zheng et al. 2017"
+    )
+    cost: ClassVar[Cost] = Cost(
+        "one sum; compensate: every version that unfinished work started from",
+        "one addition; a step of the optimizer per K",
+        "drop: the work of slow workers; block: updates wait for it",
+    )
+    rules: ClassVar[dict[str, Callable[["Bounded"], StalenessRule]]] = {
+        "drop": lambda b: DropStale(b.max_staleness),
+        "downweight": lambda b: Downweight(b.max_staleness),
+        "compensate": lambda b: Compensate(b.max_staleness, b.compensation),
+        "block": lambda b: Block(b.max_staleness),
+    }
+
+    aggregate: int = knob(1, "contributions per update (K)", "1 .. workers")
+    max_staleness: int = knob(4, "the bound s, in versions", ">= 0")
+    on_stale: str = knob("drop", "beyond the bound: drop | downweight | compensate | block", ", ".join(rules))
+    compensation: float = knob(0.04, "lambda of on_stale = compensate", ">= 0")
+
+    def compose(self, workers: int) -> Composition:
+        at_least("max_staleness", self.max_staleness, 0)
+        at_least("compensation", self.compensation, 0)
+        at_most_all(self.aggregate, workers)
+        one_of("on_stale", self.on_stale, self.rules)
+        tensors = TensorParts("taylor") if self.on_stale == "compensate" else BARE
+        return Composition(
+            Immediate(), Count(self.aggregate), self.rules[self.on_stale](self), tensors=tensors
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DelayAdaptive(PolicySpec):
+    """Every gradient is applied as it comes; beyond a staleness of M its learning rate is M / staleness.
+
+    With M = the number of workers convergence depends on how many they are,
+    not on how late the slowest is.
+    """
+
+    guarantee: ClassVar[str] = (
+        "no waiting; lr_scale = M / max(M, staleness): the same as async while staleness <= M"
+    )
+    source: ClassVar[str] = (
+        "Mishchenko et al. 2022, Asynchronous SGD Beats Minibatch SGD Under Arbitrary Delays; "
+        "Koloskova et al. 2022, Sharper Convergence Guarantees for Asynchronous SGD"
+    )
+    cost: ClassVar[Cost] = Cost("nothing", "one step of the optimizer", "nothing")
+
+    concurrency: int = knob(0, "staleness that costs nothing (M); 0: the number of workers", ">= 0")
+
+    def compose(self, workers: int) -> Composition:
+        at_least("concurrency", self.concurrency, 0)
+        scale = Concurrency(self.concurrency or workers)
+        return Composition(Immediate(), Count(1), KeepAll(), lr_scale=scale)
+
+
+@dataclass(frozen=True, slots=True)
+class Ringmaster(PolicySpec):
+    """Every gradient less than `threshold` versions old is applied as it comes; older ones are ignored.
+
+    With `stops` a worker is interrupted as soon as its work has become too old,
+    instead of finishing it for nothing. A threshold of 1 leaves the fastest
+    worker alone; one without end is async.
+    """
+
+    guarantee: ClassVar[str] = "no waiting; staleness <= threshold - 1 for every applied gradient"
+    source: ClassVar[str] = (
+        "Maranjyan, Tyurin and Richtarik 2025, Ringmaster ASGD: The First Asynchronous SGD with "
+        "Optimal Time Complexity"
+    )
+    cost: ClassVar[Cost] = Cost(
+        "nothing",
+        "one step of the optimizer, or nothing",
+        "the work of workers that are more than `threshold` times slower; with data that differ between "
+        "workers, theirs is missing",
+    )
+
+    threshold: int = knob(
+        4,
+        "staleness from which on a gradient is ignored (R); theory: variance of a gradient / target",
+        ">= 1",
+    )
+    stops: bool = knob(False, "cancel work that has become too old, rather than await it", "true, false")
+
+    def compose(self, workers: int) -> Composition:
+        at_least("threshold", self.threshold, 1)
+        cancel = CancelStale(self.threshold) if self.stops else None
+        return Composition(Immediate(), Count(1), DropStale(self.threshold - 1), cancel=cancel)
+
+
+@dataclass(frozen=True, slots=True)
+class DcAsgd(PolicySpec):
+    """Every gradient is applied as it comes, corrected to first order for how the weights have moved since.
+
+    g' = g + lambda g*g*(x_now - x_base): the square of the gradient stands in
+    for the diagonal of the Hessian. lambda is constant (DC-ASGD-c).
+    """
+
+    guarantee: ClassVar[str] = (
+        "no waiting; every stale gradient is compensated with `compensation`; 0 is async"
+    )
+    source: ClassVar[str] = "DC-ASGD: Zheng et al. 2017, Asynchronous SGD with Delay Compensation, eq. 10"
+    cost: ClassVar[Cost] = Cost(
+        "every version that unfinished work started from: at most one per worker",
+        "one step of the optimizer, and three operations per weight",
+        "nothing",
+    )
+
+    compensation: float = knob(0.04, "lambda", ">= 0")
+
+    def compose(self, workers: int) -> Composition:
+        at_least("compensation", self.compensation, 0)
+        correct = Compensate(0, self.compensation)
+        return Composition(Immediate(), Count(1), correct, tensors=TensorParts("taylor"))

@@ -1,0 +1,236 @@
+"""One small machine that composes gate, trigger, staleness rule, weight and cancel.
+
+Each policy of the shelf is a choice of these five (see `shelf`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from psserver.policies.decisions import Apply, Cancel, Decision, Drop, Fold, Grant, Part
+from psserver.policies.events import Abandon, Commit, Done, Event, Join, Leave, Ready
+from psserver.policies.local_work import PLAIN, LocalRule
+from psserver.policies.parts.cancel import CancelStale
+from psserver.policies.parts.gates import Gate, WaitForUpdate, listed
+from psserver.policies.parts.staleness import Compensate, DropVerdict, StalenessRule
+from psserver.policies.parts.triggers import Trigger
+from psserver.policies.parts.view import Contribution, Member, View
+from psserver.policies.parts.weights import Weight
+from psserver.policies.policy import PolicyError, Waiting
+from psserver.policies.tensors import BARE, TensorParts
+
+# Why contributions are dropped that are too few for the aggregator of their update.
+TOO_FEW = "too few"
+
+
+@dataclass(frozen=True, slots=True)
+class Composition:
+    """The five choices, and the order of summation that makes runs repeatable.
+
+    `weight`: what a contribution counts by its staleness, on top of the
+    staleness rule's factor; None: 1. `norm`: "mean" scales an update by 1/K for
+    its K contributions (not by the sum of their weights), "sum" by 1.
+    `lr_scale`: what the learning rate is multiplied by, by the staleness of the
+    stalest part; None: 1. It and `weight` differ for momentum and Adam.
+    `cancel`: which open tickets an update makes void; None: none.
+    `order`: "rank" sums a round's contributions by worker rank whatever order
+    they come in, so that two runs agree to the bit; "commit" sums as they come.
+    `tensors`: the parts that see tensors, by name. An aggregator that lists an
+    update's contributions does their scaling itself, whatever `norm` says.
+    `local`: what workers do between pull and push.
+
+    Raises PolicyError for choices that do not go together.
+    """
+
+    gate: Gate
+    trigger: Trigger
+    staleness: StalenessRule
+    weight: Weight | None = None
+    norm: Literal["mean", "sum"] = "mean"
+    lr_scale: Weight | None = None
+    cancel: CancelStale | None = None
+    order: Literal["rank", "commit"] = "commit"
+    tensors: TensorParts = BARE
+    local: LocalRule = PLAIN
+
+    def __post_init__(self) -> None:
+        if isinstance(self.staleness, Compensate) and self.tensors.compensator is None:
+            raise PolicyError(
+                "the staleness rule compensates: expected tensors=TensorParts(compensator=...), got no compensator"
+            )
+        if self.tensors.lists and not isinstance(self.gate, WaitForUpdate):
+            raise PolicyError(
+                f"{self.tensors.aggregator} needs contributions of different workers: expected the gate Flush, "
+                f"got {type(self.gate).__name__}"
+            )
+        if self.cancel is not None and self.local.remembers:
+            raise PolicyError(
+                f"cancel: expected None beside a local rule that remembers, which {self.local.name} is: "
+                "a commit that a cancel crosses would be remembered"
+            )
+
+
+class ComposedPolicy:
+    """A policy made of a `Composition`."""
+
+    def __init__(self, name: str, knobs: Mapping[str, object], composition: Composition) -> None:
+        self.name = name
+        self.knobs = dict(knobs)
+        self._rules = composition
+        self._view = View()
+        # Payloads are summed as their turns come. A list of them has no turns: shards let all of them in.
+        self._turns = composition.order == "rank" and not composition.tensors.lists
+        self._lists, self._fewest = composition.tensors.lists, composition.tensors.fewest
+        # The gate's epoch when everybody who waits was last looked at; None: look again.
+        self._looked: tuple[object] | None = None
+
+    @property
+    def tensors(self) -> TensorParts:
+        return self._rules.tensors
+
+    @property
+    def local_rule(self) -> LocalRule:
+        return self._rules.local
+
+    @property
+    def ahead(self) -> bool:
+        """A worker that holds a ticket may be granted its next one."""
+        return self._rules.gate.ahead and self._rules.staleness.ahead
+
+    def step(self, event: Event) -> list[Decision]:
+        decisions: list[Decision] = []
+        view = self._view
+        asking: str | None = None
+        # Patterns with parts take apart what they match, at some cost: the two frequent ones have none.
+        match event:
+            case Ready():
+                asking = event.worker
+                view.waiting[asking] = event.ticket
+            case Commit():
+                self._commit(event, decisions)
+            case Join(worker, rank):
+                view.join(worker, rank)
+            case Leave(worker, _):
+                view.forget(worker)
+            case Done(worker):
+                view.finish(worker)
+            case Abandon(_, ticket, _):
+                view.close(ticket)
+        self._update(decisions)
+        self._grant(asking, decisions)
+        return decisions
+
+    def explain(self, worker: str) -> Waiting | None:
+        if worker not in self._view.waiting:
+            return None
+        return self._hold(self._view.members[worker])
+
+    # Events
+
+    def _commit(self, commit: Commit, decisions: list[Decision]) -> None:
+        view, rules, ticket = self._view, self._rules, commit.ticket
+        opened = view.close(ticket)
+        if opened is None:
+            raise PolicyError(f"commit of ticket {ticket}, which {self.name} did not grant or has closed")
+        member = view.members[commit.worker]
+        view.advance(member)
+        rules.gate.completed(view, member, commit.t)
+        staleness = view.version - opened.base
+        verdict = rules.staleness.judge(staleness)
+        if isinstance(verdict, DropVerdict):
+            decisions.append(Drop(ticket, verdict.reason))
+            return
+        factor = verdict.factor if rules.weight is None else verdict.factor * rules.weight(staleness)
+        contribution = Contribution(
+            ticket, commit.worker, member.rank, staleness, factor, verdict.compensation
+        )
+        view.contribute(contribution, by_rank=rules.order == "rank")
+
+    # Updates
+
+    def _update(self, decisions: list[Decision]) -> None:
+        view = self._view
+        if not view.buffer:
+            return
+        if self._rules.trigger.fires(view) and not self._rules.staleness.blocked(view):
+            if len(view.buffer) < self._fewest:
+                self._give_up(decisions)
+            else:
+                self._apply(decisions)
+        elif not self._lists:
+            self._fold(decisions)
+
+    def _give_up(self, decisions: list[Decision]) -> None:
+        """Nobody else will come, and what is there is too little for the aggregator's promise."""
+        view = self._view
+        decisions.extend(Drop(c.ticket, TOO_FEW) for c in view.buffer)
+        view.discard()
+        # Whoever waited for the update waits for the next one's work instead.
+        self._looked = None
+
+    def _apply(self, decisions: list[Decision]) -> None:
+        view, rules = self._view, self._rules
+        # A list first: it is quicker than a generator, and an update of async has one part.
+        parts = tuple([Part(c.ticket, c.factor, c.compensation) for c in view.buffer])
+        scale = 1.0 / len(parts) if rules.norm == "mean" and not self._lists else 1.0
+        rate = 1.0 if rules.lr_scale is None else rules.lr_scale(max(c.staleness for c in view.buffer))
+        decisions.append(Apply(parts, scale, rate))
+        view.renew()
+        if rules.cancel is not None:
+            for ticket in rules.cancel.void(view):
+                decisions.append(Cancel(ticket, f"version {view.version} was made without it"))
+                view.close(ticket)
+
+    def _fold(self, decisions: list[Decision]) -> None:
+        """Have the shards sum what has its final place in the order of summation."""
+        view, by_rank = self._view, self._rules.order == "rank"
+        while view.folded < len(view.buffer):
+            contribution = view.buffer[view.folded]
+            if by_rank and view.expects_below(contribution.rank):
+                return
+            view.folded += 1
+            decisions.append(Fold(contribution.ticket, contribution.factor, contribution.compensation))
+
+    # Grants
+
+    def _grant(self, asking: str | None, decisions: list[Decision]) -> None:
+        """Let start who may, by rank: everybody who waits is looked at when the gate's epoch has changed."""
+        view = self._view
+        if not view.waiting:
+            return
+        if self._update_waits():
+            self._looked = None
+            return
+        gate = self._rules.gate
+        epoch = (gate.epoch(view),)
+        if epoch != self._looked:
+            self._looked = epoch
+            candidates = sorted(view.waiting, key=lambda worker: view.members[worker].rank)
+        else:
+            candidates = [asking] if asking in view.waiting else []
+        for worker in candidates:
+            member = view.members[worker]
+            if gate.admits(view, member):
+                ticket = view.grant(worker)
+                decisions.append(Grant(worker, ticket, member.rank if self._turns else None))
+
+    def _update_waits(self) -> bool:
+        """An update waits, and whoever started now would hold it up."""
+        view, staleness = self._view, self._rules.staleness
+        return (
+            bool(view.buffer)
+            and staleness.delays_grants()
+            and staleness.blocked(view)
+            and self._rules.trigger.fires(view)
+        )
+
+    def _hold(self, member: Member) -> Waiting | None:
+        view, staleness = self._view, self._rules.staleness
+        if self._update_waits():
+            blockers = tuple(o.worker for o in staleness.blockers(view))
+            return Waiting(
+                f"version {view.version + 1}, held until {listed(blockers)} commits "
+                "what it started from an older version",
+                blockers,
+            )
+        return self._rules.gate.hold(view, member)

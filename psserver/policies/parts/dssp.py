@@ -1,0 +1,98 @@
+"""The gate of DSSP: slack that is chosen anew while the job runs."""
+
+from dataclasses import dataclass
+
+from psserver.policies.parts.gates import Gate, listed
+from psserver.policies.parts.view import Member, View
+from psserver.policies.policy import Waiting
+
+
+@dataclass(slots=True)
+class Pace:
+    """What the gate remembers of one membership: when the last two commits came, and what it may spend."""
+
+    member: Member
+    latest: float | None = None
+    previous: float | None = None
+    # Further units that the controller allows beyond the lower slack.
+    credit: int = 0
+    # The unit that comes next may start beyond the lower slack.
+    free: bool = False
+
+    @property
+    def interval(self) -> float | None:
+        """Seconds between the last two commits; None before the second."""
+        if self.latest is None or self.previous is None:
+            return None
+        return self.latest - self.previous
+
+
+class DynamicSlack(Gate):
+    """DSSP (Zhao et al. 2019, ICDCS, algorithms 1 and 2): at most `upper` clocks ahead, usually `lower`.
+
+    When the fastest worker would block at `lower`, a controller looks at the
+    last two commits of it and of the slowest, foresees both, and lets it do
+    so many further units as make it wait least. As printed, the algorithm asks
+    the controller again whenever these are used up, and so exceeds `upper`
+    without limit: `literal` does just that. Otherwise `upper` holds always.
+    """
+
+    def __init__(self, lower: int, upper: int, *, literal: bool) -> None:
+        self._lower = lower
+        self._upper = upper
+        self._literal = literal
+        self._paces: dict[str, Pace] = {}
+
+    def completed(self, view: View, member: Member, t: float) -> None:
+        pace = self._pace(member)
+        pace.previous, pace.latest = pace.latest, t
+        if pace.credit > 0:
+            pace.credit -= 1
+            pace.free = True
+            return
+        pace.free = False
+        if member.clock - view.slowest_clock() > self._lower and member.clock >= view.fastest_clock():
+            pace.credit = self._foresee(view, pace)
+            pace.free = pace.credit > 0
+
+    def admits(self, view: View, member: Member) -> bool:
+        return member.clock - view.slowest_clock() <= self._limit(member)
+
+    def hold(self, view: View, member: Member) -> Waiting | None:
+        if self.admits(view, member):
+            return None
+        slowest, limit = view.slowest_clock(), int(self._limit(member))
+        behind = tuple(m.worker for m in view.active() if m.clock == slowest)
+        return Waiting(
+            f"{listed(behind)} to complete clock {member.clock - limit} "
+            f"(now at {slowest}; {member.worker} is at {member.clock}, slack {limit} for now)",
+            behind,
+        )
+
+    def epoch(self, view: View) -> object:
+        # What a worker may spend changes only by its own commit, after which it asks anew.
+        return view.slowest_clock()
+
+    def _limit(self, member: Member) -> float:
+        if not self._pace(member).free:
+            return self._lower
+        return float("inf") if self._literal else self._upper
+
+    def _pace(self, member: Member) -> Pace:
+        pace = self._paces.get(member.worker)
+        # One that left and came back is another member: its former times mean nothing.
+        if pace is None or pace.member is not member:
+            pace = self._paces[member.worker] = Pace(member)
+        return pace
+
+    def _foresee(self, view: View, fast: Pace) -> int:
+        """Algorithm 2: the number of further units after which the fast one would wait least for the slow one."""
+        active = (m for m in view.members.values() if not m.done)
+        slow = self._pace(min(active, key=lambda m: (m.clock, m.rank)))
+        if fast.interval is None or slow.interval is None:
+            return 0
+        assert fast.latest is not None and slow.latest is not None
+        choices = range(self._upper - self._lower + 1)
+        arrivals = [slow.latest + (k + 1) * slow.interval for k in choices]
+        ends = [fast.latest + r * fast.interval for r in choices]
+        return min(choices, key=lambda r: min(abs(arrival - ends[r]) for arrival in arrivals))

@@ -1,0 +1,235 @@
+"""Join, Session and Status: workers' messages to the job, the job's notices to workers."""
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Iterator
+
+import grpc
+
+from psserver import receipts
+from psserver.coordinator.outputs import Notice, RefusalNotice
+from psserver.policies import LocalRule, local_rule_of
+from psserver.service.job import Job
+from psserver.service.outbox import Outbox
+from psserver.service.rpc.adapters import event_to_wire, report_to_wire, times_from_wire
+from psserver.service.rpc.registration import Refused, invalid, precondition
+from pswire.addresses import Address
+from pswire.plan import PlanError
+from pswire.specs import specs_from_wire
+from pswire.transport.dtypes import WireDtypeError, wire_name
+from pswire.v1 import coordinator_pb2 as pb
+
+log = logging.getLogger("ps-server")
+
+# Names appear in logs, paths and sentences.
+NAME_LIMIT, NAME_EXTRA = 64, "-_.:/@"
+REASON_LIMIT = 200
+COUNT_LIMIT = 2**48
+
+
+class CoordinatorRpc:
+    def __init__(self, job: Job, addresses: tuple[Address, ...]) -> None:
+        self._job = job
+        self._addresses = addresses
+
+    # Join
+
+    def join(self, request: pb.JoinRequest, context: grpc.ServicerContext) -> pb.JoinReply:
+        terms = self._job.terms
+        if request.servers != terms.servers:
+            raise precondition(
+                f"expected a worker of {terms.servers} servers, got one of {request.servers}: "
+                "give every process the same --ps-hosts"
+            )
+        _check_name(request.worker)
+        if not 1 <= len(request.session) <= NAME_LIMIT:
+            raise invalid(f"session: expected 1 to {NAME_LIMIT} characters, got {len(request.session)}")
+        rank = request.task_index if request.HasField("task_index") else None
+        try:
+            wire_name(request.wire_dtype)
+            variables = specs_from_wire(request.variables)
+            member = self._job.join(variables, request.plan, request.worker, request.session, rank)
+        except (PlanError, WireDtypeError) as error:
+            raise invalid(str(error)) from error
+        log.info("%s joins (incarnation %d, task index %d)", member.worker, member.incarnation, member.rank)
+        return pb.JoinReply(
+            job=terms.job,
+            worker=member.worker,
+            incarnation=member.incarnation,
+            worker_index=member.rank,
+            # A worker beyond the number that the job was started for has a part of the data too.
+            worker_count=max(terms.workers, member.rank + 1),
+            seed=terms.seed,
+            next_batch=self._job.next_batch(member.worker),
+            worker_timeout=terms.worker_timeout,
+            local_rule=_local_rule_to_wire(local_rule_of(self._job.policy)),
+            voucher=receipts.voucher(self._job.host.secret, terms.job, member.worker, member.incarnation),
+        )
+
+    # Session
+
+    def session(
+        self, requests: Iterator[pb.SessionRequest], context: grpc.ServicerContext
+    ) -> Iterator[pb.SessionReply]:
+        """Notices go out on this thread; a second one reads what the worker says."""
+        first = next(requests, None)
+        if first is None or first.WhichOneof("message") != "hello":
+            raise invalid("expected a SessionRequest with hello first")
+        hello = first.hello
+        if hello.job != self._job.terms.job:
+            raise precondition(f"expected job {self._job.terms.job!r}, got {hello.job!r}; join again")
+
+        def cut() -> None:
+            log.warning("worker %s does not read its session: closing it", hello.worker)
+            context.cancel()
+
+        outbox = self._job.attach(hello.worker, hello.incarnation, hello.session, cut)
+        reader = threading.Thread(
+            target=self._listen, args=(requests, hello, outbox), name=f"session-{hello.worker}", daemon=True
+        )
+        reader.start()
+        try:
+            yield pb.SessionReply(events=[pb.SessionEvent(welcome=pb.Welcome())])
+            yield from _replies(outbox)
+        finally:
+            self._job.detach(hello.worker, hello.incarnation, outbox)
+
+    def _listen(self, requests: Iterator[pb.SessionRequest], hello: pb.Hello, outbox: Outbox) -> None:
+        try:
+            for request in requests:
+                self._hear(request, hello, outbox)
+        except Refused as refused:
+            outbox.put(RefusalNotice(refused.message, fatal=True))
+        except Exception as error:
+            # How grpc reports a stream that broke; anything else is told apart by its text.
+            log.debug("session of %s ended: %r", hello.worker, error)
+        finally:
+            self._job.detach(hello.worker, hello.incarnation, outbox)
+
+    def _hear(self, request: pb.SessionRequest, hello: pb.Hello, outbox: Outbox) -> None:
+        worker, incarnation, job = hello.worker, hello.incarnation, self._job
+        match request.WhichOneof("message"):
+            case "ready":
+                job.ready(worker, incarnation, request.ready.holding)
+            case "commit":
+                self._commit(request.commit, hello, outbox)
+            case "abandon":
+                job.abandon(
+                    worker, incarnation, request.abandon.ticket, request.abandon.reason[:REASON_LIMIT]
+                )
+            case "done":
+                job.done(worker, incarnation)
+            case "leave":
+                job.leave(worker, incarnation, request.leave.reason[:REASON_LIMIT] or "left")
+            case "report":
+                self._report(request.report, hello, outbox)
+            case other:
+                message = f"expected ready, commit, abandon, done, leave or report, got {other or 'nothing'}"
+                outbox.put(RefusalNotice(message))
+
+    def _commit(self, commit: pb.Commit, hello: pb.Hello, outbox: Outbox) -> None:
+        terms, host = self._job.terms, self._job.host
+        missing = receipts.missing(host.secret, terms.job, commit.ticket, terms.servers, commit.receipts)
+        if missing and not self._job.repeated(hello.worker, commit.ticket):
+            servers = ", ".join(map(str, missing))
+            message = (
+                f"commit of ticket {commit.ticket}: expected a receipt from every server's Push, "
+                f"got none that is valid from server {servers}"
+            )
+            outbox.put(RefusalNotice(message, ticket=commit.ticket))
+            return
+        problem = improper(commit)
+        if problem is not None:
+            outbox.put(RefusalNotice(problem, ticket=commit.ticket))
+            return
+        self._job.commit(
+            hello.worker,
+            hello.incarnation,
+            commit.ticket,
+            batch=commit.batch,
+            samples=commit.samples,
+            loss=commit.loss,
+            norm=commit.norm,
+            ready=commit.ready,
+            times=times_from_wire(commit),
+        )
+
+    def _report(self, message: pb.Report, hello: pb.Hello, outbox: Outbox) -> None:
+        metrics = {str(name): float(value) for name, value in message.metrics.items()}
+        bad = [name for name, value in metrics.items() if not math.isfinite(value)]
+        if bad or len(metrics) > 100:
+            outbox.put(
+                RefusalNotice(f"report: expected at most 100 finite metrics, got {bad or len(metrics)}")
+            )
+            return
+        self._job.report_metrics(hello.worker, message.version, metrics)
+
+    # Status
+
+    def status(self, request: pb.StatusRequest, context: grpc.ServicerContext) -> pb.StatusReply:
+        job = self._job
+        reply = report_to_wire(job.report())
+        reply.job = job.terms.job
+        reply.seconds = time.monotonic() - job.began
+        reply.policy = job.policy.name
+        reply.optimizer = job.optimizer.name
+        own = pb.ServerStatus(
+            task_index=0,
+            address=str(self._addresses[0]),
+            state="ready",
+            bytes=job.host.nbytes,
+            executed=job.host.executed,
+        )
+        others = [
+            pb.ServerStatus(
+                task_index=follower.server,
+                address=str(follower.address),
+                state=follower.state,
+                bytes=follower.nbytes,
+                executed=follower.executed,
+            )
+            for follower in job.followers
+        ]
+        reply.servers.extend([own, *others])
+        return reply
+
+
+def _local_rule_to_wire(rule: LocalRule) -> pb.LocalRule:
+    return pb.LocalRule(name=rule.name, knobs=rule.knobs)
+
+
+def _replies(outbox: Outbox) -> Iterator[pb.SessionReply]:
+    """What is there at once goes out as one message. Ends after a fatal refusal or at None."""
+    while True:
+        notices: list[Notice | None] = [outbox.notices.get()]
+        # Nobody else takes from it, so what is not empty has one.
+        while notices[-1] is not None and len(notices) < 256 and not outbox.notices.empty():
+            notices.append(outbox.notices.get_nowait())
+        told = [notice for notice in notices if notice is not None]
+        if told:
+            yield pb.SessionReply(events=[event_to_wire(notice) for notice in told])
+        if notices[-1] is None or any(isinstance(n, RefusalNotice) and n.fatal for n in told):
+            return
+
+
+def improper(commit: pb.Commit) -> str | None:
+    """Why the numbers of this commit cannot be right; None when they can. The job's sums must fit the wire, its times
+    the log."""
+    for name, count in (("batch", commit.batch), ("samples", commit.samples)):
+        if count >= COUNT_LIMIT:
+            return f"commit of ticket {commit.ticket}: expected {name} below 2**48, got {count}"
+    for name in ("pull", "compute", "before"):
+        seconds = getattr(commit.times, name)
+        # Not NaN either.
+        if not 0 <= seconds < math.inf:
+            return f"commit of ticket {commit.ticket}: expected finite seconds >= 0 of {name}, got {seconds}"
+    return None
+
+
+def _check_name(name: str) -> None:
+    if len(name) > NAME_LIMIT or not all(c.isalnum() or c in NAME_EXTRA for c in name):
+        raise invalid(
+            f"worker name: expected at most {NAME_LIMIT} letters, digits or {' '.join(NAME_EXTRA)}, got {name[:80]!r}"
+        )

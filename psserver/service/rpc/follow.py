@@ -1,0 +1,140 @@
+"""Follow, seen from the shard: the decision stream comes in and is executed in order."""
+
+import hmac
+import json
+import logging
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import grpc
+
+from psserver.optimizers import OptimizerError
+from psserver.optimizers import build as build_optimizer
+from psserver.policies.tensors import from_config
+from psserver.service.rpc.adapters import order_from_wire
+from psserver.service.rpc.registration import Refused, invalid, precondition
+from psserver.service.shard_host import ShardHost
+from pswire.exits import ExitCode
+from pswire.plan import PlanError, make_plan
+from pswire.specs import specs_from_wire
+from pswire.v1 import shard_pb2
+
+log = logging.getLogger("ps-server")
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """Why a shard server may go home."""
+
+    exit_code: ExitCode
+    reason: str
+
+
+class FollowRpc:
+    """At most one coordinator at a time; when its stream ends, so does this server's job."""
+
+    def __init__(self, host: ShardHost, servers: int) -> None:
+        self._host = host
+        self._servers = servers
+        self._following = threading.Lock()
+        self.ending: Ending | None = None
+        self.ended = threading.Event()
+
+    def follow(
+        self, requests: Iterator[shard_pb2.FollowRequest], context: grpc.ServicerContext
+    ) -> Iterator[shard_pb2.FollowReply]:
+        if not self._following.acquire(blocking=False):
+            raise precondition(f"server {self._host.server} follows a coordinator already")
+        opened = False
+        try:
+            first = next(requests, None)
+            if first is None or first.WhichOneof("message") != "open":
+                raise invalid("expected a FollowRequest with open first")
+            self._open(first.open)
+            opened = True
+            yield self._progress()
+            for request in requests:
+                self._take(request)
+                yield self._progress()
+        finally:
+            if opened and self.ending is None:
+                self._end(ExitCode.UNREACHABLE, "the coordinator (server 0) is gone")
+            self._following.release()
+
+    def _open(self, message: shard_pb2.Open) -> None:
+        if self._host.job:
+            raise precondition(f"server {self._host.server} belongs to job {self._host.job} already")
+        if (message.task_index, message.servers) != (self._host.server, self._servers):
+            raise precondition(
+                f"this is server {self._host.server} of {self._servers}, but the coordinator takes it for "
+                f"server {message.task_index} of {message.servers}: give all servers the same --ps-hosts"
+            )
+        self._host.open(message.job, message.secret)
+        log.info("following job %s", message.job)
+
+    def _take(self, request: shard_pb2.FollowRequest) -> None:
+        match request.WhichOneof("message"):
+            case "configure":
+                self._configure(request.configure)
+            case "decisions":
+                decisions = request.decisions.decisions
+                try:
+                    orders = [(d.index, order_from_wire(d)) for d in decisions]
+                except ValueError as error:
+                    raise invalid(str(error)) from error
+                expected = self._host.executed
+                if orders and orders[0][0] != expected:
+                    raise invalid(f"expected entry {expected} of the decision log next, got {orders[0][0]}")
+                self._host.orders.submit(orders)
+                self._host.orders.execute_submitted()
+            case "shutdown":
+                self._end(_exit_code(request.shutdown.exit_code), request.shutdown.reason)
+            case other:
+                raise invalid(f"expected configure, decisions or shutdown, got {other}")
+
+    def _configure(self, message: shard_pb2.Configure) -> None:
+        try:
+            plan = make_plan(specs_from_wire(message.variables), self._servers)
+            optimizer = build_optimizer(json.loads(message.optimizer))
+            tensors = from_config(json.loads(message.tensors))
+        except (PlanError, OptimizerError, ValueError, TypeError) as error:
+            raise invalid(f"cannot configure server {self._host.server}: {error}") from error
+        if not hmac.compare_digest(plan.fingerprint, message.plan):
+            raise precondition(
+                f"the coordinator's plan is {message.plan}, ours for the same variables is {plan.fingerprint}: "
+                "run the same version of ps-server everywhere"
+            )
+        try:
+            self._host.configure(plan, optimizer, tensors)
+        except MemoryError as error:
+            raise Refused(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"server {self._host.server} has no memory for its part of the model, "
+                f"{plan.shards[self._host.server].nbytes} bytes",
+            ) from error
+        log.info("holds %d bytes of %d variables", self._host.nbytes, len(plan.variables))
+
+    def _progress(self) -> shard_pb2.FollowReply:
+        host = self._host
+        return shard_pb2.FollowReply(executed=host.executed, error=host.failure or "", bytes=host.nbytes)
+
+    def _end(self, code: ExitCode, reason: str) -> None:
+        self.ending = Ending(code, reason)
+        self.ended.set()
+
+
+def follow_nobody(
+    requests: Iterator[shard_pb2.FollowRequest], context: grpc.ServicerContext
+) -> Iterator[shard_pb2.FollowReply]:
+    """Follow at the coordinator's own server."""
+    raise precondition(
+        "server 0 hosts the coordinator and follows nobody: expected Follow at servers 1 and up"
+    )
+
+
+def _exit_code(number: int) -> ExitCode:
+    try:
+        return ExitCode(number)
+    except ValueError as error:
+        raise invalid(f"shutdown: expected a documented exit code, got {number}") from error

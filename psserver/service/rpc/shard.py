@@ -1,0 +1,54 @@
+"""Push and Pull, a call per payload: the contract that any generated client can speak."""
+
+from collections.abc import Iterator
+
+import grpc
+
+from psserver.service.rpc.registration import invalid
+from psserver.service.shard_host import ShardHost
+from psserver.service.transport.payloads import Intake, outgoing
+from pswire.transport import frames
+from pswire.v1 import shard_pb2
+
+
+class ShardRpc:
+    def __init__(self, host: ShardHost) -> None:
+        self._host = host
+
+    def push(self, messages: Iterator[bytes], context: grpc.ServicerContext) -> shard_pb2.PushReply:
+        """Stage a payload: each chunk is copied once, from its message into the slot, and checked."""
+        intake = Intake(self._host, _header(messages), context.is_active)
+        finished = False
+        try:
+            for message in messages:
+                part = _parse(message)
+                if not isinstance(part, frames.ChunkView):
+                    raise invalid("expected chunks after the header, got another header")
+                intake.take(part)
+            finished = True
+        finally:
+            if not finished:
+                intake.give_up()
+        return shard_pb2.PushReply(receipt=intake.finish())
+
+    def pull(self, request: shard_pb2.PullRequest, context: grpc.ServicerContext) -> Iterator[bytes]:
+        """Stream a version: each chunk is copied once, from the arena into its message."""
+        for piece in outgoing(self._host, request):
+            yield frames.pull_chunk(piece.offset, piece.data, piece.total if piece.offset == 0 else None)
+
+
+def _header(messages: Iterator[bytes]) -> shard_pb2.PushHeader:
+    first = next(messages, None)
+    if first is None:
+        raise invalid("expected a PushRequest with a header first, got an empty stream")
+    part = _parse(first)
+    if isinstance(part, frames.ChunkView):
+        raise invalid("expected a PushRequest with a header first, got a chunk")
+    return part
+
+
+def _parse(message: bytes) -> shard_pb2.PushHeader | frames.ChunkView:
+    try:
+        return frames.parse_push(message)
+    except frames.FrameError as error:
+        raise invalid(str(error)) from error

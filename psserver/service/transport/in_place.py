@@ -1,0 +1,87 @@
+"""Payloads that stay where they are: attach, stage a filled slot, say where a version lies."""
+
+import hmac
+from collections.abc import Callable
+
+import grpc
+
+from psserver import receipts
+from psserver.service.rpc.registration import Refused, invalid
+from psserver.service.shard_host import ShardHost
+from psserver.service.transport.shared_memory import Attachment, to_wire
+from pswire.transport import segments
+from pswire.transport.segments import SegmentError
+from pswire.v1 import shard_pb2
+
+
+def attach(host: ShardHost, request: shard_pb2.Attach) -> tuple[Attachment | None, shard_pb2.Attached]:
+    """Memory for a worker of this machine, or why there is none. Raises Refused as `reason_against`."""
+    reason = reason_against(host, request)
+    if reason is None:
+        try:
+            attachment = host.sharing.lend(host.elements)
+        except SegmentError as error:
+            reason = str(error)
+    if reason is not None:
+        return None, shard_pb2.Attached(refusal=reason)
+    control, *slots = map(to_wire, attachment.places)
+    versions = host.options.arena_versions
+    return attachment, shard_pb2.Attached(control=control, slots=slots, arena_versions=versions)
+
+
+def reason_against(host: ShardHost, request: shard_pb2.Attach) -> str | None:
+    """Why no memory is shared with this worker; None when it can be. Raises Refused for another job, plan or worker."""
+    shard = host.serving(request.job, request.plan, request.after)
+    expected = receipts.voucher(host.secret, host.job, request.worker, request.incarnation)
+    if not hmac.compare_digest(request.voucher, expected):
+        raise Refused(
+            grpc.StatusCode.PERMISSION_DENIED,
+            f"expected the voucher that {request.worker!r} was given when it joined, got another one",
+        )
+    if host.sharing.refusal is not None:
+        return host.sharing.refusal
+    if request.place != segments.here():
+        return f"server {host.server} is on another machine, or in another process namespace"
+    if shard.layout.elements == 0:
+        return f"server {host.server} holds no part of the model"
+    return None
+
+
+def stage(
+    host: ShardHost,
+    header: shard_pb2.PushHeader,
+    attachment: Attachment,
+    number: int,
+    alive: Callable[[], bool],
+) -> bytes:
+    """Stage the payload that the worker wrote into its slot; the receipt. Raises Refused."""
+    shard = host.serving(header.job, header.plan, header.after)
+    if not attachment.holds(number):
+        raise invalid(
+            f"payload of ticket {header.ticket}: expected a slot that was lent, got number {number}"
+        )
+    slot = host.begin_push(
+        shard, header.ticket, header.worker, alive, lambda: attachment.loan(number, header.ticket)
+    )
+    finite = False
+    try:
+        bad = shard.nonfinite(slot.values)
+        if bad is not None:
+            raise invalid(f"payload of ticket {header.ticket}: expected finite numbers, got {bad}")
+        finite = True
+    finally:
+        if not finite:
+            host.give_up_push(shard, slot)
+    return host.finish_push(shard, slot)
+
+
+def locate(
+    host: ShardHost, request: shard_pb2.PullRequest, attachment: Attachment
+) -> shard_pb2.Located | None:
+    """Where the ticket's version lies, pinned for reading there; None when it has to be sent."""
+    shard = host.serving(request.job, request.plan, request.after)
+    found = host.read_in_place(shard, request.ticket, request.version, attachment.words)
+    if found is None:
+        return None
+    place, live = found
+    return shard_pb2.Located(segment=to_wire(place), live=[other.token for other in live])

@@ -1,0 +1,142 @@
+"""Memory that this server shares with workers of its machine: arenas that they read, slots that they fill."""
+
+import logging
+import weakref
+from collections.abc import Iterable
+
+import grpc
+import numpy as np
+from numpy.typing import NDArray
+
+from psserver.service.rpc.registration import Refused
+from psserver.shard.arena import plain
+from psserver.shard.staging import BorrowedBuffer
+from pswire.transport import segments
+from pswire.transport.segments import Place, Segment, SegmentError
+from pswire.v1 import shard_pb2
+
+log = logging.getLogger("ps-server")
+
+Floats = NDArray[np.float32]
+
+# One to fill while the other is added up.
+SLOTS = 2
+
+
+class Sharing:
+    """Makes segments and knows which array lies in which.
+
+    `transport`: "auto" goes on without shared memory when the system gives
+    none, "shared-memory" raises SegmentError then, "grpc" and "socket" never ask for any.
+    """
+
+    def __init__(self, transport: str) -> None:
+        self._strict = transport == "shared-memory"
+        # Why no memory is shared; None while it is.
+        self.refusal: str | None = None
+        # The server's arrays in segments, by their addresses.
+        self._places: dict[int, Place] = {}
+        if transport in ("grpc", "socket"):
+            self.refusal = f"the server was started with --transport {transport}"
+        elif not segments.here():
+            self._do_without("this system does not tell which kernel it is")
+        elif self._strict:
+            # Better now than at the first join.
+            Segment(segments.HEADER)
+
+    def allocate(self, elements: int) -> Floats:
+        """An array in a segment of its own; ordinary memory when there are none."""
+        if self.refusal is not None or elements == 0:
+            return plain(elements)
+        try:
+            return self._array(Segment(4 * elements))
+        except SegmentError as error:
+            self._do_without(str(error))
+            return plain(elements)
+
+    def _array(self, segment: Segment) -> Floats:
+        values = segments.floats(segment.memory)
+        address = _address(values)
+        self._places[address] = segment.place
+        weakref.finalize(segment.memory, self._places.pop, address, None).atexit = False
+        return values
+
+    def _do_without(self, reason: str) -> None:
+        if self._strict:
+            raise SegmentError(f"--transport shared-memory: {reason}")
+        self.refusal = reason
+        log.warning("no memory is shared with workers: %s", reason)
+
+    def place(self, values: Floats) -> Place | None:
+        """Where an array of `allocate` lies; None if in ordinary memory."""
+        return self._places.get(_address(values))
+
+    def places(self, arrays: Iterable[Floats]) -> list[Place]:
+        return [place for place in map(self.place, arrays) if place is not None]
+
+    def lend(self, elements: int) -> "Attachment":
+        """Slots for a worker. Raises SegmentError."""
+        return Attachment(elements)
+
+
+class Words:
+    """The control words of one worker: few bytes that may outlast its slots."""
+
+    def __init__(self) -> None:
+        segment = Segment(8 * segments.LINE * (1 + SLOTS))
+        self.place = segment.place
+        self._words = segments.words(segment.memory)
+
+    def has_read(self, ticket: int) -> bool:
+        """The worker says that it no longer reads the ticket's version. Its tickets come in rising order."""
+        return int(self._words[0]) >= ticket
+
+    def hold(self, slot: int, ticket: int) -> None:
+        """Tell the worker which ticket's payload slot `slot` (from 1) holds; 0: none, it is free."""
+        self._words[segments.LINE * slot] = ticket
+
+
+class Attachment:
+    """What one worker shares with this server, for as long as its exchange lasts.
+
+    The server keeps what it still needs of it: a slot until its contribution
+    is settled, the control words until the pins of the worker's tickets end.
+    """
+
+    def __init__(self, elements: int) -> None:
+        self.words = Words()
+        slots = [Segment(4 * elements) for _ in range(SLOTS)]
+        self.places = (self.words.place, *(slot.place for slot in slots))
+        self._slots = [segments.floats(slot.memory) for slot in slots]
+        # As in the words, which the worker could spoil.
+        self._busy: set[int] = set()
+
+    def holds(self, number: int) -> bool:
+        return 1 <= number <= len(self._slots)
+
+    def loan(self, number: int, ticket: int) -> BorrowedBuffer:
+        """Slot `number`, from 1, marked as busy until the loan ends. Raises Refused while it is busy."""
+        if number in self._busy:
+            raise Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, f"slot {number} still holds an earlier payload")
+        words, busy = self.words, self._busy
+
+        def ended() -> None:
+            busy.discard(number)
+            words.hold(number, 0)
+
+        busy.add(number)
+        words.hold(number, ticket)
+        return BorrowedBuffer(self._slots[number - 1], ended)
+
+    def let_go(self) -> None:
+        """The exchange is over. Said aloud, because a broken call may keep its frames until the next collection."""
+        del self.words, self._slots
+
+
+def to_wire(place: Place) -> shard_pb2.Segment:
+    return shard_pb2.Segment(pid=place.pid, fd=place.fd, token=place.token, bytes=place.nbytes)
+
+
+def _address(values: Floats) -> int:
+    # A tenth of the time of `values.ctypes.data`, and it is asked for with every grant.
+    return int(values.__array_interface__["data"][0])

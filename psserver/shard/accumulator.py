@@ -1,0 +1,168 @@
+"""What a shard has of the coming update: a running sum, or the list of its contributions."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from psserver.optimizers import NUMPY, Backend
+from psserver.shard import arithmetic
+from psserver.shard.aggregators import Aggregator
+
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """An update's contributions as one payload: ``values * pending``.
+
+    Its trainable part is the gradient but for the Apply's scale; its state
+    part is the sum of factor * delta, for which `factors` is the sum of the factors.
+    """
+
+    values: Floats
+    factors: float
+    pending: float
+
+
+class Accumulator(Protocol):
+    @property
+    def empty(self) -> bool: ...
+
+    def add(self, payload: Floats, factor: float, worker: str, backend: Backend = NUMPY) -> None:
+        """Take in a contribution of `worker`. Its buffer may be spoilt, or be kept (`keeps`)."""
+        ...
+
+    def keeps(self, payload: Floats) -> bool:
+        """The buffer is needed until `clear`."""
+        ...
+
+    def total(self) -> Total:
+        """Of all that was added, which must not be nothing; in a buffer that is kept."""
+        ...
+
+    def clear(self) -> list[Floats]:
+        """Begin anew. Returns the buffers that were kept."""
+        ...
+
+
+class RunningSum:
+    """``sum += factor * payload``, in the order of the calls.
+
+    The first payload's buffer becomes the sum, and its factor is left pending,
+    so that neither a copy nor a pass is spent on it alone.
+    """
+
+    def __init__(self) -> None:
+        self._values: Floats | None = None
+        self._factors = 0.0
+        self._pending = 1.0
+
+    @property
+    def empty(self) -> bool:
+        return self._values is None
+
+    def add(self, payload: Floats, factor: float, worker: str, backend: Backend = NUMPY) -> None:
+        if self._values is None:
+            self._values, self._factors, self._pending = payload, factor, factor
+            return
+        arithmetic.fold(self._values, self._pending, payload, factor, backend)
+        self._pending = 1.0
+        self._factors += factor
+
+    def keeps(self, payload: Floats) -> bool:
+        return self._values is payload
+
+    def total(self) -> Total:
+        assert self._values is not None
+        return Total(self._values, self._factors, self._pending)
+
+    def clear(self) -> list[Floats]:
+        values, self._values = self._values, None
+        return [] if values is None else [values]
+
+
+class GradientList:
+    """All contributions of an update, for an aggregator that must see them side by side.
+
+    The aggregator reduces the first `trainable` elements of ``factor * payload``;
+    behind them is state, which is summed as ever.
+    """
+
+    def __init__(self, aggregator: Aggregator, trainable: int) -> None:
+        self._aggregator = aggregator
+        self._end = trainable
+        self._payloads: list[Floats] = []
+        self._factors: list[float] = []
+
+    @property
+    def empty(self) -> bool:
+        return not self._payloads
+
+    def add(self, payload: Floats, factor: float, worker: str, backend: Backend = NUMPY) -> None:
+        arithmetic.scale(payload, factor)
+        self._payloads.append(payload)
+        self._factors.append(factor)
+
+    def keeps(self, payload: Floats) -> bool:
+        return any(kept is payload for kept in self._payloads)
+
+    def total(self) -> Total:
+        first, *others = self._payloads
+        self._aggregator.reduce([payload[: self._end] for payload in self._payloads])
+        for payload in others:
+            np.add(first[self._end :], payload[self._end :], out=first[self._end :])
+        return Total(first, sum(self._factors), 1.0)
+
+    def clear(self) -> list[Floats]:
+        payloads, self._payloads, self._factors = self._payloads, [], []
+        return payloads
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One worker's part of an update: its gradient is ``values * factor``, but for the Apply's scale."""
+
+    values: Floats
+    factor: float
+    worker: str
+
+
+class PerWorker:
+    """All contributions of an update, each for itself: for an optimizer that keeps slots for each worker."""
+
+    def __init__(self, trainable: int) -> None:
+        self._end = trainable
+        self.shares: list[Share] = []
+
+    @property
+    def empty(self) -> bool:
+        return not self.shares
+
+    def add(self, payload: Floats, factor: float, worker: str, backend: Backend = NUMPY) -> None:
+        arithmetic.scale(payload[self._end :], factor)
+        self.shares.append(Share(payload, factor, worker))
+
+    def keeps(self, payload: Floats) -> bool:
+        return any(share.values is payload for share in self.shares)
+
+    def total(self) -> Total:
+        """Of the state part only; gradients are in `shares`."""
+        first, *others = self.shares
+        for share in others:
+            np.add(first.values[self._end :], share.values[self._end :], out=first.values[self._end :])
+        return Total(first.values, sum(share.factor for share in self.shares), 1.0)
+
+    def clear(self) -> list[Floats]:
+        shares, self.shares = self.shares, []
+        return [share.values for share in shares]
+
+
+def gathering_for(aggregator: Aggregator | None, *, per_worker: bool, trainable: int) -> Accumulator:
+    """Raises ValueError where an aggregator would mix what the optimizer needs apart."""
+    if aggregator is not None and per_worker:
+        raise ValueError("an aggregator and an optimizer with slots for each worker do not go together")
+    if per_worker:
+        return PerWorker(trainable)
+    return GradientList(aggregator, trainable) if aggregator is not None else RunningSum()

@@ -1,0 +1,239 @@
+"""The experiment file: one TOML document that fully describes a run, or a clear list of what is wrong in it.
+
+Knobs of policies and optimizers are kept as they stand, because only their
+builders know them. Importing this module imports pydantic.
+"""
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic_core import PydanticCustomError
+
+from pswire.config.overrides import OverrideError, apply_overrides
+from pswire.config.problems import describe_problems
+from pswire.config.sections import (
+    Crash,
+    DelayText,
+    Disconnect,
+    FaultsSection,
+    Join,
+    Leave,
+    LinksSection,
+    Section,
+    SimulationSection,
+    keyed_by_number,
+)
+from pswire.config.toml import toml_text
+from pswire.plan import MAX_SERVERS
+
+Name = Annotated[str, Field(min_length=1)]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_MODULE = re.compile(r".+:[A-Za-z_][A-Za-z0-9_]*")
+_DEVICE = re.compile(r"auto|cpu|gpu:[0-9]{1,4}")
+
+
+class ExperimentError(ValueError):
+    """An experiment that cannot be used; the message lists every problem with its file and key."""
+
+
+class RunSection(Section):
+    """[run]"""
+
+    name: Name = "run"
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    versions: Annotated[int, Field(ge=0)] = 0  # stop at this one; 0: when the data ends
+    deterministic: bool = True
+
+
+class ClusterSection(Section):
+    """[cluster]"""
+
+    servers: Annotated[int, Field(ge=1, le=MAX_SERVERS)] = 1
+    workers: Annotated[int, Field(ge=1, le=65536)] = 1
+    worker_timeout: Seconds = 10.0  # how long the others wait for a silent worker
+    idle_timeout: Seconds = 600.0  # how long the servers wait without any worker
+    wire_dtype: Literal["float32", "bfloat16", "float16"] = "float32"  # of payloads outside shared memory
+    transport: Literal["auto", "grpc", "socket", "shared-memory"] = "auto"
+    prefetch: bool = False  # the next weights come during the computation, where the policy permits
+
+    @property
+    def payload_dtype(self) -> str:
+        """What payloads are rounded to: nothing in shared memory, which is float32."""
+        return "float32" if self.transport == "shared-memory" else self.wire_dtype
+
+
+class PolicySection(Section):
+    """[policy]: a name and free knobs."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: Name = "sync"
+
+    @property
+    def knobs(self) -> dict[str, Any]:
+        """All keys but the name, for `psserver.policies.build`."""
+        return dict(self.model_extra or {})
+
+
+class OptimizerSection(Section):
+    """[optimizer]: a name, a learning rate (number or schedule table) and free knobs."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: Name = "sgd"
+    learning_rate: Any = 0.01
+
+    @field_validator("learning_rate")
+    @classmethod
+    def _number_or_schedule(cls, value: Any) -> Any:
+        if isinstance(value, bool) or not isinstance(value, int | float | dict):
+            raise PydanticCustomError("shape", "expected a number or a table with a schedule")
+        return value
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """All keys, for `psserver.optimizers.build`."""
+        return {"name": self.name, "learning_rate": self.learning_rate, **(self.model_extra or {})}
+
+
+class JobSection(Section):
+    """[job]: where the user's code is. An empty `module` (no [job] in a file) names none."""
+
+    module: str = ""
+    epochs: Annotated[int, Field(ge=1)] = 1
+    options: dict[str, Any] = Field(default_factory=dict)
+
+    @field_validator("module")
+    @classmethod
+    def _names_an_attribute(cls, value: str) -> str:
+        if not _MODULE.fullmatch(value):
+            raise PydanticCustomError("shape", "expected package.module:attribute or path/file.py:attribute")
+        return value
+
+
+class WorkerSection(Section):
+    """[workers.N]"""
+
+    device: str = "auto"
+    delay: DelayText = "constant(0)"  # injected after each step, by real and simulated workers alike
+
+    @field_validator("device")
+    @classmethod
+    def _known_device(cls, value: str) -> str:
+        if not _DEVICE.fullmatch(value):
+            raise PydanticCustomError("shape", "expected auto, cpu or gpu:N")
+        return value
+
+
+class Experiment(Section):
+    """A whole experiment; every section has defaults, so that daemons can run without a file."""
+
+    run: RunSection = RunSection()
+    cluster: ClusterSection = ClusterSection()
+    policy: PolicySection = PolicySection()
+    optimizer: OptimizerSection = OptimizerSection()
+    job: JobSection = JobSection()
+    workers: dict[int, WorkerSection] = Field(default_factory=dict)
+    links: LinksSection = LinksSection()
+    faults: FaultsSection = FaultsSection()
+    simulation: SimulationSection = SimulationSection()
+
+    @field_validator("workers", mode="before")
+    @classmethod
+    def _by_number(cls, value: Any) -> Any:
+        return keyed_by_number(value)
+
+    @model_validator(mode="after")
+    def _parts_agree(self) -> "Experiment":
+        if "job" in self.model_fields_set and not self.job.module:
+            raise PydanticCustomError("absent", "job.module: missing; expected package.module:attribute")
+        beyond = sorted(number for number in self.workers if not 0 <= number < self.cluster.workers)
+        if beyond:
+            raise PydanticCustomError(
+                "range",
+                "workers.{number}: expected a number below cluster.workers, which is {workers}",
+                {"number": beyond[0], "workers": self.cluster.workers},
+            )
+        return self
+
+    def to_toml(self) -> str:
+        """The resolved experiment, defaults written out; `load_experiment` reads it back to an equal one."""
+        tables: dict[str, dict[str, object]] = {
+            "run": self.run.model_dump(),
+            "cluster": self.cluster.model_dump(),
+            "policy": self.policy.model_dump(),
+            "optimizer": self.optimizer.model_dump(),
+        }
+        if self.job.module:
+            tables["job"] = self.job.model_dump()
+        for number, worker in sorted(self.workers.items()):
+            tables[f"workers.{number}"] = worker.model_dump()
+        # Sections that no daemon reads stay out of a file that does not use them.
+        for name in sorted(self.model_fields_set & {"links", "faults", "simulation"}):
+            tables[name] = getattr(self, name).model_dump()
+        return toml_text(tables)
+
+
+def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
+    """Read an experiment file, with `overrides` such as "policy.max_staleness=2" put over it.
+
+    An override's value is TOML; a bare word is a string. Raises ExperimentError listing every problem:
+    a file that cannot be read or is not TOML, unknown keys with the nearest known one, wrong types and
+    values. Knobs of policies and optimizers are not judged here.
+    """
+    document = _read(Path(path))
+    try:
+        apply_overrides(document, overrides)
+    except OverrideError as error:
+        raise ExperimentError(str(error)) from error
+    return parse_experiment(document, str(path))
+
+
+def parse_experiment(document: Mapping[str, Any], source: str = "experiment") -> Experiment:
+    """Validate a document that is already in memory. Raises ExperimentError, naming `source`."""
+    try:
+        return Experiment.model_validate(document)
+    except ValidationError as error:
+        problems = describe_problems(error, _known_keys())
+    if len(problems) == 1:
+        raise ExperimentError(f"{source}: {problems[0]}")
+    raise ExperimentError("\n  ".join([f"{source}: {len(problems)} problems", *problems]))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ExperimentError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        byte = error.object[error.start]
+        raise ExperimentError(f"{path}: expected UTF-8 text, got the byte {byte:#04x}") from error
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ExperimentError(f"{path}: expected TOML: {error}") from error
+
+
+def _known_keys() -> dict[str, list[str]]:
+    """Key names by section; "" holds the sections."""
+    sections: dict[str, type[BaseModel]] = {
+        "run": RunSection,
+        "cluster": ClusterSection,
+        "policy": PolicySection,
+        "optimizer": OptimizerSection,
+        "job": JobSection,
+        "workers": WorkerSection,
+        "links": LinksSection,
+        "faults": FaultsSection,
+        "simulation": SimulationSection,
+    }
+    entries: dict[str, type[BaseModel]] = {
+        "faults.crashes": Crash,
+        "faults.leaves": Leave,
+        "faults.joins": Join,
+        "faults.disconnects": Disconnect,
+    }
+    known = {name: list(section.model_fields) for name, section in (sections | entries).items()}
+    return {"": list(sections), **known}

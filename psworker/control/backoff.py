@@ -1,0 +1,82 @@
+"""Calls to one server: which failures pass, how long to insist, what the others mean."""
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import grpc
+
+from pswire.addresses import Address
+from pswire.transport.failures import reason
+from psworker.errors import PayloadRefused, Refused, SessionError, Unreachable, Voided
+
+log = logging.getLogger("ps-worker")
+
+T = TypeVar("T")
+
+PASSING = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+MEANING: dict[grpc.StatusCode, type[SessionError]] = {
+    grpc.StatusCode.ABORTED: Voided,
+    grpc.StatusCode.INVALID_ARGUMENT: PayloadRefused,
+    grpc.StatusCode.FAILED_PRECONDITION: Refused,
+}
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
+
+
+@dataclass(slots=True)
+class Backoff:
+    """Pauses that double up to `LONGEST_PAUSE`, with jitter, until `patience` seconds have passed or `closing` is set.
+
+    `closing`: nobody needs the answer any more.
+    """
+
+    server: int
+    address: Address
+    patience: float
+    closing: threading.Event
+    _began: float | None = None
+    _pause: float = FIRST_PAUSE
+
+    def reset(self) -> None:
+        self._began, self._pause = None, FIRST_PAUSE
+
+    def wait(self, error: grpc.RpcError) -> None:
+        """Sleep before the next attempt. Raises Unreachable when patience is over, or nobody needs the answer."""
+        now = time.monotonic()
+        self._began = now if self._began is None else self._began
+        waited = now - self._began
+        name = f"server {self.server} at {self.address}"
+        why = reason(error)
+        if self.closing.is_set():
+            raise Unreachable(f"{name} does not answer ({why}), and is not needed any more")
+        if waited >= self.patience:
+            raise Unreachable(
+                f"{name} did not answer for {waited:.0f} s ({why}): is it running, and is --ps-hosts right?"
+            )
+        log.warning("%s does not answer (%s); trying again in %.1f s", name, why, self._pause)
+        # Jitter: workers that lost a server together should not come back together.
+        self.closing.wait(self._pause * random.uniform(0.8, 1.2))
+        self._pause = min(2 * self._pause, LONGEST_PAUSE)
+
+
+def translated(error: grpc.RpcError, where: str) -> SessionError:
+    """The session error that a final RPC error stands for."""
+    kind = MEANING.get(error.code(), SessionError)
+    if kind is SessionError:
+        return SessionError(f"{where}: {error.code().name}: {reason(error)}")
+    return kind(f"{where}: {error.details()}")
+
+
+def insist(call: Callable[[], T], backoff: Backoff) -> T:
+    """`call()`, again and again while its server does not answer. Raises SessionError."""
+    while True:
+        try:
+            return call()
+        except grpc.RpcError as error:
+            if error.code() not in PASSING:
+                raise translated(error, f"server {backoff.server} at {backoff.address}") from error
+            backoff.wait(error)

@@ -1,0 +1,1 @@
+"""Payloads between a worker and its servers: weights are pulled, gradients pushed, over any transport."""

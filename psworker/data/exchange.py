@@ -1,0 +1,140 @@
+"""One open stream to a server for all payloads: a request, then its answer, in turn."""
+
+import queue
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol
+
+import grpc
+from numpy.typing import NDArray
+
+from pswire.transport import frames
+from pswire.transport.dtypes import from_wire, itemsize
+from pswire.transport.framed_socket import Parts
+from pswire.transport.frames import Message
+from pswire.v1 import shard_pb2
+from psworker.errors import SessionError
+
+
+class Stream(Protocol):
+    """Messages both ways. Every method but `close` raises grpc.RpcError when it breaks or the server ends it."""
+
+    def send(self, message: Parts) -> None: ...
+
+    def receive(self) -> Message | None:
+        """The next message, good until the one after it; None when the server ended the stream without a reason."""
+        ...
+
+    def close(self) -> None:
+        """Also from another thread."""
+        ...
+
+
+class GrpcStream:
+    """A call of Exchange. Raises SessionError when the session is being closed."""
+
+    def __init__(self, channel: grpc.Channel) -> None:
+        call: Any = channel.stream_stream("/pswire.v1.Shard/Exchange", None, None)
+        self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        try:
+            self._replies: Any = call(_drained(self._requests))
+        except ValueError as error:
+            raise SessionError(f"the session is closed: {error}") from error
+
+    def send(self, message: Parts) -> None:
+        self._requests.put(b"".join(message))
+
+    def receive(self) -> bytes | None:
+        message: bytes | None = next(self._replies, None)
+        return message
+
+    def when_over(self, call: Callable[[], object]) -> None:
+        """`call()`, from any thread, once the stream is over; at once if it is."""
+        if not self._replies.add_callback(call):
+            call()
+
+    def close(self) -> None:
+        self._requests.put(None)
+        self._replies.cancel()
+
+
+class Exchange:
+    """Opens its stream at the first request, and again after it broke. One thread uses it.
+
+    Every method raises grpc.RpcError when the stream breaks or the server
+    refuses; the next request begins a new stream.
+    """
+
+    def __init__(self, connect: Callable[[], Stream], stream: Stream | None = None) -> None:
+        self._connect = connect
+        self._stream = stream
+
+    @property
+    def open(self) -> bool:
+        """A stream stands, and what was agreed on it."""
+        return self._stream is not None
+
+    def ask(self, requests: Iterable[Parts]) -> tuple[shard_pb2.ExchangeReply, frames.ChunkView | None]:
+        """Send the messages of one request; the first message of its answer."""
+        try:
+            self._send(requests)
+            return self._next()
+        except BaseException:
+            self.close()
+            raise
+
+    def payload(
+        self, first: shard_pb2.ExchangeReply, chunk: frames.ChunkView | None, dtype: str, out: NDArray[Any]
+    ) -> None:
+        """Receive a payload that begins with `chunk` into `out`, decoding it if that is float32."""
+        try:
+            self._receive(first, chunk, dtype, out)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End the stream; also from another thread."""
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.close()
+
+    def _send(self, requests: Iterable[Parts]) -> None:
+        stream = self._stream
+        if stream is None:
+            stream = self._stream = self._connect()
+        for request in requests:
+            stream.send(request)
+
+    def _next(self) -> tuple[shard_pb2.ExchangeReply, frames.ChunkView | None]:
+        stream = self._stream
+        message = stream.receive() if stream is not None else None
+        if message is None:
+            raise SessionError("the server ended the exchange without an answer")
+        if len(message) > frames.SMALL:
+            rest, chunk = frames.split_reply(message)
+            return shard_pb2.ExchangeReply.FromString(bytes(rest)), chunk
+        reply = shard_pb2.ExchangeReply.FromString(bytes(message))
+        if not reply.HasField("chunk"):
+            return reply, None
+        return reply, frames.ChunkView(reply.chunk.offset, memoryview(reply.chunk.data))
+
+    def _receive(
+        self, first: shard_pb2.ExchangeReply, chunk: frames.ChunkView | None, dtype: str, out: NDArray[Any]
+    ) -> None:
+        size, total, received = itemsize(dtype), out.size * itemsize(dtype), 0
+        if first.bytes != total:
+            raise SessionError(f"expected a payload of {total} bytes, got one of {first.bytes}")
+        while received < total:
+            if chunk is None or chunk.offset != received or received + chunk.data.nbytes > total:
+                where = f"{chunk.data.nbytes} bytes at {chunk.offset}" if chunk else "none"
+                raise SessionError(f"expected a chunk at offset {received} of {total} bytes, got {where}")
+            end = received + chunk.data.nbytes
+            from_wire(chunk.data, dtype, out[received // size : end // size])
+            received = end
+            if received < total:
+                _, chunk = self._next()
+
+
+def _drained(requests: "queue.SimpleQueue[bytes | None]") -> Iterator[bytes]:
+    while (request := requests.get()) is not None:
+        yield request

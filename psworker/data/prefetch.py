@@ -1,0 +1,80 @@
+"""The next version on its way while the present one is computed on."""
+
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from psworker.control.messages import Grant
+from psworker.data.shared_memory import Received
+from psworker.errors import SessionError
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """What came for `ticket`, by server; or why it did not come."""
+
+    ticket: int
+    received: list[Received] | None
+    error: SessionError | None = None
+
+
+class Prefetch:
+    """One thread that waits for the next grant and pulls its version. One training loop uses it.
+
+    `foresee(ticket)` gives the grant after that of `ticket`, or None at the
+    end; `pull(grant)` its version, None where that has come in another way.
+    """
+
+    def __init__(
+        self, foresee: Callable[[int], Grant | None], pull: Callable[[Grant], list[Received] | None]
+    ) -> None:
+        self._foresee = foresee
+        self._pull = pull
+        self._wanted: queue.SimpleQueue[tuple[int, Future[Fetched | None]] | None] = queue.SimpleQueue()
+        # A daemon, unlike an executor's: a program that forgets to close its session ends all the same.
+        threading.Thread(target=self._work, name="prefetch", daemon=True).start()
+        self._under_way: Future[Fetched | None] | None = None
+        # The ticket that is computed on meanwhile.
+        self._during = 0
+
+    def begin(self, ticket: int) -> None:
+        """`ticket` is being computed: go for the next one. No news while one is under way."""
+        if self._under_way is None:
+            self._during = ticket
+            self._under_way = Future()
+            self._wanted.put((ticket, self._under_way))
+
+    def take(self, ticket: int) -> list[Received] | None:
+        """The version of `ticket`, which is granted; None if it was not fetched. Raises what its pull raised."""
+        if self._under_way is None or ticket <= self._during:
+            return None
+        under_way, self._under_way = self._under_way, None
+        found = under_way.result()
+        if found is None or found.ticket != ticket:
+            # Fetched for a ticket that was cancelled since.
+            return None
+        if found.error is not None:
+            raise found.error
+        return found.received
+
+    def close(self) -> None:
+        self._wanted.put(None)
+
+    def _work(self) -> None:
+        while (wanted := self._wanted.get()) is not None:
+            ticket, found = wanted
+            try:
+                found.set_result(self._fetch(ticket))
+            except BaseException as error:
+                found.set_exception(error)
+
+    def _fetch(self, ticket: int) -> Fetched | None:
+        grant = self._foresee(ticket)
+        if grant is None:
+            return None
+        try:
+            return Fetched(grant.ticket, self._pull(grant))
+        except SessionError as error:
+            return Fetched(grant.ticket, None, error)

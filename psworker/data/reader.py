@@ -1,0 +1,106 @@
+"""The versions that a worker was granted: pulled, fetched ahead, or come along with the answer to a commit."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from psworker.control.messages import Grant, StopNotice
+from psworker.control.stream import Control
+from psworker.data.prefetch import Prefetch
+from psworker.data.shard_client import ShardClient
+from psworker.data.shard_group import ShardGroup
+from psworker.data.shared_memory import Received
+from psworker.data.timing import Stopwatch
+
+Floats = NDArray[np.float32]
+
+
+class WeightReader:
+    """One array per server. The training loop uses it, and the thread of `prefetch`, which is None if not wanted."""
+
+    def __init__(self, servers: ShardGroup, control: Control, watch: Stopwatch, prefetch: bool) -> None:
+        self._servers = servers
+        self._control = control
+        self._watch = watch
+        # The next grant's version, when it came with the answer to a commit, and the seconds that it took.
+        self._ahead: dict[int, tuple[list[Received], float]] = {}
+        self.prefetch = Prefetch(control.foresee, self._fetch) if prefetch else None
+
+    def copied(self, grant: Grant) -> list[Floats]:
+        """Float32, to keep. Raises Voided, Refused, Unreachable."""
+        with self._watch.pulling():
+            return [received.copied() for received in self._take(grant)]
+
+    @contextmanager
+    def view(self, grant: Grant, narrow: bool) -> Iterator[list[NDArray[Any]]]:
+        """To read within the `with` block: where they lie, if they may lie there so long. Raises as `copied`."""
+        for shard in self._servers.shards:
+            shard.narrow = narrow
+        with self._watch.pulling():
+            received = self._take(grant)
+        try:
+            pairs = zip(received, self._servers.shards, strict=True)
+            with self._watch.pulling():
+                readable = [self._readable(each, shard, narrow) for each, shard in pairs]
+            yield readable
+        finally:
+            for each in received:
+                each.release()
+
+    def final(self, stop: StopNotice) -> list[Floats]:
+        """The job's last version: as `copied`, without a ticket."""
+        return self._servers.each(lambda shard: shard.pull(0, stop.version, stop.index).copied())
+
+    def came_along(self, ticket: int, received: Received, seconds: float) -> None:
+        """The only server sent the version of `ticket`, which it granted, with the answer to a commit. It was here
+        `seconds` after the grant."""
+        self._ahead = {ticket: ([received], seconds)}
+
+    def close(self) -> None:
+        if self.prefetch is not None:
+            self.prefetch.close()
+
+    def _take(self, grant: Grant) -> list[Received]:
+        fetched = self.prefetch.take(grant.ticket) if self.prefetch is not None else None
+        if grant.ticket in self._ahead:
+            received, seconds = self._ahead.pop(grant.ticket)
+            self._watch.pulled(seconds)
+            return received
+        return fetched or self._pulled(grant)
+
+    def _pulled(self, grant: Grant) -> list[Received]:
+        return self._servers.each(lambda shard: shard.pull(grant.ticket, grant.version, grant.index))
+
+    def _fetch(self, grant: Grant) -> list[Received] | None:
+        """In the thread of the prefetch: as `_pulled`. None when the version came with the grant."""
+        shards = self._servers.shards
+        with shards[0].turn:
+            if grant.ticket in self._ahead:
+                return None
+            if len(shards) == 1:
+                return [self._kept(shards[0], grant)]
+        return self._servers.each(lambda shard: self._kept(shard, grant))
+
+    def _kept(self, shard: ShardClient, grant: Grant) -> Received:
+        """Pulled, and good for as long as it may lie here unread: what is in place only if that is at leisure.
+
+        Tickets' reads in place end in their order: nothing is read in place
+        at leisure before it and ended after it.
+        """
+        received = shard.pull(grant.ticket, grant.version, grant.index)
+        if received.attachment is not None and not self._at_leisure(shard):
+            received.copied()
+        return received
+
+    def _readable(self, received: Received, shard: ShardClient, narrow: bool) -> NDArray[Any]:
+        if received.attachment is not None and not self._at_leisure(shard):
+            return received.copied()
+        return received.values if narrow else received.values.astype(np.float32, copy=False)
+
+    def _at_leisure(self, shard: ShardClient) -> bool:
+        """Every worker but the one whose update is made may hold a version, or two, besides the newest and the next."""
+        held = self._control.reply.worker_count * (2 if self.prefetch is not None else 1)
+        return held < shard.arena_versions

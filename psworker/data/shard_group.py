@@ -1,0 +1,84 @@
+"""The servers of a job as one session sees them: a connection to each, asked all at once."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import TypeVar
+
+import grpc
+
+from pswire.addresses import Address
+from pswire.plan import Plan
+from pswire.transport.channels import CHANNEL_OPTIONS
+from pswire.v1 import coordinator_pb2 as pb
+from psworker.data.shard_client import ShardClient
+from psworker.data.transport import Member
+from psworker.errors import SessionError, Unreachable
+
+R = TypeVar("R")
+
+# Until the servers say theirs.
+KEEPALIVE = 10.0
+
+
+class ShardGroup:
+    """`shards`: the data planes, in task order. `closing`: the session ends, and nobody is waited for any more.
+
+    `pointless`: no more payload is of use, because it ends or the job has failed.
+    """
+
+    def __init__(
+        self, hosts: tuple[Address, ...], plan: Plan, wire_dtype: str, patience: float, transport: str
+    ) -> None:
+        self.closing, self.pointless = threading.Event(), threading.Event()
+        # Why a server does not answer, by what else is known.
+        self.explain: Callable[[Unreachable], SessionError] = lambda error: error
+        # Control messages never queue behind payloads: each server's data has its own connection.
+        self.control = _channel(hosts[0])
+        self._channels = [_channel(address) for address in hosts]
+        self.shards = [
+            ShardClient(server, address, channel, plan, wire_dtype, patience, self.pointless, transport)
+            for server, (address, channel) in enumerate(zip(hosts, self._channels, strict=True))
+        ]
+        # Twice as many: a version may be on its way in while a gradient is on its way out.
+        self._pool = (
+            ThreadPoolExecutor(2 * len(hosts), thread_name_prefix="shard") if len(hosts) > 1 else None
+        )
+
+    def each(self, call: Callable[[ShardClient], R]) -> list[R]:
+        """`call` of every shard at the same time. Raises when all have ended, what the first that failed raised."""
+        try:
+            if self._pool is None:
+                return [call(self.shards[0])]
+            calls = self._begun(self._pool, call)
+            # A server's exchange serves one request at a time: after a failure, too, nothing stays under way.
+            wait(calls)
+            return [made.result() for made in calls]
+        except Unreachable as error:
+            raise self.explain(error) from error
+
+    def _begun(self, pool: ThreadPoolExecutor, call: Callable[[ShardClient], R]) -> "list[Future[R]]":
+        try:
+            return [pool.submit(call, shard) for shard in self.shards]
+        except RuntimeError as error:
+            raise SessionError(f"the session is closed: {error}") from error
+
+    def admit(self, reply: pb.JoinReply) -> None:
+        """Every shard knows this worker by what the coordinator said."""
+        for shard in self.shards:
+            shard.member = Member(reply.job, reply.worker, reply.incarnation, reply.voucher)
+
+    def close(self) -> None:
+        self.closing.set()
+        self.pointless.set()
+        for shard in self.shards:
+            shard.close()
+        if self._pool is not None:
+            self._pool.shutdown(wait=False)
+        for channel in (self.control, *self._channels):
+            channel.close()
+
+
+def _channel(address: Address) -> grpc.Channel:
+    options = [*CHANNEL_OPTIONS(KEEPALIVE), ("grpc.use_local_subchannel_pool", 1)]
+    return grpc.insecure_channel(str(address), options)

@@ -1,0 +1,113 @@
+"""What a worker gives: its payload to every server, then the commit that makes it count."""
+
+import logging
+import time
+from collections.abc import Sequence
+
+import grpc
+import numpy as np
+from numpy.typing import NDArray
+
+from pswire.v1 import coordinator_pb2 as pb
+from psworker.control.messages import Grant
+from psworker.control.stream import Control
+from psworker.data.payloads import Payload
+from psworker.data.reader import WeightReader
+from psworker.data.shard_client import Answer
+from psworker.data.shard_group import ShardGroup
+from psworker.data.timing import Stopwatch
+from psworker.errors import SessionError, Voided
+
+log = logging.getLogger("ps-worker")
+
+Floats = NDArray[np.float32]
+
+
+class GradientWriter:
+    """In two steps, push and commit; or, with one server, in one, which may bring the next version along."""
+
+    def __init__(
+        self, servers: ShardGroup, control: Control, versions: WeightReader, watch: Stopwatch
+    ) -> None:
+        self._servers = servers
+        self._control = control
+        self._versions = versions
+        self._watch = watch
+        # What the servers gave for the payload that is not committed yet, by ticket.
+        self._receipts: dict[int, list[bytes]] = {}
+
+    def slots(self, grant: Grant) -> list[Floats]:
+        """Where to write the payload. Raises Voided."""
+        self._check(grant)
+        return [shard.slot() for shard in self._servers.shards]
+
+    def push(self, grant: Grant, flats: Sequence[Payload]) -> None:
+        """Raises ValueError, PayloadRefused, Voided, Refused, Unreachable."""
+        expected = len(self._servers.shards)
+        if len(flats) != expected:
+            raise ValueError(f"expected {expected} payloads, one per server, got {len(flats)}")
+        self._check(grant)
+        self._watch.push(grant.ticket)
+        self._receipts = {
+            grant.ticket: self._servers.each(
+                lambda shard: shard.push(grant.ticket, flats[shard.server], grant.index)
+            )
+        }
+
+    def commit(self, message: pb.Commit) -> None:
+        """What was pushed under its ticket counts from now on."""
+        message.receipts.extend(self._receipts.pop(message.ticket, []))
+        self._time(message)
+        self._control.commit(message)
+        self._watch.end()
+
+    def contribute(self, grant: Grant, flats: Sequence[Payload], message: pb.Commit) -> None:
+        """`push` and `commit`, in one step if there is one server only. Raises as `push`."""
+        if len(self._servers.shards) > 1:
+            self.push(grant, flats)
+            self.commit(message)
+            return
+        self._check(grant)
+        self._watch.push(grant.ticket)
+        self._time(message)
+        self._control.expect(message)
+        try:
+            answer = self._stepped(grant, flats[0], message)
+        except SessionError:
+            self._control.unexpect(grant.ticket)
+            raise
+        except grpc.RpcError:
+            # The answer is lost, perhaps the commit too: both steps again, which counts once.
+            self._again(grant, flats, message)
+            return
+        self._control.hear(answer.events, answer.heard)
+        self._watch.end(answer.heard)
+
+    def _stepped(self, grant: Grant, payload: Payload, message: pb.Commit) -> Answer:
+        """With one server: what came of it; the version that came along is put aside."""
+        shard = self._servers.shards[0]
+        with shard.turn:
+            answer = shard.step(grant.ticket, payload, grant.index, message, self._control.hello)
+            granted = [event.grant.ticket for event in answer.events if event.HasField("grant")]
+            if granted and answer.version is not None:
+                self._versions.came_along(granted[0], answer.version, time.monotonic() - answer.heard)
+        return answer
+
+    def _again(self, grant: Grant, flats: Sequence[Payload], message: pb.Commit) -> None:
+        try:
+            self.push(grant, flats)
+        except Voided:
+            # Its payload is final, or it was cancelled: the answer to the commit says which.
+            log.info("ticket %d was settled while its answer was lost", grant.ticket)
+        self.commit(message)
+
+    def _time(self, message: pb.Commit) -> None:
+        times = self._watch.times(message.ticket)
+        if times is not None:
+            pull, compute, before = times
+            message.times.CopyFrom(pb.Times(pull=pull, compute=compute, before=before))
+
+    def _check(self, grant: Grant) -> None:
+        reason = self._control.void(grant.ticket)
+        if reason is not None:
+            raise Voided(f"ticket {grant.ticket} was cancelled: {reason}")

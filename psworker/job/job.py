@@ -1,0 +1,164 @@
+"""`Job`: what a user writes to have a model trained, in one small Python module.
+
+    class Digits(Job):
+        hidden: int = 64                                    # an option: [job.options] hidden = 128
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+        def model(self): ...                                # any Keras 3 model, or tf.Variables
+        def dataset(self, worker_index, worker_count, seed): ...
+        def evaluate(self, model): return {"accuracy": ...}
+
+This module imports no TensorFlow; the job's own module does.
+"""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any, ClassVar
+
+from pswire.nearest import nearest
+from psworker.job.errors import JobError, blame
+from psworker.job.importing import import_job_module, split_target
+from psworker.job.options import checked, declared, require_all, unknown_option
+
+__all__ = ["Job", "JobError", "load_job"]
+
+
+class Job(ABC):
+    """A model, its data and its loss.
+
+    Public annotated attributes of a subclass are its options: `name: type =
+    default`. A value given for one is checked against its default's type; one
+    without a default must be given. Raises JobError on options that do not fit.
+    """
+
+    #: What is minimised, in one of three forms:
+    #: a method ``loss(self, model, batch)`` that returns a scalar tensor, the batch's mean loss;
+    #: a Keras loss object; or a Keras loss's name. The last two mean ``loss(y, model(x, training=True))``
+    #: on batches ``(x, y)`` or ``(x, y, sample_weight)``. A Keras model's `losses` (regularisers) are added.
+    loss: ClassVar[Any]
+
+    #: What the default `evaluate` measures beside the loss, as in Keras' `compile`.
+    metrics: ClassVar[Any] = ()
+
+    def __init__(self, **options: object) -> None:
+        require_all(type(self), Job, options)
+        self.configure(**options)
+
+    def configure(self, **options: object) -> None:
+        """Set options by name; those not named keep their values."""
+        for name, value in checked(type(self), Job, options).items():
+            setattr(self, name, value)
+
+    @property
+    def options(self) -> dict[str, object]:
+        """Every option of this job with its present value."""
+        return {name: getattr(self, name) for name in declared(type(self), Job)}
+
+    @abstractmethod
+    def model(self) -> Any:
+        """Build the model: a built Keras 3 model, a `tf.Module`, or any list, tuple, dict or object
+        that holds `tf.Variable`s. Called once per worker, with the same random seed in each."""
+
+    @abstractmethod
+    def dataset(self, worker_index: int, worker_count: int, seed: int) -> Any:
+        """This worker's part of the training data, as batches.
+
+        A `tf.data.Dataset`, any iterable of batches, or a function of the epoch
+        (0, 1, ...) that returns one. A batch is an array or a tuple or dict of
+        arrays; the first axis counts samples and may differ from batch to batch.
+        """
+
+    def heldout(self) -> Any:
+        """What the default `evaluate` measures on: arrays ``(x, y)``, or an iterable of such batches."""
+        return None
+
+    def evaluate(self, model: Any) -> dict[str, float] | None:
+        """Metrics of the trained model, by name. None: `loss` and `metrics` on `heldout()`, if any."""
+        return None
+
+
+#: What a job must have, as it is written in messages.
+_REQUIRED = {
+    "model": "model(self)",
+    "dataset": "dataset(self, worker_index, worker_count, seed)",
+    "loss": "loss(self, model, batch), or loss = a Keras loss",
+}
+
+
+def load_job(target: str, options: Mapping[str, object] | None = None) -> Job:
+    """The job named by `target`, with `options` set.
+
+    `target` is "package.module:attribute" or "path/to/file.py:attribute"; the
+    attribute is a Job subclass, a Job, or a function that takes the options as
+    keyword arguments and returns a Job.
+
+    Raises JobError (with the user's traceback in `details` where their code
+    raised): a module that is not there, one that raises, a missing attribute
+    (naming the nearest), a missing method, an option that does not fit.
+    """
+    place, attribute = split_target(target)
+    module = import_job_module(place)
+    found = _attribute(module, place, attribute)
+    given = dict(options or {})
+    if isinstance(found, type) and issubclass(found, Job):
+        _require_methods(found, target)
+        with blame(f"making job {target!r}"):
+            return found(**given)
+    if isinstance(found, Job):
+        _require_methods(type(found), target)
+        found.configure(**given)
+        return found
+    if callable(found):
+        return _from_factory(found, target, given)
+    raise JobError(_not_a_job(target, found))
+
+
+def _attribute(module: ModuleType, place: str, name: str) -> Any:
+    if hasattr(module, name):
+        return getattr(module, name)
+    jobs = [known for known, value in vars(module).items() if _looks_like_a_job(value, module)]
+    near = nearest(name, jobs) or nearest(
+        name, [known for known in vars(module) if not known.startswith("_")]
+    )
+    hint = f'; did you mean "{near}"?' if near else ""
+    known = f" (jobs in it: {', '.join(jobs)})" if jobs else " (there is no Job in it)"
+    raise JobError(f"the module {place!r} has no attribute {name!r}{hint}{known}")
+
+
+def _looks_like_a_job(value: object, module: ModuleType) -> bool:
+    if isinstance(value, type):
+        return issubclass(value, Job) and value.__module__ == module.__name__
+    return isinstance(value, Job)
+
+
+def _require_methods(cls: type[Job], target: str) -> None:
+    missing = set(getattr(cls, "__abstractmethods__", ()))
+    if not hasattr(cls, "loss"):
+        missing.add("loss")
+    if missing:
+        wanted = "; ".join(text for name, text in _REQUIRED.items() if name in missing)
+        raise JobError(f"job {target!r} is not complete: class {cls.__name__} must define {wanted}")
+
+
+def _from_factory(factory: Any, target: str, options: dict[str, object]) -> Job:
+    """Call the user's function with the options it declares."""
+    parameters = inspect.signature(factory).parameters
+    open_ended = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+    for name in options:
+        if name not in parameters and not open_ended:
+            raise JobError(unknown_option(repr(target), name, list(parameters)))
+    with blame(f"job factory {target!r}"):
+        made = factory(**options)
+    if not isinstance(made, Job):
+        raise JobError(_not_a_job(target, made))
+    _require_methods(type(made), target)
+    return made
+
+
+def _not_a_job(target: str, got: object) -> str:
+    wanted = "a psworker.Job, a subclass of it, or a function that returns one"
+    return f"{target!r} must be {wanted}; got {type(got).__name__}"
