@@ -27,7 +27,7 @@ from psworker.job import JobError
 from psworker.loop import Diverged, Outcome, train
 from psworker.pacing import pause_of
 from psworker.session import Session, connect
-from psworker.tensorflow.registry import tensorflow_trainer
+from psworker.trainers import tensorflow_trainer
 
 log = logging.getLogger("ps-worker")
 

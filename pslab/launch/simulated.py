@@ -50,7 +50,7 @@ def run_simulated(
 
 def _job_trainers(experiment: Experiment) -> TrainerFactory:
     """Every worker has a trainer of its own: a model may keep state that does not travel."""
-    from psworker.tensorflow.registry import tensorflow_trainer
+    from psworker.trainers import tensorflow_trainer
 
     def make(number: int) -> Trainer:
         section = experiment.workers.get(number)

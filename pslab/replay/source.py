@@ -19,7 +19,7 @@ from psserver.optimizers import build as build_optimizer
 from psserver.weights_file import WeightsFileError
 from pswire.config.experiment import Experiment
 from pswire.plan import weights_sha256
-from psworker.tensorflow.registry import tensorflow_trainer
+from psworker.trainers import tensorflow_trainer
 
 
 def replay_of(run: Run) -> Replay:
