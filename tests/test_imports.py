@@ -143,7 +143,7 @@ def test_rules_name_what_exists() -> None:
 def test_violation_is_found(tmp_path: Path, source: str, imported: str) -> None:
     home = tmp_path / "psserver" / "policies"
     home.mkdir(parents=True)
-    (home / "composed.py").write_text(f"import math\nfrom . import events\nfrom .a import A\n{source}\n")
+    (home / "machine.py").write_text(f"import math\nfrom . import events\nfrom .a import A\n{source}\n")
     rule = Rule("psserver.policies", only=(*STDLIB, "psserver.policies"), never=IMPURE)
     line = 3 + len(source.splitlines())
     assert violations(rule, tmp_path) == [
