@@ -61,7 +61,8 @@ RULES = (
     Rule("psserver.optimizers", only=(*STDLIB, "numpy", "psserver.optimizers"), never=IMPURE),
     Rule("psworker", never=("psserver", "pslab", "examples")),
     Rule("psworker", never=TENSORFLOW, but=("psworker.tensorflow",)),
-    Rule("psworker.local", only=(*STDLIB, "numpy", "psworker.local"), never=IMPURE),
+    Rule("psworker.local", only=(*STDLIB, "numpy", "pswire.plan", "psworker.local"), never=IMPURE),
+    Rule("psworker.engine", only=(*STDLIB, "psworker.engine", "psworker.errors"), never=IMPURE),
     Rule("pslab", never=(*TENSORFLOW, "psworker.tensorflow", "examples")),
     # Chance comes from generators that are passed in; nobody may ask the clock or the network.
     Rule(
@@ -73,8 +74,9 @@ RULES = (
             "psserver.service",
         ),
         but=("pslab.simulator.folder",),
-        save=("psworker.local",),
+        save=("psworker.engine", "psworker.local"),
     ),
+    Rule("pslab.protocol_adapter", never=(*IMPURE, "psserver.service")),
     Rule("pslab.simulator.folder", never=("grpc", "time", "psserver.service.server", "psserver.service.job")),
 )
 
@@ -191,7 +193,9 @@ def test_simulator_loads_no_network() -> None:
     found = loaded(import_all("pslab/simulator"))
     assert not found & {*TENSORFLOW, "grpc"}
     worker = {name for name in found if name.startswith("psworker.")}
-    assert all(within(name, ("psworker.local", "psworker.errors")) for name in worker), worker
+    assert all(within(name, ("psworker.engine", "psworker.local", "psworker.errors")) for name in worker), (
+        worker
+    )
 
 
 def test_light_parts_of_the_wire_stay_light() -> None:

@@ -15,10 +15,10 @@ from pslab.launch.experiments import Finished
 from pslab.launch.local import Result
 from pslab.launch.supervisor import Verdict
 from pslab.runs.folder import EXPERIMENT, free_folder, make_folder
-from pslab.simulator import Cluster, Folder, build
-from pslab.simulator.trainers import Trainer, TrainerFactory
+from pslab.simulator import Cluster, Folder, TrainerFactory, build
 from pswire.config.experiment import Experiment, ExperimentError
 from pswire.exits import ExitCode
+from psworker.local import Trainer
 
 # Between two lines of progress, in seconds of the real clock.
 LINE_INTERVAL = 2.0

@@ -11,7 +11,6 @@ from pslab.replay.execution import Replay
 from pslab.replay.log_entries import opening, read_tape
 from pslab.runs.folder import EXPERIMENT, SIMULATED, WEIGHTS, Run, RunError
 from pslab.simulator.problems import ProblemError, numpy_problem
-from pslab.simulator.trainers import Trainer
 from psserver import weights_file
 from psserver.coordinator.entries import Job
 from psserver.optimizers import OptimizerError
@@ -20,6 +19,7 @@ from psserver.weights_file import WeightsFileError
 from pswire.config.experiment import Experiment
 from pswire.plan import weights_sha256
 from psworker.job import load_trainer
+from psworker.local import Trainer
 
 
 def replay_of(run: Run) -> Replay:

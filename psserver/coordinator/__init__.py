@@ -6,6 +6,7 @@ argument; no I/O, no threads, no tensors. Each input answers with outputs
 """
 
 from psserver.coordinator.coordinator import Coordinator, JobTerms
+from psserver.coordinator.entries import CommitFacts
 from psserver.coordinator.outputs import JoinRefused, Output, Record, Tell
 
-__all__ = ["Coordinator", "JobTerms", "JoinRefused", "Output", "Record", "Tell"]
+__all__ = ["CommitFacts", "Coordinator", "JobTerms", "JoinRefused", "Output", "Record", "Tell"]

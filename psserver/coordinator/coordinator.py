@@ -6,6 +6,7 @@ state is consistent again. How policy decisions are carried out is in
 """
 
 from psserver.coordinator import entries, outputs
+from psserver.coordinator.entries import NO_FACTS, CommitFacts
 from psserver.coordinator.lifecycle import Lifecycle
 from psserver.coordinator.members import Member
 from psserver.coordinator.outputs import JoinRefused, Output
@@ -176,17 +177,13 @@ class Coordinator(Lifecycle):
         incarnation: int,
         ticket: int,
         now: float,
+        facts: CommitFacts = NO_FACTS,
         *,
-        batch: int = 0,
-        samples: int = 0,
-        loss: float = 0.0,
-        norm: float = 0.0,
         ready: bool = False,
-        times: entries.Times = entries.UNTOLD,
     ) -> list[Output]:
         """The ticket's payload is on every shard. Sent twice, it is answered twice and counted once.
 
-        `times` are for the log; nothing is decided by them.
+        `ready`: the worker asks for its next ticket as well.
         """
         member = self._member(worker, incarnation)
         if member is None:
@@ -199,10 +196,11 @@ class Coordinator(Lifecycle):
             elif found.initialise:
                 self._install(member, found, now)
             else:
+                batch, samples, loss, norm = facts.batch, facts.samples, facts.loss, facts.norm
                 self.tickets.commit(found)
                 found.samples, found.loss = samples, loss
                 self._count_commit(found, batch)
-                self._record(entries.Commit(worker, ticket, batch, samples, loss, norm, *times), now)
+                self._record(entries.Commit(worker, ticket, batch, samples, loss, norm, *facts.times), now)
                 if member.requested is not None:
                     self._rest(member, now)
                 # The time that the log tells: it is written in whole microseconds.

@@ -15,7 +15,16 @@ from contextlib import contextmanager
 
 import grpc
 
-from psserver.coordinator import Coordinator, JobTerms, JoinRefused, Output, Record, Tell, entries
+from psserver.coordinator import (
+    CommitFacts,
+    Coordinator,
+    JobTerms,
+    JoinRefused,
+    Output,
+    Record,
+    Tell,
+    entries,
+)
 from psserver.coordinator.entries import Entry
 from psserver.coordinator.members import Member
 from psserver.coordinator.outputs import Notice, StopNotice
@@ -238,33 +247,8 @@ class Job:
     def ready(self, worker: str, incarnation: int, holding: int = 0) -> None:
         self._input(lambda c, now: c.ready(worker, incarnation, now, holding=holding))
 
-    def commit(
-        self,
-        worker: str,
-        incarnation: int,
-        ticket: int,
-        *,
-        batch: int,
-        samples: int,
-        loss: float,
-        norm: float,
-        ready: bool,
-        times: entries.Times,
-    ) -> None:
-        self._input(
-            lambda c, now: c.commit(
-                worker,
-                incarnation,
-                ticket,
-                now,
-                batch=batch,
-                samples=samples,
-                loss=loss,
-                norm=norm,
-                ready=ready,
-                times=times,
-            )
-        )
+    def commit(self, worker: str, incarnation: int, ticket: int, facts: CommitFacts, *, ready: bool) -> None:
+        self._input(lambda c, now: c.commit(worker, incarnation, ticket, now, facts, ready=ready))
 
     def repeated(self, worker: str, ticket: int) -> bool:
         """The worker's ticket is no longer open: a commit of it is a repeated one and changes nothing."""

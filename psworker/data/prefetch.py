@@ -6,8 +6,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from psworker.control.messages import Grant
 from psworker.data.shared_memory import Received
+from psworker.engine import Grant
 from psworker.errors import SessionError
 
 
@@ -23,14 +23,14 @@ class Fetched:
 class Prefetch:
     """One thread that waits for the next grant and pulls its version. One training loop uses it.
 
-    `foresee(ticket)` gives the grant after that of `ticket`, or None at the
+    `wait_next_grant(ticket)` gives the grant after that of `ticket`, or None at the
     end; `pull(grant)` its version, None where that has come in another way.
     """
 
     def __init__(
-        self, foresee: Callable[[int], Grant | None], pull: Callable[[Grant], list[Received] | None]
+        self, wait_next_grant: Callable[[int], Grant | None], pull: Callable[[Grant], list[Received] | None]
     ) -> None:
-        self._foresee = foresee
+        self._wait_next_grant = wait_next_grant
         self._pull = pull
         self._wanted: queue.SimpleQueue[tuple[int, Future[Fetched | None]] | None] = queue.SimpleQueue()
         # A daemon, unlike an executor's: a program that forgets to close its session ends all the same.
@@ -71,7 +71,7 @@ class Prefetch:
                 found.set_exception(error)
 
     def _fetch(self, ticket: int) -> Fetched | None:
-        grant = self._foresee(ticket)
+        grant = self._wait_next_grant(ticket)
         if grant is None:
             return None
         try:

@@ -4,11 +4,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from psworker.local.dana_slim import DanaSlim
 from psworker.local.elastic import Elastic
 from psworker.local.inner import AdamW, Sgd
+from psworker.local.local_steps import LocalSteps
 from psworker.local.rule import Plain, Rule
-from psworker.local.slim import DanaSlim
-from psworker.local.steps import LocalSteps
 
 # What is done where nothing else is said.
 PLAIN = "gradient"

@@ -12,7 +12,7 @@ from psserver.coordinator.outputs import Notice, RefusalNotice
 from psserver.policies import LocalRule, local_rule_of
 from psserver.service.job import Job
 from psserver.service.outbox import Outbox
-from psserver.service.rpc.adapters import event_to_wire, report_to_wire, times_from_wire
+from psserver.service.rpc.adapters import event_to_wire, facts_from_wire, report_to_wire
 from psserver.service.rpc.registration import Refused, bounded, invalid, precondition
 from pswire.addresses import Address
 from pswire.bounds import BoundError, check
@@ -145,15 +145,7 @@ class CoordinatorRpc:
             outbox.put(RefusalNotice(message, ticket=commit.ticket))
             return
         self._job.commit(
-            hello.worker,
-            hello.incarnation,
-            commit.ticket,
-            batch=commit.batch,
-            samples=commit.samples,
-            loss=commit.loss,
-            norm=commit.norm,
-            ready=commit.ready,
-            times=times_from_wire(commit),
+            hello.worker, hello.incarnation, commit.ticket, facts_from_wire(commit), ready=commit.ready
         )
 
     def _report(self, message: pb.Report, hello: pb.Hello) -> None:

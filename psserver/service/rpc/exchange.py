@@ -10,7 +10,7 @@ from google.protobuf.message import DecodeError
 
 from psserver.coordinator.outputs import GrantNotice, Notice
 from psserver.service.job import Job
-from psserver.service.rpc.adapters import event_to_wire, times_from_wire
+from psserver.service.rpc.adapters import event_to_wire, facts_from_wire
 from psserver.service.rpc.registration import Refused, bounded, invalid, precondition
 from psserver.service.shard_host import ShardHost
 from psserver.service.transport import in_place
@@ -171,15 +171,7 @@ class ExchangeRpc:
             raise invalid("expected a commit of the ticket that was pushed, and a hello of this job")
         with job.divert(hello.worker, hello.incarnation, hello.session) as diversion:
             job.commit(
-                hello.worker,
-                hello.incarnation,
-                commit.ticket,
-                batch=commit.batch,
-                samples=commit.samples,
-                loss=commit.loss,
-                norm=commit.norm,
-                ready=commit.ready,
-                times=times_from_wire(commit),
+                hello.worker, hello.incarnation, commit.ticket, facts_from_wire(commit), ready=commit.ready
             )
             notices = diversion.take(wait_for_grant=commit.ready, alive=caller.is_active)
             yield from self._answer(request, notices, attachment)
