@@ -208,13 +208,15 @@ class ClientEngine:
     def commit(self, commit: Commit) -> Requests:
         """The payload of the ticket in hand counts from now on.
 
-        Nothing to send for a commit that an exchange made and the stream answered: it would be answered twice. A
-        ticket that was cancelled meanwhile has nothing to commit to; the commit's `ready` is sent alone.
+        A commit that an exchange carried is not sent again when the stream has answered it. A ticket that was
+        cancelled meanwhile has nothing to commit to. In both cases the commit's `ready` is sent alone.
         """
         ticket = commit.ticket
         if ticket != self.held or self.refusal is not None:
             if ticket == self._exchanged and ticket not in self._unanswered and self.refusal is None:
-                return []
+                # The answer may be the fate of a cancelled ticket, which the exchange never reached: then nobody has
+                # asked yet. Asking twice gives one ticket.
+                return [Ready()] if self.asked else []
             self._require("commit", ticket)
         self.held = None
         if commit.ready and self.grants:

@@ -59,7 +59,7 @@ def test_nothing_is_decided_by_them(
 
     plain, chance, commit = log(), Random(seed), Coordinator.commit
 
-    def told(*args: Any, ready: bool) -> Any:
+    def told(*args: Any, ready: bool = False) -> Any:
         *others, facts = args
         times = Times(chance.random(), 9 * chance.random(), chance.random())
         return commit(*others, replace(facts, times=times), ready=ready)
