@@ -155,7 +155,7 @@ class CoordinatorHarness:
     def state(self) -> str:
         """All that a coordinator knows, as text: equal before and after whatever must change nothing."""
         c = self.coordinator
-        known = (c.version, c.initialised, c.started, c.stopped, c.loss, c.entries, c._folded)
+        known = (c.version, c.initialised, c.started, c.stopped, c.loss, c.entries, c.folded)
         people = (c.roster.present, c.roster.tallies, c.roster.unfinished)
         tickets = (c.tickets.next_number, c.tickets.live, c.tickets.settled)
         return repr((known, people, tickets, vars(c.policy)))
