@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from pslab.check.checker import Verdict, check_log
+from pslab.check.checker import CheckResult, check_log
 from pslab.runs import log as log_entries
 from psserver.coordinator import Coordinator, JobTerms, Output, Record, Tell
 from psserver.coordinator.entries import Entry
@@ -148,7 +148,7 @@ class CoordinatorHarness:
             for r in self.log
         ]
 
-    def verdict(self) -> Verdict:
+    def verdict(self) -> CheckResult:
         """The second opinion: what `ps-lab check` says about the log."""
         return check_log(log_entries.read(io.StringIO("".join(self.lines()))))
 
