@@ -111,7 +111,7 @@ class Tracer:
                 at = {"pid": COORDINATOR, "tid": UPDATES, "ts": _us(_ns(t))}
                 yield {"ph": "i", "s": "g", "name": f"stop: {reason}", "cat": "job", **at, "args": args}
             case facts.Install():
-                yield _counter("version", t, {"version": 0})
+                yield _counter("version", t, {"value": 0})
             case _ if isinstance(getattr(fact, "policy", None), Mapping):
                 self._about_job(fact)
 
@@ -157,7 +157,7 @@ class Tracer:
         for part, one in zip(apply.parts, work, strict=True):
             if one is not None:
                 yield from self._contributed(one, part, apply.version, end)
-        yield _counter("version", t, {"version": apply.version})
+        yield _counter("version", t, {"value": apply.version})
         yield _counter("staleness", t, {"mean": sum(ages) / len(ages), "max": max(ages)})
         yield from _loss(losses, t)
         yield self._waiting(t)
@@ -173,13 +173,13 @@ class Tracer:
         yield {"ph": "f", "bp": "e", **both, **target, "args": {"staleness": part.staleness}}
 
     def _waiting(self, t: float) -> Event:
-        return _counter("pending", t, {"contributions": len(self._pending)})
+        return _counter("pending", t, {"value": len(self._pending)})
 
 
 def _loss(losses: Sequence[float | None], t: float) -> Iterator[Event]:
     finite = [loss for loss in losses if loss is not None and math.isfinite(loss)]
     if finite:
-        yield _counter("loss", t, {"loss": sum(finite) / len(finite)})
+        yield _counter("loss", t, {"value": sum(finite) / len(finite)})
 
 
 def _ns(seconds: float) -> int:

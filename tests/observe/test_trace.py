@@ -58,7 +58,7 @@ def test_a_hand_made_log(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert {e["id"] for e in named(events, "s")} == {2, 4, 7}
     assert [e["args"] for e in named(events, "C", "staleness")] == 3 * [{"mean": 0.0, "max": 0}]
-    assert named(events, "C", "pending")[-1]["args"] == {"contributions": 0}
+    assert named(events, "C", "pending")[-1]["args"] == {"value": 0}
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def agrees_with_the_log(run: Run, events: list[Event]) -> None:
     assert sorted(e["id"] for e in named(events, "s")) == sorted(applied)
     assert sorted(e["args"]["ticket"] for e in named(events, "i", "dropped")) == sorted(dropped)
     assert len(named(events, "X", "version ")) == run.summary.versions
-    assert named(events, "C", "version")[-1]["args"]["version"] == run.summary.versions
+    assert named(events, "C", "version")[-1]["args"]["value"] == run.summary.versions
     ages = Counter(e["args"]["staleness"] for e in named(events, "f"))
     assert ages == run.summary.histogram
 
