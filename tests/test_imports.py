@@ -51,11 +51,18 @@ RULES = (
         but=("pswire.config.experiment", "pswire.config.problems", "pswire.config.sections"),
     ),
     Rule("psserver", never=(*TENSORFLOW, "psworker", "pslab", "examples")),
-    Rule("psserver.policies", only=(*STDLIB, "psserver.policies"), never=IMPURE),
-    Rule("psserver.coordinator", only=(*STDLIB, "psserver.policies", "psserver.coordinator"), never=IMPURE),
+    Rule("psserver.policies", only=(*STDLIB, "psserver.policies", "pswire.records"), never=IMPURE),
+    Rule(
+        "psserver.coordinator",
+        only=(*STDLIB, "psserver.policies", "psserver.coordinator", "pswire.records"),
+        never=IMPURE,
+    ),
     Rule(
         "psserver.shard",
-        only=(*STDLIB, "numpy", "psserver.shard", "psserver.policies", "psserver.optimizers", "pswire.plan"),
+        only=(
+            *(*STDLIB, "numpy", "psserver.shard", "psserver.policies", "psserver.optimizers"),
+            *("pswire.plan", "pswire.records"),
+        ),
         never=IMPURE,
     ),
     Rule("psserver.optimizers", only=(*STDLIB, "numpy", "psserver.optimizers"), never=IMPURE),

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from psserver.policies import (
     Decision,
@@ -66,6 +66,10 @@ class TimeLimitedPolicy:
 
     def explain(self, worker: str) -> Waiting | None:
         return self._within(lambda: self.policy.explain(worker), "explain")
+
+    def __getattr__(self, name: str) -> Any:
+        """What a policy may have and need not, `state` and `restore`, is the policy's own."""
+        return getattr(self.policy, name)
 
     def _listed(self, event: Event) -> list[Decision]:
         # A generator would do its work later, where nobody looks at the clock.

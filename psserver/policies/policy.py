@@ -38,6 +38,12 @@ class Policy(Protocol):
     The policy promises: it grants only tickets that wait, applies or drops
     each committed ticket exactly once, and never leaves every worker waiting.
     It may have a `local_rule` besides (see `psserver.policies.local_work`).
+
+    It may have `state()` and `restore(state)`, without which a job of it cannot
+    be taken up from a saved state. `state()`, asked between two events, returns
+    all that it has learned from its events as a JSON-able dict. `restore` takes
+    such a dict up, in a policy just made with the same knobs, or raises with
+    nothing changed: the same events lead to the same decisions then.
     """
 
     @property
