@@ -98,7 +98,10 @@ def _final_weights(job: Job) -> list[Floats] | None:
         return None
     assert job.host.shard is not None
     own = job.host.shard.arena.values(version)
-    assert own is not None
+    if own is None:
+        # The job failed between the decision to install or to apply and its execution.
+        log.error("version %d is not here; no final weights", version)
+        return None
     flats = [own]
     for follower in job.followers:
         if not follower.wait_executed(entries, PATIENCE):
