@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import grpc
 
-from psserver.coordinator import Coordinator, JobTerms, JoinRefused, Output, Record, Tell, entries
+from psserver.coordinator import Coordinator, JobTerms, JoinRefused, Output, Record, Send, entries
 from psserver.coordinator.entries import Entry
 from psserver.coordinator.members import Member
 from psserver.coordinator.outputs import Notice, StopNotice
@@ -134,7 +134,7 @@ class Job:
             match output:
                 case Record(_, _, entry):
                     self._notice(entry)
-                case Tell(worker, incarnation, notice):
+                case Send(worker, incarnation, notice):
                     self._post(worker, incarnation, notice)
         if self._coordinator.over:
             self.over.set()
