@@ -48,16 +48,17 @@ def _exported(module: griffe.Module) -> Iterator[str]:
 
 def undocumented() -> list[str]:
     """Public names without a docstring, and those that are not there at all."""
-    found = []
-    for package, names in public().items():
-        if not _loaded()[package].has_docstring:
-            found.append(f"{package} has no docstring")
-        for name in names:
-            if name not in _loaded()[package].members:
-                found.append(f"{package}.{name} is in __all__, but not there")
-            elif not _loaded()[f"{package}.{name}"].has_docstring:
-                found.append(f"{package}.{name} has no docstring")
-    return found
+    return [problem for package in public() for problem in undocumented_in(_loaded()[package])]
+
+
+def undocumented_in(package: griffe.Module) -> Iterator[str]:
+    if not package.has_docstring:
+        yield f"{package.path} has no docstring"
+    for name in sorted(_exported(package)):
+        if name not in package.members:
+            yield f"{package.path}.{name} is in __all__, but not there"
+        elif not package.members[name].has_docstring:
+            yield f"{package.path}.{name} has no docstring"
 
 
 def pages() -> dict[str, str]:
@@ -72,8 +73,8 @@ def _overview() -> str:
     ]
     return (
         "# API reference\n\n"
-        "What these packages list in `__all__` is public; everything else may change without notice. All of it is typed.\n"
-        "Most users need [`psworker`](psworker.md) only, and authors of policies\n"
+        "What these packages list in `__all__` is public; everything else may change without notice.\n"
+        "All of it is typed. Most users need [`psworker`](psworker.md) only, and authors of policies\n"
         "[`psserver.policies`](psserver.policies.md).\n\n" + table(("package", "is", "exports"), rows)
     )
 
@@ -85,9 +86,15 @@ def _first(package: str) -> str:
 
 def _page(package: str, names: tuple[str, ...]) -> str:
     modules = [name for name in names if _loaded()[f"{package}.{name}"].is_module]
-    parts = [f"::: {package}\n    options:\n      heading_level: 1\n      members: []\n      show_root_full_path: true"]
+    parts = [
+        f"::: {package}\n    options:\n      heading_level: 1\n      members: []\n      show_root_full_path: true"
+    ]
     if modules:
-        links = [f"- [`{package}.{name}`]({package}.{name}.md)" for name in modules if f"{package}.{name}" in public()]
+        links = [
+            f"- [`{package}.{name}`]({package}.{name}.md)"
+            for name in modules
+            if f"{package}.{name}" in public()
+        ]
         others = [f"::: {package}.{name}" for name in modules if f"{package}.{name}" not in public()]
         parts += ["\n".join(links), *others]
     parts += [f"::: {package}.{name}" for name in names if name not in modules]

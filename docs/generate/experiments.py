@@ -6,6 +6,7 @@ A page asks for a section's table with the line ``<!-- keys: simulation -->``.
 import ast
 import inspect
 import re
+import textwrap
 from typing import Any, get_args
 
 from pydantic import BaseModel
@@ -52,7 +53,7 @@ def meanings_of(model: type[BaseModel]) -> dict[str, str]:
     for base in reversed(model.__mro__):
         if not _is_model(base) or base is BaseModel:
             continue
-        [tree] = ast.parse(inspect.cleandoc(inspect.getsource(base))).body
+        [tree] = ast.parse(textwrap.dedent(inspect.getsource(base))).body
         assert isinstance(tree, ast.ClassDef)
         for field, text in zip(tree.body, tree.body[1:], strict=False):
             if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):

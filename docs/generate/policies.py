@@ -39,14 +39,15 @@ def _page(name: str, entry: type[PolicySpec]) -> str:
     )
     knobs = knobs_of(entry)
     rows = [
-        (code(knob.name), code(toml(knob.default)), escaped(knob.range), escaped(knob.meaning)) for knob in knobs
+        (code(knob.name), code(toml(knob.default)), escaped(knob.range), escaped(knob.meaning))
+        for knob in knobs
     ]
     settings = "".join(f"{knob.name} = {toml(knob.default)}\n" for knob in knobs)
     parts = [
         f"# {code(name)}",
         rule,
         *details,
-        table(("", ""), [(f"**{title}**", text) for title, text in facts if text]),
+        "\n".join(f"- **{title}**: {text}" for title, text in facts if text),
         "## Knobs",
         table(("knob", "default", "range", "meaning"), rows) or "It has no knobs.",
         "## Use",
@@ -54,7 +55,6 @@ def _page(name: str, entry: type[PolicySpec]) -> str:
         f"```sh\nps-lab run examples/digits-sync.toml --set 'policy={{name = \"{name}\"}}'\n```",
     ]
     return "\n\n".join(parts) + "\n"
-
 
 
 def _rule(entry: type[PolicySpec]) -> tuple[str, list[str]]:
