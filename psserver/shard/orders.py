@@ -1,4 +1,4 @@
-"""What a shard is told to do: the entries of the decision log, as far as they concern arrays."""
+"""What a shard is ordered to do: the entries of the decision log, as far as they concern arrays."""
 
 from dataclasses import dataclass
 
