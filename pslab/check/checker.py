@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pslab.check.conservation import Conservation, Law
 from pslab.check.ledger import Ledger
-from pslab.check.policies.guarantees import PolicyGuarantee
+from pslab.check.policies.guarantee import PolicyGuarantee
 from pslab.check.promise import LogCheck, Violation
 from pslab.check.promises.members import Members
 from pslab.check.promises.metrics import MetricsAgree

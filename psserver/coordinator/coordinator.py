@@ -11,7 +11,7 @@ from psserver.coordinator.members import Member
 from psserver.coordinator.outputs import JoinRefused, Output
 from psserver.coordinator.terms import JobTerms
 from psserver.coordinator.tickets import AHEAD, Ticket
-from psserver.policies import Abandon, Commit, Done, Leave, Policy, local_rule_of
+from psserver.policies import Abandon, Commit, Done, Leave, Policy
 
 __all__ = ["Coordinator", "JobTerms"]
 
@@ -30,7 +30,7 @@ class Coordinator(Lifecycle):
     def opening(self) -> list[Output]:
         """The first log entry. Call once, before any other input."""
         terms, policy = self.terms, self.policy
-        local = local_rule_of(policy)
+        local = policy.local_rule
         self._record(
             entries.Job(
                 terms.job,

@@ -36,7 +36,7 @@ class PolicyDriver:
         self.tickets = TicketTable()
         self.version = 0
         # Whether the policy knows what to make of a Ready from a worker that holds a ticket.
-        self._ahead = bool(getattr(policy, "ahead", False))
+        self._ahead = policy.ahead
         self.initialised = False
         self.started = False
         self.stopped: Stopped | None = None
@@ -107,7 +107,7 @@ class PolicyDriver:
     # Decisions
 
     def _decide(self, event: Event, now: float) -> None:
-        """Hear the policy on one event and carry out what it decides.
+        """Ask the policy about one event and carry out what it decides.
 
         A policy may be anybody's code: whatever it raises, and any decision
         that breaks the contract, ends the job with a sentence that says so.
@@ -115,9 +115,14 @@ class PolicyDriver:
         if self.stopped is not None:
             return
         try:
-            for decision in self.policy.step(event):
+            decisions = self.policy.step(event)
+            if not isinstance(decisions, list):
+                raise PolicyError(
+                    f"its step returned {decisions!r}; expected a list of decisions, [] for none"
+                )
+            for decision in decisions:
                 self._execute(decision, now)
-        except (Exception, SystemExit) as error:  # a policy must not end the server in silence
+        except (Exception, SystemExit) as error:  # a policy must not end the server silently
             reason = f"policy {self.policy.name} failed on {event}: {type(error).__name__}: {error}"
             self._stop(reason, now, success=False, cause="policy")
 

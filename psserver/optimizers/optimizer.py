@@ -11,9 +11,10 @@ from psserver.optimizers import blocks
 from psserver.optimizers.backend import NUMPY, Backend, Loop
 from psserver.optimizers.blocks import Array
 from psserver.optimizers.errors import OptimizerError
-from psserver.optimizers.knobs import LARGEST_NUMBER, settings
 from psserver.optimizers.rule import Rule
 from psserver.optimizers.schedules import Schedule, schedule_config
+from pswire.domains import LARGEST_SINGLE
+from pswire.knobs import settings
 
 # Slots are cleared of subnormals once per so many versions: often enough that
 # they never linger, seldom enough that it costs nothing. A function of the
@@ -78,7 +79,7 @@ class Optimizer:
             raise OptimizerError(f"version counts from 0, got {version}")
         scheduled = float(self.schedule.rate(version))
         rate = scheduled * lr_scale
-        if not (math.isfinite(lr_scale) and lr_scale >= 0 and rate <= LARGEST_NUMBER):
+        if not (math.isfinite(lr_scale) and lr_scale >= 0 and rate <= LARGEST_SINGLE):
             raise OptimizerError(
                 "lr_scale must be >= 0, finite, and leave the learning rate finite, "
                 f"got {lr_scale} at version {version}, where the schedule says {scheduled:g}"

@@ -1,10 +1,9 @@
-"""The shelf of optimizers: configuration in, `Optimizer` out."""
+"""The built-in optimizers: configuration in, `Optimizer` out."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from psserver.optimizers.errors import OptimizerError
-from psserver.optimizers.knobs import Knob, knobs_of, make, unknown
 from psserver.optimizers.optimizer import Optimizer
 from psserver.optimizers.rule import Rule
 from psserver.optimizers.rules.adagrad import Adagrad
@@ -16,7 +15,9 @@ from psserver.optimizers.rules.momentum import Momentum
 from psserver.optimizers.rules.nesterov import Nesterov
 from psserver.optimizers.rules.rmsprop import RMSprop
 from psserver.optimizers.rules.sgd import SGD
-from psserver.optimizers.schedules import SCHEDULES, read_schedule
+from psserver.optimizers.schedules import SCHEDULES, knobs_read, read_schedule, unknown
+from pswire.domains import Domain
+from pswire.knobs import Knob, knobs_of
 
 RULES: Mapping[str, type[Rule]] = {
     "sgd": SGD,
@@ -73,18 +74,18 @@ def build(config: Mapping[str, object]) -> Optimizer:
         homes = [other for other, rule in RULES.items() if key in _knob_names(rule)]
         if homes and name not in homes:
             raise OptimizerError(
-                f"optimizer {name!r} has no knob {key!r}; it has {', '.join(_knob_names(made))}. "
+                f"optimizer {name} has no knob {key!r}; it has {', '.join(_knob_names(made))}. "
                 f"{key!r} is a knob of {', '.join(homes)}"
             )
-    rule = make(made, f"optimizer {name!r}", table, also=("name", "learning_rate"))
+    rule = knobs_read(made, table, f"optimizer {name}", also=("name", "learning_rate"))
     return Optimizer(str(name), rule, schedule)
 
 
 def describe(name: str) -> Description:
     """The knobs of an optimizer, with defaults. Raises OptimizerError for an unknown name."""
     made = _known(name)
-    domain = "a number >= 0, or a table with a schedule"
-    rate = Knob("learning_rate", made.learning_rate, False, domain, "size of a step")
+    domain = Domain("number", at_least=0)
+    rate = Knob("learning_rate", domain, "size of a step; or a table with a schedule", made.learning_rate)
     return Description(name, _first_line(made), (rate, *knobs_of(made)))
 
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from psserver.policies import LocalRule, PolicyError, local_rule_of, names
+from psserver.policies import LocalRule, PolicyError, facts, names
 from psserver.policies import build as build_policy
 from psserver.policies.composed import Composition
 from psserver.policies.parts.cancel import CancelStale
@@ -47,22 +47,21 @@ def test_no_name_is_the_plain_rule() -> None:
 
 
 @pytest.mark.parametrize("name", names())
-def test_workers_know_what_every_policy_of_the_shelf_asks_for(name: str) -> None:
-    rule = local_rule_of(build_policy(name, {}, 4))
+def test_workers_know_what_every_built_in_policy_asks_for(name: str) -> None:
+    rule, known = build_policy(name, {}, 4).local_rule, facts(name, {}, 4)
     made = build(rule.name, rule.knobs, [3])
-    assert made.steps == rule.knobs.get("steps", 1) and made.remembers == rule.remembers
-    assert rule.plain == (name not in ("local-sgd", "diloco", "local-async", "easgd", "dana-slim"))
+    assert known is not None and made.steps == known.batches and made.remembers == rule.remembers
 
 
 def test_the_elastic_pull_of_all_workers_together_is_nine_tenths() -> None:
-    assert local_rule_of(build_policy("easgd", {}, 6)).knobs["alpha"] == pytest.approx(0.15)
-    assert local_rule_of(build_policy("easgd", {"alpha": 0.5}, 6)).knobs["alpha"] == 0.5
+    assert build_policy("easgd", {}, 6).local_rule.knobs["alpha"] == pytest.approx(0.15)
+    assert build_policy("easgd", {"alpha": 0.5}, 6).local_rule.knobs["alpha"] == 0.5
 
 
 def test_the_asynchronous_one_takes_either_optimizer() -> None:
     knobs = {"steps": 3, "learning_rate": 0.5}
-    assert local_rule_of(build_policy("local-async", knobs, 2)).knobs == knobs
-    rule = local_rule_of(build_policy("local-async", {**knobs, "inner": "adamw"}, 2))
+    assert build_policy("local-async", knobs, 2).local_rule.knobs == knobs
+    rule = build_policy("local-async", {**knobs, "inner": "adamw"}, 2).local_rule
     assert rule.name == "local-adamw" and rule.knobs["learning_rate"] == 0.5 and rule.knobs["beta_2"] == 0.999
 
 
@@ -70,7 +69,3 @@ def test_a_rule_that_remembers_and_cancelling_are_refused_together() -> None:
     rule = LocalRule("dana-slim", {"momentum": 0.9}, remembers=True)
     with pytest.raises(PolicyError, match="a commit that a cancel crosses would be remembered"):
         Composition(WaitForUpdate(), Everyone(3, 1), DropStale(0), cancel=CancelStale(), local=rule)
-
-
-def test_a_policy_that_says_nothing_asks_for_gradients() -> None:
-    assert local_rule_of(object()).plain

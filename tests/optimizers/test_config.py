@@ -93,11 +93,11 @@ def test_a_configuration_cannot_be_changed_through_an_optimizer() -> None:
     ("config", "message"),
     [
         ({}, "name is missing; give one of sgd, momentum"),
-        ({"name": "adm"}, "optimizer 'adm' is not known; did you mean 'adam'"),
+        ({"name": "adm"}, "optimizer 'adm' is not known; did you mean \"adam\""),
         ({"name": "zzz"}, "optimizer 'zzz' is not known; Known: sgd"),
         ({"name": ["sgd"]}, "is not known"),
-        ({"name": "adam", "beta1": 0.9}, "knob 'beta1' is not known; did you mean 'beta_1'"),
-        ({"name": "adam", "learningrate": 0.9}, "did you mean 'learning_rate'"),
+        ({"name": "adam", "beta1": 0.9}, "knob 'beta1' is not known; did you mean \"beta_1\""),
+        ({"name": "adam", "learningrate": 0.9}, 'did you mean "learning_rate"'),
         (
             {"name": "sgd", "momentum": 0.9},
             "'momentum' is a knob of momentum, nesterov, delayed-nesterov, dana-zero, rmsprop",
@@ -127,7 +127,7 @@ def test_every_optimizer_and_schedule_describes_itself() -> None:
     texts = [str(describe(name)) for name in names()] + [str(describe_schedule(s)) for s in schedule_names()]
     assert "beta_1: decay of the running mean of gradients; a number >= 0 and < 1 (default 0.9)" in texts[5]
     assert all(len(line) < 140 for text in texts for line in text.splitlines())
-    with pytest.raises(OptimizerError, match="did you mean 'adagrad'"):
+    with pytest.raises(OptimizerError, match='did you mean "adagrad"'):
         describe("adagrd")
-    with pytest.raises(OptimizerError, match="did you mean 'cosine'"):
+    with pytest.raises(OptimizerError, match='did you mean "cosine"'):
         describe_schedule("cosines")

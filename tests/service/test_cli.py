@@ -112,10 +112,10 @@ name = "sync"
 USAGE: dict[str, tuple[list[str], list[str]]] = {
     "nothing": ([], ["expected --ps-hosts host:port,... (or TF_CONFIG in the environment), got neither"]),
     "an unknown option": ([*ALONE, "--polcy", "sync"], ["--polcy", "--policy"]),
-    "an unknown policy": ([*ALONE, "--policy", "snyc"], ["unknown policy 'snyc'", "did you mean 'sync'"]),
+    "an unknown policy": ([*ALONE, "--policy", "snyc"], ["unknown policy 'snyc'", 'did you mean "sync"']),
     "an unknown knob": (
         [*ALONE, "--policy", "bounded", "--set", "policy.max_stalenes=2"],
-        ["policy bounded has no knob 'max_stalenes'", "did you mean 'max_staleness'"],
+        ["policy bounded has no knob 'max_stalenes'", 'did you mean "max_staleness"'],
     ),
     "an unknown section": ([*ALONE, "--set", "clutser.workers=2"], ["clutser", "cluster"]),
     "an unknown key": ([*ALONE, "--set", "cluster.wokers=2"], ["wokers", "workers"]),

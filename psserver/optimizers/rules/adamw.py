@@ -14,9 +14,9 @@ import numpy as np
 
 from psserver.optimizers import loops
 from psserver.optimizers.blocks import Array, Kernel, State
-from psserver.optimizers.knobs import flag, number
 from psserver.optimizers.rule import Fused
 from psserver.optimizers.rules.adam import scaled_step, step_size
+from pswire.knobs import flag, number
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +28,11 @@ class AdamW:
     step_slot: ClassVar[str | None] = None
     per_worker: ClassVar[bool] = False
 
-    weight_decay: float = number(0.004, at_least=0, doc="part of each weight lost per update, times the rate")
-    beta_1: float = number(0.9, at_least=0, below=1, doc="decay of the running mean of gradients")
-    beta_2: float = number(0.999, at_least=0, below=1, doc="decay of the running mean of squared gradients")
-    epsilon: float = number(1e-7, above=0, doc="added to the root of the mean square")
-    amsgrad: bool = flag(False, doc="divide by the largest mean square so far")
+    weight_decay: float = number(0.004, "part of each weight lost per update, times the rate", at_least=0)
+    beta_1: float = number(0.9, "decay of the running mean of gradients", at_least=0, below=1)
+    beta_2: float = number(0.999, "decay of the running mean of squared gradients", at_least=0, below=1)
+    epsilon: float = number(1e-7, "added to the root of the mean square", above=0)
+    amsgrad: bool = flag(False, "divide by the largest mean square so far")
 
     @property
     def slots(self) -> tuple[str, ...]:
