@@ -25,7 +25,7 @@ def cli() -> None:
 
     An experiment is one TOML file (see examples/). `run` trains it and leaves a run folder
     with the decision log, metrics, a summary and the logs of every process; `check` proves
-    that the log keeps the promises, `replay` executes it again; `compare` puts runs side by side,
+    that the log is consistent, `replay` executes it again; `compare` puts runs side by side,
     `sweep` runs many and compares them; `verify-policy` tries a policy of your own on random schedules.
 
     \b

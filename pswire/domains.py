@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, Final, Literal, cast
 
-Kind = Literal["number", "integer", "flag", "word", "numbers", "integers"]
+Kind = Literal["number", "integer", "flag", "word", "numbers", "integers", "words"]
 Names = Mapping[str, float]
 
 NOUNS: Final[Mapping[Kind, str]] = {
@@ -21,6 +21,7 @@ NOUNS: Final[Mapping[Kind, str]] = {
     "word": "a word",
     "numbers": "a list of numbers",
     "integers": "a list of whole numbers",
+    "words": "a list of words",
 }
 LARGEST_INTEGER: Final = 2**63 - 1
 LARGEST_SINGLE: Final[float] = struct.unpack("<f", b"\xff\xff\x7f\x7f")[0]
@@ -134,6 +135,9 @@ class Domain:
             return self._scalar(value, names, single=single)
         if not isinstance(value, (list, tuple)):
             return None
+        if self.kind == "words":
+            texts = all(isinstance(entry, str) and entry for entry in value)
+            return tuple(value) if texts else None
         entries = [self._scalar(entry, names, single=single) for entry in value]
         return None if None in entries else tuple(entries)
 

@@ -36,7 +36,7 @@ _MEANINGS: Final = {
     ExitCode.JOB_FAILED: "the job module does not import, or the code of a job or policy raised",
     ExitCode.ABANDONED: "every worker is gone before the work was done",
     ExitCode.DIVERGED: "gradients went on being NaN or infinite",
-    ExitCode.VIOLATIONS: "ps-lab check, replay or verify-policy found a broken promise",
+    ExitCode.VIOLATIONS: "ps-lab check, replay or verify-policy found a violation",
     ExitCode.INTERRUPTED: "stopped by Ctrl-C (SIGINT)",
     ExitCode.TERMINATED: "stopped by SIGTERM",
 }

@@ -186,4 +186,6 @@ def toml(value: object) -> str:
         return "true" if value else "false"
     if isinstance(value, str):
         return f'"{value}"'
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(toml, value))}]"
     return "none" if value is None else repr(value)

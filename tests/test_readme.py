@@ -260,7 +260,7 @@ def test_three_terminals_by_hand(tmp_path: Path) -> None:
     assert sum("accuracy 0.9" in end for end in ends) == 1, ends
     assert all("finished after 690 steps, version 690: all workers are done" in end for end in ends), ends
     with started(block("by hand, check").replace("runs/by-hand", runs), ROOT) as check:
-        assert "every promise is kept" in finished(check)
+        assert "all checks passed" in finished(check)
 
 
 @pytest.mark.cluster

@@ -11,8 +11,8 @@ from types import FrameType
 
 from rich.console import Console
 
-from pslab.launch.experiments import Finished
-from pslab.launch.local import Result
+from pslab.launch.experiments import FinishedRun
+from pslab.launch.local import RunResult
 from pslab.launch.supervisor import Verdict
 from pslab.runs.folder import EXPERIMENT, free_folder, make_folder
 from pslab.simulator import Cluster, Folder, build
@@ -28,7 +28,7 @@ _SAID = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 
 def run_simulated(
     experiment: Experiment, *, out: Path | None = None, force: bool = False, quiet: bool = False
-) -> Finished:
+) -> FinishedRun:
     """Simulate; the run folder is ``runs/<name>`` where `out` is not given.
 
     Raises ExperimentError, RunError, and JobError where the job's own code fails.
@@ -45,16 +45,16 @@ def run_simulated(
     if heard and cluster.coordinator.stopped is None:
         cluster.stop(_SAID[heard[0]], success=False, cause=heard[0].name)
     cluster.conclude()
-    return Finished(folder, Result(_verdict(cluster), _warnings(cluster)), "")
+    return FinishedRun(folder, RunResult(_verdict(cluster), _warnings(cluster)), "")
 
 
 def _job_trainers(experiment: Experiment) -> TrainerFactory:
     """Every worker has a trainer of its own: a model may keep state that does not travel."""
-    from psworker.tensorflow.registry import tensorflow_trainer
+    from psworker.job import load_trainer
 
     def make(number: int) -> Trainer:
         section = experiment.workers.get(number)
-        trainer: Trainer = tensorflow_trainer(experiment, section.device if section else "auto")
+        trainer: Trainer = load_trainer(experiment, section.device if section else "auto")
         return trainer
 
     return make

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from pslab.check.checker import Verdict, check_log
+from pslab.check.checker import CheckResult, check_log
 from pslab.runs import log as log_entries
 from psserver.coordinator import Coordinator, JobTerms, Output, Record, Tell
 from psserver.coordinator.entries import Entry
@@ -148,14 +148,14 @@ class CoordinatorHarness:
             for r in self.log
         ]
 
-    def verdict(self) -> Verdict:
+    def verdict(self) -> CheckResult:
         """The second opinion: what `ps-lab check` says about the log."""
         return check_log(log_entries.read(io.StringIO("".join(self.lines()))))
 
     def state(self) -> str:
         """All that a coordinator knows, as text: equal before and after whatever must change nothing."""
         c = self.coordinator
-        known = (c.version, c.initialised, c.started, c.stopped, c.loss, c.entries, c._folded)
+        known = (c.version, c.initialised, c.started, c.stopped, c.loss, c.entries, c.folded)
         people = (c.roster.present, c.roster.tallies, c.roster.unfinished)
         tickets = (c.tickets.next_number, c.tickets.live, c.tickets.settled)
         return repr((known, people, tickets, vars(c.policy)))

@@ -185,7 +185,7 @@ def _knobs_in(arguments: inspect.BoundArguments) -> dict[str, object]:
 
 def _complete(policy: Policy, name: str, knobs: Mapping[str, object]) -> None:
     """Name and knobs, where the author gives none."""
-    if type(policy).name is Policy.name and "name" not in vars(policy):
+    if policy.name == "" and isinstance(getattr(type(policy), "name", ""), str):
         policy.name = name
     if type(policy).knobs is Policy.knobs and "knobs" not in vars(policy):
         policy.knobs = knobs

@@ -20,7 +20,7 @@ from psserver.coordinator.entries import Entry
 from psserver.coordinator.members import Member
 from psserver.coordinator.outputs import Notice, StopNotice
 from psserver.coordinator.status import JobReport, holdup, report
-from psserver.optimizers import Optimizer
+from psserver.optimizers import Optimizer, OptimizerError
 from psserver.order_translation import OrderTranslator
 from psserver.policies import Policy
 from psserver.service.followers import Follower
@@ -164,6 +164,8 @@ class Job:
                 f"server 0 has no memory for this model: its part has {plan.shards[0].nbytes} bytes, and "
                 f"{self.optimizer.name} keeps {len(self.optimizer.slots)} more arrays of that size",
             ) from error
+        except OptimizerError as error:
+            raise precondition(f"this model and the job's optimizer do not go together: {error}") from error
 
     def _adopt(self, plan: Plan) -> None:
         self.plan = plan

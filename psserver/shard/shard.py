@@ -60,7 +60,7 @@ class Shard:
     ) -> None:
         self.plan = plan
         self.layout = plan.shards[server]
-        self.optimizer = optimizer
+        self.optimizer = optimizer = optimizer.bound(*_trainable_pieces(plan, server))
         self.tensors = tensors
         self._keep_bases = keep_bases or tensors.keep_bases
         self.arena = Arena(self.layout.elements, versions, unlimited=self._keep_bases, allocate=allocate)
@@ -86,7 +86,7 @@ class Shard:
         """Every pass over arrays that it runs, for a backend that compiles."""
         step = self.optimizer.last_step(self.optimizer.init(0))
         own = self._compensator.variants(step) if self._compensator else []
-        return [self.optimizer.variant(), *((loop, loop.letters) for loop in arithmetic.LOOPS), *own]
+        return [*self.optimizer.variants(), *((loop, loop.letters) for loop in arithmetic.LOOPS), *own]
 
     # Payloads
 
@@ -289,3 +289,12 @@ class Shard:
             scale=apply.scale,
             backend=self._backend,
         )
+
+
+def _trainable_pieces(plan: Plan, server: int) -> tuple[list[str], list[tuple[str, int, int]]]:
+    """The names of all trainable variables, and (name, start, stop) of each piece of one in this server's arena."""
+    names = [spec.name for spec in plan.variables]
+    layout = plan.shards[server]
+    pieces = [(names[p.variable], p.offset, p.offset + p.size) for p in layout.slices]
+    trained = [piece for piece in pieces if piece[1] < layout.trainable]
+    return [spec.name for spec in plan.variables if spec.kind == "trainable"], trained

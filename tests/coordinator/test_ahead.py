@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from pslab.check.promises.tickets import NEVER_AHEAD
+from pslab.check.checks.tickets import NEVER_AHEAD
 from pslab.replay.log_entries import Step
 from pslab.replay.whatif import Alternative, what_if
 from pslab.verify.harness import CoordinatorHarness, granted

@@ -23,17 +23,17 @@ from psworker.local import LocalRuleError, build
         (
             "local-sgd",
             {"steps": 2.5, "learning_rate": 0.1},
-            "steps is 2.5; expected a whole number of at least 1",
+            "steps must be a whole number >= 1, got 2.5",
         ),
         (
             "local-sgd",
             {"steps": 0, "learning_rate": 0.1},
-            "steps is 0; expected a whole number of at least 1",
+            "steps must be a whole number >= 1, got 0",
         ),
-        ("local-sgd", {"steps": 1, "learning_rate": 0}, "learning_rate is 0; expected a number above 0"),
-        ("local-sgd", {"steps": 1, "learning_rate": math.nan}, "learning_rate is nan; expected"),
-        ("local-sgd", {"steps": math.inf, "learning_rate": 1}, "steps is inf; expected"),
-        ("dana-slim", {"momentum": 1}, "momentum is 1; expected a number of at least 0 and below 1"),
+        ("local-sgd", {"steps": 1, "learning_rate": 0}, "learning_rate must be a number > 0, got 0"),
+        ("local-sgd", {"steps": 1, "learning_rate": math.nan}, "learning_rate must be a number > 0, got nan"),
+        ("local-sgd", {"steps": math.inf, "learning_rate": 1}, "steps must be a whole number >= 1, got inf"),
+        ("dana-slim", {"momentum": 1}, "momentum must be a number >= 0 and < 1, got 1"),
     ],
 )
 def test_refused(name: str, knobs: dict[str, float], sentence: str) -> None:

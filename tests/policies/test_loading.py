@@ -161,7 +161,7 @@ class Own(Least):
 
     def __init__(self, *, workers: int, patience: int = 3) -> None:
         super().__init__(workers=workers)
-        self.knobs = {"patience": patience, "workers": workers}
+        self.knobs = {"patience": min(patience, 5)}
 
 
 class Composed(ComposedPolicy):
@@ -275,7 +275,7 @@ HERE = "tests.policies.test_loading"
 def test_a_policy_of_ones_own() -> None:
     policy = build(f"{HERE}:Own", {"patience": 7}, 4)
     assert type(policy).__name__ == "Own"
-    assert (policy.name, policy.knobs) == ("own", {"patience": 7, "workers": 4})
+    assert (policy.name, policy.knobs) == ("own", {"patience": 5})
 
 
 @pytest.mark.parametrize(
@@ -286,6 +286,7 @@ def test_a_policy_of_ones_own() -> None:
         ("Composed", {"size": 1}, {"size": 1}),
         ("Composed", {"colour": "red"}, {"size": 2, "colour": "red"}),
         ("Specified", {}, {"size": 2}),
+        ("Nameless", {}, {"patience": 3}),
     ],
 )
 def test_name_and_knobs_are_set_where_the_author_gives_none(
@@ -303,7 +304,7 @@ def test_what_a_base_class_says_of_a_policy() -> None:
 
 
 def test_a_function_may_make_a_policy() -> None:
-    assert build(f"{HERE}:made_by_hand", {}, 4).knobs == {"patience": 5, "workers": 4}
+    assert build(f"{HERE}:made_by_hand", {}, 4).knobs == {"patience": 5}
 
 
 def test_a_spec_of_ones_own_has_ranges() -> None:
@@ -325,7 +326,6 @@ def test_a_spec_of_ones_own_has_ranges() -> None:
             ": expected NoWorkers(patience: int = 3) -> None to take workers by name: got an unexpected ",
         ),
         ("Fails", ": its __init__ raised ZeroDivisionError: by workers"),
-        ("Nameless", ": name is ''; expected a text"),
         ("Numbered", ": name is 3; expected a text"),
         ("Unwritable", ": its knobs {'chosen': {1, 2}} are not JSON, as the decision log needs: "),
         ("NotANumber", ": its knobs {'rate': nan} are not JSON"),

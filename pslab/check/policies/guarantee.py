@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 from pslab.check.ledger import Ledger
+from pslab.check.log_check import LogCheck
 from pslab.check.policies.known import KNOWN
 from pslab.check.policies.terms import Terms
-from pslab.check.promise import LogCheck
 from pslab.runs import log as e
 
 
@@ -19,12 +19,12 @@ class PolicyGuarantee(LogCheck):
         self._known = False
 
     def see(self, entry: e.Entry, ledger: Ledger) -> Iterator[str]:
-        if isinstance(entry.fact, e.Job) and entry.fact.policy.get("name") in KNOWN:
+        if isinstance(entry.fact, e.JobEntry) and entry.fact.policy.get("name") in KNOWN:
             yield from self._choose(entry.fact)
         for check in self._checks:
             yield from check.see(entry, ledger)
 
-    def _choose(self, job: e.Job) -> Iterator[str]:
+    def _choose(self, job: e.JobEntry) -> Iterator[str]:
         self._known = True
         try:
             terms = KNOWN[str(job.policy.get("name"))](job.policy, job.workers)
@@ -40,7 +40,7 @@ class PolicyGuarantee(LogCheck):
             yield f"no guarantee is known for policy {name}; the general promises were checked"
 
 
-def misdeclared(job: e.Job, terms: Terms) -> Iterator[str]:
+def misdeclared(job: e.JobEntry, terms: Terms) -> Iterator[str]:
     """Sentences about tensor parts in the job entry that are not those of its policy; none in a log without parts."""
     if job.tensors is None:
         return

@@ -19,7 +19,7 @@ import numpy as np
 
 from psserver.optimizers import loops
 from psserver.optimizers.blocks import Array, Kernel, State
-from psserver.optimizers.rule import Fused
+from psserver.optimizers.rule import Fused, decay_knob, decay_of, decayed
 from pswire.knobs import flag, number
 
 
@@ -34,6 +34,7 @@ class RMSprop:
     rho: float = number(0.9, "decay of the running means", at_least=0, below=1)
     momentum: float = number(0.0, "part of the last step that is repeated", at_least=0, at_most=1)
     epsilon: float = number(1e-7, "added to the mean square under the root", above=0)
+    weight_decay: float = decay_knob()
     centered: bool = flag(False, "divide by the standard deviation instead of the mean square")
 
     @property
@@ -48,7 +49,7 @@ class RMSprop:
 
     def kernel(self, rate: np.float32, step: int) -> Kernel:
         rho, gain, epsilon = np.float32(self.rho), np.float32(1 - self.rho), np.float32(self.epsilon)
-        repeated = np.float32(self.momentum)
+        repeated, decay = np.float32(self.momentum), decay_of(self)
 
         def scale(x: Array, g: Array, out: Array, state: State) -> None:
             square = state["velocity"]
@@ -71,7 +72,7 @@ class RMSprop:
                 velocity = state["momentum"]
                 np.multiply(velocity, repeated, out=velocity)
                 g = np.add(velocity, g, out=velocity)
-            np.subtract(x, g, out=out)
+            np.subtract(decayed(x, rate, decay, out), g, out=out)
 
         return scale
 
@@ -79,7 +80,7 @@ class RMSprop:
         rho, gain, epsilon = np.float32(self.rho), np.float32(1 - self.rho), np.float32(self.epsilon)
         moving = "momentum" if self.momentum > 0 else None
         mean = "average_gradient" if self.centered else None
-        scalars = (rate, rho, gain, epsilon, np.float32(self.momentum))
+        scalars = (rate, rho, gain, epsilon, np.float32(self.momentum), decay_of(self))
         return Fused(loops.rmsprop, ("velocity", moving, mean), scalars)
 
 

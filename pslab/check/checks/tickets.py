@@ -1,4 +1,4 @@
-"""Promises about tickets and contributions: exactly one life each, and nothing lost."""
+"""Checks of tickets and contributions: exactly one life each, and nothing lost."""
 
 from collections.abc import Iterator
 
@@ -13,7 +13,7 @@ from pslab.check.ledger import (
     Ledger,
     Ticket,
 )
-from pslab.check.promise import LogCheck
+from pslab.check.log_check import LogCheck
 from pslab.runs import log as e
 
 # entry kind -> the states that a ticket may be in when it happens

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from pslab.replay.worker_replica import DataError, Portion, WorkerReplica
+from pslab.replay.worker_replica import DataError, DataPart, WorkerReplica
 from pswire.plan import Plan, VariableSpec
 from psworker.local import PLAIN, LocalWork, build
 
@@ -56,20 +56,20 @@ class Dice:
         (self.state,) = values
 
 
-def twin(dice: Dice, rank: int, skip: int = 0) -> WorkerReplica:
+def replica(dice: Dice, rank: int, skip: int = 0) -> WorkerReplica:
     work = LocalWork(build(PLAIN, {}, []))
-    return WorkerReplica(f"w{rank}", Portion(rank, 2, 0, 1), dice, [np.zeros(1, np.int64)], skip, work)
+    return WorkerReplica(f"w{rank}", DataPart(rank, 2, 0, 1), dice, [np.zeros(1, np.int64)], skip, work)
 
 
 def test_twins_share_a_trainer_and_keep_their_own_memory() -> None:
     dice = Dice()
-    first, second = twin(dice, 1), twin(dice, 2)
+    first, second = replica(dice, 1), replica(dice, 2)
     losses = [t.compute([], n, lambda r: True).loss for n in range(3) for t in (first, second)]
     assert losses == [101, 201, 102, 202, 103, 203]
 
 
 def test_draws_for_cancelled_tickets_are_found_by_the_logged_loss() -> None:
-    worker = twin(Dice(), 1)
+    worker = replica(Dice(), 1)
     worker.uncertain = 3
     assert worker.compute([], 0, lambda r: r.loss == 103).loss == 103
     assert worker.uncertain == 0
@@ -77,14 +77,14 @@ def test_draws_for_cancelled_tickets_are_found_by_the_logged_loss() -> None:
 
 
 def test_without_a_fit_nothing_is_assumed_about_cancelled_tickets() -> None:
-    worker = twin(Dice(), 1)
+    worker = replica(Dice(), 1)
     worker.uncertain = 2
     assert worker.compute([], 0, lambda r: False).loss == 101
     assert worker.compute([], 1, lambda r: False).loss == 102
 
 
 def test_skipped_batches_are_passed_over_and_missing_ones_refused() -> None:
-    worker = twin(Dice(), 1, skip=2)
+    worker = replica(Dice(), 1, skip=2)
     worker.compute([], 5, lambda r: True)
     with pytest.raises(DataError, match="committed batch 4 after batch 5"):
         worker.compute([], 4, lambda r: True)

@@ -1,9 +1,9 @@
-"""Promises about the log as a sequence: numbering, time, first and last entry."""
+"""Checks of the log as a sequence: numbering, time, first and last entry."""
 
 from collections.abc import Iterator
 
 from pslab.check.ledger import Ledger
-from pslab.check.promise import LogCheck
+from pslab.check.log_check import LogCheck
 from pslab.runs import log as e
 
 
@@ -47,11 +47,11 @@ class Frame(LogCheck):
 
     def see(self, entry: e.Entry, ledger: Ledger) -> Iterator[str]:
         first = ledger.entries == 0
-        if first and not isinstance(entry.fact, e.Job):
+        if first and not isinstance(entry.fact, e.JobEntry):
             yield f"the first entry should be of kind job, got {entry.kind}"
-        if not first and isinstance(entry.fact, e.Job):
+        if not first and isinstance(entry.fact, e.JobEntry):
             yield "the job is described a second time"
-        if isinstance(entry.fact, e.Job) and entry.fact.format != e.FORMAT:
+        if isinstance(entry.fact, e.JobEntry) and entry.fact.format != e.FORMAT:
             yield f"the log has format {entry.fact.format}, this check knows format {e.FORMAT}"
         if ledger.stop is not None:
             match entry.fact:

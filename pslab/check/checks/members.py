@@ -1,9 +1,9 @@
-"""Promises about who takes part."""
+"""Checks of who takes part."""
 
 from collections.abc import Iterator
 
 from pslab.check.ledger import OPEN, Ledger
-from pslab.check.promise import LogCheck
+from pslab.check.log_check import LogCheck
 from pslab.runs import log as e
 
 

@@ -1,4 +1,4 @@
-"""A promise: something that every decision log keeps. One small class each."""
+"""The base class of all checks of a decision log, and what they report."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,9 +9,12 @@ from pslab.runs.log import Entry
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A broken promise: where, and one sentence. `line` counts from 1; 0 means the log as a whole."""
+    """Something that a log should not say: where, and one sentence. `line` counts from 1; 0 is the log as a whole.
 
-    promise: str
+    `check`: the name of the `LogCheck` that found it.
+    """
+
+    check: str
     line: int
     index: int | None
     message: str
@@ -23,12 +26,13 @@ class Violation:
 
 
 class LogCheck:
-    """Sees every entry in order together with the ledger before it, and yields one sentence per breach.
+    """One property of every decision log. Receives each entry in order together with the ledger before it, and
+    yields one sentence per violation.
 
-    A subclass's `name` is what reports print; the docstring's first line is the promise.
+    A subclass's `name` is what reports print; its docstring states the property.
     """
 
-    name = "promise"
+    name = "log check"
 
     def see(self, entry: Entry, ledger: Ledger) -> Iterator[str]:
         """Sentences about this entry; `ledger` does not contain it yet."""
@@ -39,5 +43,5 @@ class LogCheck:
         return iter(())
 
     def remarks(self, ledger: Ledger) -> Iterator[str]:
-        """Sentences about what could not be checked, after the last entry. They break nothing."""
+        """Sentences about what could not be checked, after the last entry. They are no violations."""
         return iter(())

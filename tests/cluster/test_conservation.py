@@ -37,12 +37,12 @@ def test_staleness_is_conserved(cluster: Cluster, policy: str) -> None:
         cluster.start_worker("--task-index", str(index), "--batches", str(BATCHES), *pace)
     run = cluster.wait_end(worker_codes=[0] * WORKERS)
     law = conservation(run.decisions())
-    print(law, *law.houses, sep="\n")
+    print(law, *law.groups, sep="\n")
     # The general form, over the whole run with its beginning and end.
     assert law.aged == law.applied + law.dropped + law.given_up + law.in_flight
     # The special form, in each stretch with the same number of workers at work.
-    assert all(house.growth == (house.workers - house.waiting) * house.updates for house in law.houses)
-    full = full_house(law.houses, waiting)
+    assert all(group.growth == (group.workers - group.waiting) * group.updates for group in law.groups)
+    full = all_holding(law.groups, waiting)
     assert full.growth == (WORKERS - waiting) * full.updates
     assert full.updates >= BATCHES // 2
     if waiting == WORKERS:
@@ -51,6 +51,6 @@ def test_staleness_is_conserved(cluster: Cluster, policy: str) -> None:
         assert law.applied > 0
 
 
-def full_house(houses: tuple[StalenessGroup, ...], waiting: int) -> StalenessGroup:
+def all_holding(groups: tuple[StalenessGroup, ...], waiting: int) -> StalenessGroup:
     """The stretch in which all workers were at work."""
-    return next(house for house in houses if (house.workers, house.waiting) == (WORKERS, waiting))
+    return next(group for group in groups if (group.workers, group.waiting) == (WORKERS, waiting))

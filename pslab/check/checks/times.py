@@ -1,9 +1,9 @@
-"""The promise about what workers say of their time: it fits between the entries of the log."""
+"""What workers report of their time: it fits between the entries of the log."""
 
 from collections.abc import Iterator
 
 from pslab.check.ledger import Ledger
-from pslab.check.promise import LogCheck
+from pslab.check.log_check import LogCheck
 from pslab.runs import log as e
 
 # Five numbers in whole microseconds, each rounded by half of one, and a sum of them.

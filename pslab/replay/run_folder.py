@@ -1,5 +1,7 @@
-"""From a run folder to a replay that is ready to run."""
+"""From a run folder to a replay that is ready to run; from a replay to the proof that it is the run's."""
 
+import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pslab.replay.execution import Replay
-from pslab.replay.log_entries import opening, read_tape
+from pslab.replay.log_entries import job_of, read_steps
 from pslab.runs.folder import EXPERIMENT, SIMULATED, WEIGHTS, Run, RunError
 from pslab.simulator.problems import ProblemError, numpy_problem
 from pslab.simulator.trainers import Trainer
@@ -19,13 +21,16 @@ from psserver.optimizers import build as build_optimizer
 from psserver.weights_file import WeightsFileError
 from pswire.config.experiment import Experiment
 from pswire.plan import weights_sha256
-from psworker.tensorflow.registry import tensorflow_trainer
+from psworker.job import load_trainer
+
+# What `export` writes beside the weights.
+VERSION_METRICS = "metrics.json"
 
 
 def replay_of(run: Run) -> Replay:
     """Read the log, make the trainer. Raises RunError, ExperimentError and JobError."""
-    steps = read_tape(run)
-    job, experiment = opening(steps), run.experiment
+    steps = read_steps(run)
+    job, experiment = job_of(steps), run.experiment
     _check_agreement(run, job, experiment)
     trainer = _trainer(run, job, experiment)
     return Replay(steps, trainer, experiment.job.epochs, experiment.cluster.payload_dtype)
@@ -71,7 +76,7 @@ def _trainer(run: Run, job: Job, experiment: Experiment) -> Trainer:
             raise RunError(f"{run.path / EXPERIMENT}: simulation.options: {error}") from error
     # One process has one device: that of the first worker.
     section = experiment.workers.get(0)
-    trainer: Trainer = tensorflow_trainer(experiment, section.device if section else "auto")
+    trainer: Trainer = load_trainer(experiment, section.device if section else "auto")
     return trainer
 
 
@@ -110,3 +115,29 @@ def _differing(saved: Path, weights: dict[str, NDArray[np.float32]]) -> dict[str
         elif other.tobytes() != values.tobytes():
             found[name] = float(np.max(np.abs(other.astype(np.float64) - values), initial=0.0))
     return found
+
+
+def export(replay: Replay, folder: Path) -> dict[str, object]:
+    """Write weights.safetensors and metrics.json of the version that the replay has reached.
+
+    The metrics are the job's own, measured now, and the mean loss of the
+    batches that made the version. Returns what metrics.json holds. Raises
+    RunError when the folder cannot be written to.
+    """
+    store, result = replay.store, replay.result
+    loss = result.loss if math.isfinite(result.loss) else None
+    record: dict[str, object] = {
+        "version": result.version,
+        "loss": loss,
+        "weights_sha256": store.sha256(),
+        "metrics": replay.trainer.evaluate(store.flats()),
+    }
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        weights_file.save(folder / WEIGHTS, store.weights())
+        (folder / VERSION_METRICS).write_text(
+            json.dumps(record, indent=2, allow_nan=False) + "\n", encoding="utf-8"
+        )
+    except OSError as error:
+        raise RunError(f"{folder}: cannot be written to: {error.strerror or error}") from error
+    return record

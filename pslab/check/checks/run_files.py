@@ -1,11 +1,13 @@
-"""A promise about `summary.json`: it says what the decision log says."""
+"""What the other files of a run folder say agrees with its log: summary.json, metrics.jsonl, weights.safetensors."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from pslab.check.ledger import APPLIED, COMMITTED, DROPPED, Ledger
-from pslab.check.promise import LogCheck
-from pslab.runs.folder import RunError, Summary
+from pslab.check.log_check import LogCheck
+from pslab.runs.folder import Metric, RunError, Summary
+from psserver.weights_file import Saved, WeightsFileError, load
 
 
 class SummaryAgrees(LogCheck):
@@ -80,3 +82,63 @@ def _listed(counts: tuple[int, ...]) -> str:
 
 def _sorted(histogram: dict[int, int]) -> dict[int, int]:
     return dict(sorted(histogram.items()))
+
+
+class MetricsAgree(LogCheck):
+    """metrics.jsonl has one train line for each version, in order."""
+
+    name = "metrics"
+
+    def __init__(self, metrics: Iterable[Metric]) -> None:
+        self._metrics = metrics
+
+    def finish(self, ledger: Ledger) -> Iterator[str]:
+        expected = 1
+        try:
+            for metric in self._metrics:
+                if metric.kind != "train":
+                    continue
+                if metric.version != expected:
+                    yield f"metrics.jsonl has version {metric.version} where {expected} should follow"
+                expected = metric.version + 1
+        except RunError as error:
+            yield str(error)
+            return
+        if ledger.stop is not None and expected - 1 != (ledger.version or 0):
+            yield f"metrics.jsonl ends at version {expected - 1}, the log at version {ledger.version or 0}"
+
+
+class WeightsAgree(LogCheck):
+    """The fingerprint of weights.safetensors is the summary's weights_sha256."""
+
+    name = "final weights"
+
+    def __init__(self, path: Path, recorded: str | None) -> None:
+        """`recorded`: None for a job that came to no weights, or looked at time only."""
+        self._path, self._recorded = path, recorded
+        self._uncertain = False
+
+    def finish(self, ledger: Ledger) -> Iterator[str]:
+        if not self._path.is_file():
+            if self._recorded is not None:
+                yield f"summary.json has the weights_sha256 {self._recorded}, but {self._path.name} is missing"
+        elif self._recorded is None:
+            yield f"{self._path.name} exists, but summary.json has no weights_sha256"
+        else:
+            try:
+                yield from self._compare(load(self._path), self._recorded)
+            except (WeightsFileError, OSError) as error:
+                yield f"{self._path.name} cannot be read: {error}"
+
+    def _compare(self, saved: Saved, recorded: str) -> Iterator[str]:
+        found = saved.sha256()
+        self._uncertain = found is None
+        if found is not None and found != recorded:
+            yield f"summary.json has the weights_sha256 {recorded}, {self._path.name} has {found}"
+
+    def remarks(self, ledger: Ledger) -> Iterator[str]:
+        if self._uncertain:
+            yield (
+                f"{self._path.name} does not tell the order of its variables (an older version wrote it):"
+                " it was not compared with weights_sha256"
+            )

@@ -1,15 +1,15 @@
-"""Promises about how contributions are summed: weights, early folds, the order of a round."""
+"""Checks of how contributions are summed: weights, early folds, the order of a round."""
 
 import math
 from collections.abc import Iterator
 
 from pslab.check.ledger import Ledger
-from pslab.check.promise import LogCheck
+from pslab.check.log_check import LogCheck
 from pslab.runs import log as e
 
 
 class Weights(LogCheck):
-    """A part's weight is its factor times the update's scale: nothing is multiplied in silence."""
+    """A part's weight is its factor times the update's scale: nothing else is multiplied in."""
 
     name = "weights"
 

@@ -1,9 +1,9 @@
-"""Promises about versions: contiguous, granted as they are, and staleness counted from them."""
+"""Checks of versions: contiguous, granted as they are, and staleness counted from them."""
 
 from collections.abc import Iterator
 
 from pslab.check.ledger import Ledger
-from pslab.check.promise import LogCheck
+from pslab.check.log_check import LogCheck
 from pslab.runs import log as e
 
 
