@@ -59,7 +59,7 @@ def test_progress_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     ("arguments", "message"),
     [
         (("bounded", "--set", "max_stalenes=1"), 'did you mean "max_staleness"'),
-        (("k-sync", "--set", "aggregate=9"), "aggregate is 9"),
+        (("k-sync", "--set", "aggregate=9"), "<= workers (3), got 9"),
         (("ssp", "--set", "slack"), "expected section.key=value"),
         (("nowhere:Policy",), "cannot import 'nowhere'"),
     ],
