@@ -14,6 +14,7 @@ from pslab.commands.report import report
 from pslab.commands.run import run
 from pslab.commands.status import status
 from pslab.commands.sweep import sweep_command
+from pslab.commands.trace import trace
 from pslab.commands.verify_policy import verify_policy
 from pswire.exits import ExitCode
 
@@ -44,6 +45,7 @@ COMMANDS = (
     compare,
     sweep_command,
     report,
+    trace,
     policies,
     optimizers,
     verify_policy,

@@ -154,7 +154,7 @@ class Coordinator:
 
     def ready(self, worker: str, incarnation: int, now: float, *, holding: int = 0) -> list[Output]:
         """The worker asks for its next ticket: it is idle, or works on ticket `holding` and wants the one
-        after it ahead. While it holds such a one, it is told that one again. Where the policy grants nothing
+        after it ahead. While it holds such a one, it is sent that one again. Where the policy grants nothing
         ahead, that is a wish without consequence: the worker asks again with its commit.
         """
         member = self._ledger.member(worker, incarnation)

@@ -80,7 +80,7 @@ class Optimizer:
 
     @property
     def per_worker(self) -> bool:
-        """Whoever calls `update` keeps a set of slots for each worker, and gives that of the gradient's."""
+        """The caller of `update` keeps a set of slots for each worker, and gives that of the gradient's."""
         return self.rule.per_worker
 
     def check_aggregator(self, aggregator: str) -> None:
@@ -168,14 +168,14 @@ class Optimizer:
         names = fused.slots
         own = tuple(each for each in factors if each != 1.0)
 
-        def twin(x: Array, g: Array, out: Array, *rest: Array) -> None:
+        def fallback(x: Array, g: Array, out: Array, *rest: Array) -> None:
             slots = {name: slot for name, slot in zip(names, rest, strict=False) if name is not None}
             blocks.run(kernel, x, g, out, slots, factors=own, sweep=sweep)
 
         tiny = blocks.TINY if sweep else np.float32(0)
         backend.run(
             fused.loop,
-            twin,
+            fallback,
             (x, gradient, out, *(None if name is None else state[name] for name in names)),
             (*fused.scalars, *factors, tiny),
         )

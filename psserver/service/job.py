@@ -15,7 +15,7 @@ from contextlib import contextmanager
 
 import grpc
 
-from psserver.coordinator import Coordinator, JobTerms, JoinRefused, Output, Record, Tell, entries
+from psserver.coordinator import Coordinator, JobTerms, JoinRefused, Output, Record, Send, entries
 from psserver.coordinator.entries import Entry
 from psserver.coordinator.members import Member
 from psserver.coordinator.outputs import Notice, StopNotice
@@ -90,7 +90,7 @@ class Job:
                     self.run_log.append(output)
                     orders.append((index, self._dispatch.order(entry)))
                     self._notice(entry)
-                case Tell(worker, incarnation, notice):
+                case Send(worker, incarnation, notice):
                     self._post(worker, incarnation, notice)
         if orders:
             self.host.orders.submit(orders)

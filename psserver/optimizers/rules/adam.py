@@ -85,7 +85,7 @@ def scaled_step(
     gain_2: np.float32,
     epsilon: np.float32,
 ) -> None:
-    """Advance the slots and leave what is to be subtracted from x in `out`; `g` is spoilt."""
+    """Advance the slots and leave what is to be subtracted from x in `out`; `g` is overwritten."""
     mean, square = state["momentum"], state["velocity"]
     np.subtract(g, mean, out=out)
     np.multiply(out, gain_1, out=out)

@@ -85,7 +85,7 @@ class RMSprop:
 
 
 def _blend(mean: Array, fresh: Array, rho: np.float32, gain: np.float32) -> None:
-    """``mean = rho * mean + gain * fresh``; `fresh` is spoilt."""
+    """``mean = rho * mean + gain * fresh``; `fresh` is overwritten."""
     np.multiply(mean, rho, out=mean)
     np.multiply(fresh, gain, out=fresh)
     np.add(mean, fresh, out=mean)

@@ -28,12 +28,14 @@ def specs_in(module: ModuleType) -> dict[str, type[PolicySpec]]:
     return {spec.name: spec for spec in own if spec.name}
 
 
-# Title (the first line of the family's docstring) -> its policies.
 FAMILIES: Mapping[str, Mapping[str, type[PolicySpec]]] = {
     (module.__doc__ or module.__name__).partition("\n")[0]: specs_in(module) for module in _families()
 }
+"""Title of a family (the first line of its docstring) -> its policies by name."""
 BUILTIN: Mapping[str, type[PolicySpec]] = {
     name: spec for family in FAMILIES.values() for name, spec in family.items()
 }
+"""Every built-in policy by name."""
+"""The built-in policies by name, in the order in which they are listed."""
 
 __all__ = ["BUILTIN", "FAMILIES", "Cost", "Facts", "PolicySpec", "specs_in"]

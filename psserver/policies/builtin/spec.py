@@ -7,8 +7,9 @@ from typing import ClassVar, Final
 from psserver.policies.composed import Composition
 from pswire.domains import named
 
-# The number of workers that a job starts with, as a bound of a knob.
 WORKERS: Final = named("workers")
+"""The number of workers that a job starts with, as a bound of a knob."""
+
 # Where a worker contributes at most once to an update, more contributions than workers could never come.
 ONE_EACH: Final = "one contribution per worker and update; lower it or add workers"
 

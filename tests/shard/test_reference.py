@@ -1,4 +1,4 @@
-"""Shards against their dumb twin: random orders, 1 to 4 servers, every published version, every bit."""
+"""Shards against their reference: random orders, 1 to 4 servers, every published version, every bit."""
 
 from typing import TypeVar
 
@@ -10,7 +10,7 @@ from psserver.policies import TensorParts
 from psserver.shard import Apply, Fold, Order, Pin, Release, Seal, Shard
 from psserver.shard.arena import Version
 from psserver.shard.staging import Slot
-from tests.shard.twin import Twin, install, numbers, same_bits, shards_of, stage
+from tests.shard.reference import Reference, install, numbers, same_bits, shards_of, stage
 
 T = TypeVar("T")
 
@@ -39,10 +39,10 @@ schedules = st.lists(st.tuples(verbs, st.integers(0, 59)), min_size=40, max_size
 
 
 class Run:
-    """Shards and twin under one schedule. Each verb does what its number says, or nothing if there is nothing."""
+    """Shards and reference under one schedule. Each verb does what its number says, or nothing if there is nothing."""
 
     def __init__(self, servers: int, limit: int, keep_bases: bool) -> None:
-        self.twin = Twin()
+        self.reference = Reference()
         self.limit, self.keep_bases = limit, keep_bases
         self.plan, self.shards = shards_of(
             servers, versions=limit, tensors=TensorParts("taylor" if keep_bases else None)
@@ -55,11 +55,11 @@ class Run:
         self.last = 1
         self.reads: list[tuple[Shard, int, Version, bytes]] = []
         self.streams: list[tuple[Shard, Slot]] = []
-        # The twin's versions, as the servers should hold them.
+        # The reference's versions, as the servers should hold them.
         self.flats: list[list[np.ndarray]] = []
-        self.twin.payloads[1] = numbers(1)
+        self.reference.payloads[1] = numbers(1)
         install(self.plan, self.shards, numbers(1))
-        self.twin.install(1)
+        self.reference.install(1)
 
     def order(self, order: Order) -> None:
         for shard in self.shards:
@@ -79,9 +79,9 @@ class Run:
 
     def grant(self, number: int) -> None:
         self.last += 1
-        version = len(self.twin.versions) - 1
+        version = len(self.reference.versions) - 1
         self.order(Pin(self.last, version))
-        self.twin.bases[self.last] = version
+        self.reference.bases[self.last] = version
         self.granted.append(self.last)
 
     def push(self, number: int) -> None:
@@ -95,7 +95,7 @@ class Run:
 
     def _stage(self, ticket: int, seed: int) -> None:
         stage(self.plan, self.shards, ticket, numbers(seed))
-        self.twin.payloads[ticket] = numbers(seed)
+        self.reference.payloads[ticket] = numbers(seed)
 
     def begin_stream(self, number: int) -> None:
         """A stream that does not complete while its ticket is open."""
@@ -128,16 +128,16 @@ class Run:
         if self.sealed:
             fold = self._contribution(number)
             self.order(fold)
-            self.twin.fold(fold)
+            self.reference.fold(fold)
             self.folded.append(fold.ticket)
 
     def apply(self, number: int) -> None:
         late = [self._contribution(number // 2) for _ in range(number % 4) if self.sealed]
         if late or self.folded:
             scale = 1 / (len(late) + len(self.folded))
-            apply = Apply(len(self.twin.versions), scale, self.one_of([*LR_SCALES], number), tuple(late))
+            apply = Apply(len(self.reference.versions), scale, self.one_of([*LR_SCALES], number), tuple(late))
             self.order(apply)
-            self.twin.apply(apply)
+            self.reference.apply(apply)
             self.folded.clear()
 
     def release(self, number: int) -> None:
@@ -145,12 +145,12 @@ class Run:
         if tickets:
             ticket = tickets.pop(number % len(tickets))
             self.order(Release(ticket))
-            self.twin.payloads.pop(ticket, None)
+            self.reference.payloads.pop(ticket, None)
 
     def start_read(self, number: int) -> None:
         if self.open:
             ticket, shard = self.one_of(self.open, number), self.one_of(self.shards, number)
-            version = shard.arena.start_read(self.twin.bases[ticket])
+            version = shard.arena.start_read(self.reference.bases[ticket])
             # Nothing takes a base from its open ticket; a mere pin ends with the first read or the lease.
             assert version is not None or not self.keep_bases
             if version is not None:
@@ -171,12 +171,12 @@ class Run:
     # Promises
 
     def check(self) -> None:
-        newest = len(self.twin.versions) - 1
-        self.flats += [self.plan.scatter(arrays) for arrays in self.twin.versions[len(self.flats) :]]
+        newest = len(self.reference.versions) - 1
+        self.flats += [self.plan.scatter(arrays) for arrays in self.reference.versions[len(self.flats) :]]
         for number, flats in enumerate(self.flats):
             for shard, flat in zip(self.shards, flats, strict=True):
                 values = shard.arena.values(number)
-                assert values is None or same_bits(values, flat), f"version {number} is not the twin's"
+                assert values is None or same_bits(values, flat), f"version {number} is not the reference's"
         for shard in self.shards:
             assert shard.version == newest
             assert shard.arena.values(newest) is not None

@@ -1,4 +1,4 @@
-"""The shard's dumb twin: whole variables, every version kept for ever, a new array for every result.
+"""The shard's reference: whole variables, every version kept for ever, a new array for every result.
 
 It knows no servers, no buffers and no blocks; float32 in the order that the
 orders prescribe. Shards must agree with it to the bit.
@@ -33,7 +33,7 @@ def numbers(seed: int, variables: Sequence[VariableSpec] = VARIABLES) -> Arrays:
     return [generator.standard_normal(spec.shape).astype(np.float32) for spec in variables]
 
 
-class Twin:
+class Reference:
     """SGD with momentum on whole arrays."""
 
     def __init__(self, variables: Sequence[VariableSpec] = VARIABLES) -> None:

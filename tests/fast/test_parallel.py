@@ -1,4 +1,4 @@
-"""A crew covers every element once, whatever the sizes, and ends in order."""
+"""A runner covers every element once, whatever the sizes, and ends in order."""
 
 import threading
 
@@ -7,7 +7,7 @@ import pytest
 from psserver.fast import ParallelRunner
 
 
-def covered(crew: ParallelRunner, size: int) -> list[tuple[int, int]]:
+def covered(runner: ParallelRunner, size: int) -> list[tuple[int, int]]:
     """The ranges of one pass over `size` elements, sorted."""
     ranges: list[tuple[int, int]] = []
 
@@ -15,24 +15,24 @@ def covered(crew: ParallelRunner, size: int) -> list[tuple[int, int]]:
         ranges.append((start, stop))
         return True
 
-    assert crew.share(part, size)
+    assert runner.share(part, size)
     return sorted(ranges)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
 @pytest.mark.parametrize("size", [0, 1, 9, 10, 19, 20, 21, 105, 1000])
 def test_ranges_are_disjoint_and_complete(threads: int, size: int) -> None:
-    with ParallelRunner(threads, grain=10) as crew:
-        ranges = covered(crew, size)
+    with ParallelRunner(threads, grain=10) as runner:
+        ranges = covered(runner, size)
     assert ranges[0][0] == 0
     assert ranges[-1][1] == size
     assert all(left[1] == right[0] for left, right in zip(ranges, ranges[1:], strict=False))
 
 
 def test_small_passes_stay_in_the_calling_thread() -> None:
-    with ParallelRunner(4, grain=10) as crew:
-        assert covered(crew, 19) == [(0, 19)]
-        assert len(covered(crew, 20)) == 2
+    with ParallelRunner(4, grain=10) as runner:
+        assert covered(runner, 19) == [(0, 19)]
+        assert len(covered(runner, 20)) == 2
 
 
 def test_ranges_are_worked_on_at_the_same_time() -> None:
@@ -43,14 +43,14 @@ def test_ranges_are_worked_on_at_the_same_time() -> None:
         meeting.wait()
         return True
 
-    with ParallelRunner(3, grain=10) as crew:
-        assert crew.share(part, 30)
+    with ParallelRunner(3, grain=10) as runner:
+        assert runner.share(part, 30)
 
 
 def test_one_false_part_makes_the_pass_false() -> None:
-    with ParallelRunner(2, grain=10) as crew:
+    with ParallelRunner(2, grain=10) as runner:
         for bad in range(0, 100, 10):
-            assert not crew.share(lambda start, stop, bad=bad: start != bad, 100)
+            assert not runner.share(lambda start, stop, bad=bad: start != bad, 100)
 
 
 def test_an_error_in_any_part_reaches_the_caller_after_the_others_ended() -> None:
@@ -62,19 +62,19 @@ def test_an_error_in_any_part_reaches_the_caller_after_the_others_ended() -> Non
         done.append(start)
         return True
 
-    with ParallelRunner(2, grain=10) as crew:
+    with ParallelRunner(2, grain=10) as runner:
         with pytest.raises(ArithmeticError, match="part 50"):
-            crew.share(part, 100)
+            runner.share(part, 100)
         seen = len(done)
-        assert covered(crew, 30) == [(0, 10), (10, 20), (20, 30)], "the crew goes on after an error"
+        assert covered(runner, 30) == [(0, 10), (10, 20), (20, 30)], "the runner goes on after an error"
     assert len(done) == seen, "nothing ran on after the error was raised"
 
 
 def test_two_callers_at_once() -> None:
     results: dict[int, list[tuple[int, int]]] = {}
-    with ParallelRunner(3, grain=10) as crew:
+    with ParallelRunner(3, grain=10) as runner:
         callers = [
-            threading.Thread(target=lambda size=size: results.update({size: covered(crew, size)}))
+            threading.Thread(target=lambda size=size: results.update({size: covered(runner, size)}))
             for size in (500, 701)
         ]
         for caller in callers:
@@ -86,23 +86,23 @@ def test_two_callers_at_once() -> None:
 
 def test_no_thread_is_left() -> None:
     before = set(threading.enumerate())
-    with ParallelRunner(3, grain=10) as crew:
-        covered(crew, 100)
+    with ParallelRunner(3, grain=10) as runner:
+        covered(runner, 100)
     assert not set(threading.enumerate()) - before
 
 
 def test_a_closed_crew_works_alone() -> None:
     """An update may still be under way when a server is told to end."""
-    crew = ParallelRunner(3, grain=10)
-    crew.close()
-    crew.close()
+    runner = ParallelRunner(3, grain=10)
+    runner.close()
+    runner.close()
     threads: set[int] = set()
 
     def part(start: int, stop: int) -> bool:
         threads.add(threading.get_ident())
         return True
 
-    assert crew.share(part, 100)
+    assert runner.share(part, 100)
     assert threads == {threading.get_ident()}
 
 
