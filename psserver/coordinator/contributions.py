@@ -24,10 +24,10 @@ class Contributions:
         ledger = self._ledger
         opened = ledger.tickets.open_of(member.worker)
         if ledger.stopped is not None:
-            ledger.tell(member, ledger.stop_notice(member))
+            ledger.notify(member, ledger.stop_notice(member))
         elif opened and opened[-1].number > holding:
             # Said again after a reconnection that the grant did not survive, or crossed it on the way.
-            ledger.tell_grant(member, opened[-1])
+            ledger.notify_grant(member, opened[-1])
         elif opened and not (self._driver.ahead and member.known_to_policy and len(opened) < AHEAD):
             pass
         elif member.state == "done":
@@ -56,7 +56,7 @@ class Contributions:
         ticket = ledger.own(member, number, "commit")
         if ticket is not None:
             if ticket.state != "open":
-                ledger.tell(member, ticket.fate or outputs.DispositionNotice(number, "pending"))
+                ledger.notify(member, ticket.fate or outputs.DispositionNotice(number, "pending"))
             elif ticket.initialise:
                 self._lifecycle.install(member, ticket, now)
             else:
@@ -74,12 +74,12 @@ class Contributions:
         ledger.record(facts, now)
         if member.requested is not None:
             ledger.rest(member, now)
-        # The time that the log tells: it is written in whole microseconds.
+        # The time as the log has it, which is written in whole microseconds.
         t = round(now - ledger.began, 6)
         event = Commit(facts.worker, facts.ticket, facts.samples, facts.loss, facts.norm, t)
         self._driver.decide(event, now)
         if ticket.fate is None:
-            ledger.tell(member, outputs.DispositionNotice(ticket.number, "pending"))
+            ledger.notify(member, outputs.DispositionNotice(ticket.number, "pending"))
 
     def _count(self, facts: entries.Commit) -> None:
         tally = self._ledger.roster.tally(facts.worker)
@@ -113,7 +113,7 @@ class Contributions:
         for ticket in ledger.tickets.open_of(member.worker):
             self._give_up(member, ticket, "done", now)
         if ledger.stopped is not None:
-            ledger.tell(member, ledger.stop_notice(member))
+            ledger.notify(member, ledger.stop_notice(member))
         elif member.state != "done":
             self._retire(member, now)
         self._driver.watch(now)
@@ -130,4 +130,4 @@ class Contributions:
             self._lifecycle.start_when_complete(now)
         self._lifecycle.finish_when_done(now)
         if ledger.terms.stay and ledger.stopped is None:
-            ledger.tell(member, outputs.StopNotice("done; the servers stay", ledger.version, True, 0))
+            ledger.notify(member, outputs.StopNotice("done; the servers stay", ledger.version, True, 0))

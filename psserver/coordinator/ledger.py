@@ -2,7 +2,7 @@
 
 from psserver.coordinator import entries, outputs
 from psserver.coordinator.members import Member, Roster
-from psserver.coordinator.outputs import DispositionNotice, Notice, Output, Record, StopNotice, Tell
+from psserver.coordinator.outputs import DispositionNotice, Notice, Output, Record, Send, StopNotice
 from psserver.coordinator.terms import JobTerms, Stopped
 from psserver.coordinator.tickets import Ticket, TicketEvent, TicketTable
 
@@ -28,7 +28,7 @@ class Ledger:
         self.began = now
         # Entries of the decision log so far.
         self.entries = 0
-        # Who is told to evaluate at the end, and the number of the stop's entry.
+        # The worker that is asked to evaluate at the end, and the number of the stop's entry.
         self.evaluator: str | None = None
         self.stop_index = 0
         self._outputs: list[Output] = []
@@ -47,20 +47,20 @@ class Ledger:
         self.entries += 1
         return index
 
-    def tell(self, member: Member, notice: Notice) -> None:
-        self._outputs.append(Tell(member.worker, member.incarnation, notice))
+    def notify(self, member: Member, notice: Notice) -> None:
+        self._outputs.append(Send(member.worker, member.incarnation, notice))
 
     def refuse(self, member: Member, message: str, ticket: int = 0) -> None:
-        self.tell(member, outputs.RefusalNotice(message, ticket=ticket))
+        self.notify(member, outputs.RefusalNotice(message, ticket=ticket))
 
     def refuse_stranger(self, worker: str, incarnation: int) -> list[Output]:
         """The whole answer to an input of one that is not a member."""
         notice = outputs.RefusalNotice(self.unknown(worker, incarnation), fatal=True)
-        return [Tell(worker, incarnation, notice)]
+        return [Send(worker, incarnation, notice)]
 
-    def tell_grant(self, member: Member, ticket: Ticket) -> None:
+    def notify_grant(self, member: Member, ticket: Ticket) -> None:
         grant = outputs.GrantNotice(ticket.number, ticket.base, ticket.index, ticket.initialise)
-        self.tell(member, grant)
+        self.notify(member, grant)
 
     # Lookups
 
@@ -70,7 +70,7 @@ class Ledger:
         return member if member is not None and member.incarnation == incarnation else None
 
     def unknown(self, worker: str, incarnation: int) -> str:
-        """Why that incarnation is not heard."""
+        """Why that incarnation is refused."""
         present = self.roster.present.get(worker)
         now_here = f"; incarnation {present.incarnation} is" if present else ""
         return (
@@ -110,20 +110,20 @@ class Ledger:
         )
 
     def cancel(self, ticket: Ticket, reason: str, now: float) -> None:
-        """An open ticket is void; its worker is told so."""
+        """An open ticket is void; its worker is notified."""
         self.record(entries.Cancel(ticket.worker, ticket.number, reason), now)
         member = self.member(ticket.worker, ticket.incarnation)
         if member is not None:
-            self.tell(member, outputs.CancelNotice(ticket.number, reason))
+            self.notify(member, outputs.CancelNotice(ticket.number, reason))
         fate = DispositionNotice(ticket.number, "dropped", reason="cancelled")
         self.tickets.settle(ticket, "cancel", fate)
 
     def settle(self, ticket: Ticket, event: TicketEvent, fate: DispositionNotice) -> None:
-        """`event`, whose entry is in the log, has decided the ticket's fate; its worker is told."""
+        """`event`, whose entry is in the log, has decided the ticket's fate; its worker is notified."""
         self.tickets.settle(ticket, event, fate)
         member = self.member(ticket.worker, ticket.incarnation)
         if member is not None:
-            self.tell(member, fate)
+            self.notify(member, fate)
 
     # The end
 
@@ -142,7 +142,7 @@ class Ledger:
             self.evaluator = connected[0].worker
         for member in connected:
             member.requested = None
-            self.tell(member, self.stop_notice(member))
+            self.notify(member, self.stop_notice(member))
 
     def stop_notice(self, member: Member) -> StopNotice:
         assert self.stopped is not None

@@ -27,7 +27,7 @@ class Lifecycle:
                 index = ledger.record(entries.Initialise(member.worker, number), now)
                 ticket = Ticket(number, member.worker, member.incarnation, 0, now, index, initialise=True)
                 ledger.tickets.open(ticket)
-                ledger.tell(member, outputs.GrantNotice(number, 0, index, initialise=True))
+                ledger.notify(member, outputs.GrantNotice(number, 0, index, initialise=True))
                 return
 
     def install(self, member: Member, ticket: Ticket, now: float) -> None:
@@ -65,7 +65,7 @@ class Lifecycle:
             self._driver.request(member, now)
 
     def finish_when_done(self, now: float) -> None:
-        """Stop when everyone present is done, and whoever left unfinished had time to come back."""
+        """Stop when everyone present is done, and those that left unfinished had time to come back."""
         ledger = self._ledger
         roster = ledger.roster
         if ledger.stopped is not None or ledger.terms.stay or not (ledger.started or self._all_came()):

@@ -39,7 +39,7 @@ class Membership:
         if known is not None:
             if session in roster.tally(worker).sessions:
                 raise JoinRefused(f"another process joined as {worker!r} while this one was away")
-            ledger.tell(known, outputs.RefusalNotice(f"another process joined as {worker!r}", fatal=True))
+            ledger.notify(known, outputs.RefusalNotice(f"another process joined as {worker!r}", fatal=True))
             self.depart(known, "superseded by a newer incarnation", now)
         return self._admit(worker, session, rank, now)
 
@@ -72,11 +72,11 @@ class Membership:
         member.absent_since, member.ever_connected = None, True
         for ticket in ledger.tickets.recent_of(member.worker):
             if ticket.fate is not None and ticket.incarnation == member.incarnation:
-                ledger.tell(member, ticket.fate)
+                ledger.notify(member, ticket.fate)
         for ticket in ledger.tickets.open_of(member.worker):
-            ledger.tell_grant(member, ticket)
+            ledger.notify_grant(member, ticket)
         if ledger.stopped is not None:
-            ledger.tell(member, ledger.stop_notice(member))
+            ledger.notify(member, ledger.stop_notice(member))
 
     def disconnect(self, member: Member, now: float) -> None:
         """The stream broke. Also after the stop: the worker may not know of it."""

@@ -1,4 +1,4 @@
-"""How the policy hears of events, and how its decisions become entries, notices and facts."""
+"""Sends events to the policy; its decisions become entries, notices and facts."""
 
 from psserver.coordinator import entries, outputs
 from psserver.coordinator.checks import check_apply, check_fold, check_list
@@ -33,7 +33,7 @@ class PolicyDriver:
         # Asked once: a policy's declaration is constant.
         self._tensors, self._lists = policy.tensors, policy.tensors.lists
         # Whether the policy knows what to make of a Ready from a worker that holds a ticket.
-        self.ahead = bool(getattr(policy, "ahead", False))
+        self.ahead = policy.ahead
         # What is in the shards' open sum, in order.
         self.folded: dict[int, Part] = {}
 
@@ -60,7 +60,12 @@ class PolicyDriver:
         if self._ledger.stopped is not None:
             return
         try:
-            for decision in self.policy.step(event):
+            decisions = self.policy.step(event)
+            if not isinstance(decisions, list):
+                raise PolicyError(
+                    f"its step returned {decisions!r}; expected a list of decisions, [] for none"
+                )
+            for decision in decisions:
                 self._execute(decision, now)
         except (Exception, SystemExit) as error:  # a policy must not end the server silently
             reason = f"policy {self.policy.name} failed on {event}: {type(error).__name__}: {error}"
@@ -69,7 +74,7 @@ class PolicyDriver:
     def watch(self, now: float) -> None:
         """It is an error of the policy if everybody waits and nobody can end it."""
         ledger = self._ledger
-        # Whoever holds a ticket does not wait. This spares a look at everybody at each message.
+        # A worker that holds a ticket does not wait. This spares a look at everybody at each message.
         if ledger.tickets.opened or ledger.stopped is not None or not ledger.started:
             return
         present = [m for m in ledger.roster.present.values() if m.state != "done"]
@@ -116,7 +121,7 @@ class PolicyDriver:
         ahead = True if grant.worker in ledger.tickets.opened else None
         index = ledger.record(entries.Grant(grant.worker, grant.ticket, version, grant.turn, ahead), now)
         ledger.tickets.open(Ticket(grant.ticket, member.worker, member.incarnation, version, now, index))
-        ledger.tell(member, outputs.GrantNotice(grant.ticket, version, index))
+        ledger.notify(member, outputs.GrantNotice(grant.ticket, version, index))
 
     def _fold(self, fold: Fold, now: float) -> None:
         number = fold.ticket

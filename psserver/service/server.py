@@ -18,8 +18,8 @@ from grpc_reflection.v1alpha import reflection
 from psserver.coordinator import JobTerms
 from psserver.optimizers import Optimizer
 from psserver.policies import Policy, advice
-from psserver.receipts import new_secret
-from psserver.service.ending import conclude, exit_code
+from psserver.receipts import new_secret, opening
+from psserver.service.ending import conclude
 from psserver.service.followers import Follower
 from psserver.service.job import Job
 from psserver.service.rpc import registration as rpc
@@ -62,6 +62,8 @@ class ServerSettings:
     data_port: int
     out: Path | None
     wait_warning: float
+    # Shared by all servers of the job: who gives orders to a shard proves that it knows this. Empty: nobody has to.
+    job_secret: bytes = b""
 
 
 class Server:
@@ -165,7 +167,7 @@ class Server:
         }
         follow = follow_nobody
         if self._job is None:
-            self._follow = FollowRpc(self._host, len(hosts))
+            self._follow = FollowRpc(self._host, len(hosts), self.settings.job_secret)
             follow = self._follow.follow
         methods["Follow"] = rpc.bidirectional(follow, shard_pb2.FollowRequest, shard_pb2.FollowReply)
         self._add(SHARD, methods)
@@ -190,11 +192,16 @@ class Server:
         secret = new_secret()
         self._host.open(settings.terms.job, secret)
         for server in range(1, len(hosts)):
-            opening = shard_pb2.Open(
-                job=settings.terms.job, epoch=0, task_index=server, servers=len(hosts), secret=secret
+            message = shard_pb2.Open(
+                job=settings.terms.job,
+                epoch=0,
+                task_index=server,
+                servers=len(hosts),
+                secret=secret,
+                proof=opening(settings.job_secret, settings.terms.job, server, secret),
             )
             timeout = settings.terms.worker_timeout
-            job.followers.append(Follower(server, hosts[server], opening, timeout, self._lost))
+            job.followers.append(Follower(server, hosts[server], message, timeout, self._lost))
         return job
 
     def _planned(self, plan: Plan) -> None:
@@ -214,9 +221,8 @@ class Server:
         for follower in job.followers:
             follower.start()
         self._watch(job)
-        conclude(job)
-        code = exit_code(job)
-        stopped = job.coordinator.stopped
+        code = conclude(job)
+        stopped = job.stopped()
         assert stopped is not None
         for follower in job.followers:
             follower.shutdown(code, stopped.reason)
