@@ -14,7 +14,7 @@ from psserver.summary import summarise
 from pswire.exits import ExitCode
 from pswire.plan import Plan, weights_sha256
 from pswire.transport import frames
-from pswire.transport.dtypes import WIRE
+from pswire.transport.codecs import FLOAT32
 from pswire.v1 import shard_pb2
 
 log = logging.getLogger("ps-server")
@@ -95,9 +95,9 @@ def _final_weights(job: Job) -> list[Floats] | None:
 
 def _read(follower: Follower, job: str, plan: Plan, version: int) -> Floats:
     values = np.empty(plan.shards[follower.server].elements, np.float32)
-    target = frames.as_bytes(values)
+    decoder = FLOAT32.decoder(values)
     request = shard_pb2.PullRequest(
-        job=job, version=version, plan=plan.fingerprint, dtype=WIRE["float32"], ticket=0
+        job=job, version=version, plan=plan.fingerprint, dtype=FLOAT32.number, ticket=0
     )
     call: Callable[[shard_pb2.PullRequest], Iterator[bytes]] = follower.channel.unary_stream(
         "/pswire.v1.Shard/Pull",
@@ -106,5 +106,5 @@ def _read(follower: Follower, job: str, plan: Plan, version: int) -> Floats:
     )
     for message in call(request):
         chunk, _ = frames.parse_pull(message)
-        target[chunk.offset : chunk.offset + chunk.data.nbytes] = chunk.data
+        decoder.feed(chunk.data)
     return values

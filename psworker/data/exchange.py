@@ -8,7 +8,7 @@ import grpc
 from numpy.typing import NDArray
 
 from pswire.transport import frames
-from pswire.transport.dtypes import from_wire, itemsize
+from pswire.transport.codecs import Codec, Decoder, WireDtypeError
 from pswire.transport.framed_socket import Parts
 from pswire.transport.frames import Message
 from pswire.v1 import shard_pb2
@@ -83,11 +83,11 @@ class Exchange:
             raise
 
     def payload(
-        self, first: shard_pb2.ExchangeReply, chunk: frames.ChunkView | None, dtype: str, out: NDArray[Any]
+        self, first: shard_pb2.ExchangeReply, chunk: frames.ChunkView | None, codec: Codec, out: NDArray[Any]
     ) -> None:
-        """Receive a payload that begins with `chunk` into `out`, decoding it if that is float32."""
+        """Receive a payload that begins with `chunk` into `out`: float32, or the codec's `array_dtype`."""
         try:
-            self._receive(first, chunk, dtype, out)
+            self._receive(first, chunk, codec, out)
         except BaseException:
             self.close()
             raise
@@ -119,20 +119,25 @@ class Exchange:
         return reply, frames.ChunkView(reply.chunk.offset, memoryview(reply.chunk.data))
 
     def _receive(
-        self, first: shard_pb2.ExchangeReply, chunk: frames.ChunkView | None, dtype: str, out: NDArray[Any]
+        self, first: shard_pb2.ExchangeReply, chunk: frames.ChunkView | None, codec: Codec, out: NDArray[Any]
     ) -> None:
-        size, total, received = itemsize(dtype), out.size * itemsize(dtype), 0
+        total, received, decoder = codec.size(out.size), 0, codec.decoder(out)
         if first.bytes != total:
             raise SessionError(f"expected a payload of {total} bytes, got one of {first.bytes}")
         while received < total:
             if chunk is None or chunk.offset != received or received + chunk.data.nbytes > total:
                 where = f"{chunk.data.nbytes} bytes at {chunk.offset}" if chunk else "none"
                 raise SessionError(f"expected a chunk at offset {received} of {total} bytes, got {where}")
-            end = received + chunk.data.nbytes
-            from_wire(chunk.data, dtype, out[received // size : end // size])
-            received = end
+            self._decode(decoder, chunk.data)
+            received += chunk.data.nbytes
             if received < total:
                 _, chunk = self._next()
+
+    def _decode(self, decoder: Decoder, data: memoryview) -> None:
+        try:
+            decoder.feed(data)
+        except WireDtypeError as error:
+            raise SessionError(f"a chunk of the payload does not fit: {error}") from error
 
 
 def _drained(requests: "queue.SimpleQueue[bytes | None]") -> Iterator[bytes]:

@@ -7,6 +7,7 @@ import grpc
 
 from pswire.addresses import Address
 from pswire.transport import socket_handshake as meeting
+from pswire.transport.codecs import FLOAT32, Codec
 from pswire.transport.framed_socket import FramedSocket, LineError
 from pswire.transport.segments import SegmentError, here
 from pswire.v1 import shard_pb2
@@ -40,9 +41,9 @@ class Transport:
     """
 
     def __init__(
-        self, server: int, address: Address, channel: grpc.Channel, plan: str, kind: str, dtype: str
+        self, server: int, address: Address, channel: grpc.Channel, plan: str, kind: str, codec: Codec
     ):
-        """`kind`: of TRANSPORTS; `dtype`: the wire dtype. Shared memory is float32, and rounding that was asked for
+        """`kind`: of TRANSPORTS; `codec`: that of messages. Shared memory is float32, and rounding that was asked for
         must not depend on which machine somebody is on."""
         self.attachment: Attachment | None = None
         self._where = f"server {server} at {address}"
@@ -50,7 +51,7 @@ class Transport:
         self._channel = channel
         self._plan = plan
         self._required = kind if kind in ("socket", "shared-memory") else None
-        self._memory = kind == "shared-memory" or (kind == "auto" and dtype == "float32")
+        self._memory = kind == "shared-memory" or (kind == "auto" and codec is FLOAT32)
         self._socket = kind != "grpc"
         self._remote = Exchange(self._opened)
         self._beside: Exchange | None = None

@@ -36,7 +36,7 @@ def pushed(peer: Peer, server: int, value: float = 1.0) -> bytes:
     def requests() -> Iterator[bytes]:
         yield shard_pb2.PushRequest(header=peer.header(grant, server)).SerializeToString()
         for offset in range(0, total, frames.CHUNK_BYTES):
-            yield frames.push_chunk(offset, chunk[: (total - offset) // 4])
+            yield b"".join(frames.chunk_field(offset, chunk[: (total - offset) // 4]))
 
     push = peer.cluster.channels[server].stream_unary(
         "/pswire.v1.Shard/Push", None, shard_pb2.PushReply.FromString

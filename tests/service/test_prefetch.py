@@ -68,8 +68,8 @@ def train(session: Session, trainer: Trainer) -> loop.Outcome:
 
 def fetched(session: Session) -> bool:
     """The next version is here, and the present ticket is not committed."""
-    assert session._versions.prefetch is not None and session._versions.prefetch._under_way is not None
-    return session._versions.prefetch._under_way.done()
+    assert session._versions.prefetch is not None
+    return session._versions.prefetch.fetched
 
 
 @pytest.mark.parametrize("servers", [1, 2])

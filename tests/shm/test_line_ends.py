@@ -16,7 +16,7 @@ from psserver.service.transport import in_place
 from psserver.service.transport.sockets import Caller
 from pswire.plan import VariableSpec
 from pswire.transport import socket_handshake as meeting
-from pswire.transport.dtypes import WIRE
+from pswire.transport.codecs import FLOAT32
 from pswire.transport.framed_socket import FramedSocket, LineError, Parts
 from pswire.transport.frames import Message
 from pswire.v1 import shard_pb2
@@ -210,7 +210,7 @@ def asked(session: psworker.Session, grant: psworker.Grant) -> bytes:
         ticket=grant.ticket,
         version=grant.version,
         plan=session.plan.fingerprint,
-        dtype=WIRE["float32"],
+        dtype=FLOAT32.number,
         after=grant.index,
     )
     return shard_pb2.ExchangeRequest(pull=pull).SerializeToString()

@@ -18,7 +18,7 @@ from psserver.service.rpc.registration import Refused, invalid, precondition
 from pswire.addresses import Address
 from pswire.plan import PlanError
 from pswire.specs import specs_from_wire
-from pswire.transport.dtypes import WireDtypeError, wire_name
+from pswire.transport.codecs import WireDtypeError, codec_numbered
 from pswire.v1 import coordinator_pb2 as pb
 
 log = logging.getLogger("ps-server")
@@ -48,7 +48,7 @@ class CoordinatorRpc:
             raise invalid(f"session: expected 1 to {NAME_LIMIT} characters, got {len(request.session)}")
         rank = request.task_index if request.HasField("task_index") else None
         try:
-            wire_name(request.wire_dtype)
+            codec_numbered(request.wire_dtype)
             variables = specs_from_wire(request.variables)
             member = self._job.join(variables, request.plan, request.worker, request.session, rank)
         except (PlanError, WireDtypeError) as error:
