@@ -1,16 +1,24 @@
 """From an entry of the decision log to the order that a shard executes."""
 
+from collections.abc import Iterable
+from typing import assert_never
+
 from psserver.coordinator import entries
 from psserver.shard import orders
 
 
 class OrderTranslator:
-    """Translates entries in log order; remembers which parts the shards have summed already."""
+    """Translates entries in log order; remembers which parts the shards have summed already.
 
-    def __init__(self) -> None:
-        self._folded: set[int] = set()
+    `folded`: tickets that were folded since the last apply, for a log that is taken up in the middle
+    (`Coordinator.folded` has them at any moment).
+    """
+
+    def __init__(self, folded: Iterable[int] = ()) -> None:
+        self._folded = set(folded)
 
     def order(self, entry: entries.Entry) -> orders.Order:
+        """Every kind of entry has an order, if only a Note. Raises AssertionError for what is no entry of the log."""
         match entry:
             case entries.Initialise(worker, ticket):
                 return orders.Pin(ticket, 0, initialise=True, worker=worker)
@@ -23,14 +31,23 @@ class OrderTranslator:
             case entries.Fold(ticket, factor, compensation):
                 self._folded.add(ticket)
                 return orders.Fold(ticket, factor, compensation or 0.0)
-            case entries.Apply(version, scale, lr_scale, parts):
-                late = tuple(
-                    orders.Fold(p.ticket, p.factor, p.compensation or 0.0)
-                    for p in parts
-                    if p.ticket not in self._folded
-                )
-                self._folded.clear()
-                return orders.Apply(version, scale, lr_scale, late)
+            case entries.Apply():
+                return self._apply(entry)
             case entries.Drop(_, ticket) | entries.Cancel(_, ticket) | entries.Abandon(_, ticket):
                 return orders.Release(ticket)
-        return orders.Note()
+            case entries.Job() | entries.Start() | entries.Stop():
+                return orders.Note()
+            case entries.Join() | entries.Lost() | entries.Back() | entries.Leave() | entries.Done():
+                # Members are the coordinator's; the tickets of one that leaves have entries of their own.
+                return orders.Note()
+            case _:
+                assert_never(entry)
+
+    def _apply(self, apply: entries.Apply) -> orders.Apply:
+        late = tuple(
+            orders.Fold(p.ticket, p.factor, p.compensation or 0.0)
+            for p in apply.parts
+            if p.ticket not in self._folded
+        )
+        self._folded.clear()
+        return orders.Apply(apply.version, apply.scale, apply.lr_scale, late)

@@ -23,11 +23,10 @@ from pswire.memory import keep_large_blocks
 from pswire.parent import die_with
 from psworker.control.messages import Disposition
 from psworker.errors import Refused, SessionError, Unreachable
-from psworker.job import JobError
+from psworker.job import JobError, load_trainer
 from psworker.loop import Diverged, Outcome, train
 from psworker.pacing import pause_of
 from psworker.session import Session, connect
-from psworker.tensorflow.registry import tensorflow_trainer
 
 log = logging.getLogger("ps-worker")
 
@@ -249,7 +248,7 @@ def _trainer(experiment: Experiment, device: str) -> Any:
     from psworker.tensorflow.device import DeviceError
 
     try:
-        return tensorflow_trainer(experiment, device)
+        return load_trainer(experiment, device)
     except DeviceError as error:
         raise fail(str(error), ExitCode.USAGE) from error
 

@@ -147,7 +147,7 @@ def test_violation_is_found(tmp_path: Path, source: str, imported: str) -> None:
     rule = Rule("psserver.policies", only=(*STDLIB, "psserver.policies"), never=IMPURE)
     line = 3 + len(source.splitlines())
     assert violations(rule, tmp_path) == [
-        f"psserver/policies/composed.py:{line}: psserver.policies.composed must not import {imported}"
+        f"psserver/policies/machine.py:{line}: psserver.policies.machine must not import {imported}"
     ]
 
 

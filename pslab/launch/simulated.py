@@ -50,11 +50,11 @@ def run_simulated(
 
 def _job_trainers(experiment: Experiment) -> TrainerFactory:
     """Every worker has a trainer of its own: a model may keep state that does not travel."""
-    from psworker.tensorflow.registry import tensorflow_trainer
+    from psworker.job import load_trainer
 
     def make(number: int) -> Trainer:
         section = experiment.workers.get(number)
-        trainer: Trainer = tensorflow_trainer(experiment, section.device if section else "auto")
+        trainer: Trainer = load_trainer(experiment, section.device if section else "auto")
         return trainer
 
     return make

@@ -1,21 +1,17 @@
 """The decision log of a run as the entries that the coordinator made and that shards execute."""
 
-import inspect
 import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields
-from typing import Any
+from typing import Any, TypeVar
 
 from pslab.runs import log as facts
 from pslab.runs.folder import Run, RunError
 from psserver.coordinator import entries
 
-_KINDS: Mapping[str, type[entries.Entry]] = {
-    kind.kind: kind
-    for _, kind in inspect.getmembers(entries, inspect.isclass)
-    if issubclass(kind, entries.Entry) and kind is not entries.Entry
-}
+Built = TypeVar("Built", bound=entries.Fields)
+
 # Written as null when they are not finite.
 _NUMBERS = ("loss", "norm")
 
@@ -72,12 +68,12 @@ def _check_frame(steps: Sequence[Step], path: str) -> None:
 
 
 def _entry(record: Mapping[str, Any], place: str) -> entries.Entry:
-    if record["kind"] not in _KINDS:
+    if record["kind"] not in entries.KINDS:
         raise RunError(f"{place}: no server of this release writes {record['kind']!r} entries")
-    return _build(_KINDS[record["kind"]], record, place)
+    return _build(entries.KINDS[record["kind"]], record, place)
 
 
-def _build(kind: type[entries.Entry], record: Mapping[str, Any], place: str) -> entries.Entry:
+def _build(kind: type[Built], record: Mapping[str, Any], place: str) -> Built:
     values = {field.name: _value(field, record, place) for field in fields(kind)}
     return kind(**values)
 

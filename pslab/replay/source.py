@@ -19,7 +19,7 @@ from psserver.optimizers import build as build_optimizer
 from psserver.weights_file import WeightsFileError
 from pswire.config.experiment import Experiment
 from pswire.plan import weights_sha256
-from psworker.tensorflow.registry import tensorflow_trainer
+from psworker.job import load_trainer
 
 
 def replay_of(run: Run) -> Replay:
@@ -71,7 +71,7 @@ def _trainer(run: Run, job: Job, experiment: Experiment) -> Trainer:
             raise RunError(f"{run.path / EXPERIMENT}: simulation.options: {error}") from error
     # One process has one device: that of the first worker.
     section = experiment.workers.get(0)
-    trainer: Trainer = tensorflow_trainer(experiment, section.device if section else "auto")
+    trainer: Trainer = load_trainer(experiment, section.device if section else "auto")
     return trainer
 
 

@@ -1,15 +1,20 @@
-"""The entries of the decision log. `kind` and the field names are those of decisions.jsonl."""
+"""The entries of the decision log. `kind` and the field names are those of decisions.jsonl.
+
+`Entry` is the union of all kinds, so that a type checker sees where one is forgotten.
+"""
 
 import math
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple, get_args
 
 from psserver.policies.values import value
 
 
 @value
-class Entry:
+class Fields:
+    """What can be written to the log: an entry, or a part of one."""
+
     kind: ClassVar[str]
 
     def to_json(self) -> dict[str, Any]:
@@ -28,7 +33,7 @@ class Entry:
         return found
 
 
-def _names(kind: type[Entry]) -> tuple[str, ...]:
+def _names(kind: type[Fields]) -> tuple[str, ...]:
     """Looked up once per kind."""
     names = _NAMES.get(kind)
     if names is None:
@@ -36,7 +41,7 @@ def _names(kind: type[Entry]) -> tuple[str, ...]:
     return names
 
 
-_NAMES: dict[type[Entry], tuple[str, ...]] = {}
+_NAMES: dict[type[Fields], tuple[str, ...]] = {}
 
 
 def _plain(value: Any) -> Any:
@@ -44,13 +49,13 @@ def _plain(value: Any) -> Any:
         return value if math.isfinite(value) else None
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
-    if isinstance(value, Entry):
+    if isinstance(value, Fields):
         return value._fields()
     return dict(value) if isinstance(value, Mapping) else value
 
 
 @value
-class Job(Entry):
+class Job(Fields):
     """Always entry 0: what was agreed before anything happened."""
 
     kind = "job"
@@ -68,7 +73,7 @@ class Job(Entry):
 
 
 @value
-class Join(Entry):
+class Join(Fields):
     kind = "join"
     worker: str
     incarnation: int
@@ -76,7 +81,7 @@ class Join(Entry):
 
 
 @value
-class Start(Entry):
+class Start(Fields):
     """Enough workers are ready: the policy decides from here on."""
 
     kind = "start"
@@ -84,7 +89,7 @@ class Start(Entry):
 
 
 @value
-class Initialise(Entry):
+class Initialise(Fields):
     """`worker` may push the variables' initial values under `ticket`."""
 
     kind = "initialise"
@@ -93,7 +98,7 @@ class Initialise(Entry):
 
 
 @value
-class Install(Entry):
+class Install(Fields):
     """The payload of `ticket` is the model's version 0."""
 
     kind = "install"
@@ -103,7 +108,7 @@ class Install(Entry):
 
 
 @value
-class Grant(Entry):
+class Grant(Fields):
     kind = "grant"
     worker: str
     ticket: int
@@ -126,7 +131,7 @@ UNTOLD = Times(None, None)
 
 
 @value
-class Commit(Entry):
+class Commit(Fields):
     kind = "commit"
     worker: str
     ticket: int
@@ -140,7 +145,7 @@ class Commit(Entry):
     before: float | None = None
 
     def _fields(self) -> dict[str, Any]:
-        found = Entry._fields(self)
+        found = Fields._fields(self)
         for name in Times._fields:
             if found.get(name) is not None:
                 # As `t`: whole microseconds.
@@ -149,7 +154,7 @@ class Commit(Entry):
 
 
 @value
-class Fold(Entry):
+class Fold(Fields):
     kind = "fold"
     ticket: int
     factor: float
@@ -157,8 +162,8 @@ class Fold(Entry):
 
 
 @value
-class AppliedPart(Entry):
-    """`weight` is final: factor * the Apply's scale."""
+class AppliedPart(Fields):
+    """One contribution of an Apply. `weight` is final: factor * the Apply's scale."""
 
     kind = "part"
     ticket: int
@@ -171,7 +176,7 @@ class AppliedPart(Entry):
 
 
 @value
-class Apply(Entry):
+class Apply(Fields):
     """`version` is the one that this update makes."""
 
     kind = "apply"
@@ -182,7 +187,7 @@ class Apply(Entry):
 
 
 @value
-class Drop(Entry):
+class Drop(Fields):
     kind = "drop"
     worker: str
     ticket: int
@@ -191,7 +196,7 @@ class Drop(Entry):
 
 
 @value
-class Cancel(Entry):
+class Cancel(Fields):
     kind = "cancel"
     worker: str
     ticket: int
@@ -199,7 +204,7 @@ class Cancel(Entry):
 
 
 @value
-class Abandon(Entry):
+class Abandon(Fields):
     kind = "abandon"
     worker: str
     ticket: int
@@ -207,7 +212,7 @@ class Abandon(Entry):
 
 
 @value
-class Lost(Entry):
+class Lost(Fields):
     """The connection broke; the worker may still come back."""
 
     kind = "lost"
@@ -215,27 +220,50 @@ class Lost(Entry):
 
 
 @value
-class Back(Entry):
+class Back(Fields):
     kind = "back"
     worker: str
 
 
 @value
-class Leave(Entry):
+class Leave(Fields):
     kind = "leave"
     worker: str
     reason: str
 
 
 @value
-class Done(Entry):
+class Done(Fields):
     kind = "done"
     worker: str
 
 
 @value
-class Stop(Entry):
+class Stop(Fields):
     kind = "stop"
     reason: str
     version: int
     success: bool
+
+
+Entry = (
+    Job
+    | Join
+    | Start
+    | Initialise
+    | Install
+    | Grant
+    | Commit
+    | Fold
+    | Apply
+    | Drop
+    | Cancel
+    | Abandon
+    | Lost
+    | Back
+    | Leave
+    | Done
+    | Stop
+)
+
+KINDS: Final[Mapping[str, type[Entry]]] = {kind.kind: kind for kind in get_args(Entry)}

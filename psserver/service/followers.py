@@ -10,6 +10,7 @@ import grpc
 from psserver.service.rpc.adapters import order_to_wire
 from psserver.shard import Order
 from pswire.addresses import Address
+from pswire.bounds import BoundError, check
 from pswire.exits import ExitCode
 from pswire.transport.channels import CHANNEL_OPTIONS
 from pswire.transport.failures import reason
@@ -78,10 +79,13 @@ class Follower:
         stub = shard_pb2_grpc.ShardStub(self.channel)
         try:
             for reply in stub.Follow(self._requests()):
+                check(reply)
                 self._heard(reply)
             lost = "it ended the decision stream"
         except grpc.RpcError as error:
             lost = reason(error)
+        except BoundError as error:
+            lost = str(error)
         expected = self._closing.is_set()
         with self._progress:
             self.state = "ended" if expected else "lost"

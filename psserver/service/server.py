@@ -144,7 +144,11 @@ class Server:
                         coordinator.join, coordinator_pb2.JoinRequest, coordinator_pb2.JoinReply
                     ),
                     "Session": rpc.bidirectional(
-                        coordinator.session, coordinator_pb2.SessionRequest, coordinator_pb2.SessionReply
+                        # A field beyond its bound costs a worker that message, not its session.
+                        coordinator.session,
+                        coordinator_pb2.SessionRequest,
+                        coordinator_pb2.SessionReply,
+                        admit=rpc.parsed,
                     ),
                     "Status": rpc.unary(
                         coordinator.status, coordinator_pb2.StatusRequest, coordinator_pb2.StatusReply

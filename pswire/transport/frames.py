@@ -66,7 +66,7 @@ def parse_push(message: bytes) -> shard_pb2.PushHeader | ChunkView:
     try:
         request = shard_pb2.PushRequest.FromString(message)
     except DecodeError as error:
-        raise FrameError(f"expected a PushRequest, got {len(message)} bytes that are none") from error
+        raise FrameError(f"expected a PushRequest, got {len(message)} bytes that do not parse") from error
     if request.HasField("header"):
         return request.header
     if request.HasField("chunk"):
@@ -88,7 +88,7 @@ def parse_pull(message: bytes) -> tuple[ChunkView, int | None]:
     try:
         reply = shard_pb2.PullReply.FromString(message)
     except DecodeError as error:
-        raise FrameError(f"expected a PullReply, got {len(message)} bytes that are none") from error
+        raise FrameError(f"expected a PullReply, got {len(message)} bytes that do not parse") from error
     return ChunkView(reply.chunk.offset, memoryview(reply.chunk.data)), reply.bytes or None
 
 

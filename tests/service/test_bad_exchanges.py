@@ -91,22 +91,22 @@ STEPS: dict[str, tuple[Any, grpc.StatusCode, str]] = {
     "a batch beyond counting": (
         lambda p: step(p, commit=pb.Commit(ticket=p.ready().ticket, batch=2**64 - 1)),
         INVALID,
-        "expected batch below 2**48",
+        "Commit.batch: expected 0 to 281474976710655",
     ),
     "samples beyond counting": (
         lambda p: step(p, commit=pb.Commit(ticket=p.ready().ticket, samples=2**48)),
         INVALID,
-        "expected samples below 2**48",
+        "Commit.samples: expected 0 to 281474976710655",
     ),
     "seconds below none": (
         lambda p: step(p, commit=pb.Commit(ticket=p.ready().ticket, times=pb.Times(compute=-1e-9))),
         INVALID,
-        "expected finite seconds >= 0 of compute, got -1e-09",
+        "Times.compute: expected 0 to 1e+09, got -1e-09",
     ),
     "seconds that are no number": (
         lambda p: step(p, commit=pb.Commit(ticket=p.ready().ticket, times=pb.Times(before=math.nan))),
         INVALID,
-        "expected finite seconds >= 0 of before, got nan",
+        "Times.before: expected a finite number, got nan",
     ),
 }
 

@@ -93,7 +93,7 @@ def test_an_opening_that_is_refused_changes_nothing(
 def test_garbage_instead_of_an_opening(second: Served) -> None:
     with grpc.insecure_channel(second.address) as channel:
         call = channel.stream_stream("/pswire.v1.Shard/Follow", None, None)
-        with refused(INVALID, "expected a pswire.v1.FollowRequest, got 2 bytes that are none"):
+        with refused(INVALID, "expected a pswire.v1.FollowRequest, got 2 bytes that do not parse"):
             list(call(iter([b"\xff\xff"]), timeout=PATIENCE))
     assert second.code is None
 
@@ -107,6 +107,7 @@ BROKEN: dict[str, tuple[list[pb.FollowRequest], str]] = {
         [decided(pb.Decision(index=0))],
         "decision 0 is of kind None, which this server does not know",
     ),
+    "a plan that is not ASCII": ([configure(plan="é")], "Configure.plan: expected ASCII characters"),
     "another plan": ([configure(plan="x")], "run the same version of ps-server everywhere"),
     "no variables": ([configure(variables=[])], "cannot configure server 1: expected at least one variable"),
     "an unknown optimizer": ([configure(optimizer='{"name": "sdg"}')], "sgd"),

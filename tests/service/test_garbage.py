@@ -89,7 +89,7 @@ def test_garbage_after_the_hello_ends_that_session_only(cluster: Cluster, unharm
     events = [event for reply in replies for event in pb.SessionReply.FromString(reply).events]
     assert events[0].HasField("welcome")
     assert events[-1].refusal.fatal
-    assert "expected a pswire.v1.SessionRequest, got 2 bytes that are none" in events[-1].refusal.message
+    assert "expected a pswire.v1.SessionRequest, got 2 bytes that do not parse" in events[-1].refusal.message
     # Its place is free again: it may come back with a clean stream.
     with unharmed():
         pass
@@ -100,10 +100,10 @@ def test_garbage_after_the_hello_ends_that_session_only(cluster: Cluster, unharm
 def test_garbage_between_chunks(cluster: Cluster, peer: Peer, unharmed: Unharmed) -> None:
     grant = peer.ready()
     header = shard_pb2.PushRequest(header=peer.header(grant, 0)).SerializeToString()
-    with unharmed(), refused(INVALID, "expected a PushRequest, got 3 bytes that are none"):
+    with unharmed(), refused(INVALID, "expected a PushRequest, got 3 bytes that do not parse"):
         list(cluster.raw(0, "/pswire.v1.Shard/Push")(iter([header, b"\xff\xff\xff"]), timeout=PATIENCE))
     exchange = shard_pb2.ExchangeRequest(push=peer.header(grant, 0)).SerializeToString()
-    with unharmed(), refused(INVALID, "expected a pswire.v1.ExchangeRequest, got 3 bytes that are none"):
+    with unharmed(), refused(INVALID, "expected a pswire.v1.ExchangeRequest, got 3 bytes that do not parse"):
         list(cluster.raw(0, "/pswire.v1.Shard/Exchange")(iter([exchange, b"\xff\xff\xff"]), timeout=PATIENCE))
 
 

@@ -1,7 +1,6 @@
 """Join, Session and Status: workers' messages to the job, the job's notices to workers."""
 
 import logging
-import math
 import threading
 import time
 from collections.abc import Iterator
@@ -14,8 +13,9 @@ from psserver.policies import LocalRule, local_rule_of
 from psserver.service.job import Job
 from psserver.service.outbox import Outbox
 from psserver.service.rpc.adapters import event_to_wire, report_to_wire, times_from_wire
-from psserver.service.rpc.registration import Refused, invalid, precondition
+from psserver.service.rpc.registration import Refused, bounded, invalid, precondition
 from pswire.addresses import Address
+from pswire.bounds import BoundError, check
 from pswire.plan import PlanError
 from pswire.specs import specs_from_wire
 from pswire.transport.codecs import WireDtypeError, codec_numbered
@@ -26,7 +26,6 @@ log = logging.getLogger("ps-server")
 # Names appear in logs, paths and sentences.
 NAME_LIMIT, NAME_EXTRA = 64, "-_.:/@"
 REASON_LIMIT = 200
-COUNT_LIMIT = 2**48
 
 
 class CoordinatorRpc:
@@ -77,7 +76,7 @@ class CoordinatorRpc:
         first = next(requests, None)
         if first is None or first.WhichOneof("message") != "hello":
             raise invalid("expected a SessionRequest with hello first")
-        hello = first.hello
+        hello = bounded(first).hello
         if hello.job != self._job.terms.job:
             raise precondition(f"expected job {self._job.terms.job!r}, got {hello.job!r}; join again")
 
@@ -110,6 +109,11 @@ class CoordinatorRpc:
 
     def _hear(self, request: pb.SessionRequest, hello: pb.Hello, outbox: Outbox) -> None:
         worker, incarnation, job = hello.worker, hello.incarnation, self._job
+        try:
+            check(request)
+        except BoundError as error:
+            outbox.put(RefusalNotice(str(error), ticket=request.commit.ticket))
+            return
         match request.WhichOneof("message"):
             case "ready":
                 job.ready(worker, incarnation, request.ready.holding)
@@ -124,7 +128,7 @@ class CoordinatorRpc:
             case "leave":
                 job.leave(worker, incarnation, request.leave.reason[:REASON_LIMIT] or "left")
             case "report":
-                self._report(request.report, hello, outbox)
+                self._report(request.report, hello)
             case other:
                 message = f"expected ready, commit, abandon, done, leave or report, got {other or 'nothing'}"
                 outbox.put(RefusalNotice(message))
@@ -140,10 +144,6 @@ class CoordinatorRpc:
             )
             outbox.put(RefusalNotice(message, ticket=commit.ticket))
             return
-        problem = improper(commit)
-        if problem is not None:
-            outbox.put(RefusalNotice(problem, ticket=commit.ticket))
-            return
         self._job.commit(
             hello.worker,
             hello.incarnation,
@@ -156,14 +156,8 @@ class CoordinatorRpc:
             times=times_from_wire(commit),
         )
 
-    def _report(self, message: pb.Report, hello: pb.Hello, outbox: Outbox) -> None:
+    def _report(self, message: pb.Report, hello: pb.Hello) -> None:
         metrics = {str(name): float(value) for name, value in message.metrics.items()}
-        bad = [name for name, value in metrics.items() if not math.isfinite(value)]
-        if bad or len(metrics) > 100:
-            outbox.put(
-                RefusalNotice(f"report: expected at most 100 finite metrics, got {bad or len(metrics)}")
-            )
-            return
         self._job.report_metrics(hello.worker, message.version, metrics)
 
     # Status
@@ -212,20 +206,6 @@ def _replies(outbox: Outbox) -> Iterator[pb.SessionReply]:
             yield pb.SessionReply(events=[event_to_wire(notice) for notice in told])
         if notices[-1] is None or any(isinstance(n, RefusalNotice) and n.fatal for n in told):
             return
-
-
-def improper(commit: pb.Commit) -> str | None:
-    """Why the numbers of this commit cannot be right; None when they can. The job's sums must fit the wire, its times
-    the log."""
-    for name, count in (("batch", commit.batch), ("samples", commit.samples)):
-        if count >= COUNT_LIMIT:
-            return f"commit of ticket {commit.ticket}: expected {name} below 2**48, got {count}"
-    for name in ("pull", "compute", "before"):
-        seconds = getattr(commit.times, name)
-        # Not NaN either.
-        if not 0 <= seconds < math.inf:
-            return f"commit of ticket {commit.ticket}: expected finite seconds >= 0 of {name}, got {seconds}"
-    return None
 
 
 def _check_name(name: str) -> None:

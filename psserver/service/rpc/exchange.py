@@ -11,8 +11,7 @@ from google.protobuf.message import DecodeError
 from psserver.coordinator.outputs import GrantNotice, Notice
 from psserver.service.job import Job
 from psserver.service.rpc.adapters import event_to_wire, times_from_wire
-from psserver.service.rpc.coordinator import improper
-from psserver.service.rpc.registration import Refused, invalid, precondition
+from psserver.service.rpc.registration import Refused, bounded, invalid, precondition
 from psserver.service.shard_host import ShardHost
 from psserver.service.transport import in_place
 from psserver.service.transport.payloads import Intake, outgoing
@@ -170,9 +169,6 @@ class ExchangeRpc:
             raise precondition("expected no commit here: the job has several servers; commit in the session")
         if hello.job != job.terms.job or commit.ticket != request.push.ticket:
             raise invalid("expected a commit of the ticket that was pushed, and a hello of this job")
-        problem = improper(commit)
-        if problem is not None:
-            raise invalid(problem)
         with job.divert(hello.worker, hello.incarnation, hello.session) as diversion:
             job.commit(
                 hello.worker,
@@ -251,8 +247,9 @@ def _request(message: Message) -> tuple[shard_pb2.ExchangeRequest, frames.ChunkV
         else:
             request = shard_pb2.ExchangeRequest.FromString(bytes(message))
     except (frames.FrameError, DecodeError) as error:
-        text = f"expected a pswire.v1.ExchangeRequest, got {len(message)} bytes that are none"
+        text = f"expected a pswire.v1.ExchangeRequest, got {len(message)} bytes that do not parse"
         raise invalid(text) from error
+    bounded(request)
     if chunk is None and request.HasField("chunk"):
         chunk = frames.ChunkView(request.chunk.offset, memoryview(request.chunk.data))
     return request, chunk

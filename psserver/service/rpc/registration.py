@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import grpc
 from google.protobuf.message import DecodeError, Message
 
+from pswire.bounds import BoundError, check
 from pswire.transport.framed_socket import Parts
 
 if TYPE_CHECKING:
@@ -57,16 +58,25 @@ def parse(kind: type[Message]) -> Callable[[bytes], Any]:
     return deserialize
 
 
-def checked(request: Any) -> Any:
+def parsed(request: Any) -> Any:
     """The request itself; raises Refused when it is no message of the expected kind."""
     if isinstance(request, Malformed):
-        raise invalid(f"expected a {request.expected}, got {request.length} bytes that are none")
+        raise invalid(f"expected a {request.expected}, got {request.length} bytes that do not parse")
     return request
 
 
-def each_checked(requests: Iterator[Any]) -> Iterator[Any]:
-    for request in requests:
-        yield checked(request)
+def checked(request: Any) -> Any:
+    """The request itself; raises Refused when it is no message of the expected kind, or a field is beyond its bound."""
+    return bounded(parsed(request))
+
+
+def bounded(message: Any) -> Any:
+    """The message itself; raises Refused for a field that is beyond its bound."""
+    try:
+        check(message)
+    except BoundError as error:
+        raise invalid(str(error)) from error
+    return message
 
 
 def abort(context: grpc.ServicerContext, refused: Refused) -> NoReturn:
@@ -103,12 +113,13 @@ def bidirectional(
     function: Callable[[Iterator[Any], grpc.ServicerContext], Iterable[Any]],
     request: type[Message],
     reply: type[Message],
+    admit: Callable[[Any], Any] = checked,
 ) -> "Method":
-    """A stream each way."""
+    """A stream each way. `admit` is asked for each message; what it raises ends the stream."""
 
     def serve(messages: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
         try:
-            yield from function(each_checked(messages), context)
+            yield from function(map(admit, messages), context)
         except Refused as refused:
             abort(context, refused)
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import grpc
 
-from psserver.service.rpc.registration import invalid
+from psserver.service.rpc.registration import bounded, invalid
 from psserver.service.shard_host import ShardHost
 from psserver.service.transport.payloads import Intake, outgoing
 from pswire.transport import frames
@@ -44,7 +44,8 @@ def _header(messages: Iterator[bytes]) -> shard_pb2.PushHeader:
     part = _parse(first)
     if isinstance(part, frames.ChunkView):
         raise invalid("expected a PushRequest with a header first, got a chunk")
-    return part
+    header: shard_pb2.PushHeader = bounded(part)
+    return header
 
 
 def _parse(message: bytes) -> shard_pb2.PushHeader | frames.ChunkView:

@@ -1,0 +1,74 @@
+"""Every entry of the decision log has an order: none is forgotten, and what is no entry is refused."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from psserver.coordinator import entries
+from psserver.order_translation import OrderTranslator
+from psserver.shard import orders
+
+PART = entries.AppliedPart(7, "w0", 0, 0, 0.25, 0.5)
+
+# An entry of each kind, and what it means to a shard.
+MEANING: tuple[tuple[entries.Entry, orders.Order], ...] = (
+    (entries.Job("j", {}, {}, 1, 2, 0), orders.Note()),
+    (entries.Join("w0", 0, 0), orders.Note()),
+    (entries.Start(2), orders.Note()),
+    (entries.Initialise("w0", 1), orders.Pin(1, 0, initialise=True, worker="w0")),
+    (entries.Install("w0", 1), orders.Install(1)),
+    (entries.Grant("w0", 7, 3, 1), orders.Pin(7, 3, 1, worker="w0")),
+    (entries.Commit("w0", 7, 0, 8, 0.5, 1.0), orders.Seal(7)),
+    (entries.Fold(7, 0.5), orders.Fold(7, 0.5, 0.0)),
+    (entries.Apply(1, 0.5, 1.0, (PART,)), orders.Apply(1, 0.5, 1.0, (orders.Fold(7, 0.5, 0.0),))),
+    (entries.Drop("w0", 7, 3, "stale"), orders.Release(7)),
+    (entries.Cancel("w0", 7, "overtaken"), orders.Release(7)),
+    (entries.Abandon("w0", 7, "done"), orders.Release(7)),
+    (entries.Lost("w0"), orders.Note()),
+    (entries.Back("w0"), orders.Note()),
+    (entries.Leave("w0", "gone"), orders.Note()),
+    (entries.Done("w0"), orders.Note()),
+    (entries.Stop("all workers are done", 1, True), orders.Note()),
+)
+
+
+def kinds(base: type[entries.Fields] = entries.Fields) -> Iterator[type[entries.Fields]]:
+    """Whatever is declared, in the union or not."""
+    for kind in base.__subclasses__():
+        yield kind
+        yield from kinds(kind)
+
+
+@pytest.mark.parametrize(("entry", "order"), MEANING, ids=lambda made: type(made).__name__)
+def test_order_of_each_kind(entry: entries.Entry, order: orders.Order) -> None:
+    assert OrderTranslator().order(entry) == order
+
+
+def test_no_kind_is_left_out() -> None:
+    declared = {kind for kind in kinds() if kind.__module__ == entries.__name__}
+    # A dataclass with slots is made twice; the one that its module names is the one.
+    declared = {vars(entries)[kind.__name__] for kind in declared} - {entries.AppliedPart}
+    assert declared == set(entries.KINDS.values()) == {type(entry) for entry, _ in MEANING}
+
+
+def test_a_forgotten_kind_raises() -> None:
+    class Checkpoint(entries.Fields):
+        kind = "checkpoint"
+
+    with pytest.raises(AssertionError, match="Checkpoint"):
+        OrderTranslator().order(Checkpoint())  # type: ignore[arg-type]
+
+
+def test_a_part_is_no_entry() -> None:
+    with pytest.raises(AssertionError, match="AppliedPart"):
+        OrderTranslator().order(PART)  # type: ignore[arg-type]
+
+
+def test_what_was_folded_is_not_ordered_twice() -> None:
+    apply = entries.Apply(1, 0.5, 1.0, (PART,))
+    translator = OrderTranslator()
+    translator.order(entries.Fold(7, 0.5))
+    assert translator.order(apply) == orders.Apply(1, 0.5, 1.0)
+    assert translator.order(apply).parts == (orders.Fold(7, 0.5),)  # type: ignore[union-attr]
+    # The same for one that begins between the fold and the apply.
+    assert OrderTranslator(folded=[7]).order(apply) == orders.Apply(1, 0.5, 1.0)
