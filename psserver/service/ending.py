@@ -51,9 +51,9 @@ def conclude(job: Job) -> None:
     if weights is not None and job.plan is not None:
         sha256 = weights_sha256(job.plan.variables, weights)
         names = [variable.name for variable in job.plan.variables]
-        job.run_log.write_weights(dict(zip(names, weights, strict=True)))
-    job.run_log.write_summary(summary(job, sha256))
-    job.run_log.close()
+        job.routes.run_log.write_weights(dict(zip(names, weights, strict=True)))
+    job.routes.run_log.write_summary(summary(job, sha256))
+    job.routes.run_log.close()
 
 
 def summary(job: Job, sha256: str | None) -> dict[str, Any]:
@@ -61,9 +61,9 @@ def summary(job: Job, sha256: str | None) -> dict[str, Any]:
     stopped = job.coordinator.stopped
     assert stopped is not None
     metrics = dict(job.metrics)
-    if "loss" not in metrics and job.run_log.last_loss is not None:
-        metrics["loss"] = job.run_log.last_loss
-    begun, end = job.first_grant, job.stop_notice_at or stopped.at
+    if "loss" not in metrics and job.routes.run_log.last_loss is not None:
+        metrics["loss"] = job.routes.run_log.last_loss
+    begun, end = job.routes.first_grant, job.routes.stopped_at or stopped.at
     seconds = 0.0 if begun is None else end - begun
     return summarise(job.coordinator, metrics=metrics, seconds=seconds, sha256=sha256)
 
@@ -75,13 +75,13 @@ def _final_weights(job: Job) -> list[Floats] | None:
     entries = job.coordinator.entries
     version = job.coordinator.version
     if not job.host.wait_executed(entries, PATIENCE):
-        log.error("this server did not finish the log: %s", job.host.failure or "too slow")
+        log.error("this server did not finish the log: %s", job.host.state.failure or "too slow")
         return None
-    assert job.host.shard is not None
-    own = job.host.shard.arena.values(version)
+    assert job.host.state.shard is not None
+    own = job.host.state.shard.arena.values(version)
     assert own is not None
     flats = [own]
-    for follower in job.followers:
+    for follower in job.routes.followers:
         if not follower.wait_executed(entries, PATIENCE):
             log.error("server %d did not finish the log; no final weights", follower.server)
             return None

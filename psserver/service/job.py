@@ -1,11 +1,9 @@
-"""The job: one coordinator under one lock, and the routes of what it decides.
+"""The job: one coordinator under one lock.
 
 Every input takes the lock, steps the coordinator, and routes the outputs in
-order: entries to the run log, to the local shard and to the followers;
-notices to the outboxes of the workers' sessions.
+order (`psserver.service.routes`).
 """
 
-import hmac
 import json
 import logging
 import threading
@@ -15,20 +13,17 @@ from contextlib import contextmanager
 
 import grpc
 
-from psserver.coordinator import Coordinator, JobTerms, JoinRefused, Output, Record, Tell, entries
-from psserver.coordinator.entries import Entry
+from psserver.coordinator import Coordinator, JobTerms, JoinRefused, Output, entries
 from psserver.coordinator.members import Member
-from psserver.coordinator.outputs import Notice, StopNotice
+from psserver.coordinator.outputs import StopNotice
 from psserver.coordinator.status import JobReport, holdup, report
 from psserver.optimizers import Optimizer
-from psserver.order_translation import OrderTranslator
 from psserver.policies import Policy
-from psserver.service.followers import Follower
 from psserver.service.outbox import InlineReply, Outbox
+from psserver.service.routes import Routes
 from psserver.service.rpc.registration import Refused, precondition
 from psserver.service.run_log import RunLog
 from psserver.service.shard_host import ShardHost
-from psserver.shard import Order
 from pswire.plan import Plan, VariableSpec, explain_mismatch, make_plan
 from pswire.specs import specs_to_wire
 from pswire.v1 import shard_pb2
@@ -37,7 +32,10 @@ log = logging.getLogger("ps-server")
 
 
 class Job:
-    """Thread-safe face of the coordinator."""
+    """Thread-safe face of the coordinator. `_lock` owns it, `routes`, `plan` and `metrics`.
+
+    `announce` is told the plan when it is known.
+    """
 
     def __init__(
         self,
@@ -52,18 +50,13 @@ class Job:
         self.policy = policy
         self.optimizer = optimizer
         self.host = host
-        self.run_log = run_log
-        self.followers: list[Follower] = []
+        self.routes = Routes(run_log, host.orders, terms.grace)
         self.plan: Plan | None = None
         self.metrics: dict[str, float] = {}
         self.over = threading.Event()
         self.began = time.monotonic()
-        self.first_grant: float | None = None
-        self.stop_notice_at: float | None = None
         self._announce = announce
         self._lock = threading.Lock()
-        self._dispatch = OrderTranslator()
-        self._outboxes: dict[tuple[str, int], Outbox] = {}
         self._coordinator = Coordinator(terms, policy, self.began)
 
     def open(self) -> None:
@@ -80,51 +73,16 @@ class Job:
     def _input(self, step: Callable[[Coordinator, float], list[Output]]) -> None:
         with self._lock:
             self._route(step(self._coordinator, time.monotonic()))
-        self.host.orders.execute_submitted(patient=False)
+        self._execute()
 
     def _route(self, outputs: list[Output]) -> None:
-        orders: list[tuple[int, Order]] = []
-        for output in outputs:
-            match output:
-                case Record(index, _, entry):
-                    self.run_log.append(output)
-                    orders.append((index, self._dispatch.order(entry)))
-                    self._notice(entry)
-                case Tell(worker, incarnation, notice):
-                    self._post(worker, incarnation, notice)
-        if orders:
-            self.host.orders.submit(orders)
-            for follower in self.followers:
-                follower.send(orders)
+        self.routes.deliver(outputs)
         if self._coordinator.over:
             self.over.set()
 
-    def _notice(self, entry: Entry) -> None:
-        """What the summary needs to know, and what whoever reads the server's log wants to."""
-        match entry:
-            case entries.Grant():
-                self.first_grant = self.first_grant or time.monotonic()
-            case entries.Stop():
-                self.stop_notice_at = time.monotonic()
-            case entries.Lost(worker):
-                log.warning(
-                    "%s: its connection is lost; it has %.1f s to come back", worker, self.terms.grace
-                )
-            case entries.Back(worker):
-                log.info("%s is back", worker)
-            case entries.Leave(worker, reason):
-                log.info("%s left: %s", worker, reason)
-            case entries.Done(worker):
-                log.info("%s has no more data", worker)
-
-    def _post(self, worker: str, incarnation: int, notice: Notice) -> None:
-        outbox = self._outboxes.get((worker, incarnation))
-        if outbox is None:
-            return
-        if outbox.diversion is not None:
-            outbox.diversion.put(notice)
-        else:
-            outbox.put(notice)
+    def _execute(self) -> None:
+        """Without the job's lock: other inputs are taken meanwhile."""
+        self.host.orders.execute_submitted(patient=False)
 
     # Members
 
@@ -152,7 +110,7 @@ class Job:
             if self.plan is None:
                 self._adopt(proposed)
             self._route(outputs)
-        self.host.orders.execute_submitted(patient=False)
+        self._execute()
         return member
 
     def _hold(self, plan: Plan) -> None:
@@ -173,7 +131,7 @@ class Job:
             optimizer=json.dumps(self.optimizer.config),
             tensors=json.dumps(self.policy.tensors.config),
         )
-        for follower in self.followers:
+        for follower in self.routes.followers:
             follower.configure(message)
         self._announce(plan)
 
@@ -191,47 +149,37 @@ class Job:
             stranger = self._coordinator.stranger(worker, incarnation, session)
             if stranger is not None:
                 raise precondition(stranger)
-            before = self._outboxes.pop((worker, incarnation), None)
-            if before is not None:
-                before.end()
-            self._outboxes[worker, incarnation] = outbox
+            self.routes.outboxes.open(worker, incarnation, outbox)
             self._route(self._coordinator.connect(worker, incarnation, session, time.monotonic()))
-        self.host.orders.execute_submitted(patient=False)
+        self._execute()
         return outbox
 
     def detach(self, worker: str, incarnation: int, outbox: Outbox) -> None:
         """The stream of `outbox` is over. A newer stream of the same worker is left alone."""
         with self._lock:
-            if self._outboxes.get((worker, incarnation)) is outbox:
-                del self._outboxes[worker, incarnation]
+            if self.routes.outboxes.close(worker, incarnation, outbox):
                 self._route(self._coordinator.disconnect(worker, incarnation, time.monotonic()))
             outbox.end()
-        self.host.orders.execute_submitted(patient=False)
+        self._execute()
 
     @contextmanager
-    def divert(self, worker: str, incarnation: int, session: str) -> Iterator[InlineReply]:
+    def replying_inline(self, worker: str, incarnation: int, session: str) -> Iterator[InlineReply]:
         """Collect this worker's notices; what is not delivered goes to its session after all.
 
-        Raises Refused: UNAVAILABLE while the session is not open, FAILED_PRECONDITION for another one's.
+        Raises Refused: UNAVAILABLE while the session is not open, FAILED_PRECONDITION for another worker's.
         """
-        diversion = InlineReply()
         with self._lock:
-            outbox = self._outboxes.get((worker, incarnation))
-            if outbox is None:
-                # It may be on its way back; the commit is taken by the session then.
-                message = f"worker {worker!r}, incarnation {incarnation}, has no open session now"
-                raise Refused(grpc.StatusCode.UNAVAILABLE, message)
-            if not hmac.compare_digest(outbox.session.encode(), session.encode()):
-                raise precondition(f"worker {worker!r} is another session's; join first")
-            outbox.diversion = diversion
+            outbox, reply = self.routes.outboxes.begin_inline(worker, incarnation, session)
         try:
-            yield diversion
+            yield reply
         finally:
             with self._lock:
-                if outbox.diversion is diversion:
-                    outbox.diversion = None
-                for notice in diversion.undelivered():
-                    outbox.put(notice)
+                self.routes.outboxes.end_inline(outbox, reply)
+
+    def outboxes(self) -> list[Outbox]:
+        """Of the session streams that stand."""
+        with self._lock:
+            return self.routes.outboxes.all()
 
     # Work
 
@@ -285,7 +233,7 @@ class Job:
         with self._lock:
             self.metrics = metrics
             t = round(time.monotonic() - self.began, 6)
-            self.run_log.metric(
+            self.routes.run_log.metric(
                 {"t": t, "kind": "eval", "version": version, "worker": worker, "metrics": metrics}
             )
 
@@ -294,16 +242,10 @@ class Job:
     def tick(self) -> None:
         self._input(lambda c, now: c.tick(now))
         with self._lock:
-            self.run_log.flush()
+            self.routes.run_log.flush()
 
     def stop(self, reason: str, *, success: bool, cause: str) -> None:
         self._input(lambda c, now: c.stop(reason, now, success=success, cause=cause))
-
-    def refuse_all(self) -> None:
-        """End every session stream."""
-        with self._lock:
-            for outbox in self._outboxes.values():
-                outbox.notices.put(None)
 
     def report(self) -> JobReport:
         with self._lock:

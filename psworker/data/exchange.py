@@ -1,64 +1,22 @@
 """One open stream to a server for all payloads: a request, then its answer, in turn."""
 
-import queue
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable
+from typing import Any
 
-import grpc
 from numpy.typing import NDArray
 
 from pswire.transport import frames
 from pswire.transport.codecs import Codec, Decoder, WireDtypeError
 from pswire.transport.framed_socket import Parts
-from pswire.transport.frames import Message
 from pswire.v1 import shard_pb2
+from psworker.data.streams import Stream
 from psworker.errors import SessionError
 
 
-class Stream(Protocol):
-    """Messages both ways. Every method but `close` raises grpc.RpcError when it breaks or the server ends it."""
-
-    def send(self, message: Parts) -> None: ...
-
-    def receive(self) -> Message | None:
-        """The next message, good until the one after it; None when the server ended the stream without a reason."""
-        ...
-
-    def close(self) -> None:
-        """Also from another thread."""
-        ...
-
-
-class GrpcStream:
-    """A call of Exchange. Raises SessionError when the session is being closed."""
-
-    def __init__(self, channel: grpc.Channel) -> None:
-        call: Any = channel.stream_stream("/pswire.v1.Shard/Exchange", None, None)
-        self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        try:
-            self._replies: Any = call(_drained(self._requests))
-        except ValueError as error:
-            raise SessionError(f"the session is closed: {error}") from error
-
-    def send(self, message: Parts) -> None:
-        self._requests.put(b"".join(message))
-
-    def receive(self) -> bytes | None:
-        message: bytes | None = next(self._replies, None)
-        return message
-
-    def when_over(self, call: Callable[[], object]) -> None:
-        """`call()`, from any thread, once the stream is over; at once if it is."""
-        if not self._replies.add_callback(call):
-            call()
-
-    def close(self) -> None:
-        self._requests.put(None)
-        self._replies.cancel()
-
-
 class Exchange:
-    """Opens its stream at the first request, and again after it broke. One thread uses it.
+    """Opens its stream at the first request, and again after it broke.
+
+    The thread that holds the server's `turn` uses it; any thread may `close` it.
 
     Every method raises grpc.RpcError when the stream breaks or the server
     refuses; the next request begins a new stream.
@@ -138,8 +96,3 @@ class Exchange:
             decoder.feed(data)
         except WireDtypeError as error:
             raise SessionError(f"a chunk of the payload does not fit: {error}") from error
-
-
-def _drained(requests: "queue.SimpleQueue[bytes | None]") -> Iterator[bytes]:
-    while (request := requests.get()) is not None:
-        yield request

@@ -67,7 +67,7 @@ class ShardGroup:
     def admit(self, reply: pb.JoinReply) -> None:
         """Every shard knows this worker by what the coordinator said."""
         for shard in self.shards:
-            shard.admit(Member(reply.job, reply.worker, reply.incarnation, reply.voucher))
+            shard.admit(Member(reply.job, reply.worker, reply.incarnation, reply.membership_token))
 
     def close(self) -> None:
         self.closing.set()

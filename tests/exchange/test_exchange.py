@@ -103,8 +103,8 @@ def test_a_lost_answer_counts_once(server: str, monkeypatch: pytest.MonkeyPatch)
     class Broken(grpc.RpcError):
         pass
 
-    def step(self: ShardClient, *arguments: object) -> object:
-        answer = real(self, *arguments)  # type: ignore[arg-type]
+    def step(self: ShardClient, *arguments: object, **options: object) -> object:
+        answer = real(self, *arguments, **options)  # type: ignore[arg-type]
         if next(lost, False):
             raise Broken
         return answer
@@ -126,7 +126,7 @@ def test_a_broken_exchange_before_the_commit_is_tried_again(
     class Broken(grpc.RpcError):
         pass
 
-    def step(self: ShardClient, *arguments: object) -> object:
+    def step(self: ShardClient, *arguments: object, **options: object) -> object:
         raise Broken
 
     monkeypatch.setattr(ShardClient, "step", step)

@@ -64,7 +64,9 @@ class CoordinatorRpc:
             next_batch=self._job.next_batch(member.worker),
             worker_timeout=terms.worker_timeout,
             local_rule=_local_rule_to_wire(local_rule_of(self._job.policy)),
-            voucher=receipts.voucher(self._job.host.secret, terms.job, member.worker, member.incarnation),
+            membership_token=receipts.membership_token(
+                self._job.host.secret, terms.job, member.worker, member.incarnation
+            ),
         )
 
     # Session
@@ -174,7 +176,7 @@ class CoordinatorRpc:
             address=str(self._addresses[0]),
             state="ready",
             bytes=job.host.nbytes,
-            executed=job.host.executed,
+            executed=job.host.state.executed,
         )
         others = [
             pb.ServerStatus(
@@ -184,7 +186,7 @@ class CoordinatorRpc:
                 bytes=follower.nbytes,
                 executed=follower.executed,
             )
-            for follower in job.followers
+            for follower in job.routes.followers
         ]
         reply.servers.extend([own, *others])
         return reply
