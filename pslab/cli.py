@@ -14,6 +14,7 @@ from pslab.commands.report import report
 from pslab.commands.run import run
 from pslab.commands.status import status
 from pslab.commands.sweep import sweep_command
+from pslab.commands.trace import trace
 from pslab.commands.verify_policy import verify_policy
 from pswire.exits import ExitCode
 
@@ -25,7 +26,7 @@ def cli() -> None:
 
     An experiment is one TOML file (see examples/). `run` trains it and leaves a run folder
     with the decision log, metrics, a summary and the logs of every process; `check` proves
-    that the log keeps the promises, `replay` executes it again; `compare` puts runs side by side,
+    that the log is consistent, `replay` executes it again; `compare` puts runs side by side,
     `sweep` runs many and compares them; `verify-policy` tries a policy of your own on random schedules.
 
     \b
@@ -44,6 +45,7 @@ COMMANDS = (
     compare,
     sweep_command,
     report,
+    trace,
     policies,
     verify_policy,
     quickstart,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pslab.display.progress import Display
-from pslab.launch.local import Daemons, LocalRun, Result
+from pslab.launch.local import Daemons, LocalRun, RunResult
 from pslab.runs.folder import free_folder, make_folder
 from psserver.optimizers import build as build_optimizer
 from psserver.policies import build as build_policy
@@ -13,16 +13,16 @@ from pswire.config.experiment import Experiment, ExperimentError, load_experimen
 
 
 @dataclass(frozen=True)
-class Finished:
-    """A run that has ended, well or not, where it left its files, and what its culprit said last.
+class FinishedRun:
+    """A run that has ended, well or not, where it left its files, and the end of its culprit's output.
 
-    `told`: that was shown already, with a warning on the way.
+    `reported`: that was shown already, with a warning on the way.
     """
 
     folder: Path
-    result: Result
+    result: RunResult
     tail: str
-    told: bool = False
+    reported: bool = False
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> Experiment:
@@ -52,7 +52,7 @@ def run_local(
     force: bool = False,
     daemons: Daemons | None = None,
     cwd: Path | None = None,
-) -> Finished:
+) -> FinishedRun:
     """Run an experiment as processes on this machine; `out` is ``runs/<name>`` where not given.
 
     `cwd`: where the processes run, and so where a job module's path begins. Raises RunError
@@ -64,5 +64,5 @@ def run_local(
         result = run.run()
     culprit = result.verdict.culprit
     if culprit is None:
-        return Finished(folder, result, "")
-    return Finished(folder, result, run.tail(culprit), run.told(culprit))
+        return FinishedRun(folder, result, "")
+    return FinishedRun(folder, result, run.tail(culprit), run.reported(culprit))

@@ -11,8 +11,8 @@ from types import FrameType
 
 from rich.console import Console
 
-from pslab.launch.experiments import Finished
-from pslab.launch.local import Result
+from pslab.launch.experiments import FinishedRun
+from pslab.launch.local import RunResult
 from pslab.launch.supervisor import Verdict
 from pslab.runs.folder import EXPERIMENT, free_folder, make_folder
 from pslab.simulator import Cluster, Folder, build
@@ -28,7 +28,7 @@ _SAID = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 
 def run_simulated(
     experiment: Experiment, *, out: Path | None = None, force: bool = False, quiet: bool = False
-) -> Finished:
+) -> FinishedRun:
     """Simulate; the run folder is ``runs/<name>`` where `out` is not given.
 
     Raises ExperimentError, RunError, and JobError where the job's own code fails.
@@ -45,7 +45,7 @@ def run_simulated(
     if heard and cluster.coordinator.stopped is None:
         cluster.stop(_SAID[heard[0]], success=False, cause=heard[0].name)
     cluster.conclude()
-    return Finished(folder, Result(_verdict(cluster), _warnings(cluster)), "")
+    return FinishedRun(folder, RunResult(_verdict(cluster), _warnings(cluster)), "")
 
 
 def _job_trainers(experiment: Experiment) -> TrainerFactory:

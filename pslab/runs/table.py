@@ -83,6 +83,12 @@ def labels(runs: Sequence[Run]) -> list[str]:
     ]
 
 
+def worker_order(worker: str) -> tuple[str, int]:
+    """A sort key that puts w10 behind w9."""
+    head = worker.rstrip("0123456789")
+    return head, int(worker[len(head) :] or 0)
+
+
 def rich_table(lines: Sequence[Row]) -> Table:
     """The rows for a terminal."""
     table = Table(title="Runs", title_justify="left", header_style="bold")

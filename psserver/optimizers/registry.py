@@ -1,5 +1,6 @@
 """The shelf of optimizers: configuration in, `Optimizer` out."""
 
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -7,12 +8,17 @@ from psserver.optimizers.errors import OptimizerError
 from psserver.optimizers.knobs import Knob, knobs_of, make, unknown
 from psserver.optimizers.optimizer import Optimizer
 from psserver.optimizers.rule import Rule
+from psserver.optimizers.rules.adadelta import Adadelta
 from psserver.optimizers.rules.adagrad import Adagrad
 from psserver.optimizers.rules.adam import Adam
+from psserver.optimizers.rules.adamax import Adamax
 from psserver.optimizers.rules.adamw import AdamW
 from psserver.optimizers.rules.dana_zero import DanaZero
 from psserver.optimizers.rules.delayed_nesterov import DelayedNesterov
+from psserver.optimizers.rules.ftrl import Ftrl
+from psserver.optimizers.rules.lion import Lion
 from psserver.optimizers.rules.momentum import Momentum
+from psserver.optimizers.rules.nadam import Nadam
 from psserver.optimizers.rules.nesterov import Nesterov
 from psserver.optimizers.rules.rmsprop import RMSprop
 from psserver.optimizers.rules.sgd import SGD
@@ -26,9 +32,18 @@ RULES: Mapping[str, type[Rule]] = {
     "dana-zero": DanaZero,
     "adam": Adam,
     "adamw": AdamW,
+    "nadam": Nadam,
+    "adamax": Adamax,
     "adagrad": Adagrad,
+    "adadelta": Adadelta,
     "rmsprop": RMSprop,
+    "lion": Lion,
+    "ftrl": Ftrl,
 }
+
+
+EXCLUDE = "exclude_from_weight_decay"
+PATTERNS = 'a list of names of variables, "*" and "?" for any characters'
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +84,7 @@ def build(config: Mapping[str, object]) -> Optimizer:
     name = table.pop("name")
     made = _known(name)
     schedule = read_schedule(table.pop("learning_rate", made.learning_rate))
+    exclude = read_patterns(str(name), made, table.pop(EXCLUDE, ()))
     for key in table:
         homes = [other for other, rule in RULES.items() if key in _knob_names(rule)]
         if homes and name not in homes:
@@ -76,8 +92,8 @@ def build(config: Mapping[str, object]) -> Optimizer:
                 f"optimizer {name!r} has no knob {key!r}; it has {', '.join(_knob_names(made))}. "
                 f"{key!r} is a knob of {', '.join(homes)}"
             )
-    rule = make(made, f"optimizer {name!r}", table, also=("name", "learning_rate"))
-    return Optimizer(str(name), rule, schedule)
+    rule = make(made, f"optimizer {name!r}", table, also=("name", "learning_rate", EXCLUDE))
+    return Optimizer(str(name), rule, schedule, exclude)
 
 
 def describe(name: str) -> Description:
@@ -103,6 +119,20 @@ def _known(name: object) -> type[Rule]:
 
 def _knob_names(made: type[Rule]) -> tuple[str, ...]:
     return ("learning_rate", *(knob.name for knob in knobs_of(made)))
+
+
+def _decays(made: type[Rule]) -> bool:
+    return "weight_decay" in _knob_names(made)
+
+
+def read_patterns(name: str, made: type[Rule], value: object) -> tuple[str, ...]:
+    """The knob `exclude_from_weight_decay`. Raises OptimizerError."""
+    texts = isinstance(value, (list, tuple)) and all(isinstance(each, str) and each for each in value)
+    if not texts:
+        raise OptimizerError(f"optimizer {name!r}: {EXCLUDE} must be {PATTERNS}, got {reprlib.repr(value)}")
+    if value and not _decays(made):
+        raise OptimizerError(f"optimizer {name!r} has no weight_decay that {EXCLUDE} could leave out")
+    return tuple(value)  # type: ignore[arg-type]
 
 
 def _first_line(made: type[object]) -> str:

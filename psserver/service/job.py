@@ -1,7 +1,9 @@
 """The job: one coordinator under one lock.
 
-Every input takes the lock, steps the coordinator, and routes the outputs in
-order (`psserver.service.routes`).
+Every input takes the lock and goes three steps: the coordinator decides, the
+run log takes its entries, and only then are they sent (`psserver.service.routes`).
+Where one of the steps fails the job ends with a sentence: the log may end
+early, but it has no gap, and nothing happened that it does not say.
 """
 
 import json
@@ -10,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import grpc
 
@@ -17,18 +20,28 @@ from psserver.coordinator import Coordinator, JobTerms, JoinRefused, Output, ent
 from psserver.coordinator.members import Member
 from psserver.coordinator.outputs import StopNotice
 from psserver.coordinator.status import JobReport, holdup, report
-from psserver.optimizers import Optimizer
+from psserver.optimizers import Optimizer, OptimizerError
 from psserver.policies import Policy
+from psserver.service.json_lines import LogError
 from psserver.service.outbox import InlineReply, Outbox
 from psserver.service.routes import Routes
 from psserver.service.rpc.registration import Refused, precondition
 from psserver.service.run_log import RunLog
 from psserver.service.shard_host import ShardHost
+from pswire.exits import ExitCode
 from pswire.plan import Plan, VariableSpec, explain_mismatch, make_plan
 from pswire.specs import specs_to_wire
 from pswire.v1 import shard_pb2
 
 log = logging.getLogger("ps-server")
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a job could not decide any more, and the exit code that says so."""
+
+    reason: str
+    code: ExitCode
 
 
 class Job:
@@ -54,6 +67,8 @@ class Job:
         self.plan: Plan | None = None
         self.metrics: dict[str, float] = {}
         self.over = threading.Event()
+        # Set at most once; nothing is decided or written afterwards.
+        self.failure: Failure | None = None
         self.began = time.monotonic()
         self._announce = announce
         self._lock = threading.Lock()
@@ -72,13 +87,34 @@ class Job:
 
     def _input(self, step: Callable[[Coordinator, float], list[Output]]) -> None:
         with self._lock:
-            self._route(step(self._coordinator, time.monotonic()))
+            self._step(lambda: step(self._coordinator, time.monotonic()))
         self._execute()
 
-    def _route(self, outputs: list[Output]) -> None:
-        self.routes.deliver(outputs)
-        if self._coordinator.over:
-            self.over.set()
+    def _step(self, decide: Callable[[], list[Output]]) -> None:
+        """Decide, write, send. A failure ends the job; JoinRefused is an answer, with nothing changed."""
+        if self.failure is not None:
+            return
+        try:
+            outputs = decide()
+            orders = self.routes.write(outputs)
+            self.routes.send(outputs, orders, self._coordinator.version)
+        except JoinRefused:
+            raise
+        except LogError as error:
+            self._fail(str(error), ExitCode.STORAGE)
+        except Exception as error:
+            log.exception("a decision of the job failed")
+            self._fail(f"a decision failed: {type(error).__name__}: {error}", ExitCode.INTERNAL)
+        else:
+            if self._coordinator.over:
+                self.over.set()
+
+    def _fail(self, reason: str, code: ExitCode) -> None:
+        """The end of a job that can decide nothing more: every worker is sent that, and nothing else."""
+        log.error("the job ends: %s", reason)
+        self.failure = Failure(reason, code)
+        self.routes.outboxes.post_all(self.routes.stop_notice(reason))
+        self.over.set()
 
     def _execute(self) -> None:
         """Without the job's lock: other inputs are taken meanwhile."""
@@ -104,14 +140,27 @@ class Job:
                 # First of all, because it may fail: then nothing has changed.
                 self._hold(proposed)
             try:
-                member, outputs = self._coordinator.join(worker, session, rank, time.monotonic())
+                member = self._admit(worker, session, rank, proposed)
             except JoinRefused as refusal:
                 raise precondition(str(refusal)) from refusal
-            if self.plan is None:
-                self._adopt(proposed)
-            self._route(outputs)
         self._execute()
         return member
+
+    def _admit(self, worker: str, session: str, rank: int | None, plan: Plan) -> Member:
+        """Raises JoinRefused, with nothing changed; Refused when the job has failed."""
+        admitted: list[Member] = []
+
+        def decide() -> list[Output]:
+            member, outputs = self._coordinator.join(worker, session, rank, time.monotonic())
+            if self.plan is None:
+                self._adopt(plan)
+            admitted.append(member)
+            return outputs
+
+        self._step(decide)
+        if self.failure is not None:
+            raise Refused(grpc.StatusCode.UNAVAILABLE, f"the job is over: {self.failure.reason}")
+        return admitted[0]
 
     def _hold(self, plan: Plan) -> None:
         try:
@@ -122,6 +171,8 @@ class Job:
                 f"server 0 has no memory for this model: its part has {plan.shards[0].nbytes} bytes, and "
                 f"{self.optimizer.name} keeps {len(self.optimizer.slots)} more arrays of that size",
             ) from error
+        except OptimizerError as error:
+            raise precondition(f"this model and the job's optimizer do not go together: {error}") from error
 
     def _adopt(self, plan: Plan) -> None:
         self.plan = plan
@@ -150,7 +201,9 @@ class Job:
             if stranger is not None:
                 raise precondition(stranger)
             self.routes.outboxes.open(worker, incarnation, outbox)
-            self._route(self._coordinator.connect(worker, incarnation, session, time.monotonic()))
+            self._step(lambda: self._coordinator.connect(worker, incarnation, session, time.monotonic()))
+            if self.failure is not None:
+                outbox.put(self.routes.stop_notice(self.failure.reason))
         self._execute()
         return outbox
 
@@ -158,7 +211,7 @@ class Job:
         """The stream of `outbox` is over. A newer stream of the same worker is left alone."""
         with self._lock:
             if self.routes.outboxes.close(worker, incarnation, outbox):
-                self._route(self._coordinator.disconnect(worker, incarnation, time.monotonic()))
+                self._step(lambda: self._coordinator.disconnect(worker, incarnation, time.monotonic()))
             outbox.end()
         self._execute()
 
@@ -233,16 +286,22 @@ class Job:
         with self._lock:
             self.metrics = metrics
             t = round(time.monotonic() - self.began, 6)
-            self.routes.run_log.metric(
-                {"t": t, "kind": "eval", "version": version, "worker": worker, "metrics": metrics}
-            )
+            line = {"t": t, "kind": "eval", "version": version, "worker": worker, "metrics": metrics}
+            self._write_or_fail(lambda: self.routes.run_log.metric(line))
 
     # Time and the outside world
 
     def tick(self) -> None:
         self._input(lambda c, now: c.tick(now))
         with self._lock:
-            self.routes.run_log.flush()
+            self._write_or_fail(self.routes.run_log.flush)
+
+    def _write_or_fail(self, write: Callable[[], None]) -> None:
+        if self.failure is None:
+            try:
+                write()
+            except LogError as error:
+                self._fail(str(error), ExitCode.STORAGE)
 
     def stop(self, reason: str, *, success: bool, cause: str) -> None:
         self._input(lambda c, now: c.stop(reason, now, success=success, cause=cause))
@@ -258,6 +317,8 @@ class Job:
     def stopped(self) -> StopNotice | None:
         """Set once the job has stopped."""
         with self._lock:
+            if self.failure is not None:
+                return self.routes.stop_notice(self.failure.reason)
             stopped = self._coordinator.stopped
             if stopped is None:
                 return None

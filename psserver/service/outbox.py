@@ -73,12 +73,12 @@ class Outboxes:
     def post(self, worker: str, incarnation: int, notice: Notice) -> None:
         """A no-op for a worker without a stream: it is told again when it is back."""
         outbox = self._open.get((worker, incarnation))
-        if outbox is None:
-            return
-        if outbox.inline is not None:
-            outbox.inline.put(notice)
-        else:
-            outbox.put(notice)
+        if outbox is not None:
+            (outbox.inline or outbox).put(notice)
+
+    def post_all(self, notice: Notice) -> None:
+        for outbox in self._open.values():
+            (outbox.inline or outbox).put(notice)
 
     def begin_inline(self, worker: str, incarnation: int, session: str) -> "tuple[Outbox, InlineReply]":
         """Collect this worker's notices from now on, until `end_inline`.

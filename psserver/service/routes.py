@@ -3,8 +3,9 @@
 import logging
 import time
 
-from psserver.coordinator import Output, Record, Tell, entries
+from psserver.coordinator import Output, Record, Send, entries
 from psserver.coordinator.entries import Entry
+from psserver.coordinator.outputs import StopNotice
 from psserver.order_translation import OrderTranslator
 from psserver.service.executor import Executor
 from psserver.service.followers import Follower
@@ -16,7 +17,7 @@ log = logging.getLogger("ps-server")
 
 
 class Routes:
-    """Delivers outputs in their order. The job's lock owns it, with the outboxes and the run log.
+    """Writes, then sends, in the order of the outputs. The job's lock owns it, with the outboxes and the run log.
 
     `orders`: executes this server's; `grace`: seconds that a lost worker has to come back, for the log's sentence.
     """
@@ -26,6 +27,8 @@ class Routes:
         self.outboxes = Outboxes()
         # Complete before the first output.
         self.followers: list[Follower] = []
+        # Entries of the log that were sent to shards, and the version that they make.
+        self.sent = self.version = 0
         # In seconds of the monotonic clock.
         self.first_grant: float | None = None
         self.stopped_at: float | None = None
@@ -33,22 +36,34 @@ class Routes:
         self._grace = grace
         self._translator = OrderTranslator()
 
-    def deliver(self, outputs: list[Output]) -> None:
-        orders: list[tuple[int, Order]] = []
+    def write(self, outputs: list[Output]) -> list[tuple[int, Order]]:
+        """The run log takes the entries among `outputs`; what shards make of them. Raises LogError."""
+        orders = []
         for output in outputs:
-            match output:
-                case Record(index, _, entry):
-                    self.run_log.append(output)
-                    orders.append((index, self._translator.order(entry)))
-                    self._remark(entry)
-                case Tell(worker, incarnation, notice):
-                    self.outboxes.post(worker, incarnation, notice)
+            if isinstance(output, Record):
+                orders.append((output.index, self._translator.order(output.entry)))
+                self.run_log.append(output)
+        return orders
+
+    def send(self, outputs: list[Output], orders: list[tuple[int, Order]], version: int) -> None:
+        """What was written goes to the shards, then to the workers. `version`: the newest of the coordinator."""
         if orders:
             self._orders.submit(orders)
             for follower in self.followers:
                 follower.send(orders)
+            self.sent, self.version = orders[-1][0] + 1, version
+        for output in outputs:
+            match output:
+                case Record(_, _, entry):
+                    self.remark(entry)
+                case Send(worker, incarnation, notice):
+                    self.outboxes.post(worker, incarnation, notice)
 
-    def _remark(self, entry: Entry) -> None:
+    def stop_notice(self, reason: str) -> StopNotice:
+        """Of a job that has failed: with the last version that shards were told to make."""
+        return StopNotice(reason, self.version, False, self.sent)
+
+    def remark(self, entry: Entry) -> None:
         """What the summary needs to know, and what a reader of the server's log wants to."""
         match entry:
             case entries.Grant():

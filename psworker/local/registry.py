@@ -12,6 +12,7 @@ from psworker.local.steps import LocalSteps
 
 # What is done where nothing else is said.
 PLAIN = "gradient"
+"""The name of the plain rule: one gradient per ticket."""
 
 Knobs = Mapping[str, float]
 Trainable = tuple[int, ...]

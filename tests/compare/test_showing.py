@@ -7,9 +7,8 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from pslab.compare.best import best_of_each
-from pslab.compare.charts.pictures import PLOTS, write_picture
-from pslab.compare.groups import grouped
+from pslab.compare.charts import PLOTS, write_picture
+from pslab.compare.groups import best_of_each, grouped
 from pslab.compare.html import page
 from pslab.compare.measure import MEASURES, Goals, measured
 from pslab.runs.folder import RunError

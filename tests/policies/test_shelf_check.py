@@ -127,7 +127,7 @@ def test_a_planted_breach_is_found(policy: str, knobs: dict[str, Any], breach: B
     assert verify(records).violations == ()
     breach(records)
     verdict = verify(records)
-    found = [str(v) for v in verdict.violations if v.promise == "policy guarantee"]
+    found = [str(v) for v in verdict.violations if v.check == "policy guarantee"]
     assert any(words in sentence for sentence in found), [str(v) for v in verdict.violations]
 
 
@@ -189,7 +189,7 @@ def test_a_breach_of_a_robust_barrier_is_found(
     assert verify(records).violations == ()
     breach(records)
     verdict = verify(records)
-    found = [str(v) for v in verdict.violations if v.promise == "policy guarantee"]
+    found = [str(v) for v in verdict.violations if v.check == "policy guarantee"]
     assert any(words in sentence for sentence in found), [str(v) for v in verdict.violations]
 
 
@@ -207,7 +207,7 @@ def test_every_weight_family_is_known(weight: str) -> None:
     assert not verify(records).ok
 
 
-def test_a_literal_dssp_promises_no_bound() -> None:
+def test_a_literal_dssp_guarantees_no_bound() -> None:
     records = lively("async")
     claim(name="dssp", lower=0, upper=0, literal=True)(records)
     assert verify(records).ok

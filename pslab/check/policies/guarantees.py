@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from pslab.check.ledger import COMMITTED, OPEN, Ledger
+from pslab.check.log_check import LogCheck
 from pslab.check.policies.shelf import TERMS, Kept
 from pslab.check.policies.tensors import misdeclared
-from pslab.check.promise import LogCheck
 from pslab.runs import log as e
 
 
@@ -247,7 +247,7 @@ GUARANTEES: Mapping[str, Callable[[Mapping[str, Any]], LogCheck]] = {
 }
 
 
-def guarantee(job: e.Job) -> LogCheck:
+def guarantee(job: e.JobEntry) -> LogCheck:
     """The promise of the job's policy; an empty one for a policy of the user's.
 
     Raises ValueError, TypeError or ArithmeticError for knobs that no policy accepts.
@@ -267,7 +267,7 @@ class PolicyGuarantee(LogCheck):
         self._promise = LogCheck()
 
     def see(self, entry: e.Entry, ledger: Ledger) -> Iterator[str]:
-        if isinstance(entry.fact, e.Job):
+        if isinstance(entry.fact, e.JobEntry):
             if entry.fact.policy.get("name") in {**TERMS, **GUARANTEES}:
                 yield from misdeclared(entry.fact)
             try:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pslab.check.ledger import COMMITTED, OPEN, Ledger
-from pslab.check.promise import LogCheck
+from pslab.check.log_check import LogCheck
 from pslab.runs import log as e
 
 Knobs = Mapping[str, Any]

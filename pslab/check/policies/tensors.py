@@ -40,7 +40,7 @@ WANTED: Mapping[str, Callable[[Knobs], Wanted]] = {
 }
 
 
-def misdeclared(job: e.Job) -> Iterator[str]:
+def misdeclared(job: e.JobEntry) -> Iterator[str]:
     """Sentences about a declaration that is not that of the job's policy, one of the shelf; none without one."""
     if job.tensors is None:
         return

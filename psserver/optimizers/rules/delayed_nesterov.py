@@ -35,6 +35,7 @@ class DelayedNesterov:
     # The velocity is the average of a period, not the last step.
     step_slot: ClassVar[str | None] = None
     per_worker: ClassVar[bool] = False
+    weight_decay: ClassVar[float] = 0.0
 
     momentum: float = number(0.9, at_least=0, at_most=1, doc="part of the velocity that is kept per period")
     period: int = integer(4, at_least=1, doc="updates between two refreshments of the velocity")

@@ -36,5 +36,6 @@ SHELF: dict[str, type[PolicySpec]] = {
     "local-async": LocalAsync,
     "easgd": Easgd,
 }
+"""The built-in policies by name, in the order in which they are listed."""
 
 __all__ = ["SHELF", "Cost", "PolicySpec", "Knob", "knobs_of"]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from operator import attrgetter
 
-from psserver.policies.parts.extremes import Lowest
+from psserver.policies.parts.extremes import Extremes
 from psserver.policies.values import value
 
 
@@ -63,8 +63,8 @@ class View:
     # Members that still have data, and the most there ever were at once.
     active_count: int = 0
     peak: int = 0
-    _clocks: Lowest = field(default_factory=Lowest)
-    _bases: Lowest = field(default_factory=Lowest)
+    _clocks: Extremes = field(default_factory=Extremes)
+    _bases: Extremes = field(default_factory=Extremes)
     _contributors: set[str] = field(default_factory=set)
     # Contributors that are not active.
     _absent: int = 0
@@ -91,7 +91,7 @@ class View:
         return self._clocks.least() or 0
 
     def fastest_clock(self) -> int:
-        """Of the active members; 0 when there are none. Not for every event: see `Lowest.greatest`."""
+        """Of the active members; 0 when there are none. Not for every event: see `Extremes.greatest`."""
         return self._clocks.greatest() or 0
 
     def oldest_base(self) -> int | None:
