@@ -7,7 +7,7 @@ import click
 from pslab.commands.check import check
 from pslab.commands.compare import compare
 from pslab.commands.failure import EPILOG, Failure
-from pslab.commands.policies import policies
+from pslab.commands.policies import optimizers, policies
 from pslab.commands.quickstart import quickstart
 from pslab.commands.replay import replay
 from pslab.commands.report import report
@@ -47,6 +47,7 @@ COMMANDS = (
     report,
     trace,
     policies,
+    optimizers,
     verify_policy,
     quickstart,
 )

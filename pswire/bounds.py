@@ -320,6 +320,7 @@ TABLE: Final[tuple[Row, ...]] = (
         ("task_index", Whole(SERVERS - 1), "a server's index"),
         ("servers", Whole(SERVERS), "one process each"),
         ("secret", SECRET, PROOF),
+        ("proof", SECRET, PROOF),
     ),
     *_rows(
         "Configure",

@@ -1,12 +1,10 @@
 """Optimizers and learning-rate schedules, from their rules' docstrings and knobs."""
 
-import inspect
-
 from docs.generate.docstrings import escaped, paragraphs
-from docs.generate.table import code, table, toml
+from docs.generate.table import code, table
 from psserver import optimizers
-from psserver.optimizers.registry import RULES, Description
-from psserver.optimizers.schedules import SCHEDULES
+from psserver.optimizers import Description
+from pswire.knobs import toml
 
 INTRODUCTION = """# Optimizers
 
@@ -29,26 +27,26 @@ learning_rate = {schedule = "cosine", initial_learning_rate = 0.001, decay_steps
 def pages() -> dict[str, str]:
     parts = [INTRODUCTION]
     for name in optimizers.names():
-        module = inspect.getmodule(RULES[name])
-        parts += _section("##", optimizers.describe(name), module.__doc__ if module else None)
+        parts += _section("##", optimizers.describe(name))
     parts.append(SCHEDULES_INTRODUCTION)
     for name in optimizers.schedule_names():
-        parts += _section("###", optimizers.describe_schedule(name), SCHEDULES[name].__doc__)
+        parts += _section("###", optimizers.describe_schedule(name))
     return {"optimizers.md": "\n\n".join(parts) + "\n"}
 
 
-def _section(level: str, about: Description, documentation: str | None) -> list[str]:
+def _section(level: str, about: Description) -> list[str]:
     rows = [
         (
             code(knob.name),
-            "required" if knob.required else "none" if knob.default is None else code(toml(knob.default)),
-            escaped(knob.domain),
-            escaped(knob.doc),
+            "required" if knob.required else code(toml(knob.default)),
+            escaped(knob.domain.describe()),
+            escaped(knob.meaning),
         )
         for knob in about.knobs
     ]
     return [
         f"{level} {code(about.name)}",
-        *paragraphs(documentation),
+        escaped(about.summary),
+        *paragraphs(about.notes),
         table(("knob", "default", "range", "meaning"), rows),
     ]

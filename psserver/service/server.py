@@ -17,7 +17,7 @@ from grpc_health.v1 import health
 from psserver.coordinator import JobTerms
 from psserver.optimizers import Optimizer
 from psserver.policies import Policy, advice
-from psserver.receipts import new_secret
+from psserver.receipts import new_secret, opening
 from psserver.service.ending import conclude
 from psserver.service.followers import Follower
 from psserver.service.job import Job
@@ -66,6 +66,8 @@ class ServerSettings:
     data_port: int
     out: Path | None
     wait_warning: float
+    # Shared by all servers of the job: who gives orders to a shard proves that it knows this. Empty: nobody has to.
+    job_secret: bytes = b""
 
 
 class Server:
@@ -137,7 +139,7 @@ class Server:
             self.job = self._make_job(hosts)
             services[COORDINATOR] = coordinator_methods(CoordinatorRpc(self.job, hosts))
         else:
-            self._follow = FollowRpc(self.host, len(hosts))
+            self._follow = FollowRpc(self.host, len(hosts), self.settings.job_secret)
         self._exchange = ExchangeRpc(self.host, self.job, self.sockets)
         services[SHARD] = shard_methods(ShardRpc(self.host), self._exchange, self._follow)
         return add_services(self._grpc, services)
@@ -159,11 +161,16 @@ class Server:
         secret = new_secret()
         self.host.open(settings.terms.job, secret)
         for server in range(1, len(hosts)):
-            opening = shard_pb2.Open(
-                job=settings.terms.job, epoch=0, task_index=server, servers=len(hosts), secret=secret
+            message = shard_pb2.Open(
+                job=settings.terms.job,
+                epoch=0,
+                task_index=server,
+                servers=len(hosts),
+                secret=secret,
+                proof=opening(settings.job_secret, settings.terms.job, server, secret),
             )
             timeout = settings.terms.worker_timeout
-            job.routes.followers.append(Follower(server, hosts[server], opening, timeout, self._lost))
+            job.routes.followers.append(Follower(server, hosts[server], message, timeout, self._lost))
         return job
 
     def _planned(self, plan: Plan) -> None:

@@ -499,12 +499,17 @@ class Open(_message.Message):
     TASK_INDEX_FIELD_NUMBER: _builtins.int
     SERVERS_FIELD_NUMBER: _builtins.int
     SECRET_FIELD_NUMBER: _builtins.int
+    PROOF_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     epoch: _builtins.int
     task_index: _builtins.int
     servers: _builtins.int
     secret: _builtins.bytes
     """Key of the receipts; known to the servers only."""
+    proof: _builtins.bytes
+    """A keyed digest of the above, by the secret that servers of one job were
+    started with; empty when they were started without one.
+    """
     def __init__(
         self,
         *,
@@ -513,10 +518,11 @@ class Open(_message.Message):
         task_index: _builtins.int = ...,
         servers: _builtins.int = ...,
         secret: _builtins.bytes = ...,
+        proof: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "job", b"job", "secret", b"secret", "servers", b"servers", "task_index", b"task_index"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "job", b"job", "proof", b"proof", "secret", b"secret", "servers", b"servers", "task_index", b"task_index"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -132,6 +132,7 @@ def serving(
     policy: str = "async",
     overrides: Iterable[str] = (),
     out: Path | None = None,
+    job_secret: str = "",
     **options: Any,
 ) -> Iterator[Cluster]:
     """A cluster; sgd with learning rate 1, so that weights are what a test can compute in its head.

@@ -1,4 +1,4 @@
-"""`ps-lab policies`: the shelf in brief, and one of them explained."""
+"""`ps-lab policies`: all of them in brief, and one of them explained; `ps-lab optimizers` likewise."""
 
 import json
 
@@ -9,7 +9,8 @@ from pslab.cli import cli
 from pslab.commands.failure import Failure
 from pslab.runs.table import policy_label
 from psserver.policies import names
-from psserver.policies.builtin import SHELF, knobs_of
+from psserver.policies.builtin import BUILTIN
+from pswire.knobs import knobs_of
 
 
 def ps_lab(*arguments: str) -> Result:
@@ -33,7 +34,7 @@ def test_all_of_them_in_brief() -> None:
 def test_one_explained(name: str) -> None:
     result = ps_lab("policies", name)
     assert result.exit_code == 0
-    entry, shown = SHELF[name], text(result)
+    entry, shown = BUILTIN[name], text(result)
     assert shown.startswith(f"{name}: ")
     for fact in (entry.guarantee, entry.source, entry.cost.stores, entry.cost.work, entry.cost.waste):
         assert fact in shown
@@ -53,14 +54,15 @@ def test_as_json() -> None:
     assert [json.loads(line)["name"] for line in lines] == list(names())
     (line,) = ps_lab("policies", "ringmaster", "--json").output.splitlines()
     facts = json.loads(line)
-    assert facts["knobs"]["threshold"]["default"] == 4
+    threshold = {"default": 4, "type": "integer", "at_least": 1, "range": ">= 1"}
+    assert facts["knobs"]["threshold"].items() >= threshold.items()
     assert set(facts) == {"name", "rule", "guarantee", "source", "cost", "optimizer", "knobs"}
 
 
 def test_an_unknown_name_is_answered_with_the_nearest() -> None:
     result = CliRunner().invoke(cli, ["policies", "ringmster"], standalone_mode=False)
     assert isinstance(result.exception, Failure)
-    assert "did you mean 'ringmaster'?" in str(result.exception)
+    assert 'did you mean "ringmaster"?' in str(result.exception)
 
 
 def test_runs_are_told_apart_by_the_knobs_that_were_set() -> None:

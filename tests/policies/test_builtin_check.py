@@ -1,11 +1,11 @@
-"""`ps-lab check` knows what each policy of the shelf guarantees: it finds breaches planted in honest logs."""
+"""`ps-lab check` knows what each built-in policy guarantees: it finds breaches planted in honest logs."""
 
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from pslab.check.policies.shelf import TERMS
+from pslab.check.policies.known import KNOWN
 from pslab.verify.choices import Seeded
 from psserver.policies import names
 from psserver.policies.parts.weights import FAMILIES
@@ -213,9 +213,9 @@ def test_a_literal_dssp_guarantees_no_bound() -> None:
     assert verify(records).ok
 
 
-def test_no_policy_of_the_shelf_is_without_a_guarantee() -> None:
+def test_no_built_in_policy_is_without_a_guarantee() -> None:
     for name in names():
         job = {"kind": "job", "job": "j", "policy": {"name": name}, "optimizer": {}, "format": 1}
         log: list[Record] = [{"i": 0, "t": 0.0, "servers": 1, "workers": 4, "seed": 0, **job}]
         assert not any("no guarantee is known" in note for note in verify(log).notes), name
-    assert set(TERMS) < set(names())
+    assert set(KNOWN) == set(names())

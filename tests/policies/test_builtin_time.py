@@ -2,35 +2,23 @@
 
 import json
 import random
-from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 
 from pslab.verify.harness import CoordinatorHarness
 from psserver.coordinator import entries
-from psserver.policies import Commit, Decision, Event, Policy, PolicyError, TensorParts, Waiting, build
+from psserver.policies import Commit, Decision, Event, Policy, PolicyError, Waiting, build
 
 
-class Overheard:
+class Overheard(Policy):
     """A policy whose every word is kept."""
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
+        self.name, self.knobs, self.tensors = policy.name, policy.knobs, policy.tensors
         self.heard: list[Event] = []
         self.said: list[list[Decision]] = []
-
-    @property
-    def name(self) -> str:
-        return self.policy.name
-
-    @property
-    def knobs(self) -> Mapping[str, object]:
-        return self.policy.knobs
-
-    @property
-    def tensors(self) -> TensorParts:
-        return self.policy.tensors
 
     def step(self, event: Event) -> list[Decision]:
         self.heard.append(event)

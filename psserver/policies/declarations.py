@@ -1,14 +1,15 @@
-"""What a policy says about its parts that see tensors: their names and numbers, never an array.
+"""What a policy declares beside its decisions: which parts see tensors, and what its workers do between pull and push.
 
-The parts themselves are psserver.shard's. A declaration travels to every shard as JSON and stands in
-the decision log's first entry, so that a log alone is enough to execute it again.
+A declaration has names and numbers, never an array. The tensor parts themselves are psserver.shard's, the local
+rules psworker.local's. A declaration travels to every shard as JSON and stands in the decision log's first entry,
+so that a log alone is enough to execute it again.
 """
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from psserver.policies.policy import PolicyError
+from psserver.policies.errors import PolicyError
 
 # Knobs by the name of the part. psserver.shard builds a part for each of them.
 COMPENSATORS: Mapping[str, tuple[str, ...]] = {
@@ -115,3 +116,26 @@ def from_config(config: Mapping[str, object]) -> TensorParts:
         raise PolicyError(
             f"expected compensator, aggregator and knobs of a policy, got {config}: {error}"
         ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class LocalRule:
+    """What workers do between pull and push: a name that they know (`psworker.local`), and every knob it has.
+
+    `remembers`: a contribution depends on those that the worker committed
+    before. Such a rule must not meet cancelling: a worker takes a commit that a
+    cancel crosses on its way for one that counts.
+    """
+
+    name: str
+    knobs: Mapping[str, float] = field(default_factory=dict)
+    remembers: bool = False
+
+    @property
+    def plain(self) -> bool:
+        """One batch, one gradient."""
+        return self.name == "gradient"
+
+
+# One batch, one gradient.
+PLAIN = LocalRule("gradient")

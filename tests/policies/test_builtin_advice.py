@@ -6,13 +6,13 @@ import pytest
 
 from psserver.optimizers import build as build_optimizer
 from psserver.policies import advice, describe
-from psserver.policies.builtin import SHELF
+from psserver.policies.builtin import BUILTIN
 from tests.replay.command import ps_lab
 
 
-@pytest.mark.parametrize("name", [name for name, entry in SHELF.items() if entry.optimizer])
+@pytest.mark.parametrize("name", [name for name, entry in BUILTIN.items() if entry.optimizer])
 def test_what_an_entry_is_meant_for_exists_and_needs_no_advice(name: str) -> None:
-    meant = SHELF[name].optimizer
+    meant = BUILTIN[name].optimizer
     assert advice(name, build_optimizer(meant).config) is None
     assert "meant for the optimizer: name = " in describe(name)
 
