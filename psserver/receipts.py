@@ -23,7 +23,7 @@ def receipt(secret: bytes, job: str, ticket: int, server: int) -> bytes:
     return hashlib.blake2b(text, key=secret, digest_size=LENGTH).digest()
 
 
-def voucher(secret: bytes, job: str, worker: str, incarnation: int) -> bytes:
+def membership_token(secret: bytes, job: str, worker: str, incarnation: int) -> bytes:
     """Given at Join: proves to every server that this worker is a member."""
     text = f"member/{job}/{incarnation}/{worker}".encode()
     return hashlib.blake2b(text, key=secret, digest_size=LENGTH).digest()

@@ -94,7 +94,7 @@ class FollowRpc:
                     orders = [(d.index, order_from_wire(d)) for d in decisions]
                 except ValueError as error:
                     raise invalid(str(error)) from error
-                expected = self._host.executed
+                expected = self._host.state.executed
                 if orders and orders[0][0] != expected:
                     raise invalid(f"expected entry {expected} of the decision log next, got {orders[0][0]}")
                 self._host.orders.submit(orders)
@@ -128,7 +128,9 @@ class FollowRpc:
 
     def _progress(self) -> shard_pb2.FollowReply:
         host = self._host
-        return shard_pb2.FollowReply(executed=host.executed, error=host.failure or "", bytes=host.nbytes)
+        return shard_pb2.FollowReply(
+            executed=host.state.executed, error=host.state.failure or "", bytes=host.nbytes
+        )
 
     def _end(self, code: ExitCode, reason: str) -> None:
         self.ending = Ending(code, reason)
