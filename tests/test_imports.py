@@ -28,6 +28,8 @@ IMPURE = (
 # Formats that run code when they are read.
 PICKLES = ("pickle", "cPickle", "cloudpickle", "dill", "marshal", "shelve")
 STDLIB = tuple(sys.stdlib_module_names)
+# How knobs are declared, checked and described: pure, and the standard library only.
+KNOBS = ("pswire.knobs", "pswire.domains", "pswire.nearest")
 
 
 @dataclass(frozen=True)
@@ -50,8 +52,9 @@ RULES = (
         never=PYDANTIC,
         but=("pswire.config.experiment", "pswire.config.problems", "pswire.config.sections"),
     ),
+    *(Rule(module, only=(*STDLIB, *KNOBS), never=IMPURE) for module in KNOBS),
     Rule("psserver", never=(*TENSORFLOW, "psworker", "pslab", "examples")),
-    Rule("psserver.policies", only=(*STDLIB, "psserver.policies", "pswire.records"), never=IMPURE),
+    Rule("psserver.policies", only=(*STDLIB, "psserver.policies", "pswire.records", *KNOBS), never=IMPURE),
     Rule(
         "psserver.coordinator",
         only=(*STDLIB, "psserver.policies", "psserver.coordinator", "pswire.records"),
@@ -65,10 +68,10 @@ RULES = (
         ),
         never=IMPURE,
     ),
-    Rule("psserver.optimizers", only=(*STDLIB, "numpy", "psserver.optimizers"), never=IMPURE),
+    Rule("psserver.optimizers", only=(*STDLIB, "numpy", "psserver.optimizers", *KNOBS), never=IMPURE),
     Rule("psworker", never=("psserver", "pslab", "examples")),
     Rule("psworker", never=TENSORFLOW, but=("psworker.tensorflow",)),
-    Rule("psworker.local", only=(*STDLIB, "numpy", "psworker.local"), never=IMPURE),
+    Rule("psworker.local", only=(*STDLIB, "numpy", "psworker.local", *KNOBS), never=IMPURE),
     Rule("pslab", never=(*TENSORFLOW, "psworker.tensorflow", "examples")),
     # Chance comes from generators that are passed in; nobody may ask the clock or the network.
     Rule(

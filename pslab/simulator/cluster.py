@@ -18,7 +18,7 @@ from pslab.simulator.worker import Worker
 from psserver.coordinator import Coordinator, JobTerms, JoinRefused, Output, Record, Send
 from psserver.coordinator.entries import UNTOLD, Apply, Grant, Times
 from psserver.coordinator.outputs import DispositionNotice, Notice
-from psserver.policies import Policy, local_rule_of
+from psserver.policies import Policy
 from pswire.config.distributions import Draw
 from psworker.local import LocalWork
 from psworker.local import build as build_local
@@ -201,7 +201,7 @@ class Cluster:
 
     def local_work(self) -> LocalWork:
         """What the policy wants done between pull and push, with nothing to remember yet."""
-        rule = local_rule_of(self.policy)
+        rule = self.policy.local_rule
         shards = self.store.plan.shards if isinstance(self.store, ShardStore) else ()
         return LocalWork(build_local(rule.name, rule.knobs, [shard.trainable for shard in shards]))
 

@@ -44,7 +44,7 @@ class Schedule:
         self.now = 0.0
         terms = JobTerms(job="j", optimizer={"name": "sgd"}, workers=workers, worker_timeout=TIMEOUT)
         self.policy = TimeLimitedPolicy(build(policy, knobs, workers))
-        self.guard = Guard(policy, self.policy.knobs)
+        self.guard = Guard(policy, self.policy.knobs, workers)
         self.coordinator = Coordinator(terms, self.policy, self.now)
         self.servers = Servers(workers=workers, tensors=self.policy.tensors) if servers else None
         self.log: list[Record] = []

@@ -12,7 +12,7 @@ from psserver.coordinator.policy_driver import PolicyDriver
 from psserver.coordinator.state import CoordinatorState, save, take_up
 from psserver.coordinator.terms import JobTerms, Stopped
 from psserver.coordinator.tickets import TicketTable
-from psserver.policies import Policy, local_rule_of
+from psserver.policies import Policy
 
 __all__ = ["Coordinator", "JobTerms"]
 
@@ -39,7 +39,7 @@ class Coordinator:
     def opening(self) -> list[Output]:
         """The first log entry. Call once, before any other input."""
         terms, policy, ledger = self.terms, self.policy, self._ledger
-        local = local_rule_of(policy)
+        local = policy.local_rule
         ledger.record(
             entries.Job(
                 terms.job,

@@ -66,9 +66,12 @@ Notice = GrantNotice | CancelNotice | DispositionNotice | StopNotice | RefusalNo
 
 @value
 class Send:
+    """Send `notice` to this life of a worker."""
+
     worker: str
     incarnation: int
     notice: Notice
 
 
 Output = Record | Send
+"""What a step asks its caller to do, in this order."""

@@ -33,7 +33,7 @@ class PolicyDriver:
         # Asked once: a policy's declaration is constant.
         self._tensors, self._lists = policy.tensors, policy.tensors.lists
         # Whether the policy knows what to make of a Ready from a worker that holds a ticket.
-        self.ahead = bool(getattr(policy, "ahead", False))
+        self.ahead = policy.ahead
         # What is in the shards' open sum, in order.
         self.folded: dict[int, Part] = {}
 
@@ -60,7 +60,12 @@ class PolicyDriver:
         if self._ledger.stopped is not None:
             return
         try:
-            for decision in self.policy.step(event):
+            decisions = self.policy.step(event)
+            if not isinstance(decisions, list):
+                raise PolicyError(
+                    f"its step returned {decisions!r}; expected a list of decisions, [] for none"
+                )
+            for decision in decisions:
                 self._execute(decision, now)
         except (Exception, SystemExit) as error:  # a policy must not end the server silently
             reason = f"policy {self.policy.name} failed on {event}: {type(error).__name__}: {error}"

@@ -142,24 +142,24 @@ def take_up(state: CoordinatorState, ledger: Ledger, driver: PolicyDriver, shift
 
 def _policy_state(policy: Policy) -> dict[str, object]:
     """A policy may be anybody's code: whatever its `state` raises or returns, the answer is a sentence."""
-    asked = getattr(policy, "state", None)
-    if asked is None:
-        raise StateError(f"policy {policy.name} has no state(): a job of it cannot be saved; see Policy")
     try:
-        found = to_plain(asked())
+        asked = policy.state()
+    except StateError:
+        raise
     except Exception as error:
         raise StateError(f"policy {policy.name} cannot be saved: {type(error).__name__}: {error}") from error
+    try:
+        found = to_plain(asked)
+    except StateError as error:
+        raise StateError(f"policy {policy.name} cannot be saved: state(): {error}") from error
     if not isinstance(found, dict):
         raise StateError(f"policy {policy.name}: state() returned {found!r}; expected a dict")
     return found
 
 
 def _restore_policy(policy: Policy, state: dict[str, object]) -> None:
-    asked = getattr(policy, "restore", None)
-    if asked is None:
-        raise StateError(f"policy {policy.name} has no restore(): a job of it cannot be taken up; see Policy")
     try:
-        asked(state)
+        policy.restore(state)
     except Exception as error:
         raise StateError(
             f"policy {policy.name} cannot take up its state: {type(error).__name__}: {error}"

@@ -15,7 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 AnyArray = npt.NDArray[Any]
+"""An array of any dtype: a slot may hold integers."""
+
 Fallback = Callable[..., bool | None]
+"""The same pass in numpy, with the same bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,3 +78,4 @@ class NumpyBackend:
 
 
 NUMPY = NumpyBackend()
+"""The backend that needs no compiler."""

@@ -64,3 +64,4 @@ class Note:
 
 
 Order = Pin | Install | Seal | Fold | Apply | Release | Note
+"""What a shard executes, in the order of the log."""

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from psserver.optimizers import NUMPY, Backend, Loop, Optimizer
 from psserver.policies import TensorParts
-from psserver.policies.tensors import BARE
+from psserver.policies.declarations import BARE
 from psserver.shard import arithmetic
 from psserver.shard.arena import Allocate, Arena, plain
 from psserver.shard.compensators import Gap

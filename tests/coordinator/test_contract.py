@@ -62,7 +62,7 @@ def test_who_keeps_the_contract_goes_on() -> None:
         (breaches.ListsTwoOfOne, "krum needs at least 3, each of another worker"),
         (breaches.Raises, "ZeroDivisionError: by whatever"),
         (breaches.DecidesNonsense, "expected Grant, Fold, Apply, Drop, Cancel or Stop, got 'apply it'"),
-        (breaches.AnswersNothing, "TypeError"),
+        (breaches.AnswersNothing, "its step returned None; expected a list of decisions, [] for none"),
         (breaches.NeverGrants, "deadlocked: w0, w1 wait and no ticket is open"),
     ],
 )

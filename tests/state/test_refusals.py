@@ -145,7 +145,7 @@ def test_a_policy_whose_state_is_not_plain() -> None:
 
     harness = CoordinatorHarness(Sets(workers=2), workers=2).starts()
     with pytest.raises(
-        StateError, match="policy Sets cannot be saved: StateError: expected plain data, got a set"
+        StateError, match=r"policy Sets cannot be saved: state\(\): expected plain data, got a set"
     ):
         harness.coordinator.state()
 

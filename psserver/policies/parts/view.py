@@ -15,6 +15,8 @@ from psserver.policies.values import value
 
 @dataclass(slots=True)
 class Member:
+    """A worker that takes part, as policies see it."""
+
     worker: str
     rank: int
     # Commits of this worker, or the slowest clock at its join: a newcomer
