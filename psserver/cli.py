@@ -121,6 +121,9 @@ def main(as_json: bool, parent: int | None, overrides: tuple[str, ...], **given:
     Server 0 decides what becomes of every gradient; policy, optimizer and the
     other training options matter there only. The servers exit by themselves
     when all workers are done. Watch them with: ps-lab status HOST:PORT
+
+    With PS_JOB_SECRET in the environment, the same for all servers of the job,
+    no other process can give a server orders.
     """
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s", stream=sys.stderr
@@ -129,7 +132,8 @@ def main(as_json: bool, parent: int | None, overrides: tuple[str, ...], **given:
     # A policy of the user's lives where the command is run.
     sys.path.insert(0, os.getcwd())
     shortcuts = shortcut_overrides({name: given.pop(name) for name in SHORTCUTS})
-    options = Options(overrides=(*shortcuts, *overrides), **given)
+    secret = os.environ.get("PS_JOB_SECRET", "")
+    options = Options(overrides=(*shortcuts, *overrides), job_secret=secret, **given)
     try:
         settings = resolve(options, os.environ.get("TF_CONFIG"))
         server = Server(settings, announce_json if as_json else announce_text)

@@ -29,8 +29,8 @@ TOKEN_BYTES: Final = 16
 # As `readlink` shows the files, and `ls -l /proc/*/fd` to whoever looks for them.
 NAME: Final = "pswire"
 
-# 64-bit words of a control segment, each on a cache line of its own.
-LINE: Final = 8
+# The 64-bit words of a control segment are this far apart: each has a cache line of its own.
+WORDS_PER_CACHE_LINE: Final = 8
 
 
 class SegmentError(OSError):

@@ -84,7 +84,7 @@ class Attachment:
         return next((n for n in range(1, len(self._slots) + 1) if self._is_free(n)), 0)
 
     def _is_free(self, number: int) -> bool:
-        return bool(self._words[segments.LINE * number] == 0)
+        return bool(self._words[segments.WORDS_PER_CACHE_LINE * number] == 0)
 
     # Versions in
 

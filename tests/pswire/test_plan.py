@@ -260,7 +260,7 @@ def test_describe_tells_bytes_and_homes() -> None:
 def test_importing_the_plan_loads_nothing_heavy() -> None:
     code = (
         "import sys;"
-        "from pswire import addresses, exits, plan, specs;from pswire.transport import channels, dtypes, frames;"
+        "from pswire import addresses, exits, plan, specs;from pswire.transport import channels, codecs, frames;"
         "print([m for m in ('pydantic', 'ml_dtypes', 'tensorflow', 'grpc') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -18,7 +18,7 @@ from pswire.addresses import Address
 from pswire.bounds import BoundError, check
 from pswire.plan import PlanError
 from pswire.specs import specs_from_wire
-from pswire.transport.dtypes import WireDtypeError, wire_name
+from pswire.transport.codecs import WireDtypeError, codec_numbered
 from pswire.v1 import coordinator_pb2 as pb
 
 log = logging.getLogger("ps-server")
@@ -47,7 +47,7 @@ class CoordinatorRpc:
             raise invalid(f"session: expected 1 to {NAME_LIMIT} characters, got {len(request.session)}")
         rank = request.task_index if request.HasField("task_index") else None
         try:
-            wire_name(request.wire_dtype)
+            codec_numbered(request.wire_dtype)
             variables = specs_from_wire(request.variables)
             member = self._job.join(variables, request.plan, request.worker, request.session, rank)
         except (PlanError, WireDtypeError) as error:
@@ -64,7 +64,9 @@ class CoordinatorRpc:
             next_batch=self._job.next_batch(member.worker),
             worker_timeout=terms.worker_timeout,
             local_rule=_local_rule_to_wire(self._job.policy.local_rule),
-            voucher=receipts.voucher(self._job.host.secret, terms.job, member.worker, member.incarnation),
+            membership_token=receipts.membership_token(
+                self._job.host.secret, terms.job, member.worker, member.incarnation
+            ),
         )
 
     # Session
@@ -174,7 +176,7 @@ class CoordinatorRpc:
             address=str(self._addresses[0]),
             state="ready",
             bytes=job.host.nbytes,
-            executed=job.host.executed,
+            executed=job.host.state.executed,
         )
         others = [
             pb.ServerStatus(
@@ -184,7 +186,7 @@ class CoordinatorRpc:
                 bytes=follower.nbytes,
                 executed=follower.executed,
             )
-            for follower in job.followers
+            for follower in job.routes.followers
         ]
         reply.servers.extend([own, *others])
         return reply

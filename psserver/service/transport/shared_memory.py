@@ -83,7 +83,7 @@ class Words:
     """The control words of one worker: few bytes that may outlast its slots."""
 
     def __init__(self) -> None:
-        segment = Segment(8 * segments.LINE * (1 + SLOTS))
+        segment = Segment(8 * segments.WORDS_PER_CACHE_LINE * (1 + SLOTS))
         self.place = segment.place
         self._words = segments.words(segment.memory)
 
@@ -93,7 +93,7 @@ class Words:
 
     def hold(self, slot: int, ticket: int) -> None:
         """Tell the worker which ticket's payload slot `slot` (from 1) holds; 0: none, it is free."""
-        self._words[segments.LINE * slot] = ticket
+        self._words[segments.WORDS_PER_CACHE_LINE * slot] = ticket
 
 
 class Attachment:

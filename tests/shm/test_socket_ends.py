@@ -1,4 +1,4 @@
-"""How a line ends: whoever is at its other end hears why, and nobody is left holding it."""
+"""How a connection ends: the peer receives the reason, and neither end keeps anything of it."""
 
 import signal
 import socket
@@ -15,25 +15,25 @@ from psserver.service.rpc.registration import Refused, precondition
 from psserver.service.transport import in_place
 from psserver.service.transport.sockets import Caller
 from pswire.plan import VariableSpec
-from pswire.transport import socket_handshake as meeting
-from pswire.transport.dtypes import WIRE
-from pswire.transport.framed_socket import FramedSocket, LineError, Parts
+from pswire.transport import socket_handshake as handshake
+from pswire.transport.codecs import FLOAT32
+from pswire.transport.framed_socket import FramedSocket, Parts, SocketError
 from pswire.transport.frames import Message
 from pswire.v1 import shard_pb2
 from psworker.data.shared_memory import Attachment
-from psworker.data.socket_exchange import LineBroken, LineStream
+from psworker.data.streams import SocketBroken
 from psworker.errors import PayloadRefused
 from tests.service.serving import LOOK_EVERY, PATIENCE, Cluster, serving, wait_until
-from tests.shm.crew import connect, granted, step
-from tests.shm.test_lines import KINDS, line_to, listening, stream_to
+from tests.shm.sessions import connect, granted, step
+from tests.shm.test_sockets import KINDS, listening, socket_to, stream_to
 
 # Far more than a socket holds.
 BIG = VariableSpec("big", (6 << 20,))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_refusal_is_heard_by_who_is_still_talking(kind: str) -> None:
-    """A socket that is closed with something unread takes back what was said on it last."""
+def test_a_refusal_reaches_a_peer_that_is_still_sending(kind: str) -> None:
+    """A socket that is closed with something unread takes back what was sent on it last."""
 
     def picky(messages: Iterator[Message], caller: Caller) -> Iterator[Parts]:
         next(messages)
@@ -43,7 +43,7 @@ def test_a_refusal_is_heard_by_who_is_still_talking(kind: str) -> None:
     with listening(picky) as opened, closing(stream_to(opened, kind=kind)) as stream:
         for _ in range(32):
             stream.send([bytes(2 << 20)])
-        with pytest.raises(LineBroken, match="expected another word") as caught:
+        with pytest.raises(SocketBroken, match="expected another word") as caught:
             stream.receive()
         assert caught.value.code() == grpc.StatusCode.FAILED_PRECONDITION
 
@@ -85,7 +85,7 @@ def test_a_signal_handler_may_close_what_it_interrupts() -> None:
         other.start()
         try:
             stream.send([b"?"])
-            with pytest.raises(LineBroken) as caught:
+            with pytest.raises(SocketBroken) as caught:
                 stream.receive()
             assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
         finally:
@@ -114,19 +114,19 @@ def test_a_descriptor_is_kept_until_nobody_sends_on_it() -> None:
     one, other = socket.socketpair(socket.AF_UNIX)
     with closing(other):
         watched = Watched(socket.AF_UNIX, socket.SOCK_STREAM, fileno=one.detach())
-        line = FramedSocket(watched)
-        failed: list[LineError] = []
+        connection = FramedSocket(watched)
+        failed: list[SocketError] = []
 
         def talk() -> None:
             try:
-                line.send([b"hello"])
-            except LineError as error:
+                connection.send([b"hello"])
+            except SocketError as error:
                 failed.append(error)
 
         sender = threading.Thread(target=talk)
         sender.start()
         assert watched.sending.wait(PATIENCE)
-        closer = threading.Thread(target=line.close)
+        closer = threading.Thread(target=connection.close)
         closer.start()
         closer.join(PATIENCE)
         assert not closer.is_alive(), "who closes does not wait for who sends"
@@ -137,27 +137,27 @@ def test_a_descriptor_is_kept_until_nobody_sends_on_it() -> None:
         assert watched.fileno() == -1
 
 
-def test_a_silent_line_is_kept_alive_by_both_ends() -> None:
-    with listening() as opened, closing(line_to(opened, "tcp")) as line:
-        for end in (line, next(iter(opened._open))):
+def test_an_idle_connection_is_kept_alive_by_both_ends() -> None:
+    with listening() as opened, closing(socket_to(opened, "tcp")) as connection:
+        for end in (connection, opened.connections[0]):
             assert end._socket.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
             assert end._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) < 60
 
 
 def test_a_server_that_goes_away_while_it_is_dialled_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is not to be had, only a server can say that is there."""
-    dial, reason = meeting.connect_to, in_place.reason_against
+    """What is not available, only a server that is there can say."""
+    dial, reason = handshake.connect_tcp, in_place.reason_against
 
     def ending(*_: object) -> str | None:
         monkeypatch.setattr(in_place, "reason_against", reason)
         raise Refused(grpc.StatusCode.UNAVAILABLE, "server 0 is shutting down")
 
     def gone(*_: object) -> FramedSocket:
-        monkeypatch.setattr(meeting, "connect_to", dial)
+        monkeypatch.setattr(handshake, "connect_tcp", dial)
         monkeypatch.setattr(in_place, "reason_against", ending)
-        raise LineError("no line today")
+        raise SocketError("no socket today")
 
-    monkeypatch.setattr(meeting, "connect_to", gone)
+    monkeypatch.setattr(handshake, "connect_tcp", gone)
     with serving() as cluster, connect(cluster.hosts, "socket") as session:
         step(session, 0)
         assert session.transport == ("socket",)
@@ -177,26 +177,24 @@ def step_once(session: psworker.Session) -> None:
     session.contribute(grant, flats, samples=1)
 
 
-def test_who_never_reads_holds_up_nobody() -> None:
-    """The server is stuck in sending a version. Updates go on, and the end of the stream of gRPC frees it."""
+def test_a_worker_that_never_reads_holds_up_no_other() -> None:
+    """The server is stuck in sending a version. Updates go on, and the end of its gRPC stream frees it."""
     with serving() as cluster, connected(cluster, "good") as good, connected(cluster, "deaf") as deaf:
         step_once(good)
         grant = granted(deaf)
         deaf.pull_flat(grant)
         way = deaf._shards[0]._transport
-        assert way._beside is not None
-        assert isinstance(way._beside._stream, LineStream)
-        line = way._beside._stream._line
-        line.send([asked(deaf, grant)])
-        assert line.receive() is not None, "the beginning of a version, which nobody reads to its end"
+        assert way.socket_stream is not None
+        connection = way.socket_stream.connection
+        connection.send([asked(deaf, grant)])
+        assert connection.receive() is not None, "the beginning of a version, which nobody reads to its end"
         for _ in range(3):
             step_once(good)
-        opened = cluster.servers[0].server._lines
-        assert opened is not None
-        assert len(opened._open) == 2
-        assert way._witness is not None
-        way._witness.close()
-        wait_until(lambda: len(opened._open) == 1, "the server to let go")
+        probe = cluster.servers[0].probe
+        assert probe.sockets == 2
+        assert way.liveness_stream is not None
+        way.liveness_stream.close()
+        wait_until(lambda: probe.sockets == 1, "the server to let go")
 
 
 def connected(cluster: Cluster, name: str) -> psworker.Session:
@@ -210,7 +208,7 @@ def asked(session: psworker.Session, grant: psworker.Grant) -> bytes:
         ticket=grant.ticket,
         version=grant.version,
         plan=session.plan.fingerprint,
-        dtype=WIRE["float32"],
+        dtype=FLOAT32.number,
         after=grant.index,
     )
     return shard_pb2.ExchangeRequest(pull=pull).SerializeToString()
@@ -226,11 +224,9 @@ def test_memory_whose_stream_broke_before_it_was_opened_is_asked_for_again(
 
         def late(attached: shard_pb2.Attached) -> Attachment:
             monkeypatch.setattr(Attachment, "of", opening)
-            opened = cluster.servers[0].server._lines
-            assert opened is not None
-            for line in list(opened._open):
-                line.cut()
-            wait_until(lambda: not opened._open, "the server to let go of what it lent")
+            probe = cluster.servers[0].probe
+            probe.cut_sockets()
+            wait_until(lambda: not probe.sockets, "the server to let go of what it lent")
             return opening(attached)
 
         monkeypatch.setattr(Attachment, "of", late)
