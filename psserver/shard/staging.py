@@ -121,10 +121,6 @@ class Staging:
         if slot is not None:
             self.recycle(slot.values)
 
-    def lent(self, values: Floats) -> bool:
-        """The buffer is on loan: its owner must not write to it."""
-        return id(values) in self._loans
-
     def recycle(self, values: Floats) -> None:
         """A payload is no longer needed. A lent buffer goes back to its owner."""
         loan = self._loans.pop(id(values), None)

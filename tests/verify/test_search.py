@@ -86,7 +86,7 @@ def test_the_same_seed_finds_the_same() -> None:
 
 
 @pytest.mark.parametrize("policy", names())
-def test_the_shelf_keeps_the_contract(policy: str) -> None:
+def test_built_in_policies_keep_the_contract(policy: str) -> None:
     report = verify(Case(policy, workers=4), schedules=40)
     assert report.finding is None, report.finding
     assert report.events > 400

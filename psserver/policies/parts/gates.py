@@ -26,7 +26,7 @@ class Gate(Protocol):
         ...
 
     def hold(self, view: View, member: Member) -> Waiting | None:
-        """None: it may start. Otherwise why not, in words: for whoever asks, not for every event."""
+        """None: it may start. Otherwise why not, in words; not called for every event."""
         ...
 
     def epoch(self, view: View) -> object:
@@ -34,7 +34,7 @@ class Gate(Protocol):
 
         While it stays equal, only a worker that has just asked is looked at: a
         step must not cost a look at everybody who waits. A gate that cannot
-        tell returns ``object()``.
+        know returns ``object()``.
         """
         ...
 
