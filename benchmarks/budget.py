@@ -32,7 +32,7 @@ from psserver.policies import build as build_policy
 from psserver.settings import usual_threads
 from psserver.shard import arithmetic
 from pswire.transport import frames
-from pswire.transport import socket_handshake as meeting
+from pswire.transport import socket_handshake as handshake
 from pswire.transport.channels import CHANNEL_OPTIONS
 from pswire.transport.framed_socket import Parts
 
@@ -109,7 +109,7 @@ def _parts(size: int, backend: FastBackend, carry: Carry) -> dict[str, Callable[
             PARTS,
             (
                 lambda: np.copyto(out, gradient),
-                lambda: carry["line"](gradient),
+                lambda: carry["unix"](gradient),
                 lambda: carry["stream"](gradient),
                 lambda: carry["socket"](gradient),
                 lambda: _in_chunks(out, gradient),
@@ -155,16 +155,16 @@ def _carrier(logs: Path) -> Iterator[Carry]:
     try:
         said = echo.hear()
         here, there = (bytes.fromhex(token) for token in said["tokens"])
-        line = meeting.connect_here(said["line"], here)
-        tcp = meeting.connect_to("127.0.0.1", said["port"], there)
+        unix = handshake.connect_unix(said["unix"], here)
+        tcp = handshake.connect_tcp("127.0.0.1", said["port"], there)
         outgoing: SimpleQueue[bytes | None] = SimpleQueue()
         with grpc.insecure_channel(f"127.0.0.1:{said['grpc']}", CHANNEL_OPTIONS(KEEPALIVE)) as channel:
             call: Any = channel.stream_stream("/bench.Echo/Carry")
             replies = call(iter(outgoing.get, None))
 
-            def on_line(payload: np.ndarray) -> None:
-                line.send([b"\1" + bytes(199)])
-                line.receive()
+            def on_unix(payload: np.ndarray) -> None:
+                unix.send([b"\1" + bytes(199)])
+                unix.receive()
 
             def on_stream(payload: np.ndarray) -> None:
                 """All chunks out, then as many back."""
@@ -181,9 +181,9 @@ def _carrier(logs: Path) -> Iterator[Carry]:
                 for _ in pieces:
                     tcp.receive()
 
-            yield {"line": on_line, "stream": on_stream, "socket": on_socket}
+            yield {"unix": on_unix, "stream": on_stream, "socket": on_socket}
             outgoing.put(None)
-        line.close()
+        unix.close()
         tcp.close()
     finally:
         echo.close()

@@ -16,7 +16,7 @@ from benchmarks.child import Child
 from benchmarks.kernels import Arena, triad
 from benchmarks.samples import each
 from psserver.fast import FastBackend
-from pswire.transport import socket_handshake as meeting
+from pswire.transport import socket_handshake as handshake
 
 SOCKET_BYTES = 64 << 20
 COPY_FLOATS = 16 << 20  # 67 MB: beyond any cache, as large as the largest load
@@ -49,8 +49,8 @@ class Limits:
             ports = echo.hear()
             self._socket = stack.enter_context(socket.create_connection(("127.0.0.1", ports["socket"])))
             self._channel = stack.enter_context(grpc.insecure_channel(f"127.0.0.1:{ports['grpc']}"))
-            self._line = meeting.connect_here(ports["line"], bytes.fromhex(ports["tokens"][0]))
-            stack.callback(self._line.close)
+            self._unix = handshake.connect_unix(ports["unix"], bytes.fromhex(ports["tokens"][0]))
+            stack.callback(self._unix.close)
             self._stack = stack.pop_all()
 
     def measure(self, seconds: float) -> dict[str, float]:
@@ -81,8 +81,8 @@ class Limits:
         self._socket.recv(1)
 
     def _ask(self) -> None:
-        self._line.send([MESSAGE])
-        self._line.receive()
+        self._unix.send([MESSAGE])
+        self._unix.receive()
 
     def _unary(self, seconds: float) -> float:
         call: Any = self._channel.unary_unary("/bench.Echo/Unary")

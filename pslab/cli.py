@@ -7,13 +7,15 @@ import click
 from pslab.commands.check import check
 from pslab.commands.compare import compare
 from pslab.commands.failure import EPILOG, Failure
-from pslab.commands.policies import policies
+from pslab.commands.policies import optimizers, policies
 from pslab.commands.quickstart import quickstart
 from pslab.commands.replay import replay
 from pslab.commands.report import report
 from pslab.commands.run import run
 from pslab.commands.status import status
 from pslab.commands.sweep import sweep_command
+from pslab.commands.tensorboard import tensorboard
+from pslab.commands.trace import trace
 from pslab.commands.verify_policy import verify_policy
 from pswire.exits import ExitCode
 
@@ -25,7 +27,7 @@ def cli() -> None:
 
     An experiment is one TOML file (see examples/). `run` trains it and leaves a run folder
     with the decision log, metrics, a summary and the logs of every process; `check` proves
-    that the log keeps the promises, `replay` executes it again; `compare` puts runs side by side,
+    that the log is consistent, `replay` executes it again; `compare` puts runs side by side,
     `sweep` runs many and compares them; `verify-policy` tries a policy of your own on random schedules.
 
     \b
@@ -44,7 +46,10 @@ COMMANDS = (
     compare,
     sweep_command,
     report,
+    trace,
+    tensorboard,
     policies,
+    optimizers,
     verify_policy,
     quickstart,
 )

@@ -17,6 +17,7 @@ class ExitCode(IntEnum):
     ABANDONED = 7
     DIVERGED = 8
     VIOLATIONS = 9
+    STORAGE = 11
     INTERRUPTED = 130
     TERMINATED = 143
 
@@ -36,7 +37,8 @@ _MEANINGS: Final = {
     ExitCode.JOB_FAILED: "the job module does not import, or the code of a job or policy raised",
     ExitCode.ABANDONED: "every worker is gone before the work was done",
     ExitCode.DIVERGED: "gradients went on being NaN or infinite",
-    ExitCode.VIOLATIONS: "ps-lab check, replay or verify-policy found a broken promise",
+    ExitCode.VIOLATIONS: "ps-lab check, replay or verify-policy found a violation",
+    ExitCode.STORAGE: "the run folder cannot be written to: the disk is full, read-only or gone",
     ExitCode.INTERRUPTED: "stopped by Ctrl-C (SIGINT)",
     ExitCode.TERMINATED: "stopped by SIGTERM",
 }

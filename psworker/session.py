@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from pswire.addresses import Address, parse_hosts
 from pswire.plan import VariableSpec, make_plan
-from pswire.transport.dtypes import itemsize
+from pswire.transport.codecs import codec_named
 from psworker.control.backoff import Backoff
 from psworker.control.stream import Control, Registration
 from psworker.data.payloads import Payload
@@ -92,13 +92,13 @@ class Session:
         transport: str = "auto",
         prefetch: bool = False,
     ) -> None:
-        itemsize(wire_dtype)
+        codec = codec_named(wire_dtype)
         if transport not in TRANSPORTS:
             raise ValueError(f"transport: expected one of {', '.join(TRANSPORTS)}, got {transport!r}")
         self.plan = make_plan([spec for spec, _ in variables], len(hosts))
         self._initial = [np.asarray(value) for _, value in variables]
         self._wire_dtype, self._strict = wire_dtype, transport == "shared-memory"
-        self._servers = ShardGroup(hosts, self.plan, wire_dtype, server_timeout, transport)
+        self._servers = ShardGroup(hosts, self.plan, codec, server_timeout, transport)
         self._shards = self._servers.shards
         backoff = Backoff(0, hosts[0], server_timeout, self._servers.closing)
         channel = self._servers.control
@@ -229,8 +229,7 @@ class Session:
         staler. For the last unit of work it is not to be called. Without
         `connect(prefetch=True)` it does nothing.
         """
-        if self._reader.prefetch is not None:
-            self._reader.prefetch.begin(grant.ticket)
+        self._reader.fetch_ahead(grant.ticket)
 
     def slot_flat(self, grant: Grant) -> list[Floats]:
         """Arrays to write the payload of `grant` into, for `push_flat` or `contribute`.

@@ -1,8 +1,16 @@
-"""Is a decision log what the servers promise? One small class per promise, all run in one pass.
+"""Does a decision log say what the servers guarantee? One small class per check, all run in one pass.
 
-`check_run(Run(path))` or `check_log(entries.read(lines))` gives a `Verdict` that lists every violation.
+`check_run(Run(path))` or `check_log(log.read(lines))` gives a `CheckResult` that lists every violation.
+
+checker        runs all checks over a log
+log_check      their base class
+checks/        what holds whatever the policy
+policies/      what each policy guarantees
+ledger         the state that a log implies so far
+conservation   the law of the conservation of staleness
+render         a result for people and for programs
 """
 
-from pslab.check.promise import LogCheck, Violation
+from pslab.check.log_check import LogCheck, Violation
 
 __all__ = ["LogCheck", "Violation"]

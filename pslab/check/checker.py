@@ -1,22 +1,20 @@
-"""Runs every promise over a log, once, line by line."""
+"""Runs every check over a log, once, line by line."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from pslab.check.conservation import Conservation, Law
+from pslab.check.checks.members import Members
+from pslab.check.checks.ordering import Clock, Frame, Indices
+from pslab.check.checks.run_files import MetricsAgree, SummaryAgrees, WeightsAgree
+from pslab.check.checks.sums import Folds, Turns, Weights
+from pslab.check.checks.tickets import Accounting, OneAtATime, TicketLife
+from pslab.check.checks.times import WorkersTimes
+from pslab.check.checks.versions import Staleness, Versions
+from pslab.check.conservation import Conservation, ConservationCounter
 from pslab.check.ledger import Ledger
-from pslab.check.policies.guarantees import PolicyGuarantee
-from pslab.check.promise import LogCheck, Violation
-from pslab.check.promises.members import Members
-from pslab.check.promises.metrics import MetricsAgree
-from pslab.check.promises.order import Clock, Frame, Indices
-from pslab.check.promises.summary import SummaryAgrees
-from pslab.check.promises.sums import Folds, Turns, Weights
-from pslab.check.promises.tickets import Accounting, OneAtATime, TicketLife
-from pslab.check.promises.times import WorkersTimes
-from pslab.check.promises.versions import Staleness, Versions
-from pslab.check.promises.weights import WeightsAgree
+from pslab.check.log_check import LogCheck, Violation
+from pslab.check.policies.guarantee import PolicyGuarantee
 from pslab.runs import log as e
 from pslab.runs.folder import WEIGHTS, Run, RunError, Summary
 
@@ -25,13 +23,13 @@ LAW = "staleness law"
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What a check found. `kept` counts violations per promise, 0 for a promise that holds."""
+class CheckResult:
+    """What was found. `counts`: violations by check, 0 for a check that passed."""
 
     entries: int
-    kept: dict[str, int]
+    counts: dict[str, int]
     violations: tuple[Violation, ...]
-    law: Conservation
+    conservation: Conservation
     notes: tuple[str, ...]
 
     @property
@@ -39,8 +37,8 @@ class Verdict:
         return not self.violations
 
 
-def promises() -> list[LogCheck]:
-    """Every promise about a log by itself, in the order in which reports print them."""
+def log_checks() -> list[LogCheck]:
+    """All checks of a log by itself, in the order in which reports print them."""
     return [
         Indices(),
         Clock(),
@@ -59,7 +57,7 @@ def promises() -> list[LogCheck]:
     ]
 
 
-def check_run(run: Run) -> Verdict:
+def check_run(run: Run) -> CheckResult:
     """Check a run folder: its log, and that summary, metrics and weights agree."""
     summary: Summary | RunError | None = None
     if run.stopped:
@@ -73,9 +71,9 @@ def check_run(run: Run) -> Verdict:
     return check_log(run.lines(), more)
 
 
-def check_log(log: Iterable[e.Entry | e.Malformed], more: Sequence[LogCheck] = ()) -> Verdict:
+def check_log(log: Iterable[e.Entry | e.Malformed], more: Sequence[LogCheck] = ()) -> CheckResult:
     """Check a decision log. Never stops at the first violation; keeps one ticket record per ticket."""
-    checks, ledger, law = [*promises(), *more], Ledger(), Law()
+    checks, ledger, counter = [*log_checks(), *more], Ledger(), ConservationCounter()
     found: list[Violation] = []
     for entry in log:
         if isinstance(entry, e.Malformed):
@@ -85,18 +83,17 @@ def check_log(log: Iterable[e.Entry | e.Malformed], more: Sequence[LogCheck] = (
         for check in checks:
             for sentence in check.see(entry, ledger):
                 found.append(Violation(check.name, entry.line, entry.i, sentence))
-        law.see(entry, ledger)
+        counter.see(entry, ledger)
         ledger.record(entry)
     for check in checks:
         found.extend(Violation(check.name, 0, None, sentence) for sentence in check.finish(ledger))
-    conservation = law.conclude(ledger)
+    conservation = counter.result(ledger)
     if not conservation.holds:
-        broken = [str(house) for house in conservation.houses if not house.holds]
+        broken = [str(group) for group in conservation.groups if not group.holds]
         found.append(Violation(LAW, 0, None, "; ".join([str(conservation), *broken])))
-    counts = Counter(violation.promise for violation in found)
-    names = [READABLE, *(check.name for check in checks), LAW]
-    kept = {name: counts[name] for name in names}
-    return Verdict(ledger.entries, kept, tuple(found), conservation, tuple(_notes(ledger, checks)))
+    counted = Counter(violation.check for violation in found)
+    counts = {name: counted[name] for name in (READABLE, *(check.name for check in checks), LAW)}
+    return CheckResult(ledger.entries, counts, tuple(found), conservation, tuple(_notes(ledger, checks)))
 
 
 def _skip(checks: Sequence[LogCheck], malformed: e.Malformed) -> None:

@@ -9,9 +9,9 @@ come out again as staleness: of what was applied, of what was dropped or given u
 The left side counts tickets, the right side adds up the staleness that the log itself states, so
 a wrong staleness anywhere breaks the law. It holds for any policy, any speeds, any churn.
 
-Special form ("full house"): at an update where n workers hold tickets and w of them wait with what
-they committed, the sum of the right side grows by exactly n - w. So async and K-batch runs
-(w = 1) have sum of tau + ages in flight = (n - 1) T over T such updates, K-async (n - K) T, sync 0.
+Special form: at an update where n workers hold tickets and w of them wait with what they committed,
+the sum of the right side grows by exactly n - w. So async and K-batch runs (w = 1) have sum of tau +
+ages in flight = (n - 1) T over T such updates, K-async (n - K) T, sync 0.
 Background: a pull renews, an update ages the others; "mean staleness is n - 1 for async" is its average.
 """
 
@@ -51,7 +51,7 @@ class StalenessGroup:
 
 @dataclass(frozen=True, slots=True)
 class Conservation:
-    """Both sides of the law for a whole log; `houses` holds the special form, most frequent first."""
+    """Both sides of the law for a whole log; `groups` has the special form, most frequent first."""
 
     updates: int
     aged: int
@@ -59,11 +59,11 @@ class Conservation:
     dropped: int
     given_up: int
     in_flight: int
-    houses: tuple[StalenessGroup, ...]
+    groups: tuple[StalenessGroup, ...]
 
     @property
     def holds(self) -> bool:
-        return self.aged == self.accounted and all(house.holds for house in self.houses)
+        return self.aged == self.accounted and all(group.holds for group in self.groups)
 
     @property
     def accounted(self) -> int:
@@ -83,8 +83,8 @@ def _count(number: int, noun: str) -> str:
 
 
 @dataclass
-class Law:
-    """Counts both sides while a log goes by. Call `see` before the ledger records the entry."""
+class ConservationCounter:
+    """Counts both sides entry by entry. Call `see` before the ledger records the entry."""
 
     _aged: int = 0
     _applied: int = 0
@@ -110,7 +110,7 @@ class Law:
         others = [ticket for ticket in ledger.held() if ticket.number not in used]
         holding = {ticket.worker for ticket in others}
         waiting = {ticket.worker for ticket in parts} - holding
-        house = (len(holding | waiting), len(waiting))
+        group = (len(holding | waiting), len(waiting))
         stated = sum(part.staleness for part in update.parts)
         # Ages before and after differ by one per other ticket, and the parts' ages turn into what is stated.
         # A version number that jumps ages the others by the whole jump.
@@ -120,25 +120,25 @@ class Law:
         self._applied += stated
         if len(others) != len(holding):
             return  # some worker holds several: a policy that updates from part of what it has
-        self._updates[house] += 1
-        self._growth[house] += len(others) * step + stated - sum(ledger.age(ticket) for ticket in parts)
+        self._updates[group] += 1
+        self._growth[group] += len(others) * step + stated - sum(ledger.age(ticket) for ticket in parts)
 
-    def conclude(self, ledger: Ledger) -> Conservation:
-        houses = tuple(
+    def result(self, ledger: Ledger) -> Conservation:
+        groups = tuple(
             StalenessGroup(workers, waiting, updates, self._growth[workers, waiting])
             for (workers, waiting), updates in self._updates.most_common()
         )
         in_flight = sum(ledger.age(ticket) for ticket in ledger.held())
         return Conservation(
-            self._made, self._aged, self._applied, self._dropped, self._given_up, in_flight, houses
+            self._made, self._aged, self._applied, self._dropped, self._given_up, in_flight, groups
         )
 
 
 def conservation(log: Iterable[e.Entry | e.Malformed]) -> Conservation:
     """Both sides of the law for one log; lines that cannot be read are left out."""
-    law, ledger = Law(), Ledger()
+    counter, ledger = ConservationCounter(), Ledger()
     for entry in log:
         if isinstance(entry, e.Entry):
-            law.see(entry, ledger)
+            counter.see(entry, ledger)
             ledger.record(entry)
-    return law.conclude(ledger)
+    return counter.result(ledger)

@@ -1,6 +1,6 @@
 """What a decision log says so far: the model's version, every ticket, every member.
 
-The ledger believes the log and never complains; promises compare each new entry with it.
+The ledger believes the log and never complains; checks compare each new entry with it.
 """
 
 from collections import Counter, defaultdict
@@ -49,7 +49,7 @@ class Member:
 class Ledger:
     """State after the entries recorded so far. `version` is None until the first values are installed."""
 
-    job: e.Job | None = None
+    job: e.JobEntry | None = None
     version: int | None = None
     entries: int = 0
     tickets: dict[int, Ticket] = field(default_factory=dict)
@@ -81,7 +81,7 @@ class Ledger:
         """Take one entry as true."""
         self.entries += 1
         match entry.fact:
-            case e.Job() as job:
+            case e.JobEntry() as job:
                 self.job = job
             case e.Join(worker, incarnation, rank):
                 self.members[worker] = Member(worker, incarnation, rank)

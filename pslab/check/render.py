@@ -6,42 +6,42 @@ from typing import Any
 
 from rich.markup import escape
 
-from pslab.check.checker import Verdict
+from pslab.check.checker import CheckResult
 
-SHOWN = 20  # violations of one promise that are printed; --json lists all
+SHOWN = 20  # violations of one check that are printed; --json lists all
 
 
-def verdict_lines(name: str, verdict: Verdict) -> Iterator[str]:
-    """Lines of rich markup: one per promise, the violations below it, the law, the outcome."""
-    for promise, count in verdict.kept.items():
-        mark = "[green]kept[/green]  " if not count else "[red]BROKEN[/red]"
+def result_lines(name: str, result: CheckResult) -> Iterator[str]:
+    """Lines of rich markup: one per check, the violations below it, the law of conservation, the outcome."""
+    for check, count in result.counts.items():
+        mark = "[green]passed[/green]" if not count else "[red]FAILED[/red]"
         times = f"  {count} {'time' if count == 1 else 'times'}" if count else ""
-        yield f"  {mark}  {escape(promise)}{times}"
-        broken = [violation for violation in verdict.violations if violation.promise == promise]
-        for violation in broken[:SHOWN]:
+        yield f"  {mark}  {escape(check)}{times}"
+        found = [violation for violation in result.violations if violation.check == check]
+        for violation in found[:SHOWN]:
             yield f"          {escape(str(violation))}"
         if count > SHOWN:
             yield f"          and {count - SHOWN} more (--json lists all)"
-    yield f"  staleness law: {escape(str(verdict.law))}"
-    for house in verdict.law.houses:
-        yield f"    {escape(str(house))}"
-    for note in verdict.notes:
+    yield f"  staleness law: {escape(str(result.conservation))}"
+    for group in result.conservation.groups:
+        yield f"    {escape(str(group))}"
+    for note in result.notes:
         yield f"  [yellow]note[/yellow]: {escape(note)}"
-    count = len(verdict.violations)
-    outcome = "every promise is kept" if verdict.ok else f"{count} violation{'s' if count > 1 else ''}"
-    yield f"{escape(name)}: {verdict.entries} entries, {outcome}"
+    count = len(result.violations)
+    outcome = "all checks passed" if result.ok else f"{count} violation{'s' if count > 1 else ''}"
+    yield f"{escape(name)}: {result.entries} entries, {outcome}"
 
 
-def verdict_json(name: str, verdict: Verdict) -> dict[str, Any]:
+def result_json(name: str, result: CheckResult) -> dict[str, Any]:
     """Everything, as one JSON object."""
-    law = verdict.law
-    houses = [asdict(house) | {"expected": house.expected, "holds": house.holds} for house in law.houses]
+    law = result.conservation
+    groups = [asdict(group) | {"expected": group.expected, "holds": group.holds} for group in law.groups]
     return {
         "run": name,
-        "ok": verdict.ok,
-        "entries": verdict.entries,
-        "promises": verdict.kept,
-        "violations": [asdict(violation) for violation in verdict.violations],
-        "staleness_law": asdict(law) | {"houses": houses, "accounted": law.accounted, "holds": law.holds},
-        "notes": list(verdict.notes),
+        "ok": result.ok,
+        "entries": result.entries,
+        "checks": result.counts,
+        "violations": [asdict(violation) for violation in result.violations],
+        "staleness_law": asdict(law) | {"groups": groups, "accounted": law.accounted, "holds": law.holds},
+        "notes": list(result.notes),
     }

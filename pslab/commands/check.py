@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from pslab.check.checker import check_run
-from pslab.check.render import verdict_json, verdict_lines
+from pslab.check.render import result_json, result_lines
 from pslab.commands.failure import EPILOG, Failure, console
 from pslab.display.progress import print_json
 from pslab.runs.folder import Run, RunError
@@ -17,12 +17,12 @@ from pswire.exits import ExitCode
 @click.option("--json", "as_json", is_flag=True, help="All violations and counts, one JSON object per run.")
 @click.pass_context
 def check(context: click.Context, folders: tuple[Path, ...], as_json: bool) -> None:
-    """Verify that a run's decision log keeps every promise.
+    """Verify a run's decision log.
 
     Reads RUN/decisions.jsonl once and reports every violation with its line and a sentence:
     numbering, tickets, accounting, versions, staleness, weights, the policy's own guarantee,
     and that summary.json, metrics.jsonl and weights.safetensors agree. Prints the staleness conservation law.
-    Exits with 9 when a promise is broken.
+    Exits with 9 when a check fails.
     """
     kept = True
     for folder in folders:
@@ -32,8 +32,8 @@ def check(context: click.Context, folders: tuple[Path, ...], as_json: bool) -> N
             raise Failure(error) from error
         kept &= verdict.ok
         if as_json:
-            print_json(verdict_json(str(folder), verdict))
+            print_json(result_json(str(folder), verdict))
         else:
-            for line in verdict_lines(str(folder), verdict):
+            for line in result_lines(str(folder), verdict):
                 console().print(line)
     context.exit(int(ExitCode.OK if kept else ExitCode.VIOLATIONS))

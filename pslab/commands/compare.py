@@ -9,7 +9,7 @@ import click
 from pslab.commands.failure import EPILOG, Failure, console
 from pslab.commands.showing import show, showing, shown
 from pslab.compare.predict import REPEAT, predict
-from pslab.compare.step_times import pace_of
+from pslab.compare.step_times import step_times_of
 from pslab.compare.tables.prediction import prediction_json, prediction_table
 from pslab.display.progress import print_json
 from pslab.runs.folder import Run, RunError
@@ -60,7 +60,7 @@ def compare(folders: tuple[Path, ...], source: Path | None, repeat: int, **optio
 
 
 def _predictions(runs: Sequence[Run], source: Path, repeat: int, as_json: bool) -> None:
-    times = pace_of(Run(source)) if source.is_dir() else load_experiment(source)
+    times = step_times_of(Run(source)) if source.is_dir() else load_experiment(source)
     found = [predict(run, times, repeat) for run in runs]
     if as_json:
         for prediction in found:

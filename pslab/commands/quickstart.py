@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from pslab.check.render import verdict_lines
+from pslab.check.render import result_lines
 from pslab.commands.failure import EPILOG, Failure, console
 from pslab.display.progress import Display, choose
 from pslab.launch.outcome import outcome_text
@@ -31,7 +31,7 @@ def quickstart(context: click.Context, overrides: tuple[str, ...], out: Path) ->
     """Train on handwritten digits under sync, async and bounded, and compare them.
 
     Three runs of 2 servers and 3 workers each, every one checked, with a table and a picture
-    at the end. Fails when a run fails or its decision log breaks a promise.
+    at the end. Fails when a run or the check of its decision log fails.
     """
     screen = console()
 
@@ -57,7 +57,9 @@ def _tell(screen: Console, stop: Stop) -> None:
     if stop.verdict is None:
         screen.print("check: there is no decision log")
     elif stop.verdict.ok:
-        screen.print(f"check: {stop.verdict.entries} log entries, every promise is kept; {stop.verdict.law}")
+        screen.print(
+            f"check: {stop.verdict.entries} log entries, all checks passed; {stop.verdict.conservation}"
+        )
     else:
-        for line in verdict_lines(stop.policy, stop.verdict):
+        for line in result_lines(stop.policy, stop.verdict):
             screen.print(line)

@@ -10,9 +10,8 @@ from rich.console import Console
 from pslab.commands.failure import EPILOG, Failure, console
 from pslab.display.progress import print_json
 from pslab.replay.execution import Replayed
-from pslab.replay.export import freeze
-from pslab.replay.log_entries import opening, read_tape
-from pslab.replay.source import prove, replay_of
+from pslab.replay.log_entries import job_of, read_steps
+from pslab.replay.run_folder import export, prove, replay_of
 from pslab.replay.view import (
     alternative_json,
     alternative_notes,
@@ -77,7 +76,7 @@ def replay(
     run.deterministic = true, for jobs whose data is a function of worker and batch number. Random
     numbers of Keras layers (dropout) are reproduced; others (numpy's global ones) are not.
 
-    With --policy nothing is computed: another policy hears who finished a computation after whom.
+    With --policy nothing is computed: another policy receives the order in which workers finished their computations.
 
     \b
       ps-lab replay runs/digits-async
@@ -104,13 +103,13 @@ def replay(
 
 
 def _replay(run: Run, until: int | None, out: Path, as_json: bool, quiet: bool) -> bool:
-    machine = replay_of(run)
+    execution = replay_of(run)
     # Before everything is computed.
-    if until is not None and until > machine.last:
-        raise RunError(f"{run.path}: has no version {until}; its last one is {machine.last}")
-    replayed = machine.run(until, None if quiet else _progress(run.summary.versions))
-    proof = prove(run, machine) if replayed.finished else None
-    record = freeze(machine, out) if until is not None else {}
+    if until is not None and until > execution.last:
+        raise RunError(f"{run.path}: has no version {until}; its last one is {execution.last}")
+    replayed = execution.run(until, None if quiet else _progress(run.summary.versions))
+    proof = prove(run, execution) if replayed.finished else None
+    record = export(execution, out) if until is not None else {}
     if as_json:
         print_json(
             replayed_json(str(run.path), replayed, proof)
@@ -136,8 +135,8 @@ def _progress(versions: int) -> Callable[[Replayed], None]:
 
 
 def _what_if(run: Run, policy: str, knobs: Sequence[str], as_json: bool) -> None:
-    steps = read_tape(run)
-    recorded = opening(steps).policy
+    steps = read_steps(run)
+    recorded = job_of(steps).policy
     # The run's own knobs are the start where it is the same policy with others.
     given = {k: v for k, v in recorded.items() if k != "name"} if policy == recorded["name"] else {}
     document: dict[str, object] = {"policy": dict(given)}

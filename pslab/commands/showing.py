@@ -10,9 +10,8 @@ import click
 from rich.console import Console
 
 from pslab.commands.failure import console
-from pslab.compare.best import best_of_each, goal_of
-from pslab.compare.charts.pictures import PLOTS, check_target, write_picture
-from pslab.compare.groups import Group, grouped
+from pslab.compare.charts import PLOTS, check_target, write_picture
+from pslab.compare.groups import Group, best_of_each, goal_of, grouped
 from pslab.compare.html import write_html
 from pslab.compare.measure import Goals, measured
 from pslab.compare.tables.groups import compare_json, compare_table, starving

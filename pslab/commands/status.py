@@ -8,7 +8,7 @@ from rich.live import Live
 
 from pslab.commands.failure import EPILOG, Failure, console
 from pslab.display.progress import print_json
-from pslab.display.status import Pace, status_json, status_view
+from pslab.display.status import SampleRate, status_json, status_view
 from pslab.launch.status_poll import INTERVAL, StatusClient, StatusError
 from pswire.addresses import AddressError, parse_address
 from pswire.exits import ExitCode
@@ -26,13 +26,13 @@ def status(address: str, as_json: bool, watch: bool) -> None:
     that says what would release it and since when it waits.
     """
     try:
-        questioner = StatusClient(str(parse_address(address)))
+        client = StatusClient(str(parse_address(address)))
     except AddressError as error:
         raise Failure(error) from error
     try:
-        first = questioner.ask()
+        first = client.ask()
         if watch:
-            _watch(_statuses(first, questioner.ask), as_json)
+            _watch(_statuses(first, client.ask), as_json)
         elif as_json:
             print_json(status_json(first))
         else:
@@ -40,7 +40,7 @@ def status(address: str, as_json: bool, watch: bool) -> None:
     except StatusError as error:
         raise Failure(error, ExitCode.UNREACHABLE) from error
     finally:
-        questioner.close()
+        client.close()
 
 
 def _statuses(first: pb.StatusReply, ask: Callable[[], pb.StatusReply]) -> Iterator[pb.StatusReply]:
@@ -61,8 +61,8 @@ def _watch(statuses: Iterator[pb.StatusReply], as_json: bool) -> None:
         for reply in statuses:
             print_json(status_json(reply))
         return
-    pace = Pace()
+    rate = SampleRate()
     with Live(console=console(), auto_refresh=False) as live:
         for reply in statuses:
-            pace.add(time.monotonic(), reply.samples)
-            live.update(status_view(reply, pace.rate), refresh=True)
+            rate.add(time.monotonic(), reply.samples)
+            live.update(status_view(reply, rate.rate), refresh=True)

@@ -1,17 +1,14 @@
 """Runs beside each other: what a policy costs and gives, over seeds; and what the simulator had predicted.
 
 measure     the numbers of one run
-groups      runs of the same experiment but for the seed, with mean and spread
-table       the groups, for people and for programs
+groups      runs of the same experiment but for the seed, with mean and spread; the best setting of each policy
+curves      loss over time, versions and samples; which worker held a ticket when
+timeline    computing, waiting and communicating of each worker
 grid        the experiments of a sweep
 sweep       runs them, and keeps what is finished
-pace        how long the steps of a run took, injected delays taken off
+step_times  how long the steps of a run took, without injected delays
 predict     the same experiment in the simulator, several times, against the real run
-predictview the two beside each other, for people and for programs
-curves      loss over time, versions and samples; who held a ticket when
-charts      the pictures of a report
-theorycharts, theorytable   what formulas say, beside what was measured
-best        each policy with the setting that suits it best
-pictures    one chart as a file
+tables/     all of it for a terminal and as JSON
+charts/     the pictures, and one chart as a file
 html        a report that is one file
 """

@@ -5,16 +5,15 @@ from html import escape
 from pathlib import Path
 
 from pslab.compare.charts import figures as charts
-from pslab.compare.charts import many_workers as crowd
+from pslab.compare.charts import many_workers as many_workers
 from pslab.compare.charts.theory import bound_chart
 from pslab.compare.charts.timeline import timeline_chart
 from pslab.compare.curves import curve
 from pslab.compare.groups import Group
 from pslab.compare.measure import Goals
-from pslab.compare.tables import times as timetable
-from pslab.compare.tables.groups import columns_for, measure_spoken, shares_spoken, starving
+from pslab.compare.tables.groups import columns_for, measure_text, shares_text, starving
 from pslab.compare.tables.theory import HEAD, bounded, claims_by_group, rows
-from pslab.compare.timeline import Timeline, timeline
+from pslab.compare.timeline import Timeline, share_head, share_rows, timeline
 from pslab.runs.folder import RunError
 
 STYLE = """
@@ -49,7 +48,7 @@ def page(groups: Sequence[Group], goals: Goals) -> str:
         "<h2>Whose work was applied</h2>",
         "<p class=note>The dashed line is an equal part. A worker far below it starves: the model hardly "
         "sees its data.</p>",
-        charts.svg(crowd.shares(groups)),
+        charts.svg(many_workers.shares(groups)),
         *_theory(groups),
         *(part for group in groups for part in _one(group)),
     ]
@@ -76,8 +75,8 @@ def _table(groups: Sequence[Group], goals: Goals) -> str:
         [
             group.label,
             str(len(group.runs)),
-            *(measure_spoken(group, name, digits, factor) for name, _, digits, factor in columns),
-            shares_spoken(group),
+            *(measure_text(group, name, digits, factor) for name, _, digits, factor in columns),
+            shares_text(group),
         ]
         for group in groups
     ]
@@ -107,21 +106,21 @@ def _one(group: Group) -> list[str]:
     """The group's first run from close by."""
     run = group.runs[0].run
     found = timeline(run)
-    lines = timetable.rows(found)
+    lines = share_rows(found)
     body = "".join(_row("td", line) for line in lines)
-    table = f"<table><thead>{_row('th', timetable.head(found))}</thead><tbody>{body}</tbody></table>"
+    table = f"<table><thead>{_row('th', share_head(found))}</thead><tbody>{body}</tbody></table>"
     return [
         f"<h2>{escape(group.label)}</h2>",
-        f"<p class=note>Run {escape(str(run.path))}. {_told(found)}</p>",
+        f"<p class=note>Run {escape(str(run.path))}. {_legend(found)}</p>",
         charts.svg(timeline_chart([group])),
         *([table] if lines else []),
-        charts.svg(crowd.staleness([group])),
+        charts.svg(many_workers.staleness([group])),
     ]
 
 
-def _told(found: Timeline) -> str:
+def _legend(found: Timeline) -> str:
     """What the timeline shows."""
-    if not found.told:
+    if not found.reported:
         return (
             "Who held a ticket when, from grant to commit (pulling, computing and pushing), and what became of it; "
             "a gap is waiting."

@@ -25,7 +25,7 @@ from statistics import fmean
 from typing import Any
 
 from pslab.compare.groups import Spread, spread
-from pslab.compare.step_times import Pace
+from pslab.compare.step_times import StepTimes
 from pslab.runs import log as facts
 from pslab.runs.folder import Run, Summary
 from pslab.simulator import SimulationError, build
@@ -93,7 +93,7 @@ class Row:
         return min(self.plays) <= self.real <= max(self.plays)
 
 
-def rows(prediction: Prediction) -> list[Row]:
+def prediction_rows(prediction: Prediction) -> list[Row]:
     """Times in milliseconds."""
     real, plays = prediction.real, prediction.plays
 
@@ -116,7 +116,7 @@ def _dropped_of(worker: str, numbers: Numbers) -> float:
     return numbers.drops.get(worker, 0)
 
 
-def predict(run: Run, source: Experiment | Pace, repeat: int = REPEAT) -> Prediction:
+def predict(run: Run, source: Experiment | StepTimes, repeat: int = REPEAT) -> Prediction:
     """Simulate what `run` did `repeat` times, timing only, and hold both against each other.
 
     `source`: an experiment that declares how long steps take, or measured times.
@@ -138,7 +138,7 @@ _TIMING = {"problem": "none", "batches": 1, "record": False, "evaluate": 0, "unt
 
 
 @contextmanager
-def _timed(own: Experiment, source: Experiment | Pace) -> Iterator[Experiment]:
+def _timed(own: Experiment, source: Experiment | StepTimes) -> Iterator[Experiment]:
     """An experiment without tensors that says how long steps take. A measured one needs a file meanwhile."""
     if isinstance(source, Experiment):
         declared = source.simulation.model_copy(update=_TIMING)
@@ -159,12 +159,12 @@ def _timed(own: Experiment, source: Experiment | Pace) -> Iterator[Experiment]:
         )
 
 
-def _factors(experiment: Experiment, pace: Pace) -> dict[int, float]:
+def _factors(experiment: Experiment, times: StepTimes) -> dict[int, float]:
     """How much slower than the mean each worker is."""
-    if pace.mean <= 0:
+    if times.mean <= 0:
         return {}
     workers = experiment.cluster.workers
-    return {rank: fmean(times) / pace.mean for rank, times in pace.times.items() if rank < workers}
+    return {rank: fmean(own) / times.mean for rank, own in times.by_worker.items() if rank < workers}
 
 
 def _batches(run: Run) -> dict[int, int]:

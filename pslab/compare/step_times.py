@@ -8,7 +8,6 @@ from statistics import fmean
 from pslab.runs import log as facts
 from pslab.runs.folder import Run, RunError
 from psserver.policies import build as build_policy
-from psserver.policies import local_rule_of
 from pswire.config.distributions import Draw, parse, stream
 from pswire.config.experiment import Experiment
 from psworker.local import Rule
@@ -16,18 +15,18 @@ from psworker.local import build as build_local
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class StepTimes:
     """Times of steps without injected delays, in seconds, in order; by worker number."""
 
-    times: Mapping[int, tuple[float, ...]]
+    by_worker: Mapping[int, tuple[float, ...]]
 
     @property
     def mean(self) -> float:
-        return fmean([time for times in self.times.values() for time in times])
+        return fmean([time for times in self.by_worker.values() for time in times])
 
     def mixed(self) -> list[float]:
         """The times of all workers in turn, each as if its worker were as fast as the mean of all."""
-        even = [self._even(self.times[rank]) for rank in sorted(self.times)]
+        even = [self._even(self.by_worker[rank]) for rank in sorted(self.by_worker)]
         return [time for turn in zip_longest(*even) for time in turn if time is not None]
 
     def _even(self, times: Sequence[float]) -> list[float]:
@@ -35,7 +34,7 @@ class Pace:
         return [time * self.mean / own for time in times] if own > 0 else list(times)
 
 
-def pace_of(run: Run) -> Pace:
+def step_times_of(run: Run) -> StepTimes:
     """Measured step times of a run. Raises RunError when it has no commits, or was not made by ps-lab.
 
     The steps of a ticket of several batches count with their mean: how they
@@ -67,13 +66,13 @@ def pace_of(run: Run) -> Pace:
                 committed[worker] = entry.t, batch
     if not times:
         raise RunError(f"{run.path}: nothing was committed, so there are no step times to measure")
-    return Pace({rank: tuple(found) for rank, found in times.items()})
+    return StepTimes({rank: tuple(found) for rank, found in times.items()})
 
 
 def _local_rule(experiment: Experiment) -> Rule:
     policy = experiment.policy
     try:
-        rule = local_rule_of(build_policy(policy.name, policy.knobs, experiment.cluster.workers))
+        rule = build_policy(policy.name, policy.knobs, experiment.cluster.workers).local_rule
         return build_local(rule.name, rule.knobs, [])
     except ValueError as error:
         raise RunError(f"its policy cannot be made again: {error}") from error

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pslab.compare.grid import Cell
 from pslab.display.progress import Quiet
-from pslab.launch.experiments import Finished, load, run_local
+from pslab.launch.experiments import FinishedRun, load, run_local
 from pslab.launch.simulated import run_simulated
 from pslab.runs.folder import EXPERIMENT, SUMMARY, Run, RunError
 from pswire.config.experiment import ExperimentError
@@ -51,7 +51,7 @@ def _one(path: Path, cell: Cell, folder: Path, engine: Engine) -> Outcome:
     if finished(folder, cell):
         return Outcome(cell, folder, True, ExitCode.OK)
     if engine == "simulated":
-        done: Finished = run_simulated(cell.experiment, out=folder, force=True, quiet=True)
+        done: FinishedRun = run_simulated(cell.experiment, out=folder, force=True, quiet=True)
     else:
         done = run_local(load(path, cell.overrides), Quiet(), out=folder, force=True)
     verdict = done.result.verdict

@@ -1,6 +1,6 @@
 """Who computed, waited and communicated when: a decision log as stretches of every worker's time.
 
-What a worker said with its commits (see `Times` in the protocol) lies in order
+What a worker reported with its commits (see `Times` in the protocol) lies in order
 between the end of its ticket before and the commit: steps before it asked,
 waiting for the grant, the version on its way in, computing; what is left is
 the way out: the push, with whatever it waited for there, and the ways of grant
@@ -10,21 +10,25 @@ grant, and coming in is what the training loop still had to wait for.
 
 import math
 from dataclasses import dataclass, field
+from statistics import fmean
 
 from pslab.compare.measure import first_grant
 from pslab.runs import log as facts
 from pslab.runs.folder import Run
+from pslab.runs.table import worker_order
 
 COMPUTING, RECEIVING, SENDING, WAITING = "computing", "receiving", "sending", "waiting for a grant"
 # Under a ticket that was cancelled or given up; after a cancel up to the next grant, for the worker may not
 # have stopped at once.
 VAIN = "in vain"
-# From grant to commit, of a worker that does not say what it did.
-UNTOLD = "at work"
-KINDS = (COMPUTING, RECEIVING, SENDING, WAITING, VAIN, UNTOLD)
+# From grant to commit, of a worker that does not report what it did.
+UNREPORTED = "at work"
+KINDS = (COMPUTING, RECEIVING, SENDING, WAITING, VAIN, UNREPORTED)
 
-# Of so many tickets of each worker the stretches are kept; shares are of all.
+# Tickets of each worker whose stretches are kept; shares are of all.
 KEPT = 200
+# Most workers that have a line each in the table of shares.
+WORKER_LINES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +64,10 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """`told`: some worker said what it did. `seconds`: from the first grant to the last commit."""
+    """`reported`: some worker reported what it did. `seconds`: from the first grant to the last commit."""
 
     lanes: tuple[Lane, ...]
-    told: bool
+    reported: bool
     seconds: float
 
     @property
@@ -82,18 +86,18 @@ class Timeline:
 def timeline(run: Run) -> Timeline:
     """Lanes in the order in which the workers joined. Raises RunError for a log that cannot be read."""
     begun = first_grant(run)
-    scribe = _Scribe()
+    reader = _LogReader()
     for entry in run.decisions():
-        scribe.see(entry.fact, max(0.0, entry.t - begun))
-    return Timeline(tuple(scribe.lanes.values()), scribe.told, scribe.seconds)
+        reader.see(entry.fact, max(0.0, entry.t - begun))
+    return Timeline(tuple(reader.lanes.values()), reader.reported, reader.seconds)
 
 
-class _Scribe:
+class _LogReader:
     """Reads a log once, in order."""
 
     def __init__(self) -> None:
         self.lanes: dict[str, Lane] = {}
-        self.told = False
+        self.reported = False
         self.seconds = 0.0
         # When the last ticket of a worker ended, or it joined; absent while it is away, or done.
         self._free: dict[str, float] = {}
@@ -135,8 +139,8 @@ class _Scribe:
         lane = self.lanes.setdefault(commit.worker, Lane(commit.worker))
         granted = self._held.get(commit.worker, {}).pop(commit.ticket, now)
         since = self._free.get(commit.worker, granted)
-        self.told |= commit.pull is not None
-        self._add(lane, _stretches(since, granted, now, commit))
+        self.reported |= commit.pull is not None
+        self._add(lane, stretches_of(since, granted, now, commit))
         if not lane.full:
             self._pending[commit.ticket] = lane, len(lane.commits)
             lane.commits.append((now, "pending"))
@@ -174,10 +178,10 @@ class _Scribe:
             lane.commits[number] = lane.commits[number][0], fate
 
 
-def _stretches(since: float, granted: float, now: float, commit: facts.Commit) -> list[Stretch]:
+def stretches_of(since: float, granted: float, now: float, commit: facts.Commit) -> list[Stretch]:
     """From the end of the ticket before, `since`, to the commit. Clocks that differ a little are cut to fit."""
     if commit.pull is None:
-        return [Stretch(WAITING, since, granted), Stretch(UNTOLD, max(since, granted), now)]
+        return [Stretch(WAITING, since, granted), Stretch(UNREPORTED, max(since, granted), now)]
     compute = commit.compute or 0.0
     ahead = max(since, min(since + (commit.before or 0.0), now - commit.pull - compute))
     here = max(ahead, granted)
@@ -190,3 +194,37 @@ def _stretches(since: float, granted: float, now: float, commit: facts.Commit) -
         Stretch(COMPUTING, pulled, computed),
         Stretch(SENDING, computed, now),
     ]
+
+
+def share_head(found: Timeline) -> list[str]:
+    return ["of the time of", *(f"{kind} %" for kind in _kinds(found))]
+
+
+def share_rows(found: Timeline) -> list[list[str]]:
+    """The mean of all workers and the extremes, in percent of each one's time in the job; then worker by worker.
+
+    Empty where no worker had a ticket, or none reported what it did.
+    """
+    lanes = [lane for lane in found.lanes if any(lane.seconds.values())]
+    if not lanes or not found.reported:
+        return []
+    kinds = _kinds(found)
+    table = [[f"{len(lanes)} workers", *(_spread([lane.shares[kind] for lane in lanes]) for kind in kinds)]]
+    if 1 < len(lanes) <= WORKER_LINES:
+        for lane in sorted(lanes, key=lambda lane: worker_order(lane.worker)):
+            table.append([lane.worker, *(_percent(lane.shares[kind]) for kind in kinds)])
+    return table
+
+
+def _kinds(found: Timeline) -> list[str]:
+    """Those that occur."""
+    return [kind for kind in KINDS if any(lane.seconds[kind] for lane in found.lanes)]
+
+
+def _spread(parts: list[float]) -> str:
+    mean = _percent(fmean(parts))
+    return mean if len(parts) == 1 else f"{mean} ({_percent(min(parts))}..{_percent(max(parts))})"
+
+
+def _percent(part: float) -> str:
+    return f"{100 * part:.1f}"

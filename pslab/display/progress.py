@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from pslab.display.status import Pace, status_json, status_line, status_view
+from pslab.display.status import SampleRate, status_json, status_line, status_view
 from pswire.v1 import coordinator_pb2 as pb
 
 LINE_INTERVAL = 2.0  # seconds between two plain lines
@@ -23,7 +23,7 @@ class Display(Protocol):
         """`now`: seconds of a monotonic clock."""
         ...
 
-    def silence(self, reason: str) -> None: ...
+    def no_status(self, reason: str) -> None: ...
 
     def warning(self, sentence: str, tail: str) -> None:
         """`tail`: the last lines of the process in question."""
@@ -48,7 +48,7 @@ class Quiet:
     def status(self, status: pb.StatusReply, now: float) -> None:
         pass
 
-    def silence(self, reason: str) -> None:
+    def no_status(self, reason: str) -> None:
         pass
 
     def warning(self, sentence: str, tail: str) -> None:
@@ -68,16 +68,16 @@ class Lines(Quiet):
 
     def __init__(self) -> None:
         self._console = Console(highlight=False, soft_wrap=True)
-        self._pace = Pace()
+        self._rate = SampleRate()
         self._printed = float("-inf")
         self._phase = ""
 
     def status(self, status: pb.StatusReply, now: float) -> None:
-        self._pace.add(now, status.samples)
+        self._rate.add(now, status.samples)
         if now - self._printed < LINE_INTERVAL and status.phase == self._phase:
             return
         self._printed, self._phase = now, status.phase
-        self._console.print(status_line(status, self._pace.rate), markup=False)
+        self._console.print(status_line(status, self._rate.rate), markup=False)
 
 
 class Table(Quiet):
@@ -85,12 +85,12 @@ class Table(Quiet):
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(highlight=False)
-        self._pace = Pace()
+        self._rate = SampleRate()
         self._live = Live(Text("starting servers and workers ..."), console=self._console, auto_refresh=False)
 
     def status(self, status: pb.StatusReply, now: float) -> None:
-        self._pace.add(now, status.samples)
-        self._live.update(status_view(status, self._pace.rate), refresh=True)
+        self._rate.add(now, status.samples)
+        self._live.update(status_view(status, self._rate.rate), refresh=True)
 
     def __enter__(self) -> Self:
         self._live.start(refresh=True)
@@ -111,7 +111,7 @@ class JsonLines(Quiet):
     def status(self, status: pb.StatusReply, now: float) -> None:
         print_json({"event": "status", **status_json(status)})
 
-    def silence(self, reason: str) -> None:
+    def no_status(self, reason: str) -> None:
         print_json({"event": "silence", "reason": reason})
 
     def warning(self, sentence: str, tail: str) -> None:

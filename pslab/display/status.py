@@ -22,7 +22,7 @@ STYLES = {
 }
 
 
-class Pace:
+class SampleRate:
     """Samples per second over the last few seconds, from statuses as they come."""
 
     def __init__(self, window: float = 3.0) -> None:

@@ -1,14 +1,15 @@
 """Engine "local": every server and worker of an experiment as a process on this machine.
 
-One loop hears everything that happens through one mailbox. Ports are chosen by the system
-without races: servers 1.. start on port 0 and say what they got, server 0 is told, then the workers.
+One loop takes all events from one queue. Ports are chosen by the system without races: servers 1..
+start on port 0 and report what they got; server 0 is started with their addresses, then the workers.
 """
 
 import os
+import secrets
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +17,18 @@ from queue import Empty
 from types import FrameType
 
 from pslab.display.progress import Display
-from pslab.launch.duplicate_output import Echoes
-from pslab.launch.events import Answered, Exited, Mailbox, Message, Said, Signalled, Unanswered
-from pslab.launch.process import Child
-from pslab.launch.status_poll import Poller
-from pslab.launch.supervisor import ExitTracker, Verdict
+from pslab.launch.process import (
+    Child,
+    Event,
+    EventQueue,
+    Exited,
+    Printed,
+    Signalled,
+    StatusAnswer,
+    StatusFailure,
+)
+from pslab.launch.status_poll import StatusPoller
+from pslab.launch.supervisor import DuplicateOutput, ExitTracker, Verdict
 from pslab.runs.folder import EXPERIMENT, LOGS
 from pswire.config.experiment import Experiment
 from pswire.exits import ExitCode
@@ -32,9 +40,9 @@ class Daemons:
 
     server: Sequence[str] = (sys.executable, "-m", "psserver")
     worker: Sequence[str] = (sys.executable, "-m", "psworker")
-    # A server must say that it listens within this time.
+    # A server must report that it listens within this time.
     startup: float = 60.0
-    # After the first failure, the others may say why before they are stopped.
+    # After the first failure, the others may report why before they are stopped.
     linger: float = 2.0
     # From SIGTERM to SIGKILL.
     patience: float = 10.0
@@ -43,7 +51,7 @@ class Daemons:
 
 
 @dataclass(frozen=True)
-class Result:
+class RunResult:
     """How a run ended; `warnings` are sentences about processes that failed on the way."""
 
     verdict: Verdict
@@ -67,30 +75,32 @@ class LocalRun:
     ) -> None:
         self._experiment, self._folder, self._display = experiment, folder, display
         self._daemons, self._cwd = daemons or Daemons(), cwd
-        self._mailbox: Mailbox = Mailbox()
+        # Known to this run's servers only: no other process of this machine can give them orders.
+        self._job_secret = secrets.token_hex(32)
+        self._events: EventQueue = EventQueue()
         self._children: dict[str, Child] = {}
         self._servers = [f"server-{n}" for n in range(experiment.cluster.servers)]
         self._workers = [f"worker-{n}" for n in range(experiment.cluster.workers)]
-        self._course = ExitTracker(self._servers, self._workers)
+        self._exits = ExitTracker(self._servers, self._workers)
         self._ended: set[str] = set()
         self._addresses: dict[str, str] = {}
         self._signals: list[int] = []
         self._warnings: list[str] = []
-        self._echoes = Echoes()
+        self._duplicates = DuplicateOutput()
         self._stopping = False
-        self._poller: Poller | None = None
+        self._poller: StatusPoller | None = None
 
-    def run(self) -> Result:
+    def run(self) -> RunResult:
         """Start everything, watch until the end, leave no process behind."""
         (self._folder / EXPERIMENT).write_text(self._experiment.to_toml(), encoding="utf-8")
-        with _signals_to(self._mailbox):
+        with _signals_to(self._events):
             try:
                 verdict = self._start() or self._watch()
             finally:
                 if self._poller is not None:
                     self._poller.stop()
                 self._stop()
-        return Result(verdict, tuple(self._warnings))
+        return RunResult(verdict, tuple(self._warnings))
 
     # Starting
 
@@ -107,7 +117,7 @@ class LocalRun:
             return verdict
         for index, name in enumerate(self._workers):
             self._launch(name, self._daemons.worker, self._task(index))
-        self._poller = Poller(self._addresses[self._servers[0]], self._mailbox)
+        self._poller = StatusPoller(self._addresses[self._servers[0]], self._events)
         return None
 
     def _hosts(self) -> str:
@@ -119,12 +129,13 @@ class LocalRun:
 
     def _launch_server(self, name: str) -> None:
         index = self._servers.index(name)
-        self._launch(name, self._daemons.server, [*self._task(index), "--out", str(self._folder)])
+        options = [*self._task(index), "--out", str(self._folder)]
+        self._launch(name, self._daemons.server, options, PS_JOB_SECRET=self._job_secret)
 
-    def _launch(self, name: str, command: Sequence[str], options: Sequence[str]) -> None:
+    def _launch(self, name: str, command: Sequence[str], options: Sequence[str], **variables: str) -> None:
         full = [*command, *options, "--json", "--parent", str(os.getpid())]
         log = self._folder / LOGS / f"{name}.log"
-        self._children[name] = Child(name, full, log, self._mailbox, self._cwd, _environment())
+        self._children[name] = Child(name, full, log, self._events, self._cwd, _environment() | variables)
 
     def _until_ready(self, names: Sequence[str]) -> Verdict | None:
         deadline = time.monotonic() + self._daemons.startup
@@ -144,11 +155,11 @@ class LocalRun:
     # Watching
 
     def _watch(self) -> Verdict:
-        """Until the course is over; how it ended."""
+        """Until the run is over; how it ended."""
         deadline = float("inf")
         verdict: Verdict | None = None
         while verdict is None:
-            if self._course.workers_over and deadline == float("inf"):
+            if self._exits.workers_over and deadline == float("inf"):
                 allowed = self._experiment.cluster.worker_timeout + self._daemons.farewell
                 deadline = time.monotonic() + allowed
             verdict = self._step(deadline)
@@ -156,63 +167,63 @@ class LocalRun:
                 reason = "every worker has ended, but the servers go on; they were stopped"
                 return Verdict(ExitCode.ABANDONED, reason, self._servers[0])
         self._settle(verdict)
-        return self._course.verdict if verdict.culprit and self._course.verdict else verdict
+        return self._exits.verdict if verdict.culprit and self._exits.verdict else verdict
 
     def _settle(self, verdict: Verdict) -> None:
-        """Let the others end by themselves: workers after a success, servers that know the cause."""
+        """Let the others end by themselves: workers after a success, servers that report the cause."""
         waits = self._daemons.farewell if verdict.code == ExitCode.OK else self._daemons.linger
         waits = 0.0 if self._signals else waits
-        self._hear_until(time.monotonic() + waits, self._running)
+        self._take_until(time.monotonic() + waits, self._running)
 
     def _step(self, deadline: float) -> Verdict | None:
-        """Hear one message, or nothing until `deadline` (at most a second); a verdict when it is over."""
-        self._hear_one(min(deadline, time.monotonic() + 1.0))
+        """Take one event, or none until `deadline` (at most a second); a verdict when the run is over."""
+        self._take_one(min(deadline, time.monotonic() + 1.0))
         if self._signals:
             number = self._signals[0]
             return Verdict(128 + number, f"stopped by {signal.Signals(number).name}")
-        return self._course.verdict
+        return self._exits.verdict
 
-    def _hear_one(self, deadline: float) -> None:
+    def _take_one(self, deadline: float) -> None:
         try:
-            message = self._mailbox.get(timeout=max(0.0, deadline - time.monotonic()))
+            event = self._events.get(timeout=max(0.0, deadline - time.monotonic()))
         except Empty:
             return
-        self._hear(message)
+        self._handle(event)
 
-    def _hear(self, message: Message) -> None:
-        match message:
-            case Said(name, event):
-                if event.get("event") == "ready" and name in self._servers:
-                    self._addresses[name] = str(event.get("address"))
-                self._display.event(name, event)
+    def _handle(self, event: Event) -> None:
+        match event:
+            case Printed(name, record):
+                if record.get("event") == "ready" and name in self._servers:
+                    self._addresses[name] = str(record.get("address"))
+                self._display.event(name, record)
             case Exited(name, code):
                 self._ended.add(name)
-                self._warn_of(name, self._course.exited(name, code))
-            case Answered(status):
+                self._warn_of(name, self._exits.exited(name, code))
+            case StatusAnswer(status):
                 self._display.status(status, time.monotonic())
-            case Unanswered(reason):
-                self._display.silence(reason)
+            case StatusFailure(reason):
+                self._display.no_status(reason)
             case Signalled(number):
                 self._signals.append(number)
 
     def _warn_of(self, name: str, warning: str | None) -> None:
-        verdict = self._course.verdict
+        verdict = self._exits.verdict
         consequence = self._signals or (verdict is not None and verdict.code != ExitCode.OK)
         if warning is None or consequence or self._stopping:
             return
         tail = self.tail(name)
-        before = self._echoes.of(name, tail)
+        before = self._duplicates.first_with(name, tail)
         if before is not None:
-            warning, tail = f"{warning}; it said the same as {before}", ""
+            warning, tail = f"{warning}; it printed the same as {before}", ""
         self._warnings.append(warning)
         self._display.warning(warning, tail)
 
-    def told(self, name: str) -> bool:
-        """What the process said last was shown with a warning."""
-        return self._echoes.told(name)
+    def reported(self, name: str) -> bool:
+        """The end of its output was shown with a warning."""
+        return self._duplicates.is_first(name)
 
     def tail(self, name: str) -> str:
-        """The last lines that a process said to people."""
+        """The last lines that a process printed for people."""
         return self._children[name].tail() if name in self._children else ""
 
     # Stopping
@@ -220,10 +231,10 @@ class LocalRun:
     def _running(self) -> list[Child]:
         return [child for name, child in self._children.items() if name not in self._ended]
 
-    def _hear_until(self, deadline: float, going: Callable[[], Sequence[object]]) -> None:
-        heard = len(self._signals)
-        while going() and time.monotonic() < deadline and len(self._signals) == heard:
-            self._hear_one(min(deadline, time.monotonic() + 1.0))
+    def _take_until(self, deadline: float, going: Callable[[], Sequence[object]]) -> None:
+        received = len(self._signals)
+        while going() and time.monotonic() < deadline and len(self._signals) == received:
+            self._take_one(min(deadline, time.monotonic() + 1.0))
 
     def _stop(self) -> None:
         """SIGTERM to all that run; SIGKILL to what does not end in time, or at a second Ctrl-C."""
@@ -234,21 +245,23 @@ class LocalRun:
         ):
             for child in self._running():
                 child.send(number)
-            self._hear_until(time.monotonic() + patience, self._running)
+            self._take_until(time.monotonic() + patience, self._running)
 
 
-def _environment() -> Mapping[str, str]:
-    """This process's environment, but for a cluster that somebody else set up in it."""
-    environment = {key: value for key, value in os.environ.items() if key != "TF_CONFIG"}
+def _environment() -> dict[str, str]:
+    """This process's environment, without a cluster that TF_CONFIG describes, and without the servers' secret."""
+    environment = {
+        key: value for key, value in os.environ.items() if key not in ("TF_CONFIG", "PS_JOB_SECRET")
+    }
     return environment | {"PYTHONUNBUFFERED": "1"}
 
 
 @contextmanager
-def _signals_to(mailbox: Mailbox) -> Iterator[None]:
-    """Turn SIGINT and SIGTERM into messages as long as the block runs."""
+def _signals_to(events: EventQueue) -> Iterator[None]:
+    """Turn SIGINT and SIGTERM into events as long as the block runs."""
 
     def put(number: int, frame: FrameType | None) -> None:
-        mailbox.put(Signalled(number))
+        events.put(Signalled(number))
 
     before = {number: signal.signal(number, put) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -1,4 +1,4 @@
-"""How a finished run is told."""
+"""The outcome of a run as text and as JSON."""
 
 import math
 from typing import Any
@@ -6,12 +6,12 @@ from typing import Any
 from rich.text import Text
 
 from pslab.display.status import number
-from pslab.launch.experiments import Finished
+from pslab.launch.experiments import FinishedRun
 from pslab.runs.folder import LOGS, SIMULATED, Run, RunError, Summary
 from pswire.exits import ExitCode
 
 
-def summary_of(finished: Finished) -> Summary | None:
+def summary_of(finished: FinishedRun) -> Summary | None:
     """The run's summary, when the job came to one that can be read."""
     try:
         run = Run(finished.folder)
@@ -20,7 +20,7 @@ def summary_of(finished: Finished) -> Summary | None:
         return None  # the run has failed and its verdict says so
 
 
-def outcome_text(finished: Finished) -> Text:
+def outcome_text(finished: FinishedRun) -> Text:
     """A few lines: how it went, the final numbers, where the run folder is."""
     verdict, summary = finished.result.verdict, summary_of(finished)
     text = Text()
@@ -38,12 +38,12 @@ def outcome_text(finished: Finished) -> Text:
     return text.append(f"run folder: {finished.folder}")
 
 
-def _last_words(finished: Finished) -> list[str]:
-    """What the culprit said, or where that stands if it was shown before."""
+def _last_words(finished: FinishedRun) -> list[str]:
+    """The end of the culprit's output, or where that stands if it was shown before."""
     lines, culprit = finished.tail.splitlines(), finished.result.verdict.culprit
-    if culprit is None or not (lines and finished.told):
+    if culprit is None or not (lines and finished.reported):
         return lines
-    return [f"what {culprit} said is above, and in {finished.folder / LOGS / culprit}.log"]
+    return [f"what {culprit} printed is above, and in {finished.folder / LOGS / culprit}.log"]
 
 
 def _numbers(summary: Summary | None) -> str:
@@ -62,7 +62,7 @@ def _finite(value: float | None) -> float:
     return math.nan if value is None else value
 
 
-def outcome_json(finished: Finished) -> dict[str, Any]:
+def outcome_json(finished: FinishedRun) -> dict[str, Any]:
     """The last line of `run --json`."""
     verdict, summary = finished.result.verdict, summary_of(finished)
     return {

@@ -1,4 +1,7 @@
-"""One daemon of a local run as a child process: in a session of its own, with a log of its own."""
+"""One daemon of a local run as a child process, in a session of its own and with its own log; and the events of a run.
+
+Threads and signal handlers of a local run do nothing but put events into its one queue.
+"""
 
 import json
 import os
@@ -7,14 +10,58 @@ import subprocess
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from queue import SimpleQueue
+from typing import IO, Any
 
-from pslab.launch.events import Exited, Mailbox, Said
+from pswire.v1 import coordinator_pb2 as pb
+
+
+@dataclass(frozen=True, slots=True)
+class Printed:
+    """A process printed one JSON object on its standard output."""
+
+    name: str
+    event: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Exited:
+    """A process ended. `code` as `Popen.returncode`: negative for a signal."""
+
+    name: str
+    code: int
+
+
+@dataclass(frozen=True, slots=True)
+class StatusAnswer:
+    """The coordinator's status, as it just answered."""
+
+    status: pb.StatusReply
+
+
+@dataclass(frozen=True, slots=True)
+class StatusFailure:
+    """The coordinator could not be asked for its status."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Signalled:
+    """This process was asked to stop."""
+
+    signal: int
+
+
+Event = Printed | Exited | StatusAnswer | StatusFailure | Signalled
+# SimpleQueue: its put is safe inside a signal handler.
+EventQueue = SimpleQueue[Event]
 
 
 class Child:
-    """A started process. Everything that it prints goes to `log`; JSON objects on stdout are also `Said`.
+    """A started process. Everything that it prints goes to `log`; JSON objects on stdout are also `Printed`.
 
     Its end is `Exited`, after which nothing of its process group is left.
     """
@@ -24,14 +71,14 @@ class Child:
         name: str,
         command: Sequence[str],
         log: Path,
-        mailbox: Mailbox,
+        events: EventQueue,
         cwd: Path | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
         """Start it. Raises OSError when `command` cannot be executed."""
         self.name = name
         self.log = log
-        self._mailbox = mailbox
+        self._events = events
         # Unbuffered and appending: stderr goes there without passing through this process.
         with log.open("ab", buffering=0) as file:
             self._process = subprocess.Popen(
@@ -61,17 +108,17 @@ class Child:
         """Signal its whole process group; nothing happens when it has ended."""
         if not self.running:
             return
-        # No such group: it ended just now, and `_wait` tells.
+        # No such group: it ended just now, and `_wait` reports it.
         with suppress(ProcessLookupError):
             os.killpg(self.pid, number)
 
     def tail(self, lines: int = 12) -> str:
-        """The end of what it said to people: the log without machine-readable lines."""
+        """The end of what it printed for people: the log without machine-readable lines."""
         with self.log.open("rb") as file:
             file.seek(max(0, self.log.stat().st_size - 65536))
             text = file.read().decode("utf-8", errors="replace")
-        spoken = [line for line in text.splitlines() if line.strip() and not line.startswith('{"')]
-        return "\n".join(spoken[-lines:])
+        printed = [line for line in text.splitlines() if line.strip() and not line.startswith('{"')]
+        return "\n".join(printed[-lines:])
 
     def _read(self, stdout: IO[bytes]) -> None:
         with self.log.open("ab", buffering=0) as log, stdout:
@@ -79,7 +126,7 @@ class Child:
                 log.write(line)
                 event = _event(line)
                 if event is not None:
-                    self._mailbox.put(Said(self.name, event))
+                    self._events.put(Printed(self.name, event))
 
     def _wait(self) -> None:
         # Not reaped yet, so the group's number cannot be taken by another process meanwhile.
@@ -89,7 +136,7 @@ class Child:
             os.killpg(self.pid, signal.SIGKILL)
         code = self._process.wait()
         self._reader.join()
-        self._mailbox.put(Exited(self.name, code))
+        self._events.put(Exited(self.name, code))
 
 
 def _event(line: bytes) -> dict[str, object] | None:
@@ -98,5 +145,5 @@ def _event(line: bytes) -> dict[str, object] | None:
     try:
         event = json.loads(line)
     except ValueError:
-        return None  # not for us; it stands in the log
+        return None  # not an event; it stays in the log
     return event if isinstance(event, dict) and "event" in event else None

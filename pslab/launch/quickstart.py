@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pslab
-from pslab.check.checker import Verdict, check_run
+from pslab.check.checker import CheckResult, check_run
 from pslab.display.progress import Display
-from pslab.launch.experiments import Finished, load, run_local
+from pslab.launch.experiments import FinishedRun, load, run_local
 from pslab.runs.folder import Run, RunError
 from pslab.runs.report import draw
 from pswire.exits import ExitCode
@@ -21,13 +21,13 @@ class Stop:
     """One of the three runs of the tour."""
 
     policy: str
-    finished: Finished
+    finished: FinishedRun
     # None when there is no log to check.
-    verdict: Verdict | None
+    verdict: CheckResult | None
 
     @property
     def code(self) -> int:
-        """The run's own exit code; when that is 0, whether its log keeps the promises."""
+        """The run's own exit code; when that is 0, whether its log passes all checks."""
         if not self.finished.result.ok:
             return self.finished.result.verdict.code
         return ExitCode.OK if self.verdict is not None and self.verdict.ok else ExitCode.VIOLATIONS
@@ -63,7 +63,7 @@ def tour(
     return worst
 
 
-def _check(folder: Path) -> Verdict | None:
+def _check(folder: Path) -> CheckResult | None:
     try:
         return check_run(Run(folder))
     except RunError:

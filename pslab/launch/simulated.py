@@ -4,16 +4,18 @@ import gc
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
 from rich.console import Console
 
-from pslab.launch.experiments import Finished
-from pslab.launch.local import Result
+from pslab.launch.experiments import FinishedRun
+from pslab.launch.local import RunResult
 from pslab.launch.supervisor import Verdict
+from pslab.observe.live import Observing, Sink
+from pslab.observe.trackers import RunInfo
 from pslab.runs.folder import EXPERIMENT, free_folder, make_folder
 from pslab.simulator import Cluster, Folder, TrainerFactory, build
 from pswire.config.experiment import Experiment, ExperimentError
@@ -27,25 +29,37 @@ _SAID = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 
 
 def run_simulated(
-    experiment: Experiment, *, out: Path | None = None, force: bool = False, quiet: bool = False
-) -> Finished:
-    """Simulate; the run folder is ``runs/<name>`` where `out` is not given.
+    experiment: Experiment,
+    *,
+    out: Path | None = None,
+    force: bool = False,
+    quiet: bool = False,
+    sinks: Sequence[Sink] = (),
+) -> FinishedRun:
+    """Simulate; the run folder is ``runs/<name>`` where `out` is not given. `sinks` get the run at its end.
 
-    Raises ExperimentError, RunError, and JobError where the job's own code fails.
+    Raises ExperimentError, RunError, TrackerError, and JobError where the job's own code fails.
     """
     try:
         cluster = build(experiment, _job_trainers)
     except ValueError as error:
         raise ExperimentError(str(error)) from error
     folder = make_folder(out or free_folder(experiment.run.name), force)
-    (folder / EXPERIMENT).write_text(experiment.to_toml(), encoding="utf-8")
-    cluster.folder = Folder(folder, record=experiment.simulation.record)
+    info = RunInfo(experiment.run.name, folder, experiment.model_dump(), virtual=True)
+    with Observing(info, sinks, live=False) as observing:
+        (folder / EXPERIMENT).write_text(experiment.to_toml(), encoding="utf-8")
+        cluster.folder = Folder(folder, record=experiment.simulation.record)
+        _simulate(cluster, quiet)
+    warnings = (*_warnings(cluster), *observing.warnings)
+    return FinishedRun(folder, RunResult(_verdict(cluster), warnings), "")
+
+
+def _simulate(cluster: Cluster, quiet: bool) -> None:
     with _no_collection(), _signals(cluster) as heard:
         cluster.run(None if quiet else _progress())
     if heard and cluster.coordinator.stopped is None:
         cluster.stop(_SAID[heard[0]], success=False, cause=heard[0].name)
     cluster.conclude()
-    return Finished(folder, Result(_verdict(cluster), _warnings(cluster)), "")
 
 
 def _job_trainers(experiment: Experiment) -> TrainerFactory:

@@ -1,16 +1,16 @@
-"""Asking the coordinator what the cluster is doing."""
+"""The coordinator's status, asked for once or repeatedly."""
 
 import threading
 
 import grpc
 
-from pslab.launch.events import Answered, Mailbox, Unanswered
+from pslab.launch.process import EventQueue, StatusAnswer, StatusFailure
 from pswire.transport.channels import CHANNEL_OPTIONS
 from pswire.transport.failures import reason
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import coordinator_pb2_grpc as rpc
 
-INTERVAL = 0.25  # seconds between two questions
+INTERVAL = 0.25  # seconds between two requests
 
 
 class StatusError(OSError):
@@ -42,32 +42,32 @@ def _explain(address: str, timeout: float, error: grpc.RpcError) -> str:
     if code == grpc.StatusCode.UNIMPLEMENTED:
         return f"{address} hosts no coordinator: ask the server with task index 0"
     if code == grpc.StatusCode.UNAVAILABLE:
-        return f"nobody listens on {address}, or it is no ps-server: {reason(error)}"
+        return f"nothing listens on {address}, or it is no ps-server: {reason(error)}"
     if code == grpc.StatusCode.DEADLINE_EXCEEDED:
         return f"{address} gave no status within {timeout:g} s"
     return f"{address} answered {code.name}: {reason(error)}"
 
 
-class Poller:
-    """Asks about four times a second in a thread of its own and puts the answers into a mailbox."""
+class StatusPoller:
+    """Asks about four times a second in a thread of its own and puts the answers into `events`."""
 
-    def __init__(self, address: str, mailbox: Mailbox) -> None:
-        self._questioner = StatusClient(address, timeout=1.0)
-        self._mailbox = mailbox
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._ask_again_and_again, daemon=True)
+    def __init__(self, address: str, events: EventQueue) -> None:
+        self._client = StatusClient(address, timeout=1.0)
+        self._events = events
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._poll, daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Returns when no question is under way any more."""
-        self._over.set()
+        """Returns when no request is under way any more."""
+        self._stopped.set()
         self._thread.join()
-        self._questioner.close()
+        self._client.close()
 
-    def _ask_again_and_again(self) -> None:
-        while not self._over.is_set():
+    def _poll(self) -> None:
+        while not self._stopped.is_set():
             try:
-                self._mailbox.put(Answered(self._questioner.ask()))
+                self._events.put(StatusAnswer(self._client.ask()))
             except StatusError as error:
-                self._mailbox.put(Unanswered(str(error)))
-            self._over.wait(INTERVAL)
+                self._events.put(StatusFailure(str(error)))
+            self._stopped.wait(INTERVAL)

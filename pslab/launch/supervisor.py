@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 from pswire.exits import ExitCode
 
+_DAEMONS = ("ps-worker: ", "ps-server: ")
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -21,7 +23,7 @@ class Verdict:
 
 
 class ExitTracker:
-    """Hears exits in order; `verdict` is None as long as the run goes on."""
+    """Receives exits in order; `verdict` is None as long as the run goes on."""
 
     def __init__(self, servers: list[str], workers: list[str]) -> None:
         """Names of all processes; the first server hosts the coordinator."""
@@ -29,12 +31,12 @@ class ExitTracker:
         self._exits: dict[str, int] = {}
 
     def exited(self, name: str, code: int) -> str | None:
-        """Take note of an end. A sentence to warn of, when the run goes on without the process."""
+        """Record an end. Returns a warning when the run goes on without the process."""
         self._exits[name] = code
         if name in self._workers and code != 0:
             left = sum(worker not in self._exits for worker in self._workers)
             going = f"{left} of {len(self._workers)} workers still run" if left else "no worker is left"
-            return f"{name} {spoken(code)}; {going}"
+            return f"{name} {end_text(code)}; {going}"
         return None
 
     @property
@@ -72,7 +74,31 @@ class ExitTracker:
     def _blame(self, name: str, what: str, more: str = "") -> Verdict:
         code = self._exits[name]
         gone = ExitCode.UNREACHABLE if name in self._servers else ExitCode.ABANDONED
-        return Verdict(exit_code(code, gone), f"{what}: {name} {spoken(code)}{more}", name)
+        return Verdict(exit_code(code, gone), f"{what}: {name} {end_text(code)}{more}", name)
+
+
+class DuplicateOutput:
+    """Which processes printed the same at their ends: workers that fail for one reason are reported once."""
+
+    def __init__(self) -> None:
+        # The end of a log -> the process that printed it first.
+        self._first: dict[str, str] = {}
+
+    def first_with(self, name: str, tail: str) -> str | None:
+        """The process that printed the same before `name`; None when there is none. `tail`: the end of its log."""
+        first = self._first.setdefault(_farewell(tail), name) if tail.strip() else name
+        return None if first == name else first
+
+    def is_first(self, name: str) -> bool:
+        """No process had printed the same when `name` ended."""
+        return name in self._first.values()
+
+
+def _farewell(tail: str) -> str:
+    """From the line with which a daemon ends: what it logged before has times and names in it."""
+    lines = tail.splitlines()
+    ends = [number for number, line in enumerate(lines) if line.startswith(_DAEMONS)]
+    return "\n".join(lines[ends[-1] if ends else 0 :])
 
 
 def exit_code(returncode: int, gone: ExitCode) -> int:
@@ -82,7 +108,7 @@ def exit_code(returncode: int, gone: ExitCode) -> int:
     return gone if returncode < 0 else returncode
 
 
-def spoken(returncode: int) -> str:
+def end_text(returncode: int) -> str:
     """``exited with code 6 (the job module ...)`` or ``was killed by SIGKILL``."""
     if returncode < 0:
         return f"was killed by {signal.Signals(-returncode).name}"

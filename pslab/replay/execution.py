@@ -1,4 +1,4 @@
-"""Executes a tape: the shell around shards and twins."""
+"""Executes a decision log: the shell around shards and worker replicas."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from pslab.replay.log_entries import Step, opening
-from pslab.replay.worker_replica import DataError, Portion, Remembering, WorkerReplica, memory_of
+from pslab.replay.log_entries import Step, job_of
+from pslab.replay.worker_replica import DataError, DataPart, Remembering, WorkerReplica, memory_of
 from pslab.simulator.store import ShardStore
 from psserver.coordinator import entries
 from psserver.optimizers import build as build_optimizer
 from psserver.policies import PolicyError, TensorParts
-from psserver.policies.tensors import from_config
+from psserver.policies.declarations import from_config
 from psserver.shard.shard import ShardError
 from pswire.plan import Plan, make_plan
 from psworker.local import LocalRuleError, LocalWork, Result, Trainer
@@ -24,7 +24,7 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first contribution that came out otherwise than the log has it.
+    """The first contribution that differs from what the log has.
 
     It was computed from version `base`; `version` is the one that it became part of, None when it was dropped.
     """
@@ -48,7 +48,7 @@ class Difference:
 
 @dataclass(slots=True)
 class Replayed:
-    """How far a replay came, and what it found."""
+    """How far a replay got, and what it found."""
 
     version: int = -1
     # Contributions computed anew, and those of them whose loss and norm are the logged ones.
@@ -65,7 +65,7 @@ class Replayed:
 
 
 @dataclass(slots=True)
-class _Open:
+class _OpenTicket:
     worker: str
     base: int
 
@@ -84,13 +84,13 @@ class Replay:
     wire_dtype: str = "float32"
     store: ShardStore = field(init=False)
     result: Replayed = field(init=False, default_factory=Replayed)
-    _twins: dict[str, WorkerReplica] = field(init=False, default_factory=dict)
+    _replicas: dict[str, WorkerReplica] = field(init=False, default_factory=dict)
     _next_batch: dict[str, int] = field(init=False, default_factory=dict)
-    _open: dict[int, _Open] = field(init=False, default_factory=dict)
+    _open: dict[int, _OpenTicket] = field(init=False, default_factory=dict)
     _losses: dict[int, float] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        job = opening(self.steps)
+        job = job_of(self.steps)
         specs = self.trainer.specs
         plan = make_plan([spec for spec, _ in specs], job.servers)
         # Before the trainer's variables become the scratch of its steps.
@@ -120,12 +120,12 @@ class Replay:
 
     @property
     def last(self) -> int:
-        """The newest version of the tape; -1 where there is none."""
+        """The newest version of the log; -1 where there is none."""
         made = [s.entry.version for s in self.steps if isinstance(s.entry, entries.Install | entries.Apply)]
         return max(made, default=-1)
 
     def run(self, until: int | None = None, watch: Callable[[Replayed], None] | None = None) -> Replayed:
-        """Execute the tape, or its part up to the entry that makes version `until`.
+        """Execute the log, or its part up to the entry that makes version `until`.
 
         `watch` is called after each version. Raises DataError for a log that
         cannot be executed or data that has changed, and whatever the job's own code raises.
@@ -156,21 +156,21 @@ class Replay:
             case entries.Install(_, ticket):
                 self._push(ticket, self._initial)
             case entries.Grant(worker, ticket, version):
-                self._open[ticket] = _Open(worker, version)
+                self._open[ticket] = _OpenTicket(worker, version)
             case entries.Commit():
                 self._commit(entry)
             case entries.Cancel(worker, ticket) | entries.Abandon(worker, ticket):
-                if self._open.pop(ticket, None) is not None and worker in self._twins:
-                    self._twins[worker].uncertain += 1
+                if self._open.pop(ticket, None) is not None and worker in self._replicas:
+                    self._replicas[worker].uncertain += 1
             case _:
                 pass
 
     def _join(self, worker: str, rank: int) -> None:
-        job = opening(self.steps)
-        portion = Portion(rank, job.workers, job.seed, self.epochs)
+        job = job_of(self.steps)
+        part = DataPart(rank, job.workers, job.seed, self.epochs)
         skip = self._next_batch.get(worker, 0)
         work = local_work(job, self._plan)
-        self._twins[worker] = WorkerReplica(worker, portion, self.trainer, self._fresh, skip, work)
+        self._replicas[worker] = WorkerReplica(worker, part, self.trainer, self._fresh, skip, work)
 
     def _commit(self, commit: entries.Commit) -> None:
         opened = self._open.pop(commit.ticket, None)
@@ -186,8 +186,9 @@ class Replay:
         assert weights is not None, (
             f"version {opened.base} is gone before the commit of ticket {commit.ticket}"
         )
-        twin = self._twins[commit.worker]
-        result = twin.compute(weights, commit.batch, lambda found: _difference(commit, found) is None)
+        result = self._replicas[commit.worker].compute(
+            weights, commit.batch, lambda found: _difference(commit, found) is None
+        )
         self._judge(commit, opened.base, result)
         if needed:
             self._push(commit.ticket, result.flats)

@@ -1,12 +1,11 @@
 """The decision log of a run as the entries that the coordinator made and that shards execute."""
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields
 from typing import Any, TypeVar
 
-from pslab.runs import log as facts
+from pslab.runs import log
 from pslab.runs.folder import Run, RunError
 from psserver.coordinator import entries
 
@@ -25,24 +24,21 @@ class Step:
     entry: entries.Entry
 
 
-def read_tape(run: Run) -> list[Step]:
+def read_steps(run: Run) -> list[Step]:
     """The whole log in order. Raises RunError naming the line that cannot be read or is out of place."""
     path = run.log
     steps: list[Step] = []
-    with path.open(encoding="utf-8", errors="replace") as file:
-        for fact, text in zip(run.decisions(), file, strict=True):
-            if fact.i != len(steps):
-                raise RunError(
-                    f"{path}:{fact.line}: expected entry {len(steps)}, got {fact.i}: the log was edited"
-                )
-            entry = _entry(json.loads(text), f"{path}:{fact.line}")
-            steps.append(Step(fact.i, fact.t, entry))
+    for read in run.decisions():
+        place = f"{path}:{read.line}"
+        if read.i != len(steps):
+            raise RunError(f"{place}: expected entry {len(steps)}, got {read.i}: the log was edited")
+        steps.append(Step(read.i, read.t, _entry(read, place)))
     _check_frame(steps, path.as_posix())
     return steps
 
 
-def opening(steps: Sequence[Step]) -> entries.Job:
-    """Entry 0 of a tape."""
+def job_of(steps: Sequence[Step]) -> entries.Job:
+    """Entry 0 of a log."""
     job = steps[0].entry
     assert isinstance(job, entries.Job)
     return job
@@ -52,8 +48,8 @@ def _check_frame(steps: Sequence[Step], path: str) -> None:
     first = steps[0].entry if steps else None
     if not isinstance(first, entries.Job):
         raise RunError(f"{path}: expected a job entry first: the log is empty or was edited")
-    if first.format != facts.FORMAT:
-        raise RunError(f"{path}: expected format {facts.FORMAT}, got {first.format}: made by another release")
+    if first.format != log.FORMAT:
+        raise RunError(f"{path}: expected format {log.FORMAT}, got {first.format}: made by another release")
     joined: set[str] = set()
     for step in steps:
         worker = getattr(step.entry, "worker", None)
@@ -67,10 +63,10 @@ def _check_frame(steps: Sequence[Step], path: str) -> None:
         raise RunError(f"{path}: has no stop entry: the job is still running, or was cut off")
 
 
-def _entry(record: Mapping[str, Any], place: str) -> entries.Entry:
-    if record["kind"] not in entries.KINDS:
-        raise RunError(f"{place}: no server of this release writes {record['kind']!r} entries")
-    return _build(entries.KINDS[record["kind"]], record, place)
+def _entry(read: log.Entry, place: str) -> entries.Entry:
+    if read.kind not in entries.KINDS:
+        raise RunError(f"{place}: no server of this release writes {read.kind!r} entries")
+    return _build(entries.KINDS[read.kind], read.record, place)
 
 
 def _build(kind: type[Built], record: Mapping[str, Any], place: str) -> Built:

@@ -1,4 +1,4 @@
-"""The log as what happened to workers, whoever decided: who asked, who finished a computation, who left, in order.
+"""A log without the policy's decisions: which worker asked, finished a computation, or left, in order.
 
 Grants, cancels and updates are the policy's and are left out. What the log
 does not say is inferred:
@@ -105,13 +105,13 @@ class _Request:
 
 def schedule(steps: Iterable[Step]) -> list[Move]:
     """All moves up to the stop, in order."""
-    tape = list(steps)
+    log = list(steps)
     placed: list[_Placed] = []
     requests: list[_Request] = []
     last: dict[str, int] = {}
     granted: dict[str, int] = {}
     voided: set[str] = set()
-    for step in tape:
+    for step in log:
         entry = step.entry
         if isinstance(entry, entries.Stop):
             break
@@ -135,11 +135,11 @@ def schedule(steps: Iterable[Step]) -> list[Move]:
             last[move.worker] = step.index
         elif isinstance(entry, entries.Cancel):
             last[entry.worker] = step.index
-    placed += _asked(tape, requests)
+    placed += _asked(log, requests)
     return [item.move for item in sorted(placed, key=attrgetter("place", "order"))]
 
 
-def _asked(tape: list[Step], requests: list[_Request]) -> list[_Placed]:
+def _asked(log: list[Step], requests: list[_Request]) -> list[_Placed]:
     """Each request as early as its worker and the order of tickets allow.
 
     After a cancel, as late: the worker was busy with what had become void. Ahead, too: it is granted at once
@@ -149,14 +149,14 @@ def _asked(tape: list[Step], requests: list[_Request]) -> list[_Placed]:
     places = list(accumulate((request.after for request in ordered), max))
     for number in reversed(range(len(ordered))):
         if ordered[number].voided or ordered[number].ahead:
-            following = places[number + 1] if number + 1 < len(ordered) else len(tape)
+            following = places[number + 1] if number + 1 < len(ordered) else len(log)
             places[number] = max(places[number], min(ordered[number].before, following))
     found: list[_Placed] = []
-    samples = _usual_samples(tape)
+    samples = _usual_samples(log)
     for order, (place, request) in enumerate(zip(places, ordered, strict=True), start=1):
         # A request right before its grant is as late as that.
         late = request.voided or request.ahead
-        t = tape[place + 1 if late and place == request.before else place].t
+        t = log[place + 1 if late and place == request.before else place].t
         if request.voided:
             lost = Finish(t, request.worker, 0, samples.get(request.worker, 0), known=False)
             found.append(_Placed(place, 2 * order - 1, lost))
@@ -164,10 +164,10 @@ def _asked(tape: list[Step], requests: list[_Request]) -> list[_Placed]:
     return found
 
 
-def _usual_samples(tape: list[Step]) -> dict[str, int]:
+def _usual_samples(log: list[Step]) -> dict[str, int]:
     """Of each worker's first commit."""
     found: dict[str, int] = {}
-    for step in tape:
+    for step in log:
         if isinstance(step.entry, entries.Commit):
             found.setdefault(step.entry.worker, step.entry.samples)
     return found

@@ -9,8 +9,9 @@ from rich.table import Table
 from rich.text import Text
 
 from pslab.replay.execution import Replayed
-from pslab.replay.source import Proof
+from pslab.replay.run_folder import Proof
 from pslab.replay.whatif import Alternative, Fates
+from pslab.runs.table import worker_order
 
 # Characters of a histogram bar that stands for everything.
 BAR = 30
@@ -106,8 +107,8 @@ def alternative_table(found: Alternative) -> Table:
     recorded, other = found.recorded, found.other
     table = Table(title="The same schedule", title_justify="left", header_style="bold")
     table.add_column("")
-    table.add_column(f"recorded: {_spoken(recorded.policy)}", justify="right")
-    table.add_column(f"what if: {_spoken(other.policy)}", justify="right")
+    table.add_column(f"recorded: {_policy_text(recorded.policy)}", justify="right")
+    table.add_column(f"what if: {_policy_text(other.policy)}", justify="right")
     for what, left, right in (
         ("versions", recorded.versions, other.versions),
         ("committed", recorded.committed.total(), other.committed.total()),
@@ -118,7 +119,7 @@ def alternative_table(found: Alternative) -> Table:
         ("max staleness", max(recorded.staleness, default=0), max(other.staleness, default=0)),
     ):
         table.add_row(what, str(left), str(right))
-    for worker in sorted(recorded.committed | other.committed, key=_by_number):
+    for worker in sorted(recorded.committed | other.committed, key=worker_order):
         table.add_row(f"applied of {worker}", str(recorded.applied[worker]), str(other.applied[worker]))
     table.add_section()
     for low, high in _bins(recorded.staleness + other.staleness):
@@ -133,7 +134,7 @@ def alternative_notes(found: Alternative) -> list[str]:
     if found.held:
         notes.append(
             f"{found.held} computations ended in the recorded run before {found.other.policy['name']} would have "
-            "granted them: they were put off until it did, and count as ended in that moment"
+            "granted them: they were postponed until it did, and count as ended in that moment"
         )
     if found.never:
         notes.append(
@@ -144,14 +145,9 @@ def alternative_notes(found: Alternative) -> list[str]:
     return notes
 
 
-def _spoken(policy: Mapping[str, object]) -> str:
+def _policy_text(policy: Mapping[str, object]) -> str:
     knobs = ", ".join(f"{name}={value}" for name, value in policy.items() if name != "name")
     return f"{policy.get('name')} ({knobs})" if knobs else str(policy.get("name"))
-
-
-def _by_number(worker: str) -> tuple[int, str]:
-    digits = worker.lstrip("abcdefghijklmnopqrstuvwxyz-_")
-    return (int(digits) if digits.isdigit() else 0, worker)
 
 
 def _bins(histogram: Counter[int]) -> list[tuple[int, int]]:

@@ -1,10 +1,10 @@
 """What another policy would have decided on a recorded schedule.
 
 The schedule (who finished a computation after whom) is kept; the servers' own
-coordinator hears it with the other policy. What could not have happened under
-that policy is put off: a computation that it had not granted yet ends as soon
-as it grants it, and so takes no time. Whatever depends on gradients (losses,
-weights) is not asked: the recorded ones would be others.
+coordinator receives it with the other policy. What could not have happened under
+that policy is postponed: a computation that it had not granted yet ends as soon
+as it grants it, and so takes no time. Losses and weights are not asked:
+under the other policy the gradients would be others.
 """
 
 from collections import Counter, defaultdict, deque
@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pslab.replay import schedule as s
-from pslab.replay.log_entries import Step, opening
+from pslab.replay.log_entries import Step, job_of
 from psserver.coordinator import CommitFacts, Coordinator, JobTerms, Output, Record, entries
 from psserver.coordinator.outputs import GrantNotice
 from psserver.policies import Policy
@@ -43,7 +43,7 @@ class Fates:
 class Alternative:
     """The recorded run and the same schedule under another policy.
 
-    `held`: computations that were put off because the other policy had not
+    `held`: computations that were postponed because the other policy had not
     granted them when they ended. `never`: those that it never granted.
     `steps`: the other policy's decision log. `failure`: why the other policy
     ended the job, when it did so.
@@ -58,19 +58,19 @@ class Alternative:
 
 
 def what_if(steps: Sequence[Step], name: str, knobs: Mapping[str, object]) -> Alternative:
-    """Feed the schedule of a tape to policy `name`. Raises PolicyError when there is no such policy."""
-    job = opening(steps)
+    """Feed the schedule of a decision log to policy `name`. Raises PolicyError when there is no such policy."""
+    job = job_of(steps)
     policy = build_policy(name, knobs, job.workers, job.servers)
-    retelling = Counterfactual(_terms(job), policy)
+    counterfactual = Counterfactual(_terms(job), policy)
     for move in s.schedule(steps):
-        retelling.hear(move)
-    failure = retelling.end(steps[-1].t)
+        counterfactual.receive(move)
+    failure = counterfactual.end(steps[-1].t)
     return Alternative(
         recorded=fates(steps),
-        other=fates(retelling.steps),
-        held=retelling.held,
-        never=retelling.never,
-        steps=retelling.steps,
+        other=fates(counterfactual.steps),
+        held=counterfactual.held,
+        never=counterfactual.never,
+        steps=counterfactual.steps,
         failure=failure,
     )
 
@@ -81,7 +81,7 @@ def _terms(job: entries.Job) -> JobTerms:
 
 @dataclass
 class Counterfactual:
-    """A coordinator that hears moves; what a worker cannot do yet waits, and its later moves behind it."""
+    """A coordinator that receives moves; what a worker cannot do yet waits, and its later moves behind it."""
 
     terms: JobTerms
     policy: Policy
@@ -93,26 +93,26 @@ class Counterfactual:
     _tickets: dict[str, deque[int]] = field(default_factory=lambda: defaultdict(deque))
     # Worker -> how many tickets it has asked for and was not granted. What is not granted ahead is asked for again
     # after the commit.
-    _wishes: Counter[str] = field(default_factory=Counter)
+    _requested: Counter[str] = field(default_factory=Counter)
     _queues: dict[str, deque[s.Move]] = field(default_factory=lambda: defaultdict(deque))
     # Workers whose first waiting move may have become possible.
-    _woken: deque[str] = field(default_factory=deque)
+    _unblocked: deque[str] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
         self.coordinator = Coordinator(self.terms, self.policy, 0.0)
         self._take(self.coordinator.opening())
 
-    def hear(self, move: s.Move) -> None:
-        """The next move of the schedule, and whatever it makes possible."""
+    def receive(self, move: s.Move) -> None:
+        """The next move of the schedule, and every move that it makes possible."""
         if isinstance(move, s.Arrive | s.Depart):
             self._move_in_or_out(move)
         else:
             queue = self._queues[move.worker]
             self.held += isinstance(move, s.Finish) and (bool(queue) or not self._can(move))
             queue.append(move)
-            self._woken.append(move.worker)
-        while self._woken:
-            self._advance(self._woken.popleft(), move.t)
+            self._unblocked.append(move.worker)
+        while self._unblocked:
+            self._advance(self._unblocked.popleft(), move.t)
 
     def end(self, t: float) -> str:
         """The schedule is over. Why the policy ended the job before that, or nothing."""
@@ -126,7 +126,7 @@ class Counterfactual:
         worker = move.worker
         self.never += sum(isinstance(waiting, s.Finish) for waiting in self._queues.pop(worker, ()))
         self._tickets.pop(worker, None)
-        del self._wishes[worker]
+        del self._requested[worker]
         if isinstance(move, s.Depart):
             incarnation = self._incarnations.pop(worker)
             self._take(self.coordinator.leave(worker, incarnation, move.reason, move.t))
@@ -163,15 +163,15 @@ class Counterfactual:
                     self._take(coordinator.abandon(worker, incarnation, ticket, reason, now))
                 else:
                     self._commit(move, incarnation, ticket)
-                self._say_ready(worker, now)
+                self._send_ready(worker, now)
 
     def _ask(self, move: s.Ask) -> None:
         if move.ahead or not self._tickets[move.worker]:
-            self._wishes[move.worker] += 1
-            self._say_ready(move.worker, move.t)
+            self._requested[move.worker] += 1
+            self._send_ready(move.worker, move.t)
 
-    def _say_ready(self, worker: str, now: float) -> None:
-        if self._wishes[worker] > 0:
+    def _send_ready(self, worker: str, now: float) -> None:
+        if self._requested[worker] > 0:
             held = self._tickets[worker]
             holding = held[-1] if held else 0
             self._take(self.coordinator.ready(worker, self._incarnations[worker], now, holding=holding))
@@ -186,16 +186,16 @@ class Counterfactual:
                 self.steps.append(Step(output.index, round(output.t, 6), output.entry))
             elif isinstance(output.notice, GrantNotice):
                 tickets = self._tickets[output.worker]
-                # Told again, it is the same one.
+                # A notice that is sent again names the same ticket.
                 if output.notice.ticket not in tickets:
                     tickets.append(output.notice.ticket)
-                    self._wishes[output.worker] -= 1
-                self._woken.append(output.worker)
+                    self._requested[output.worker] -= 1
+                self._unblocked.append(output.worker)
 
 
 def fates(steps: Sequence[Step]) -> Fates:
     """Count what a decision log says."""
-    found = Fates(opening(steps).policy)
+    found = Fates(job_of(steps).policy)
     versions = 0
     for step in steps:
         match step.entry:

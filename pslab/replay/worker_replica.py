@@ -1,4 +1,4 @@
-"""A worker's twin: computes what the worker computed, from the same weights, batch and random numbers."""
+"""A replica of one worker: computes what the worker computed, from the same weights, batch and random numbers."""
 
 from collections.abc import Callable, Iterator
 from copy import copy
@@ -27,7 +27,7 @@ class Remembering(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Portion:
+class DataPart:
     """Which part of the data a worker has."""
 
     rank: int
@@ -38,14 +38,14 @@ class Portion:
 
 @dataclass(slots=True)
 class WorkerReplica:
-    """One incarnation of a worker. All twins of a run share one trainer; each keeps its own memory of it.
+    """One incarnation of a worker. All replicas of a run share one trainer; each keeps its own memory of it.
 
     `skip`: the first batch that no earlier incarnation had committed. `fresh`:
     the trainer's memory as a new process has it. `work`: its local rule.
     """
 
     worker: str
-    portion: Portion
+    part: DataPart
     trainer: Trainer
     fresh: list[NDArray[Any]]
     skip: int
@@ -60,10 +60,10 @@ class WorkerReplica:
         """The contribution whose last batch is `number`, from `weights`. Raises DataError without such a batch.
 
         A model that draws random numbers depends on how often its worker has
-        drawn before. Where that is uncertain, the count is taken with which
-        the result `fits`, else the lowest.
+        drawn before. Where that is uncertain, the count with which the result `fits`
+        is taken, else the lowest.
         """
-        batches = self._portion(number)
+        batches = self._batches_of(number)
         before = self._memory
         found: tuple[Result, list[NDArray[Any]], LocalWork] | None = None
         for spare in range(self.uncertain * self.work.steps + 1 if before else 1):
@@ -89,8 +89,8 @@ class WorkerReplica:
             self._memory = memory_of(self.trainer)
         return result
 
-    def _portion(self, number: int) -> list[Any]:
-        """The batches of the ticket whose last one is `number`: portions begin at multiples of their length."""
+    def _batches_of(self, number: int) -> list[Any]:
+        """The batches of the ticket whose last one is `number`: tickets begin at multiples of `work.steps`."""
         first = number - max(0, number - self.skip) % self.work.steps
         return [self._batch(each) for each in range(first, number + 1)]
 
@@ -110,8 +110,8 @@ class WorkerReplica:
     def _begin(self) -> Iterator[tuple[int, Any]]:
         if isinstance(self.trainer, Remembering):
             self.trainer.remember(self.fresh)
-        portion = self.portion
-        batches = self.trainer.batches(portion.rank, portion.workers, portion.seed, portion.epochs, self.skip)
+        part = self.part
+        batches = self.trainer.batches(part.rank, part.workers, part.seed, part.epochs, self.skip)
         # The call has given the worker its own random stream.
         self._memory = memory_of(self.trainer)
         return batches

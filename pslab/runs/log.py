@@ -1,8 +1,8 @@
 """The decision log as typed facts: one dataclass per kind of entry, read from one JSON object per line.
 
-Reading is strict about what an entry must carry and silent about extra keys, so a newer
-server's log stays readable. A line that cannot be read becomes `Malformed`, never an
-exception: whoever checks a log wants to see the rest of it too.
+Reading is strict about what an entry must carry and ignores extra keys, so a newer server's log
+stays readable. A line that cannot be read becomes `Malformed`, never an exception: a check reports
+on the rest of the log too. This is the only module that parses decision logs.
 """
 
 import json
@@ -15,7 +15,7 @@ FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class JobEntry:
     """Always entry 0: what was run."""
 
     job: str
@@ -69,7 +69,7 @@ class Commit:
     samples: int
     loss: float | None
     norm: float | None
-    # Seconds, as the worker said them; None where it did not.
+    # Seconds, as the worker reported them; None where it did not.
     pull: float | None = None
     compute: float | None = None
     before: float | None = None
@@ -154,14 +154,14 @@ class Stop:
 
 
 Fact = (
-    Job | Join | Start | Initialise | Install | Grant | Commit | Fold | Apply | Drop
+    JobEntry | Join | Start | Initialise | Install | Grant | Commit | Fold | Apply | Drop
     | Cancel | Abandon | Lost | Back | Leave | Done | Stop
 )  # fmt: skip
 
-KINDS: Mapping[str, type[Any]] = {
+KINDS: Mapping[str, type[Any]] = {"job": JobEntry} | {
     kind.__name__.lower(): kind
     for kind in (
-        Job, Join, Start, Initialise, Install, Grant, Commit, Fold, Apply, Drop,
+        Join, Start, Initialise, Install, Grant, Commit, Fold, Apply, Drop,
         Cancel, Abandon, Lost, Back, Leave, Done, Stop,
     )
 }  # fmt: skip
@@ -173,13 +173,17 @@ _HINTS: Mapping[type[Any], dict[str, Any]] = {kind: get_type_hints(kind) for kin
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A line of the log that could be read. `line` counts from 1, `i` is the entry's own index."""
+    """A line of the log that could be read. `line` counts from 1, `i` is the entry's own index, `t` in seconds.
+
+    `record`: the JSON object itself, with the keys that `fact` does not have.
+    """
 
     line: int
     i: int
     t: float
     kind: str
     fact: Fact
+    record: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +233,7 @@ def _entry(line: int, record: dict[str, Any]) -> Entry:
     if kind not in KINDS:
         raise _Problem(f"unknown kind {kind!r}; known kinds are {', '.join(KINDS)}")
     fact = _build(KINDS[kind], record, f"{kind} entry")
-    return Entry(line, index, t, kind, fact)
+    return Entry(line, index, t, kind, fact, record)
 
 
 def _build(kind: type[Any], record: Mapping[str, Any], where: str) -> Any:

@@ -46,7 +46,7 @@ def steady(run: Run) -> Steady:
     late: set[int] = set()
     for entry in run.decisions():
         match entry.fact:
-            case facts.Job():
+            case facts.JobEntry():
                 workers = run.summary.workers
             case facts.Grant() if math.isnan(begun):
                 begun = entry.t

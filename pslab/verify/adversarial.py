@@ -6,7 +6,7 @@ from pslab.verify.breach import expect
 from pslab.verify.choices import ChoiceSource
 from pslab.verify.invariants import Guard
 from pslab.verify.time_limit import TimeLimitedPolicy
-from psserver.coordinator import CommitFacts, Coordinator, Tell
+from psserver.coordinator import CommitFacts, Coordinator, Send
 from psserver.coordinator.outputs import RefusalNotice
 
 NOBODY = "w9"
@@ -46,7 +46,7 @@ class Adversary:
         if self.choices.pick(2):
             facts = CommitFacts(samples=5, loss=9.0)
             outputs = coordinator.commit(*who, ticket.number, now, facts)
-            sent = [o.notice for o in outputs if isinstance(o, Tell)]
+            sent = [o.notice for o in outputs if isinstance(o, Send)]
             expect(sent == [ticket.fate], f"{worker} commits {ticket.number} again and receives {sent}")
         else:
             outputs = coordinator.abandon(*who, ticket.number, "late", now)
@@ -77,7 +77,7 @@ class Adversary:
                 outputs = coordinator.abandon(worker, incarnation, ticket, "lie", now)
             case _:
                 outputs = coordinator.commit(worker, incarnation, ticket, now, CommitFacts(samples=10**6))
-        refusals = [o.notice for o in outputs if isinstance(o, Tell) and isinstance(o.notice, RefusalNotice)]
+        refusals = [o.notice for o in outputs if isinstance(o, Send) and isinstance(o.notice, RefusalNotice)]
         expect(len(outputs) == len(refusals) == 1, f"a stranger is not refused, once: {outputs}")
         expect(bool(refusals[0].message), "a refusal says nothing")
         expect(state(coordinator) == before, "a stranger's message changed something")

@@ -1,4 +1,4 @@
-"""The coordinator: one place decides, numbers and tells.
+"""The coordinator: one place decides, numbers and notifies.
 
 Rules of this package: standard library and psserver.policies only; time is an
 argument; no I/O, no threads, no tensors. Each input answers with outputs
@@ -7,6 +7,16 @@ argument; no I/O, no threads, no tensors. Each input answers with outputs
 
 from psserver.coordinator.coordinator import Coordinator, JobTerms
 from psserver.coordinator.entries import CommitFacts
-from psserver.coordinator.outputs import JoinRefused, Output, Record, Tell
+from psserver.coordinator.outputs import JoinRefused, Output, Record, Send
+from psserver.coordinator.state import CoordinatorState
 
-__all__ = ["CommitFacts", "Coordinator", "JobTerms", "JoinRefused", "Output", "Record", "Tell"]
+__all__ = [
+    "CommitFacts",
+    "Coordinator",
+    "CoordinatorState",
+    "JobTerms",
+    "JoinRefused",
+    "Output",
+    "Record",
+    "Send",
+]

@@ -1,12 +1,14 @@
 """The update rules as fused loops: each element of each array is read once and written once.
 
-Every loop is the twin of the numpy kernel in the rule's own file, where the
+Every loop is the fallback of the numpy kernel in the rule's own file, where the
 formula and its source stand: the same operations on float32 in the same
 order, hence the same bits. Arguments: x, g, out, the slots, the scalars of
 the rule, then
 
     factor, scale   the gradient is ``g * factor * scale``
     tiny            slots closer to zero than this are cleared; 0 clears none
+
+`decay`, where there is one, is decoupled weight decay: the update starts from ``x - x * decay * rate``.
 
 Compiled without contraction: a product and a sum are rounded one by one, on
 every processor. Constants are float32, for a Python number would make float64.
@@ -21,13 +23,25 @@ from psserver.optimizers.blocks import Array
 Scalar = np.float32
 
 
-@loop("rrwffff")
-def sgd(x: Array, g: Array, out: Array, rate: Scalar, factor: Scalar, scale: Scalar, tiny: Scalar) -> None:
+@loop("rrwfffff")
+def sgd(
+    x: Array,
+    g: Array,
+    out: Array,
+    rate: Scalar,
+    decay: Scalar | None,
+    factor: Scalar,
+    scale: Scalar,
+    tiny: Scalar,
+) -> None:
     for i in range(x.size):
-        out[i] = x[i] - g[i] * factor * scale * rate
+        start = x[i]
+        if decay is not None:
+            start = x[i] - x[i] * decay * rate
+        out[i] = start - g[i] * factor * scale * rate
 
 
-@loop("rrwwfffff")
+@loop("rrwwffffff")
 def momentum(
     x: Array,
     g: Array,
@@ -35,17 +49,21 @@ def momentum(
     velocity: Array,
     rate: Scalar,
     kept: Scalar,
+    decay: Scalar | None,
     factor: Scalar,
     scale: Scalar,
     tiny: Scalar,
 ) -> None:
     for i in range(x.size):
         v = velocity[i] * kept - g[i] * factor * scale * rate
-        out[i] = x[i] + v
+        start = x[i]
+        if decay is not None:
+            start = x[i] - x[i] * decay * rate
+        out[i] = start + v
         velocity[i] = np.float32(0) if abs(v) < tiny else v
 
 
-@loop("rrwwfffff")
+@loop("rrwwffffff")
 def nesterov(
     x: Array,
     g: Array,
@@ -53,6 +71,7 @@ def nesterov(
     velocity: Array,
     rate: Scalar,
     kept: Scalar,
+    decay: Scalar | None,
     factor: Scalar,
     scale: Scalar,
     tiny: Scalar,
@@ -60,7 +79,10 @@ def nesterov(
     for i in range(x.size):
         step = g[i] * factor * scale * rate
         v = velocity[i] * kept - step
-        out[i] = x[i] + (v * kept - step)
+        start = x[i]
+        if decay is not None:
+            start = x[i] - x[i] * decay * rate
+        out[i] = start + (v * kept - step)
         velocity[i] = np.float32(0) if abs(v) < tiny else v
 
 
@@ -130,7 +152,7 @@ def adam(
         velocity[i] = np.float32(0) if abs(square) < tiny else square
 
 
-@loop("rrwwfffff")
+@loop("rrwwffffff")
 def adagrad(
     x: Array,
     g: Array,
@@ -138,6 +160,7 @@ def adagrad(
     accumulator: Array,
     rate: Scalar,
     epsilon: Scalar,
+    decay: Scalar | None,
     factor: Scalar,
     scale: Scalar,
     tiny: Scalar,
@@ -145,11 +168,14 @@ def adagrad(
     for i in range(x.size):
         gradient = g[i] * factor * scale
         total = accumulator[i] + gradient * gradient
-        out[i] = x[i] - gradient * rate / np.sqrt(total + epsilon)
+        start = x[i]
+        if decay is not None:
+            start = x[i] - x[i] * decay * rate
+        out[i] = start - gradient * rate / np.sqrt(total + epsilon)
         accumulator[i] = np.float32(0) if abs(total) < tiny else total
 
 
-@loop("rrwwwwffffffff")
+@loop("rrwwwwfffffffff")
 def rmsprop(
     x: Array,
     g: Array,
@@ -162,6 +188,7 @@ def rmsprop(
     gain: Scalar,
     epsilon: Scalar,
     repeated: Scalar,
+    decay: Scalar | None,
     factor: Scalar,
     scale: Scalar,
     tiny: Scalar,
@@ -182,5 +209,8 @@ def rmsprop(
         if momentum is not None:
             step = momentum[i] * repeated + step
             momentum[i] = np.float32(0) if abs(step) < tiny else step
-        out[i] = x[i] - step
+        start = x[i]
+        if decay is not None:
+            start = x[i] - x[i] * decay * rate
+        out[i] = start - step
         velocity[i] = np.float32(0) if abs(square) < tiny else square

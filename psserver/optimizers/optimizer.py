@@ -1,8 +1,9 @@
 """An optimizer: a rule and a schedule, as a pair of functions (init, update) on flat arrays."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from itertools import combinations
 
 import numpy as np
@@ -11,9 +12,10 @@ from psserver.optimizers import blocks
 from psserver.optimizers.backend import NUMPY, Backend, Loop
 from psserver.optimizers.blocks import Array
 from psserver.optimizers.errors import OptimizerError
-from psserver.optimizers.knobs import LARGEST_NUMBER, settings
 from psserver.optimizers.rule import Rule
-from psserver.optimizers.schedules import Schedule, schedule_config
+from psserver.optimizers.schedules import Schedule, schedule_config, unknown
+from pswire.domains import LARGEST_SINGLE
+from pswire.knobs import settings
 
 # Slots are cleared of subnormals once per so many versions: often enough that
 # they never linger, seldom enough that it costs nothing. A function of the
@@ -33,11 +35,32 @@ class Optimizer:
     name: str
     rule: Rule
     schedule: Schedule
+    # Variables without weight decay: names, or patterns of names ("*/bias").
+    exclude: tuple[str, ...] = ()
+    # The elements of the arena that this leaves without decay, as rising (start, stop); see `bound`.
+    spared: tuple[tuple[int, int], ...] = ()
 
     @property
     def config(self) -> dict[str, object]:
         """All settings, defaults included, JSON-able; `build` reads them back as an equal optimizer."""
-        return {"name": self.name, "learning_rate": schedule_config(self.schedule), **settings(self.rule)}
+        made = {"name": self.name, "learning_rate": schedule_config(self.schedule), **settings(self.rule)}
+        return {**made, "exclude_from_weight_decay": list(self.exclude)} if self.exclude else made
+
+    def bound(self, known: Sequence[str], pieces: Sequence[tuple[str, int, int]]) -> "Optimizer":
+        """The same for an arena whose trainable elements from start to stop are `pieces` (name, start, stop).
+
+        `known`: the names of all trainable variables. Raises OptimizerError for an excluded name that is
+        none of them.
+        """
+        for pattern in self.exclude:
+            if not any(fnmatchcase(name, pattern) for name in known):
+                raise OptimizerError(unknown("variable in exclude_from_weight_decay:", pattern, known))
+        spared = [
+            (start, stop)
+            for name, start, stop in pieces
+            if any(fnmatchcase(name, pattern) for pattern in self.exclude)
+        ]
+        return replace(self, spared=tuple(sorted(spared)) if self.rule.weight_decay else ())
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -48,13 +71,16 @@ class Optimizer:
         """Slots for an arena of `size` elements: name -> float32 array of shape (size,)."""
         if size < 0:
             raise OptimizerError(f"an arena has 0 or more elements, got {size}")
-        if self.rule.initial == 0:
-            return {slot: np.zeros(size, np.float32) for slot in self.slots}
-        return {slot: np.full(size, self.rule.initial, np.float32) for slot in self.slots}
+        first = self.rule.initial
+        starts = first if isinstance(first, Mapping) else dict.fromkeys(self.slots, first)
+        return {
+            slot: np.full(size, starts[slot], np.float32) if starts.get(slot) else np.zeros(size, np.float32)
+            for slot in self.slots
+        }
 
     @property
     def per_worker(self) -> bool:
-        """Whoever calls `update` keeps a set of slots for each worker, and gives that of the gradient's."""
+        """The caller of `update` keeps a set of slots for each worker, and gives that of the gradient's."""
         return self.rule.per_worker
 
     def check_aggregator(self, aggregator: str) -> None:
@@ -78,7 +104,7 @@ class Optimizer:
             raise OptimizerError(f"version counts from 0, got {version}")
         scheduled = float(self.schedule.rate(version))
         rate = scheduled * lr_scale
-        if not (math.isfinite(lr_scale) and lr_scale >= 0 and rate <= LARGEST_NUMBER):
+        if not (math.isfinite(lr_scale) and lr_scale >= 0 and rate <= LARGEST_SINGLE):
             raise OptimizerError(
                 "lr_scale must be >= 0, finite, and leave the learning rate finite, "
                 f"got {lr_scale} at version {version}, where the schedule says {scheduled:g}"
@@ -115,26 +141,70 @@ class Optimizer:
         """
         rate = self.rate(version, lr_scale)
         self._check(x, gradient, out, state)
-        step, sweep = version + 1, (version + 1) % SWEEP_EVERY == 0
-        fused, kernel = self.rule.fused(rate, step), self.rule.kernel(rate, step)
-        names = fused.slots
-        factors = tuple(np.float32(each) for each in (factor, scale) if each != 1.0)
+        factors = (np.float32(factor), np.float32(scale))
+        if not self.spared:
+            self._run(self.rule, rate, version, factors, x, gradient, out, state, backend)
+            return
+        for start, stop, rule in self._ranges(x.size):
+            part = slice(start, stop)
+            slots = {name: slot[part] for name, slot in state.items()}
+            self._run(rule, rate, version, factors, x[part], gradient[part], out[part], slots, backend)
 
-        def twin(x: Array, g: Array, out: Array, *rest: Array) -> None:
+    def _run(
+        self,
+        rule: Rule,
+        rate: np.float32,
+        version: int,
+        factors: tuple[np.float32, np.float32],
+        x: Array,
+        gradient: Array,
+        out: Array,
+        state: Mapping[str, Array],
+        backend: Backend,
+    ) -> None:
+        """The update of elements that all have one rule."""
+        step, sweep = version + 1, (version + 1) % SWEEP_EVERY == 0
+        fused, kernel = rule.fused(rate, step), rule.kernel(rate, step)
+        names = fused.slots
+        own = tuple(each for each in factors if each != 1.0)
+
+        def fallback(x: Array, g: Array, out: Array, *rest: Array) -> None:
             slots = {name: slot for name, slot in zip(names, rest, strict=False) if name is not None}
-            blocks.run(kernel, x, g, out, slots, factors=factors, sweep=sweep)
+            blocks.run(kernel, x, g, out, slots, factors=own, sweep=sweep)
 
         tiny = blocks.TINY if sweep else np.float32(0)
         backend.run(
             fused.loop,
-            twin,
+            fallback,
             (x, gradient, out, *(None if name is None else state[name] for name in names)),
-            (*fused.scalars, np.float32(factor), np.float32(scale), tiny),
+            (*fused.scalars, *factors, tiny),
         )
 
+    def _ranges(self, size: int) -> list[tuple[int, int, Rule]]:
+        """The arena from end to end: spared elements without decay, all others with it."""
+        without = self._without_decay()
+        ranges: list[tuple[int, int, Rule]] = []
+        done = 0
+        for start, stop in self.spared:
+            ranges += [(done, start, self.rule), (start, stop, without)]
+            done = stop
+        return [each for each in [*ranges, (done, size, self.rule)] if each[0] < each[1]]
+
+    def _without_decay(self) -> Rule:
+        return replace(self.rule, weight_decay=0.0)  # type: ignore[type-var]
+
+    def variants(self) -> list[tuple[Loop, str]]:
+        """The loops that an update runs, and which of their arguments are there (`Loop.variant`)."""
+        rules = [self.rule, self._without_decay()] if self.spared else [self.rule]
+        return [self._variant(rule) for rule in rules]
+
     def variant(self) -> tuple[Loop, str]:
-        """The loop that every update runs, and which of its arguments are there (`Loop.variant`)."""
-        fused = self.rule.fused(np.float32(0), 1)
+        """The loop of the elements that decay, or of all where none does."""
+        return self._variant(self.rule)
+
+    @staticmethod
+    def _variant(rule: Rule) -> tuple[Loop, str]:
+        fused = rule.fused(np.float32(0), 1)
         here = (0, 0, 0, *fused.slots, *fused.scalars, 0, 0, 0)
         return fused.loop, fused.loop.variant(here)
 

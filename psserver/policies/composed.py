@@ -1,6 +1,6 @@
 """One small machine that composes gate, trigger, staleness rule, weight and cancel.
 
-Each policy of the shelf is a choice of these five (see `shelf`).
+Each built-in policy is a choice of these five (see `builtin`).
 """
 
 from collections.abc import Mapping
@@ -8,16 +8,18 @@ from dataclasses import dataclass
 from typing import Literal
 
 from psserver.policies.decisions import Apply, Cancel, Decision, Drop, Fold, Grant, Part
+from psserver.policies.declarations import BARE, PLAIN, LocalRule, TensorParts
+from psserver.policies.errors import PolicyError
 from psserver.policies.events import Abandon, Commit, Done, Event, Join, Leave, Ready
-from psserver.policies.local_work import PLAIN, LocalRule
 from psserver.policies.parts.cancel import CancelStale
 from psserver.policies.parts.gates import Gate, WaitForUpdate, listed
+from psserver.policies.parts.saved import restored, save
 from psserver.policies.parts.staleness import Compensate, DropVerdict, StalenessRule
 from psserver.policies.parts.triggers import Trigger
 from psserver.policies.parts.view import Contribution, Member, View
 from psserver.policies.parts.weights import Weight
-from psserver.policies.policy import PolicyError, Waiting
-from psserver.policies.tensors import BARE, TensorParts
+from psserver.policies.policy import Policy, Waiting
+from pswire.records import from_plain
 
 # Why contributions are dropped that are too few for the aggregator of their update.
 TOO_FEW = "too few"
@@ -60,7 +62,7 @@ class Composition:
             )
         if self.tensors.lists and not isinstance(self.gate, WaitForUpdate):
             raise PolicyError(
-                f"{self.tensors.aggregator} needs contributions of different workers: expected the gate Flush, "
+                f"{self.tensors.aggregator} needs contributions of different workers: expected the gate WaitForUpdate, "
                 f"got {type(self.gate).__name__}"
             )
         if self.cancel is not None and self.local.remembers:
@@ -70,12 +72,26 @@ class Composition:
             )
 
 
-class ComposedPolicy:
-    """A policy made of a `Composition`."""
+@dataclass(frozen=True, slots=True)
+class PolicyState:
+    """What `ComposedPolicy.state` is made of."""
 
-    def __init__(self, name: str, knobs: Mapping[str, object], composition: Composition) -> None:
-        self.name = name
-        self.knobs = dict(knobs)
+    view: dict[str, object]
+    gate: dict[str, object]
+
+
+class ComposedPolicy(Policy):
+    """A policy made of a `Composition`. `name` and `knobs`: see `Policy`; left out, `build` sets them."""
+
+    def __init__(
+        self, composition: Composition, *, name: str = "", knobs: Mapping[str, object] | None = None
+    ) -> None:
+        if name:
+            self.name = name
+        if knobs is not None:
+            self.knobs = dict(knobs)
+        self.tensors, self.local_rule = composition.tensors, composition.local
+        self.ahead = composition.gate.ahead and composition.staleness.ahead
         self._rules = composition
         self._view = View()
         # Payloads are summed as their turns come. A list of them has no turns: shards let all of them in.
@@ -83,19 +99,6 @@ class ComposedPolicy:
         self._lists, self._fewest = composition.tensors.lists, composition.tensors.fewest
         # The gate's epoch when everybody who waits was last looked at; None: look again.
         self._looked: tuple[object] | None = None
-
-    @property
-    def tensors(self) -> TensorParts:
-        return self._rules.tensors
-
-    @property
-    def local_rule(self) -> LocalRule:
-        return self._rules.local
-
-    @property
-    def ahead(self) -> bool:
-        """A worker that holds a ticket may be granted its next one."""
-        return self._rules.gate.ahead and self._rules.staleness.ahead
 
     def step(self, event: Event) -> list[Decision]:
         decisions: list[Decision] = []
@@ -124,6 +127,17 @@ class ComposedPolicy:
         if worker not in self._view.waiting:
             return None
         return self._hold(self._view.members[worker])
+
+    def state(self) -> dict[str, object]:
+        """The view and what the gate remembers. Triggers, staleness rules, weights and cancels remember nothing."""
+        return {"view": save(self._view), "gate": self._rules.gate.state(self._view)}
+
+    def restore(self, state: Mapping[str, object]) -> None:
+        saved = from_plain(PolicyState, state, f"policy {self.name}")
+        view = restored(saved.view)
+        self._rules.gate.restore(view, saved.gate)
+        # Those who wait are all looked at next time: nobody may start who might not have before.
+        self._view, self._looked = view, None
 
     # Events
 
@@ -165,7 +179,7 @@ class ComposedPolicy:
         view = self._view
         decisions.extend(Drop(c.ticket, TOO_FEW) for c in view.buffer)
         view.discard()
-        # Whoever waited for the update waits for the next one's work instead.
+        # Workers that waited for this update wait for the next one instead.
         self._looked = None
 
     def _apply(self, decisions: list[Decision]) -> None:
@@ -215,7 +229,7 @@ class ComposedPolicy:
                 decisions.append(Grant(worker, ticket, member.rank if self._turns else None))
 
     def _update_waits(self) -> bool:
-        """An update waits, and whoever started now would hold it up."""
+        """An update waits, and a worker that started now would delay it."""
         view, staleness = self._view, self._rules.staleness
         return (
             bool(view.buffer)

@@ -11,7 +11,7 @@ import grpc
 
 from pswire.plan import Plan
 from pswire.specs import specs_to_wire
-from pswire.transport.dtypes import WIRE
+from pswire.transport.codecs import codec_named
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import coordinator_pb2_grpc
 from psworker.control.backoff import PASSING, Backoff, insist, translated
@@ -54,7 +54,7 @@ class Registration:
             variables=specs_to_wire(self._plan.variables),
             plan=self._plan.fingerprint,
             servers=len(self._plan.shards),
-            wire_dtype=WIRE[self._wire_dtype],
+            wire_dtype=codec_named(self._wire_dtype).number,
             task_index=self._task_index,
         )
         reply = insist(lambda: self._stub.Join(request), self._backoff)

@@ -59,6 +59,7 @@ class GradientWriter:
         """What was pushed under its ticket counts from now on."""
         receipts = tuple(self._receipts.pop(commit.ticket, ()))
         self._control.commit(replace(commit, receipts=receipts, times=self._watch.times(commit.ticket)))
+        self._keep(commit.ticket)
         self._watch.end()
 
     def push_and_commit(self, grant: Grant, flats: Sequence[Payload], commit: Commit) -> None:
@@ -79,18 +80,29 @@ class GradientWriter:
             # The answer is lost, perhaps the commit too: both steps again, which counts once.
             self._again(grant, flats, commit)
             return
-        self._control.receive(answer.events, answer.heard)
-        self._watch.end(answer.heard)
+        self._keep(grant.ticket)
+        self._control.receive(answer.events, answer.received)
+        self._watch.end(answer.received)
+
+    def _keep(self, ticket: int) -> None:
+        for shard in self._servers.shards:
+            shard.keep(ticket)
 
     def _stepped(self, grant: Grant, payload: Payload, commit: Commit) -> Answer:
         """With one server: what came of it; the version that came along is put aside."""
         shard = self._servers.shards[0]
         with shard.turn:
-            wire = commit_to_wire(commit)
-            answer = shard.step(grant.ticket, payload, grant.index, wire, self._control.hello)
+            answer = shard.step(
+                grant.ticket,
+                payload,
+                grant.index,
+                commit_to_wire(commit),
+                self._control.hello,
+                narrow=self._versions.narrow,
+            )
             granted = [event.grant.ticket for event in answer.events if event.HasField("grant")]
             if granted and answer.version is not None:
-                self._versions.came_along(granted[0], answer.version, time.monotonic() - answer.heard)
+                self._versions.came_along(granted[0], answer.version, time.monotonic() - answer.received)
         return answer
 
     def _again(self, grant: Grant, flats: Sequence[Payload], commit: Commit) -> None:

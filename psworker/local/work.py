@@ -65,7 +65,7 @@ class LocalWork:
     def payload(self, weights: Flats, gradient: Gradient, batches: Any) -> Result:
         """What to push for a ticket that was granted `weights`; of no use when its norm is not finite.
 
-        Numbers that are too large become infinite without a warning: the norm tells.
+        Numbers that are too large become infinite without a warning; the norm shows it.
         """
         with np.errstate(over="ignore", invalid="ignore"):
             result, self._next = self._rule.payload(self._memory, self._taken, weights, gradient, batches)

@@ -227,7 +227,7 @@ class Cluster:
     # Ending
 
     def wait_end(self, server_code: int = 0, worker_codes: Sequence[int] | None = None) -> Run:
-        """Everybody still running ends by itself, with these codes; the run, which keeps every promise."""
+        """Everybody still running ends by itself, with these codes; the run, which passes all checks."""
         codes = [worker.wait_exit() for worker in self.workers]
         assert worker_codes is None or codes == list(worker_codes), [w.errors for w in self.workers]
         for server in self.servers:

@@ -1,4 +1,4 @@
-"""One worker has 60 batches, another 64: every policy ends cleanly, and the log keeps every promise."""
+"""One worker has 60 batches, another 64: every policy ends cleanly, and the log passes all checks."""
 
 import pytest
 

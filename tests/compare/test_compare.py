@@ -10,7 +10,7 @@ import pytest
 
 from pslab.compare.groups import Group, grouped, spread
 from pslab.compare.measure import Goals, first_grant, measured
-from pslab.compare.tables.groups import compare_json, spoken, starving
+from pslab.compare.tables.groups import compare_json, spread_text, starving
 from pslab.runs.folder import Run
 from pswire.exits import ExitCode
 from tests.replay.command import ps_lab
@@ -91,9 +91,9 @@ def test_who_starves_is_told(tmp_path: Path) -> None:
 
 
 def test_spreads_in_words() -> None:
-    assert spoken(spread([1.0, 2.0, 3.0]), 2) == "2.00 ±1.00"
-    assert spoken(spread([1.0, math.nan]), 1, 100.0) == "100.0"
-    assert spoken(spread([math.nan]), 1) == "-"
+    assert spread_text(spread([1.0, 2.0, 3.0]), 2) == "2.00 ±1.00"
+    assert spread_text(spread([1.0, math.nan]), 1, 100.0) == "100.0"
+    assert spread_text(spread([math.nan]), 1) == "-"
 
 
 def test_json_has_no_nan(tmp_path: Path) -> None:

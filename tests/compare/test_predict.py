@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from pslab.compare.predict import REPEAT, Prediction, Row, predict, relative_error, rows
-from pslab.compare.step_times import pace_of
+from pslab.compare.predict import REPEAT, Prediction, Row, predict, prediction_rows, relative_error
+from pslab.compare.step_times import step_times_of
 from pslab.compare.tables.prediction import prediction_json
 from pswire.exits import ExitCode
 from tests.replay.command import ps_lab
@@ -25,10 +25,10 @@ TIMING = {"problem": "none", "batches": 200, "compute": "gamma(4, 0.002)"}
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_measured_on_one_run_it_predicts_another_within_ten_percent(tmp_path: Path, policy: str) -> None:
-    pace = pace_of(simulate(tmp_path / "pace", "async", simulation=TIMING, **DELAYS))
-    assert pace.mean == pytest.approx(0.008, rel=0.05)
+    measured = step_times_of(simulate(tmp_path / "source", "async", simulation=TIMING, **DELAYS))
+    assert measured.mean == pytest.approx(0.008, rel=0.05)
     run = simulate(tmp_path / "run", policy, POLICIES[policy], simulation=TIMING, run={"seed": 8}, **DELAYS)
-    found = predict(run, pace)
+    found = predict(run, measured)
     assert len(found.plays) == REPEAT
     row = by_name(found)
     assert abs(row["ms per version"].error) < 0.1
@@ -42,21 +42,21 @@ def test_measured_on_one_run_it_predicts_another_within_ten_percent(tmp_path: Pa
 
 
 def by_name(prediction: Prediction) -> dict[str, Row]:
-    return {row.what: row for row in rows(prediction)}
+    return {row.what: row for row in prediction_rows(prediction)}
 
 
 @pytest.mark.parametrize("policy", ["local-sgd", "easgd"])
 def test_the_steps_of_a_ticket_of_several_are_measured_by_their_mean(tmp_path: Path, policy: str) -> None:
     run = simulate(tmp_path / "run", policy, {"steps": 5}, simulation=TIMING, **DELAYS)
-    pace = pace_of(run)
-    assert pace.mean == pytest.approx(0.008, rel=0.05)
-    assert {rank: len(times) for rank, times in pace.times.items()} == dict.fromkeys(range(4), 200)
-    assert abs(by_name(predict(run, pace))["ms per version"].error) < 0.1
+    measured = step_times_of(run)
+    assert measured.mean == pytest.approx(0.008, rel=0.05)
+    assert {rank: len(times) for rank, times in measured.by_worker.items()} == dict.fromkeys(range(4), 200)
+    assert abs(by_name(predict(run, measured))["ms per version"].error) < 0.1
 
 
 def test_a_slow_worker_is_measured_as_one(tmp_path: Path) -> None:
     run = simulate(tmp_path / "run", "async", simulation={**TIMING, "factors": {"1": 5.0}})
-    assert abs(by_name(predict(run, pace_of(run)))["ms per version"].error) < 0.1
+    assert abs(by_name(predict(run, step_times_of(run)))["ms per version"].error) < 0.1
 
 
 def test_a_ticket_that_was_granted_ahead_is_not_worked_on_before_the_one_before_it(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_a_ticket_that_was_granted_ahead_is_not_worked_on_before_the_one_before_
         cluster={"workers": 1},
         simulation={"problem": "none", "batches": 4, "compute": "constant(2)"},
     )
-    assert set(pace_of(run).times[0]) == {2.0}
+    assert set(step_times_of(run).by_worker[0]) == {2.0}
 
     def ahead(records: list[Record]) -> None:
         grants = [record for record in records if record["kind"] == "grant"]
@@ -76,14 +76,14 @@ def test_a_ticket_that_was_granted_ahead_is_not_worked_on_before_the_one_before_
         records.sort(key=lambda record: record["t"])
 
     edit_log(run, ahead)
-    assert pace_of(run).times[0] == (2.0,) * 4
+    assert step_times_of(run).by_worker[0] == (2.0,) * 4
 
 
 def test_declared_times_and_the_own_seed_predict_the_simulation_itself_exactly(tmp_path: Path) -> None:
     run = simulate(tmp_path / "run", "bounded", POLICIES["bounded"], simulation=TIMING, **DELAYS)
     found = predict(run, run.experiment, repeat=4)
     assert found.own == found.real
-    assert all(row.within for row in rows(found))
+    assert all(row.within for row in prediction_rows(found))
     # Every other play is another throw of the dice.
     assert len({play.seconds_per_version for play in found.plays}) == 4
 
@@ -114,7 +114,7 @@ def test_the_own_seed_keeps_the_injected_delays(tmp_path: Path) -> None:
     run = simulate(
         tmp_path / "run", "sync", simulation={**TIMING, "batches": 4, "compute": "constant(0.0001)"}, **DELAYS
     )
-    found = by_name(predict(run, pace_of(run)))["ms per version"]
+    found = by_name(predict(run, step_times_of(run)))["ms per version"]
     assert relative_error(found.plays[0], found.real) == pytest.approx(0, abs=0.01)
     assert found.predicted.deviation > 0.1 * found.real
 
@@ -129,7 +129,7 @@ def test_the_range_and_the_error_are_those_of_all_plays() -> None:
 
 def test_a_single_play_has_no_spread(tmp_path: Path) -> None:
     run = simulate(tmp_path / "run", "sync", simulation=TIMING, **DELAYS)
-    said = prediction_json(predict(run, pace_of(run), repeat=1))
+    said = prediction_json(predict(run, step_times_of(run), repeat=1))
     row = said["rows"]["ms per version"]
     assert said["repeat"] == 1 and row["deviation"] is None
     assert row["least"] == row["most"] == row["predicted"] == row["own_seed"]["predicted"]
@@ -137,7 +137,7 @@ def test_a_single_play_has_no_spread(tmp_path: Path) -> None:
 
 def test_a_run_that_ends_at_a_version(tmp_path: Path) -> None:
     run = simulate(tmp_path / "run", "async", simulation=TIMING, run={"versions": 50}, **DELAYS)
-    found = predict(run, pace_of(run))
+    found = predict(run, step_times_of(run))
     assert {play.versions for play in found.plays} == {found.real.versions} == {50}
 
 

@@ -17,17 +17,18 @@ from pslab.compare.charts.timeline import ROWS, timeline_chart
 from pslab.compare.groups import Group, grouped
 from pslab.compare.html import page
 from pslab.compare.measure import Goals, measured
-from pslab.compare.tables import times as timetable
 from pslab.compare.timeline import (
     COMPUTING,
     KEPT,
     RECEIVING,
     SENDING,
-    UNTOLD,
+    UNREPORTED,
     VAIN,
     WAITING,
     Lane,
     Timeline,
+    share_head,
+    share_rows,
     timeline,
 )
 from pslab.runs.folder import Run
@@ -104,7 +105,7 @@ def group(run: Run) -> list[Group]:
 def test_the_stretches_of_a_hand_made_log(tmp_path: Path) -> None:
     found = timeline(story(tmp_path / "run"))
     first, second = found.lanes
-    assert (first.worker, second.worker, found.told, found.seconds) == ("w0", "w1", True, 19.0)
+    assert (first.worker, second.worker, found.reported, found.seconds) == ("w0", "w1", True, 19.0)
     assert told(first) == [
         (RECEIVING, 0.0, 1.0),
         (COMPUTING, 1.0, 4.0),
@@ -126,7 +127,7 @@ def test_the_stretches_of_a_hand_made_log(tmp_path: Path) -> None:
         (VAIN, 9.0, 11.5),
         # It gave up by itself.
         (WAITING, 11.5, 15.0),
-        (UNTOLD, 15.0, 19.0),
+        (UNREPORTED, 15.0, 19.0),
     ]
     assert second.commits == [(19.0, "applied")]
 
@@ -134,11 +135,11 @@ def test_the_stretches_of_a_hand_made_log(tmp_path: Path) -> None:
 def test_where_the_time_went(tmp_path: Path) -> None:
     found = timeline(story(tmp_path / "run"))
     assert found.lanes[0].seconds == {
-        COMPUTING: 8.5, RECEIVING: 1.5, SENDING: 3.0, WAITING: 1.0, VAIN: 0.0, UNTOLD: 0.0
+        COMPUTING: 8.5, RECEIVING: 1.5, SENDING: 3.0, WAITING: 1.0, VAIN: 0.0, UNREPORTED: 0.0
     }  # fmt: skip
     assert sum(found.lanes[0].shares.values()) == pytest.approx(1)
-    assert timetable.head(found)[1:3] == ["computing %", "receiving %"]
-    every, *workers = timetable.rows(found)
+    assert share_head(found)[1:3] == ["computing %", "receiving %"]
+    every, *workers = share_rows(found)
     assert every[:2] == ["2 workers", "30.4 (0.0..60.7)"]
     assert [line[:2] for line in workers] == [["w0", "60.7"], ["w1", "0.0"]]
 
@@ -168,7 +169,7 @@ def test_a_simulated_worker_is_busy_with_one_thing_at_a_time(
 ) -> None:
     """And with something at every moment, up to its last ticket."""
     found = timeline(simulate(tmp_path / "run", policy, knobs, simulation=TIMED, links=LINKS))
-    assert found.told and len(found.lanes) == 4
+    assert found.reported and len(found.lanes) == 4
     for lane in found.lanes:
         assert lane.stretches[0].begin == 0
         # Times are written in whole microseconds.
@@ -187,7 +188,7 @@ def drawn(figure: Any) -> Iterator[str]:
 def test_the_chart_has_a_row_for_each_worker_and_a_mark_for_each_fate(tmp_path: Path) -> None:
     figure = timeline_chart(group(story(tmp_path / "run")))
     words = list(drawn(figure))
-    kinds = {COMPUTING, RECEIVING, SENDING, WAITING, VAIN, UNTOLD, "applied", "dropped"}
+    kinds = {COMPUTING, RECEIVING, SENDING, WAITING, VAIN, UNREPORTED, "applied", "dropped"}
     assert kinds | {"w0", "w1"} <= set(words)
     (axes,) = figure.axes
     bars = {bar.get_label(): bar for bar in axes.collections if bar.get_label() in kinds}
@@ -220,7 +221,7 @@ def test_of_many_workers_some_are_shown(tmp_path: Path) -> None:
     words = list(drawn(timeline_chart(group(run))))
     assert sum(word.startswith("w") and word[1:].isdigit() for word in words) == ROWS
     assert any(word.startswith(f"{ROWS} of {workers} workers") for word in words)
-    assert [line[0] for line in timetable.rows(timeline(run))] == [f"{workers} workers"]
+    assert [line[0] for line in share_rows(timeline(run))] == [f"{workers} workers"]
 
 
 def untell(commit: Record) -> None:
@@ -231,7 +232,7 @@ def untell(commit: Record) -> None:
 
 def test_a_run_without_times_has_a_bar_for_each_ticket(tmp_path: Path) -> None:
     run = story(tmp_path / "run", untell)
-    assert not timeline(run).told and timetable.rows(timeline(run)) == []
+    assert not timeline(run).reported and share_rows(timeline(run)) == []
     words = set(drawn(timeline_chart(group(run))))
     assert {"applied", "dropped", "lost", "w0", "w1"} <= words and COMPUTING not in words
     assert "a gap is waiting" in page(group(run), Goals())

@@ -26,6 +26,7 @@ from psworker.engine import (
     client,
 )
 from psworker.errors import IllegalInput, Refused, SessionError
+from tests.repetitions import repetitions
 
 FATES = ["applied", "dropped", "pending"]
 
@@ -161,7 +162,9 @@ class BrokenStreams(RuleBasedStateMachine):
         assert "pending" not in self.fates.values()
 
 
-BrokenStreams.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+BrokenStreams.TestCase.settings = settings(
+    max_examples=repetitions(60, soak=2000), stateful_step_count=30, deadline=None
+)
 TestBrokenStreams = BrokenStreams.TestCase
 
 

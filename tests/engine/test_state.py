@@ -19,6 +19,7 @@ from psworker.engine import (
     state_to_json,
 )
 from psworker.errors import SessionError
+from tests.repetitions import repetitions
 
 TICKETS = st.integers(1, 6)
 COMMITS = st.builds(
@@ -79,7 +80,7 @@ def feed(engine: ClientEngine, name: str, *arguments: Any) -> Any:
         return type(error), str(error)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=repetitions(300, soak=5000), deadline=None)
 @given(steps=STEPS, lossless=st.booleans())
 def test_the_restored_engine_goes_on_with_equal_outputs(steps: list[tuple[Any, ...]], lossless: bool) -> None:
     first, second = (ClientEngine(lossless_link=lossless) for _ in range(2))

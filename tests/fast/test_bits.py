@@ -1,6 +1,6 @@
 """Compiled loops and threads give the bits of numpy, for every optimizer and every fold.
 
-The numpy twins are the oracle; they are compared with Keras in tests/optimizers.
+The numpy fallbacks are the oracle; they are compared with Keras in tests/optimizers.
 """
 
 from collections.abc import Iterator
@@ -18,6 +18,8 @@ CONFIGS: list[dict[str, object]] = [
     {"name": "delayed-nesterov", "period": 3, "spread": 0.5},
     {"name": "adam", "amsgrad": True, "beta_1": 0.0},
     {"name": "adamw", "amsgrad": True, "weight_decay": 0.1},
+    *({"name": name, "weight_decay": 0.1} for name in names() if name not in ("delayed-nesterov", "adamw")),
+    {"name": "ftrl", "l1_regularization_strength": 0.01, "beta": 0.1},
     {"name": "rmsprop", "momentum": 0.9},
     {"name": "rmsprop", "centered": True},
     {"name": "rmsprop", "centered": True, "momentum": 0.5},

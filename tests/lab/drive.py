@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from pslab.display.progress import Display, JsonLines
-from pslab.launch.experiments import Finished, run_local
+from pslab.launch.experiments import FinishedRun, run_local
 from pslab.launch.local import Daemons
 from pslab.launch.outcome import outcome_json
 from pswire.config.experiment import Experiment, parse_experiment
@@ -26,7 +26,7 @@ def experiment(servers: int = 2, workers: int = 3) -> Experiment:
 
 def run_fakes(
     folder: Path, server: str = "ok", worker: str = "ok", display: Display | None = None, **times: float
-) -> Finished:
+) -> FinishedRun:
     """Short times: fakes need none of the patience that TensorFlow does."""
     defaults = {"startup": 20.0, "linger": 0.5, "patience": 0.5, "farewell": 1.0}
     daemons = Daemons(

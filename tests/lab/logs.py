@@ -1,4 +1,4 @@
-"""A small writer of decision logs that keep every promise, for tests to break, and verbs to break them."""
+"""A small writer of decision logs that pass all checks, for tests to break, and verbs to break them."""
 
 import io
 import json
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pslab.check.checker import Verdict, check_log
+from pslab.check.checker import CheckResult, check_log
 from pslab.runs import log as entries
 from psserver import weights_file
 from psserver.weights_file import Saved
@@ -143,7 +143,7 @@ def text(records: list[Record]) -> str:
     return "".join(json.dumps(record) + "\n" for record in records)
 
 
-def verify(records: list[Record]) -> Verdict:
+def verify(records: list[Record]) -> CheckResult:
     return check_log(entries.read(io.StringIO(text(records))))
 
 

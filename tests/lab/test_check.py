@@ -1,4 +1,4 @@
-"""Every promise: logs that keep it pass, and a planted breach is found, named and placed."""
+"""Every log check: consistent logs pass, and a planted violation is found, named and placed."""
 
 import json
 from collections.abc import Callable
@@ -23,7 +23,7 @@ from tests.lab.logs import (
     without,
 )
 
-Breach = Callable[[list[Record]], None]
+Edit = Callable[[list[Record]], None]
 SSP = {"name": "ssp", "slack": 1}
 
 
@@ -39,11 +39,11 @@ SSP = {"name": "ssp", "slack": 1}
     ],
     ids=["sync", "async", "bounded", "ssp", "custom", "alone"],
 )
-def test_good_logs_keep_every_promise(records: list[Record]) -> None:
+def test_good_logs_pass_all_checks(records: list[Record]) -> None:
     verdict = verify(records)
     assert verdict.violations == ()
     assert verdict.ok
-    assert set(verdict.kept.values()) == {0}
+    assert set(verdict.counts.values()) == {0}
 
 
 def swap_parts(records: list[Record]) -> None:
@@ -52,7 +52,7 @@ def swap_parts(records: list[Record]) -> None:
 
 
 def swap_folds(records: list[Record]) -> None:
-    """Another order of summation, told consistently: only the turns know better."""
+    """Another order of summation, stated consistently: only the turns differ."""
     first, second = find(records, "fold", 0), find(records, "fold", 1)
     first["ticket"], second["ticket"] = second["ticket"], first["ticket"]
     records.remove(first)
@@ -88,14 +88,14 @@ def sync_leaves_one_out(records: list[Record]) -> None:
         part["weight"] = 0.5
 
 
-def claim(policy: dict[str, object]) -> Breach:
+def claim(policy: dict[str, object]) -> Edit:
     """The same log, said to be another policy's."""
     return changed("job", policy=policy)
 
 
 SYNC, ASYNC, BOUNDED = sync_log, async_log, bounded_log
-PLANTED: list[tuple[Callable[[], list[Record]], Breach, str, str]] = [
-    # (log, breach, promise, words of the sentence)
+PLANTED: list[tuple[Callable[[], list[Record]], Edit, str, str]] = [
+    # (log, edit, check, words of the sentence)
     (SYNC, changed("commit", i=99), "indices", "index should be"),
     (SYNC, changed("commit", t=0.0), "time", "t goes back"),
     (SYNC, without("job"), "first and last", "first entry should be of kind job, got join"),
@@ -211,7 +211,7 @@ PLANTED: list[tuple[Callable[[], list[Record]], Breach, str, str]] = [
     ),
     (SYNC, swap_folds, "turns", "sums turns [1, 0, 2]"),
     (SYNC, sync_leaves_one_out, "policy guarantee", "version 2 is made without w2"),
-    (ASYNC, claim({"name": "sync", "backup": 0}), "policy guarantee", "at staleness"),
+    (ASYNC, claim({"name": "sync", "backup": 0}), "policy guarantee", "with staleness"),
     (
         ASYNC,
         claim({"name": "sync", "backup": 0}),
@@ -219,17 +219,22 @@ PLANTED: list[tuple[Callable[[], list[Record]], Breach, str, str]] = [
         "leaves out ticket 2, which w0 works on",
     ),
     (SYNC, claim({"name": "sync", "backup": 1}), "", ""),
-    (SYNC, claim({"name": "async"}), "policy guarantee", "has 3 parts, not 1"),
+    (SYNC, claim({"name": "async"}), "policy guarantee", "has 3 parts, the policy takes 1"),
     (SYNC, changed("apply", scale=1.0), "policy guarantee", "a mean of 3 needs"),
-    (SYNC, claim({"name": "bounded", "aggregate": 2}), "policy guarantee", "has 3 parts, aggregate is 2"),
+    (SYNC, claim({"name": "bounded", "aggregate": 2}), "policy guarantee", "has 3 parts, the policy takes 2"),
     (SYNC, claim({"name": "bounded", "aggregate": 2, "on_stale": "block"}), "", ""),
-    (ASYNC, claim({"name": "bounded", "aggregate": 2}), "policy guarantee", "has 1 parts, aggregate is 2"),
-    (ASYNC, claim({"name": "bounded", "max_staleness": 1}), "policy guarantee", "max_staleness is 1"),
+    (
+        ASYNC,
+        claim({"name": "bounded", "aggregate": 2}),
+        "policy guarantee",
+        "has 1 parts, the policy takes 2",
+    ),
+    (ASYNC, claim({"name": "bounded", "max_staleness": 1}), "policy guarantee", "the policy's bound is 1"),
     (
         ASYNC,
         claim({"name": "bounded", "max_staleness": 1, "on_stale": "block"}),
         "policy guarantee",
-        "max_staleness is 1",
+        "the policy's bound is 1",
     ),
     (
         ASYNC,
@@ -248,13 +253,13 @@ PLANTED: list[tuple[Callable[[], list[Record]], Breach, str, str]] = [
         BOUNDED,
         claim({"name": "bounded", "aggregate": 2, "max_staleness": 2}),
         "policy guarantee",
-        "dropped as stale at staleness 2: max_staleness is 2",
+        "dropped as stale at staleness 2: the policy's bound is 2",
     ),
     (
         BOUNDED,
         claim({"name": "bounded", "aggregate": 2, "max_staleness": 1, "on_stale": "block"}),
         "policy guarantee",
-        "on_stale is block",
+        "this policy drops nothing",
     ),
     (ASYNC, claim(SSP), "policy guarantee", "ahead of the slowest (clock"),
     (ASYNC, part_changed(4, staleness=7), "staleness law", "!="),
@@ -263,22 +268,22 @@ PLANTED: list[tuple[Callable[[], list[Record]], Breach, str, str]] = [
 
 
 @pytest.mark.parametrize(
-    ("log", "breach", "promise", "words"),
+    ("log", "edit", "check", "words"),
     PLANTED,
     ids=[f"{number}-{case[2]}".replace(" ", "-") for number, case in enumerate(PLANTED)],
 )
-def test_a_planted_breach_is_found(
-    log: Callable[[], list[Record]], breach: Breach, promise: str, words: str
+def test_a_planted_violation_is_found(
+    log: Callable[[], list[Record]], edit: Edit, check: str, words: str
 ) -> None:
     records = log()
-    breach(records)
+    edit(records)
     verdict = verify(records)
-    if not promise:
+    if not check:
         assert verdict.violations == ()
         return
     assert not verdict.ok
-    assert verdict.kept[promise] > 0
-    found = [violation for violation in verdict.violations if violation.promise == promise]
+    assert verdict.counts[check] > 0
+    found = [violation for violation in verdict.violations if violation.check == check]
     assert any(words in violation.message for violation in found), [str(violation) for violation in found]
 
 
@@ -287,7 +292,7 @@ def test_a_violation_names_line_and_entry() -> None:
     commit = find(records, "commit")
     repeated("commit")(records)
     line = records.index(commit) + 2
-    (violation,) = [v for v in verify(records).violations if v.promise == "tickets"]
+    (violation,) = [v for v in verify(records).violations if v.check == "tickets"]
     assert (violation.line, violation.index) == (line, line - 1)
     assert str(violation).startswith(f"line {line}, entry {line - 1}: ")
 
@@ -297,7 +302,7 @@ def test_every_violation_is_reported_not_only_the_first() -> None:
     for record in records:
         if record["kind"] == "apply":
             record["parts"][0]["weight"] = 3.0
-    assert verify(records).kept["weights"] == 12
+    assert verify(records).counts["weights"] == 12
 
 
 @pytest.mark.parametrize(
@@ -320,7 +325,7 @@ def test_a_line_that_cannot_be_read_is_a_violation_and_the_rest_is_still_checked
     lines = text(sync_log()).splitlines(keepends=True)
     lines.insert(8, line)
     verdict = check_log(entries.read(lines))
-    (unreadable,) = [v for v in verdict.violations if v.promise == "entries"]
+    (unreadable,) = [v for v in verdict.violations if v.check == "entries"]
     assert unreadable.line == 9
     assert words in unreadable.message
     assert verdict.entries == len(lines) - 1
@@ -342,20 +347,20 @@ def test_times_that_fill_the_time_of_a_ticket_are_fine(seconds: Record) -> None:
     assert verify(records).ok
 
 
-def test_a_log_that_was_cut_off_keeps_its_promises_and_says_so() -> None:
+def test_a_log_that_was_cut_off_passes_and_the_report_says_so() -> None:
     records = async_log()
     verdict = verify(records[: len(records) // 2])
     assert verdict.ok
     assert verdict.notes == ("the log has no stop entry: the job is still running, or was cut off",)
 
 
-def test_an_empty_log_keeps_no_promise() -> None:
+def test_an_empty_log_fails() -> None:
     verdict = check_log([])
     assert [violation.message for violation in verdict.violations] == ["the log is empty"]
 
 
 def test_a_restarted_worker_and_its_pending_contribution_are_legal() -> None:
-    """What a worker committed before it left stays valid: it is never lost in silence."""
+    """What a worker committed before it left stays valid: it is never lost silently."""
     records = json.loads(json.dumps(bounded_log()))
     at = records.index(find(records, "fold")) + 1
     coming = [

@@ -11,10 +11,10 @@ import pytest
 
 from pslab.cli import main
 from pslab.launch import quickstart
-from pslab.launch.events import Answered, Mailbox, Unanswered
-from pslab.launch.experiments import Finished
-from pslab.launch.local import Result
-from pslab.launch.status_poll import Poller, StatusClient, StatusError
+from pslab.launch.experiments import FinishedRun
+from pslab.launch.local import RunResult
+from pslab.launch.process import EventQueue, StatusAnswer, StatusFailure
+from pslab.launch.status_poll import StatusClient, StatusError, StatusPoller
 from pslab.launch.supervisor import Verdict
 from pswire.exits import ExitCode
 from pswire.v1 import coordinator_pb2 as pb
@@ -64,7 +64,7 @@ def test_help_explains_itself_and_lists_the_exit_codes(
 def test_check_passes_a_sound_run(monkeypatch: Patch, capsys: Capture, tmp_path: Path) -> None:
     assert ps_lab(monkeypatch, "check", write_run(tmp_path / "a", async_log())) == 0
     text = capsys.readouterr().out
-    assert "every promise is kept" in text
+    assert "all checks passed" in text
     assert "12 updates while 3 workers held tickets: staleness grew by 24 = (3 - 1) * 12" in text
 
 
@@ -75,12 +75,12 @@ def test_check_tells_a_breach_by_line_and_exits_9(
     find(records, "apply", 1)["parts"][0]["weight"] = 1.0
     assert ps_lab(monkeypatch, "check", write_run(tmp_path / "a", records)) == ExitCode.VIOLATIONS
     text = capsys.readouterr().out
-    assert "BROKEN  weights  1 time" in text
+    assert "FAILED  weights  1 time" in text
     assert "has weight 1.0, but factor 1.0" in text
     assert "1 violation" in text
 
 
-def test_check_prints_not_more_than_a_screenful_of_one_promise(
+def test_check_prints_not_more_than_a_screenful_of_one_check(
     monkeypatch: Patch, capsys: Capture, tmp_path: Path
 ) -> None:
     records = async_log(50)
@@ -92,7 +92,7 @@ def test_check_prints_not_more_than_a_screenful_of_one_promise(
     assert "and 30 more (--json lists all)" in capsys.readouterr().out
     assert ps_lab(monkeypatch, "check", folder, "--json") == ExitCode.VIOLATIONS
     record = json.loads(capsys.readouterr().out)
-    assert len(record["violations"]) == record["promises"]["weights"] == 50
+    assert len(record["violations"]) == record["checks"]["weights"] == 50
     assert record["staleness_law"]["holds"]
 
 
@@ -136,8 +136,8 @@ def test_a_picture_that_cannot_be_drawn(
     [
         (["run", "nowhere.toml"], "nowhere.toml"),
         (["run", "a.toml", "--set", "policy.nmae=async"], "nmae"),
-        (["run", "a.toml", "--set", "policy.name=asynk"], "did you mean 'async'"),
-        (["run", "a.toml", "--set", "policy.name=bounded", "--set", "policy.aggregate=5"], "aggregate is 5"),
+        (["run", "a.toml", "--set", "policy.name=asynk"], 'did you mean "async"'),
+        (["run", "a.toml", "--set", "policy.name=bounded", "--set", "policy.aggregate=5"], "got 5"),
         (["run", "a.toml", "--set", "optimizer.name=adm"], "adam"),
         (["run", "a.toml", "--set", "cluster.workers=0"], "cluster.workers"),
         (["run", "b.toml"], "job.module is missing"),
@@ -168,31 +168,31 @@ def test_status_shows_who_waits(monkeypatch: Patch, capsys: Capture, coordinator
 
 def test_status_of_nobody_is_unreachable(monkeypatch: Patch, capsys: Capture) -> None:
     assert ps_lab(monkeypatch, "status", "127.0.0.1:1") == ExitCode.UNREACHABLE
-    assert "nobody listens on 127.0.0.1:1" in capsys.readouterr().err
+    assert "nothing listens on 127.0.0.1:1" in capsys.readouterr().err
 
 
-def test_a_server_without_a_coordinator_is_told_as_such() -> None:
+def test_a_server_without_a_coordinator_is_reported_as_such() -> None:
     server = grpc.server(futures.ThreadPoolExecutor(max_workers=1))
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
-    questioner = StatusClient(f"127.0.0.1:{port}")
+    client = StatusClient(f"127.0.0.1:{port}")
     with pytest.raises(StatusError, match="ask the server with task index 0"):
-        questioner.ask()
-    questioner.close()
+        client.ask()
+    client.close()
     server.stop(0).wait()
 
 
-def test_the_poller_puts_answers_and_silence_into_the_mailbox(coordinator: str) -> None:
-    mailbox = Mailbox()
-    poller = Poller(coordinator, mailbox)
-    answer = mailbox.get(timeout=10)
+def test_the_poller_puts_answers_and_failures_into_the_queue(coordinator: str) -> None:
+    events = EventQueue()
+    poller = StatusPoller(coordinator, events)
+    answer = events.get(timeout=10)
     poller.stop()
-    assert isinstance(answer, Answered)
+    assert isinstance(answer, StatusAnswer)
     assert answer.status.version == 7
-    poller = Poller("127.0.0.1:1", mailbox := Mailbox())
-    silence = mailbox.get(timeout=10)
+    poller = StatusPoller("127.0.0.1:1", events := EventQueue())
+    failure = events.get(timeout=10)
     poller.stop()
-    assert isinstance(silence, Unanswered)
+    assert isinstance(failure, StatusFailure)
 
 
 def test_watch_ends_when_the_server_does(monkeypatch: Patch, capsys: Capture) -> None:
@@ -215,14 +215,14 @@ def fake_runs(monkeypatch: Patch, tmp_path: Path, code: int = 0, spoil: str = ""
     """`run_local` without processes: leaves a run of the wanted policy behind."""
     started = []
 
-    def run_local(experiment: object, display: object, *, out: Path, force: bool, cwd: Path) -> Finished:
+    def run_local(experiment: object, display: object, *, out: Path, force: bool, cwd: Path) -> FinishedRun:
         started.append(out.name)
         assert force
         records = sync_log() if out.name != "async" else async_log()
         if out.name == spoil:
             find(records, "commit")["t"] = 0.0
         write_run(out, records)
-        return Finished(out, Result(Verdict(code, "because"), ()), "")
+        return FinishedRun(out, RunResult(Verdict(code, "because"), ()), "")
 
     monkeypatch.setattr(quickstart, "run_local", run_local)
     monkeypatch.setattr(quickstart, "load", lambda path, overrides: None)
@@ -237,7 +237,7 @@ def test_quickstart_runs_checks_compares_and_draws(
     assert ps_lab(monkeypatch, "quickstart", "--out", tmp_path / "q") == 0
     assert started == ["sync", "async", "bounded"]
     text = capsys.readouterr().out
-    assert text.count("every promise is kept") == 3
+    assert text.count("all checks passed") == 3
     assert "held-out accuracy" in text
     assert f"run folders: {tmp_path / 'q' / 'sync'}" in text
     assert (tmp_path / "q" / "report.png").exists()

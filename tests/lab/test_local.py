@@ -13,9 +13,8 @@ import psutil
 import pytest
 
 from pslab.display.progress import Quiet
-from pslab.launch.duplicate_output import Echoes
 from pslab.launch.outcome import outcome_text
-from pslab.launch.supervisor import ExitTracker, exit_code, spoken
+from pslab.launch.supervisor import DuplicateOutput, ExitTracker, end_text, exit_code
 from pswire.exits import ExitCode
 from tests.lab.drive import run_fakes
 
@@ -23,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Notes(Quiet):
-    """Remembers what a display is told."""
+    """Records what a display receives."""
 
     def __init__(self) -> None:
         self.events: list[tuple[str, dict[str, Any]]] = []
@@ -63,7 +62,7 @@ def test_a_run_goes_from_start_to_end(tmp_path: Path, monkeypatch: pytest.Monkey
     finished = run_fakes(tmp_path / "run", display=notes)
     assert finished.result.ok
     assert finished.result.warnings == ()
-    # Server 1 chose its port first; server 0 was told, the workers know both.
+    # Server 1 chose its port first; server 0 was started with its address, the workers with both.
     first, second = notes.said("server-0", "ready"), notes.said("server-1", "ready")
     assert first["hosts"] == f"127.0.0.1:0,{second['address']}"
     assert second["hosts"] == "127.0.0.1:0,127.0.0.1:0"
@@ -76,7 +75,7 @@ def test_a_run_goes_from_start_to_end(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.cluster
-def test_a_worker_that_crashes_is_told_and_the_others_finish(tmp_path: Path) -> None:
+def test_a_worker_that_crashes_is_reported_and_the_others_finish(tmp_path: Path) -> None:
     notes = Notes()
     finished = run_fakes(tmp_path / "run", worker="crash@1", display=notes)
     assert finished.result.ok
@@ -95,22 +94,22 @@ def test_a_job_whose_workers_all_crash_fails_with_their_code(tmp_path: Path) -> 
     reason = finished.result.verdict.reason
     assert reason.startswith("every worker failed: worker-") and reason.endswith(", and 2 more workers alike")
     assert "ValueError: no data" in finished.tail
-    # What all said is printed once, with the first; the last one's end is the run's.
+    # What all printed is shown once, with the first; the last one's end is the run's.
     first, second = notes.warnings
     assert "ValueError: no data" in first[1]
-    assert second[1] == "" and second[0].endswith(f"it said the same as {finished.result.verdict.culprit}")
+    assert second[1] == "" and second[0].endswith(f"it printed the same as {finished.result.verdict.culprit}")
     outcome = outcome_text(finished).plain
-    assert "no data" not in outcome and f"what {finished.result.verdict.culprit} said is above" in outcome
+    assert "no data" not in outcome and f"what {finished.result.verdict.culprit} printed is above" in outcome
     assert_gone(notes.pids())
 
 
 def test_the_same_last_words_are_an_echo_whatever_was_logged_before() -> None:
-    echoes = Echoes()
-    assert echoes.of("worker-1", "10:00:01 joined as w1\nps-worker: no data\nTraceback") is None
-    assert echoes.of("worker-0", "10:00:02 joined as w0\nps-worker: no data\nTraceback") == "worker-1"
-    assert echoes.of("worker-2", "10:00:02 joined as w2\nps-worker: other data\nTraceback") is None
-    assert echoes.of("worker-3", "") is None and echoes.of("worker-4", "") is None
-    assert [echoes.told(f"worker-{n}") for n in range(5)] == [False, True, True, False, False]
+    output = DuplicateOutput()
+    assert output.first_with("worker-1", "10:00:01 joined as w1\nps-worker: no data\nTraceback") is None
+    assert output.first_with("worker-0", "10:00:02 joined as w0\nps-worker: no data\nTraceback") == "worker-1"
+    assert output.first_with("worker-2", "10:00:02 joined as w2\nps-worker: other data\nTraceback") is None
+    assert output.first_with("worker-3", "") is None and output.first_with("worker-4", "") is None
+    assert [output.is_first(f"worker-{n}") for n in range(5)] == [False, True, True, False, False]
 
 
 @pytest.mark.cluster
@@ -215,4 +214,4 @@ def test_a_run_ends_with_a_documented_code_even_when_its_processes_are_killed() 
     assert exit_code(-2, ExitCode.ABANDONED) == ExitCode.INTERRUPTED
     assert exit_code(-9, ExitCode.ABANDONED) == ExitCode.ABANDONED
     assert exit_code(6, ExitCode.ABANDONED) == 6
-    assert spoken(99) == "exited with code 99"
+    assert end_text(99) == "exited with code 99"

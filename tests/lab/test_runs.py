@@ -26,7 +26,7 @@ def test_a_sound_run_passes_the_check(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "promise", "words"),
+    ("change", "check", "words"),
     [
         ({"versions": 5}, "summary", "summary.json says 5 versions, the log 12"),
         ({"samples": 1}, "summary", "says 1 samples, the log 96"),
@@ -43,12 +43,12 @@ def test_a_sound_run_passes_the_check(tmp_path: Path) -> None:
     ],
 )
 def test_a_summary_that_disagrees_is_found(
-    tmp_path: Path, change: dict[str, object], promise: str, words: str
+    tmp_path: Path, change: dict[str, object], check: str, words: str
 ) -> None:
     verdict = check_run(Run(write_run(tmp_path / "a", async_log(), **change)))
-    assert verdict.kept[promise] > 0
+    assert verdict.counts[check] > 0
     assert any(words in violation.message for violation in verdict.violations)
-    assert {violation.promise for violation in verdict.violations} == {promise}
+    assert {violation.check for violation in verdict.violations} == {check}
 
 
 def test_metrics_that_miss_a_version_are_found(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_a_missing_summary_is_a_violation_only_after_a_stop(tmp_path: Path) -> N
         ("{}", "summary.json: is no summary: no 'job'"),
     ],
 )
-def test_an_edited_summary_is_told_by_its_file(tmp_path: Path, text: str, words: str) -> None:
+def test_an_edited_summary_is_reported_with_its_file(tmp_path: Path, text: str, words: str) -> None:
     folder = write_run(tmp_path / "a", async_log())
     (folder / "summary.json").write_text(text)
     with pytest.raises(RunError, match=words.replace(".", r"\.")):
@@ -88,7 +88,7 @@ def test_an_edited_summary_is_told_by_its_file(tmp_path: Path, text: str, words:
     assert any(words in violation.message for violation in check_run(Run(folder)).violations)
 
 
-def test_a_bad_line_is_told_by_file_and_line(tmp_path: Path) -> None:
+def test_a_bad_line_is_reported_with_file_and_line(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "a", async_log())
     for name in ("decisions.jsonl", "metrics.jsonl"):
         lines = (folder / name).read_text().splitlines(keepends=True)
@@ -106,7 +106,7 @@ def test_bytes_that_are_no_text_are_a_bad_line(tmp_path: Path) -> None:
     raw[4] = b"\xff\xfe\x00\n"
     (folder / "decisions.jsonl").write_bytes(b"".join(raw))
     verdict = check_run(Run(folder))
-    assert verdict.kept["entries"] == 1
+    assert verdict.counts["entries"] == 1
 
 
 def test_what_is_no_run_folder_is_refused(tmp_path: Path) -> None:

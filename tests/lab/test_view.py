@@ -8,7 +8,7 @@ from rich.console import Console
 
 from pslab.display.progress import Lines
 from pslab.display.progress import Table as LiveTable
-from pslab.display.status import Pace, status_json, status_line, status_view, waiting_sentences
+from pslab.display.status import SampleRate, status_json, status_line, status_view, waiting_sentences
 from pswire.v1 import coordinator_pb2 as pb
 
 
@@ -97,12 +97,12 @@ def test_json_has_every_field_and_null_for_nan() -> None:
 
 
 def test_the_pace_is_that_of_the_last_seconds() -> None:
-    pace = Pace(window=3.0)
-    pace.add(0.0, 0)
-    assert pace.rate == 0.0
+    rate = SampleRate(window=3.0)
+    rate.add(0.0, 0)
+    assert rate.rate == 0.0
     for second in range(1, 11):
-        pace.add(float(second), second * 100 if second <= 5 else 500 + (second - 5) * 10)
-    assert pace.rate == 10.0
+        rate.add(float(second), second * 100 if second <= 5 else 500 + (second - 5) * 10)
+    assert rate.rate == 10.0
 
 
 def test_plain_lines_come_every_two_seconds_and_at_a_change_of_phase() -> None:

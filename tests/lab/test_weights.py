@@ -1,4 +1,4 @@
-"""ps-lab check and the final weights: an edited, lost or foreign file is found, an old one is let pass and said."""
+"""ps-lab check and the final weights: an edited, lost or foreign file is found; an old one passes with a remark."""
 
 import json
 from collections.abc import Callable
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from pslab.check.checker import Verdict, check_run
+from pslab.check.checker import CheckResult, check_run
 from pslab.runs.folder import Run
 from psserver.weights_file import load, save
 from tests.lab.logs import WEIGHTS, async_log, write_run
@@ -16,7 +16,7 @@ from tests.lab.logs import WEIGHTS, async_log, write_run
 Edit = Callable[[Path], object]
 
 
-def checked(folder: Path, edit: Edit, **summary: object) -> Verdict:
+def checked(folder: Path, edit: Edit, **summary: object) -> CheckResult:
     write_run(folder, async_log(), **summary)
     edit(folder / "weights.safetensors")
     return check_run(Run(folder))
@@ -57,7 +57,7 @@ EDITS: list[tuple[Edit, str]] = [
 @pytest.mark.parametrize(("edit", "words"), EDITS)
 def test_edited_weights_are_found(tmp_path: Path, edit: Edit, words: str) -> None:
     (violation,) = checked(tmp_path / "a", edit).violations
-    assert violation.promise == "final weights"
+    assert violation.check == "final weights"
     assert words in violation.message
 
 
@@ -69,7 +69,7 @@ def test_weights_of_a_job_that_came_to_none_are_foreign(tmp_path: Path) -> None:
     assert checked(tmp_path / "b", Path.unlink, weights_sha256=None).ok
 
 
-def test_a_file_without_the_order_is_not_compared_and_that_is_said(tmp_path: Path) -> None:
+def test_a_file_without_the_order_is_not_compared_and_a_remark_says_so(tmp_path: Path) -> None:
     verdict = checked(tmp_path / "a", lambda file: save_file(WEIGHTS, file))
     assert verdict.ok
     assert any("does not tell the order of its variables" in note for note in verdict.notes)

@@ -1,4 +1,4 @@
-"""The experiment files for the simulator in examples/: they run, keep every promise, and show what they say."""
+"""The experiment files for the simulator in examples/: they run, pass all checks, and show what they say."""
 
 import re
 import shlex

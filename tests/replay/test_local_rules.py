@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pslab.replay.source import prove, replay_of
+from pslab.replay.run_folder import prove, replay_of
 from pslab.replay.worker_replica import DataError
 from pslab.runs.folder import RunError
 from tests.replay.simulated import Record, edit_log, simulate

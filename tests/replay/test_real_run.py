@@ -29,7 +29,7 @@ def replay(folder: Path, *options: str) -> dict[str, Any]:
 
 
 def test_a_run_that_fetched_ahead(tmp_path: Path) -> None:
-    """Two open tickets of each worker: the log keeps every promise, and is executed again to the same bits."""
+    """Two open tickets of each worker: the log passes all checks, and is executed again to the same bits."""
     document = {
         "run": {"seed": 6},
         "cluster": {"servers": 2, "workers": 2, "prefetch": True},

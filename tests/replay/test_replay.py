@@ -8,8 +8,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from pslab.replay.execution import Replay
-from pslab.replay.export import freeze
-from pslab.replay.source import prove, replay_of
+from pslab.replay.run_folder import export, prove, replay_of
 from pslab.replay.worker_replica import DataError
 from pslab.runs.folder import Run, RunError
 from tests.replay.simulated import Record, edit_log, simulate
@@ -69,7 +68,7 @@ def test_until_stops_at_a_version_and_writes_it(tmp_path: Path) -> None:
     run = simulate(tmp_path / "run", "async")
     replay = replayed(run, until=10)
     assert replay.result.version == 10 and not replay.result.finished
-    record = freeze(replay, tmp_path / "ten")
+    record = export(replay, tmp_path / "ten")
     assert json.loads((tmp_path / "ten" / "metrics.json").read_text()) == record
     metrics = record["metrics"]
     assert isinstance(metrics, dict) and set(metrics) >= {"loss", "accuracy"}
@@ -77,7 +76,7 @@ def test_until_stops_at_a_version_and_writes_it(tmp_path: Path) -> None:
     assert record["loss"] == train.loss
     # The last version, written out, is what the run wrote.
     last = replayed(run, until=run.summary.versions)
-    assert freeze(last, tmp_path / "last")["weights_sha256"] == run.summary.weights_sha256
+    assert export(last, tmp_path / "last")["weights_sha256"] == run.summary.weights_sha256
     ours, theirs = (
         load_file(tmp_path / "last" / "weights.safetensors"),
         load_file(run.path / "weights.safetensors"),

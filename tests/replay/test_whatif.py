@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from pslab.replay.log_entries import Step, read_tape
+from pslab.replay.log_entries import Step, read_steps
 from pslab.replay.whatif import Alternative, what_if
 from pslab.runs.folder import Run
-from psserver.policies import Decision, Event, PolicyError, Ready, TensorParts, Waiting
+from psserver.policies import Decision, Event, Policy, PolicyError, Ready, Waiting
 from tests.lab.logs import FakeLog, text
 from tests.replay.simulated import simulate
 
@@ -41,7 +41,7 @@ def told(steps: list[Step]) -> list[dict[str, Any]]:
 def test_the_same_policy_decides_the_same(tmp_path: Path, name: str) -> None:
     """One recorded schedule: the coordinator that hears it again writes an equal log, entry for entry."""
     policy, knobs, sections = SAME[name]
-    steps = read_tape(simulate(tmp_path / "run", policy, knobs, **sections))
+    steps = read_steps(simulate(tmp_path / "run", policy, knobs, **sections))
     found = what_if(steps, policy, knobs)
     assert found.held == found.never == 0 and not found.failure
     # A connection that breaks and what the crash looks like from inside are no part of the schedule.
@@ -57,7 +57,7 @@ def test_the_same_policy_decides_the_same(tmp_path: Path, name: str) -> None:
 def test_the_other_policy_keeps_its_guarantee(
     tmp_path: Path, policy: str, knobs: Mapping[str, object]
 ) -> None:
-    steps = read_tape(simulate(tmp_path / "run", "async"))
+    steps = read_steps(simulate(tmp_path / "run", "async"))
     found = what_if(steps, policy, knobs)
     other = found.other
     assert not found.failure and found.never == 0
@@ -84,7 +84,7 @@ def fast_and_slow(folder: Path) -> Run:
 
 
 def ask(folder: Path, name: str, **knobs: object) -> Alternative:
-    return what_if(read_tape(fast_and_slow(folder)), name, knobs)
+    return what_if(read_steps(fast_and_slow(folder)), name, knobs)
 
 
 def test_what_a_barrier_would_not_have_granted_is_put_off(tmp_path: Path) -> None:
@@ -110,11 +110,10 @@ def test_a_cancelled_computation_is_lost(tmp_path: Path) -> None:
     assert found.other.cancelled["w1"] >= 1
 
 
-class Hermit:
+class Hermit(Policy):
     """Grants nothing: everybody waits for ever."""
 
-    name, tensors = "hermit", TensorParts()
-    knobs: Mapping[str, object] = {}
+    name = "hermit"
 
     def __init__(self, workers: int) -> None:
         self.asked = 0
@@ -134,7 +133,7 @@ def test_a_policy_that_deadlocks_is_told(tmp_path: Path) -> None:
 
 
 def test_an_unknown_policy_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(PolicyError, match="did you mean 'sync'"):
+    with pytest.raises(PolicyError, match='did you mean "sync"'):
         ask(tmp_path / "run", "sinc")
 
 

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from signal import SIGTERM
 from typing import Any
 
@@ -17,6 +18,7 @@ from pswire.exits import ExitCode
 from pswire.plan import VariableSpec
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import coordinator_pb2_grpc, shard_pb2_grpc
+from tests.service.probe import Probe
 
 # How long anything may take before a test calls it hung, in seconds.
 PATIENCE = 30.0
@@ -48,6 +50,7 @@ class Served:
         self.events: dict[str, Any] = {}
         self._ready = threading.Event()
         self.server = Server(settings, self._announce)
+        self.probe = Probe(self.server)
         self.code: ExitCode | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -128,9 +131,14 @@ def serving(
     workers: int = 1,
     policy: str = "async",
     overrides: Iterable[str] = (),
+    out: Path | None = None,
+    job_secret: str = "",
     **options: Any,
 ) -> Iterator[Cluster]:
-    """A cluster; sgd with learning rate 1, so that weights are what a test can compute in its head."""
+    """A cluster; sgd with learning rate 1, so that weights are what a test can compute in its head.
+
+    `out`: the run folder of server 0.
+    """
     chosen = [
         f"cluster.workers={workers}",
         f"policy.name={policy}",
@@ -142,7 +150,12 @@ def serving(
     started: list[Served] = []
     try:
         for index in reversed(range(servers)):
-            plan = Options(ps_hosts=",".join(addresses), task_index=index, overrides=chosen)
+            plan = Options(
+                ps_hosts=",".join(addresses),
+                task_index=index,
+                overrides=chosen,
+                out=out if index == 0 else None,
+            )
             started.insert(0, Served(plan, **waits))
             addresses[index] = started[0].address
         cluster = Cluster(started)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from pslab.check.checker import Verdict, check_log
+from pslab.check.checker import CheckResult, check_log
 from pslab.check.conservation import Conservation, conservation
 from pslab.runs.log import Entry as LogEntry
 from pslab.runs.log import read
@@ -92,7 +92,7 @@ class Outcome:
     def applied_by(self) -> dict[str, int]:
         return {worker: counts["applied"] for worker, counts in self.summary["contributions"].items()}
 
-    def verdict(self) -> Verdict:
+    def verdict(self) -> CheckResult:
         return check_log(read(self.lines))
 
     def law(self) -> Conservation:

@@ -1,4 +1,4 @@
-"""Whatever goes wrong, the log keeps every promise and the job ends."""
+"""Whatever goes wrong, the log passes all checks and the job ends."""
 
 from typing import Any
 

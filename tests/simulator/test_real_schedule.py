@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pslab.replay import schedule as s
-from pslab.replay.log_entries import Step, opening, read_tape
+from pslab.replay.log_entries import Step, job_of, read_steps
 from pslab.simulator import Cluster
 from pslab.simulator.channel import Channel, LinkFaults
 from pslab.simulator.event_queue import EventQueue
@@ -43,7 +43,7 @@ class Stage:
     """A simulated cluster without a will: what its workers do comes from a record."""
 
     def __init__(self, steps: list[Step]) -> None:
-        job, agenda = opening(steps), EventQueue()
+        job, agenda = job_of(steps), EventQueue()
         knobs = dict(job.policy)
         name = str(knobs.pop("name"))
         self.cluster = Cluster(
@@ -120,7 +120,7 @@ def test_the_simulated_coordinator_decides_what_the_real_one_did(
         for batches, seconds in ((12, "0.002"), (20, "0.004"), (7, "0.02")):
             real.start_worker("--batches", str(batches), "--seconds", seconds)
         run = real.wait_end(worker_codes=[0, 0, 0])
-    steps = read_tape(run)
+    steps = read_steps(run)
     recorded = told([step.entry for step in steps])
     again = told([record.entry for record in Stage(steps).log.records])
     for ours, theirs in zip(again, recorded, strict=True):

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from pslab.check.checker import check_log
-from pslab.check.promises import times
+from pslab.check.checks import times
 from pslab.runs import log as facts
 from tests.simulator.lab import Outcome, experiment, simulate
 

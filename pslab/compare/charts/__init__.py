@@ -1,1 +1,57 @@
-"""Charts of runs, drawn by matplotlib."""
+"""Charts of runs, drawn by matplotlib. Here: each chart by its name, and as a file of its own."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pslab.compare.charts import figures as charts
+from pslab.compare.charts import many_workers
+from pslab.compare.charts.theory import bound_chart, measure_chart
+from pslab.compare.charts.timeline import timeline_chart
+from pslab.compare.groups import Group
+from pslab.compare.measure import MEASURES
+from pslab.compare.tables.theory import bounded
+from pslab.runs.folder import RunError
+
+CHARTS = {
+    "loss": charts.loss_chart,
+    "timeline": timeline_chart,
+    "staleness": many_workers.staleness,
+    "shares": many_workers.shares,
+}
+# "loss" is the curve; the measure of that name is the loss at the end.
+FINAL = {"final_loss": "loss"}
+PLOTS = (*CHARTS, "bound", *FINAL, *(measure for measure in MEASURES if measure != "loss"))
+
+
+def check_target(path: Path) -> None:
+    """RunError unless a chart can have that name: asked before the runs, which may take long."""
+    if path.suffix not in (".svg", ".png"):
+        raise RunError(f"{path}: expected a name that ends in .svg or .png")
+    if path.is_dir():
+        raise RunError(f"{path}: is a folder; expected the name of a file")
+
+
+def write_picture(groups: Sequence[Group], plot: str, path: Path) -> None:
+    """`plot`: one of PLOTS; the format is that of the name's ending, .svg or .png.
+
+    Raises RunError for another ending, when a run cannot be read, matplotlib
+    is missing, the file cannot be written, or no bound holds for any group.
+    """
+    check_target(path)
+    figure = _figure(groups, plot)
+    data = charts.svg(figure).encode() if path.suffix == ".svg" else charts.png(figure)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    except OSError as error:
+        raise RunError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def _figure(groups: Sequence[Group], plot: str) -> Any:
+    if plot == "bound":
+        curves, missing = bounded(groups)
+        if not curves:
+            raise RunError("no bound to draw: " + "; ".join(missing))
+        return bound_chart(curves)
+    return CHARTS[plot](groups) if plot in CHARTS else measure_chart(groups, FINAL.get(plot, plot))

@@ -11,6 +11,7 @@ from pslab.compare.curves import Curve, curve
 from pslab.compare.groups import Group
 from pslab.runs.folder import RunError
 from pslab.runs.report import COLOURS, TAIL, binned, smoothed
+from pslab.runs.table import worker_order
 
 
 def colour(index: int) -> str:
@@ -55,7 +56,7 @@ def staleness_chart(groups: Sequence[Group]) -> Any:
     figure, table = figure_of(columns, len(runs), width=12, height=2.2 * len(runs), share=True)
     for group, run, row in zip(groups, runs, table, strict=True):
         workers = run.summary.staleness
-        for place, worker in zip(row, sorted(workers, key=natural), strict=False):
+        for place, worker in zip(row, sorted(workers, key=worker_order), strict=False):
             histogram = binned(Counter(workers[worker]))
             total = histogram.total() or 1
             bins = sorted(histogram)
@@ -71,7 +72,7 @@ def share_chart(groups: Sequence[Group]) -> Any:
     """What part of the applied contributions came from each worker; the line is an equal part."""
     figure, ((axes,),) = figure_of(1, 1, width=12, height=3.2)
     width = 0.8 / max(1, len(groups))
-    workers = sorted({worker for group in groups for worker in group.shares()}, key=natural)
+    workers = sorted({worker for group in groups for worker in group.shares()}, key=worker_order)
     for index, group in enumerate(groups):
         shares = group.shares()
         heights = [100 * shares[worker].mean if worker in shares else 0.0 for worker in workers]
@@ -82,12 +83,6 @@ def share_chart(groups: Sequence[Group]) -> Any:
     dress(axes, "", "share of what was applied, %")
     _legend(figure, axes)
     return figure
-
-
-def natural(worker: str) -> tuple[str, int]:
-    """w10 behind w9."""
-    head = worker.rstrip("0123456789")
-    return head, int(worker[len(head) :] or 0)
 
 
 def figure_of(

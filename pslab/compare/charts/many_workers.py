@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from pslab.compare.charts import figures as charts
 from pslab.compare.groups import Group
+from pslab.runs.table import worker_order
 
 # A panel or a group of bars for each of so many workers can be read.
 MANY = 16
@@ -46,7 +47,7 @@ def staleness_map(groups: Sequence[Group]) -> Any:
 
 
 def _map(figure: Any, axes: Any, workers: Mapping[str, Mapping[int, int]]) -> None:
-    names = sorted(workers, key=charts.natural)
+    names = sorted(workers, key=worker_order)
     parts, width = histograms([workers[name] for name in names])
     picture = axes.imshow(
         100 * parts,

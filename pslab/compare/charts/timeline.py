@@ -4,10 +4,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pslab.compare import timeline as tl
-from pslab.compare.charts.figures import dress, figure_of, natural
+from pslab.compare.charts.figures import dress, figure_of
 from pslab.compare.curves import spans
 from pslab.compare.groups import Group
 from pslab.runs.folder import Run
+from pslab.runs.table import worker_order
 
 # Okabe and Ito's palette: told apart with any kind of colour vision. What is in vain is hatched, too.
 PALETTE = {
@@ -16,9 +17,9 @@ PALETTE = {
     tl.SENDING: "#E69F00",
     tl.WAITING: "#E4E4E4",
     tl.VAIN: "#FFFFFF",
-    tl.UNTOLD: "#999999",
+    tl.UNREPORTED: "#999999",
 }
-# For a run whose workers did not say what they did: a bar from grant to commit.
+# For a run whose workers did not report what they did: a bar from grant to commit.
 FATES = {"applied": "#009E73", "dropped": "#D55E00", "lost": "#BBBBBB"}
 # What became of a contribution, at its commit.
 MARKS: Mapping[str, Mapping[str, Any]] = {
@@ -42,8 +43,8 @@ def timeline_chart(groups: Sequence[Group]) -> Any:
     heights = [0.9 + 0.28 * max(1, len(lanes)) for lanes in rows]
     figure, table = figure_of(1, len(groups), width=12, height=sum(heights) + 0.2, ratios=heights)
     for group, one, lanes, (axes,) in zip(groups, found, rows, table, strict=True):
-        if one.told:
-            _told(axes, lanes, until)
+        if one.reported:
+            _reported(axes, lanes, until)
         else:
             _held(axes, group.runs[0].run, [lane.worker for lane in lanes], until)
         axes.set_yticks(range(len(lanes)), [lane.worker for lane in lanes])
@@ -68,7 +69,7 @@ def _until(found: Sequence[tl.Timeline]) -> float:
 
 def _rows(found: tl.Timeline) -> list[tl.Lane]:
     """All workers, or some from all over."""
-    lanes = sorted(found.lanes, key=lambda lane: natural(lane.worker))
+    lanes = sorted(found.lanes, key=lambda lane: worker_order(lane.worker))
     return [lanes[number * len(lanes) // ROWS] for number in range(ROWS)] if len(lanes) > ROWS else lanes
 
 
@@ -86,7 +87,7 @@ def _number(seconds: float) -> str:
     return f"{seconds:.0f}" if seconds >= 100 else f"{seconds:.3g}"
 
 
-def _told(axes: Any, lanes: Sequence[tl.Lane], until: float) -> None:
+def _reported(axes: Any, lanes: Sequence[tl.Lane], until: float) -> None:
     for kind, paint in PALETTE.items():
         for place, lane in enumerate(lanes):
             bars = [(s.begin, s.end - s.begin) for s in lane.stretches if s.kind == kind and s.begin < until]

@@ -37,8 +37,8 @@ def compare_table(groups: Sequence[Group], goals: Goals) -> Table:
     for group in groups:
         failed = sum(not run.success for run in group.runs)
         count = f"{len(group.runs)} ({failed} failed)" if failed else str(len(group.runs))
-        cells = [measure_spoken(group, name, digits, factor) for name, _, digits, factor in columns]
-        table.add_row(Text(group.label, style="red" if failed else ""), count, *cells, shares_spoken(group))
+        cells = [measure_text(group, name, digits, factor) for name, _, digits, factor in columns]
+        table.add_row(Text(group.label, style="red" if failed else ""), count, *cells, shares_text(group))
     return table
 
 
@@ -52,20 +52,20 @@ def columns_for(goals: Goals) -> list[tuple[str, str, int, float]]:
     return columns
 
 
-def shares_spoken(group: Group) -> str:
+def shares_text(group: Group) -> str:
     """The smallest and the largest part of one worker in what was applied, in percent."""
     least, most = group.spread("least_share").mean, group.spread("most_share").mean
     return "-" if math.isnan(least) else f"{100 * least:.1f}..{100 * most:.1f}"
 
 
-def measure_spoken(group: Group, name: str, digits: int, factor: float) -> str:
-    """As `spoken`; where only some of the runs have the measure, it says how many."""
+def measure_text(group: Group, name: str, digits: int, factor: float) -> str:
+    """As `spread_text`; where only some of the runs have the measure, it says how many."""
     found = group.spread(name)
     few = f" ({found.count} of {len(group.runs)})" if 0 < found.count < len(group.runs) else ""
-    return spoken(found, digits, factor) + few
+    return spread_text(found, digits, factor) + few
 
 
-def spoken(spread: Spread, digits: int, factor: float = 1.0) -> str:
+def spread_text(spread: Spread, digits: int, factor: float = 1.0) -> str:
     """``0.951 ±0.004``; a dash where nothing was measured, no ± for a single run."""
     if math.isnan(spread.mean):
         return "-"

@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.table import Table
 
-from pslab.compare.predict import Prediction, Row, relative_error, rows
+from pslab.compare.predict import Prediction, Row, prediction_rows, relative_error
 from pslab.runs.table import labels
 
 
@@ -31,7 +31,7 @@ def prediction_table(predictions: Sequence[Prediction]) -> Table:
         table.add_column(title, justify="right")
     names = labels([prediction.run for prediction in predictions])
     for label, prediction in zip(names, predictions, strict=True):
-        for place, row in enumerate(rows(prediction)):
+        for place, row in enumerate(prediction_rows(prediction)):
             table.add_row(label if place == 0 else "", row.what, *_cells(row))
         table.add_section()
     return table
@@ -66,7 +66,7 @@ def prediction_json(prediction: Prediction) -> dict[str, Any]:
         "run": str(prediction.run.path),
         "policy": dict(prediction.run.summary.policy),
         "repeat": len(prediction.plays),
-        "rows": {row.what: _row_json(row) for row in rows(prediction)},
+        "rows": {row.what: _row_json(row) for row in prediction_rows(prediction)},
     }
 
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from psserver.optimizers import loops
 from psserver.optimizers.blocks import Array, Kernel, State
-from psserver.optimizers.knobs import number
-from psserver.optimizers.rule import Fused
+from psserver.optimizers.rule import Fused, decay_knob, decay_of, decayed
+from pswire.knobs import number
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,15 +24,16 @@ class Adagrad:
     per_worker: ClassVar[bool] = False
     slots: ClassVar[tuple[str, ...]] = ("accumulator",)
 
-    initial_accumulator_value: float = number(0.1, at_least=0, doc="what the sum of squares starts from")
-    epsilon: float = number(1e-7, above=0, doc="added to the sum of squares under the root")
+    initial_accumulator_value: float = number(0.1, "what the sum of squares starts from", at_least=0)
+    epsilon: float = number(1e-7, "added to the sum of squares under the root", above=0)
+    weight_decay: float = decay_knob()
 
     @property
     def initial(self) -> float:
         return self.initial_accumulator_value
 
     def kernel(self, rate: np.float32, step: int) -> Kernel:
-        epsilon = np.float32(self.epsilon)
+        epsilon, decay = np.float32(self.epsilon), decay_of(self)
 
         def shrink(x: Array, g: Array, out: Array, state: State) -> None:
             total = state["accumulator"]
@@ -42,9 +43,9 @@ class Adagrad:
             np.sqrt(out, out=out)
             np.multiply(g, rate, out=g)
             np.divide(g, out, out=g)
-            np.subtract(x, g, out=out)
+            np.subtract(decayed(x, rate, decay, out), g, out=out)
 
         return shrink
 
     def fused(self, rate: np.float32, step: int) -> Fused:
-        return Fused(loops.adagrad, ("accumulator",), (rate, np.float32(self.epsilon)))
+        return Fused(loops.adagrad, ("accumulator",), (rate, np.float32(self.epsilon), decay_of(self)))

@@ -24,8 +24,8 @@ import numpy as np
 
 from psserver.optimizers import loops
 from psserver.optimizers.blocks import Array, Kernel, State
-from psserver.optimizers.knobs import flag, number
-from psserver.optimizers.rule import Fused
+from psserver.optimizers.rule import Fused, decay_knob, decay_of, decayed
+from pswire.knobs import flag, number
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +37,11 @@ class Adam:
     step_slot: ClassVar[str | None] = None
     per_worker: ClassVar[bool] = False
 
-    beta_1: float = number(0.9, at_least=0, below=1, doc="decay of the running mean of gradients")
-    beta_2: float = number(0.999, at_least=0, below=1, doc="decay of the running mean of squared gradients")
-    epsilon: float = number(1e-7, above=0, doc="added to the root of the mean square")
-    amsgrad: bool = flag(False, doc="divide by the largest mean square so far")
+    beta_1: float = number(0.9, "decay of the running mean of gradients", at_least=0, below=1)
+    beta_2: float = number(0.999, "decay of the running mean of squared gradients", at_least=0, below=1)
+    epsilon: float = number(1e-7, "added to the root of the mean square", above=0)
+    weight_decay: float = decay_knob()
+    amsgrad: bool = flag(False, "divide by the largest mean square so far")
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -50,11 +51,11 @@ class Adam:
     def kernel(self, rate: np.float32, step: int) -> Kernel:
         alpha = step_size(rate, self.beta_1, self.beta_2, step)
         gain_1, gain_2 = np.float32(1 - self.beta_1), np.float32(1 - self.beta_2)
-        epsilon = np.float32(self.epsilon)
+        epsilon, decay = np.float32(self.epsilon), decay_of(self)
 
         def adapt(x: Array, g: Array, out: Array, state: State) -> None:
             scaled_step(g, out, state, alpha, gain_1, gain_2, epsilon)
-            np.subtract(x, out, out=out)
+            np.subtract(decayed(x, rate, decay, g), out, out=out)
 
         return adapt
 
@@ -62,7 +63,8 @@ class Adam:
         alpha = step_size(rate, self.beta_1, self.beta_2, step)
         gain_1, gain_2 = np.float32(1 - self.beta_1), np.float32(1 - self.beta_2)
         hat = "velocity_hat" if self.amsgrad else None
-        scalars = (alpha, gain_1, gain_2, np.float32(self.epsilon), None, None)
+        decay = decay_of(self)
+        scalars = (alpha, gain_1, gain_2, np.float32(self.epsilon), None if decay is None else rate, decay)
         return Fused(loops.adam, ("momentum", "velocity", hat), scalars)
 
 
@@ -83,7 +85,7 @@ def scaled_step(
     gain_2: np.float32,
     epsilon: np.float32,
 ) -> None:
-    """Advance the slots and leave what is to be subtracted from x in `out`; `g` is spoilt."""
+    """Advance the slots and leave what is to be subtracted from x in `out`; `g` is overwritten."""
     mean, square = state["momentum"], state["velocity"]
     np.subtract(g, mean, out=out)
     np.multiply(out, gain_1, out=out)

@@ -13,8 +13,8 @@ import numpy as np
 
 from psserver.optimizers import loops
 from psserver.optimizers.blocks import Array, Kernel, State
-from psserver.optimizers.knobs import number
-from psserver.optimizers.rule import Fused
+from psserver.optimizers.rule import Fused, decay_knob, decay_of, decayed
+from pswire.knobs import number
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,19 +27,20 @@ class Momentum:
     per_worker: ClassVar[bool] = False
     slots: ClassVar[tuple[str, ...]] = ("momentum",)
 
-    momentum: float = number(0.9, at_least=0, at_most=1, doc="part of the velocity that is kept per update")
+    momentum: float = number(0.9, "part of the velocity that is kept per update", at_least=0, at_most=1)
+    weight_decay: float = decay_knob()
 
     def kernel(self, rate: np.float32, step: int) -> Kernel:
-        kept = np.float32(self.momentum)
+        kept, decay = np.float32(self.momentum), decay_of(self)
 
         def roll(x: Array, g: Array, out: Array, state: State) -> None:
             velocity = state["momentum"]
             np.multiply(g, rate, out=g)
             np.multiply(velocity, kept, out=velocity)
             np.subtract(velocity, g, out=velocity)
-            np.add(x, velocity, out=out)
+            np.add(decayed(x, rate, decay, out), velocity, out=out)
 
         return roll
 
     def fused(self, rate: np.float32, step: int) -> Fused:
-        return Fused(loops.momentum, ("momentum",), (rate, np.float32(self.momentum)))
+        return Fused(loops.momentum, ("momentum",), (rate, np.float32(self.momentum), decay_of(self)))

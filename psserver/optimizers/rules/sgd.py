@@ -10,7 +10,7 @@ import numpy as np
 
 from psserver.optimizers import loops
 from psserver.optimizers.blocks import Array, Kernel, State
-from psserver.optimizers.rule import Fused
+from psserver.optimizers.rule import Fused, decay_knob, decay_of, decayed
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +23,16 @@ class SGD:
     per_worker: ClassVar[bool] = False
     slots: ClassVar[tuple[str, ...]] = ()
 
+    weight_decay: float = decay_knob()
+
     def kernel(self, rate: np.float32, step: int) -> Kernel:
+        decay = decay_of(self)
+
         def descend(x: Array, g: Array, out: Array, state: State) -> None:
             np.multiply(g, rate, out=g)
-            np.subtract(x, g, out=out)
+            np.subtract(decayed(x, rate, decay, out), g, out=out)
 
         return descend
 
     def fused(self, rate: np.float32, step: int) -> Fused:
-        return Fused(loops.sgd, (), (rate,))
+        return Fused(loops.sgd, (), (rate, decay_of(self)))

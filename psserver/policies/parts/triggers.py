@@ -7,6 +7,8 @@ from psserver.policies.parts.view import View
 
 
 class Trigger(Protocol):
+    """Decides when what is committed makes an update."""
+
     def fires(self, view: View) -> bool:
         """True when the buffer, which is not empty, is to become the next version."""
         ...
@@ -34,7 +36,7 @@ class Everyone:
 class Distinct:
     """`count` different workers have contributed, or all that are left when fewer are.
 
-    Needs a gate that holds whoever has contributed: nobody's work counts twice.
+    Needs a gate that holds contributors, such as WaitForUpdate, so that no worker's gradient counts twice.
     """
 
     count: int

@@ -9,12 +9,14 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from operator import attrgetter
 
-from psserver.policies.parts.extremes import Lowest
+from psserver.policies.parts.extremes import Extremes
 from psserver.policies.values import value
 
 
 @dataclass(slots=True)
 class Member:
+    """A worker that takes part, as policies see it."""
+
     worker: str
     rank: int
     # Commits of this worker, or the slowest clock at its join: a newcomer
@@ -63,8 +65,8 @@ class View:
     # Members that still have data, and the most there ever were at once.
     active_count: int = 0
     peak: int = 0
-    _clocks: Lowest = field(default_factory=Lowest)
-    _bases: Lowest = field(default_factory=Lowest)
+    _clocks: Extremes = field(default_factory=Extremes)
+    _bases: Extremes = field(default_factory=Extremes)
     _contributors: set[str] = field(default_factory=set)
     # Contributors that are not active.
     _absent: int = 0
@@ -91,7 +93,7 @@ class View:
         return self._clocks.least() or 0
 
     def fastest_clock(self) -> int:
-        """Of the active members; 0 when there are none. Not for every event: see `Lowest.greatest`."""
+        """Of the active members; 0 when there are none. Not for every event: see `Extremes.greatest`."""
         return self._clocks.greatest() or 0
 
     def oldest_base(self) -> int | None:
@@ -122,15 +124,19 @@ class View:
 
     def join(self, worker: str, rank: int) -> None:
         self.forget(worker)
-        member = Member(worker, rank, clock=self.slowest_clock())
-        self.members[worker] = member
-        self._clocks.add(member.clock)
-        self.active_count += 1
+        self.take_up(Member(worker, rank, clock=self.slowest_clock()))
         self.peak = max(self.peak, self.active_count)
         if worker in self._contributors:
             self._absent -= 1
         elif self._missing is not None:
             heappush(self._missing, (rank, worker))
+
+    def take_up(self, member: Member) -> None:
+        """It is a member, with that clock."""
+        self.members[member.worker] = member
+        if not member.done:
+            self._clocks.add(member.clock)
+            self.active_count += 1
 
     def finish(self, worker: str) -> None:
         """The worker has no more data."""
@@ -161,10 +167,14 @@ class View:
     def grant(self, worker: str) -> int:
         """The waiting worker starts from the current version. Returns its ticket."""
         ticket = self.waiting.pop(worker)
-        self.open[ticket] = Open(ticket, worker, self.version)
-        self.members[worker].held.append(ticket)
-        self._bases.add(self.version)
+        self.reopen(Open(ticket, worker, self.version))
         return ticket
+
+    def reopen(self, opened: Open) -> None:
+        """A member holds that ticket."""
+        self.open[opened.ticket] = opened
+        self.members[opened.worker].held.append(opened.ticket)
+        self._bases.add(opened.base)
 
     def close(self, ticket: int) -> Open | None:
         """The ticket is no longer open. None when it was not."""

@@ -1,0 +1,1 @@
+"""What holds for every decision log and run folder, whatever the policy. One small class per property."""

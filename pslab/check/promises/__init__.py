@@ -1,1 +1,0 @@
-"""What every decision log and run folder keeps, whatever the policy. One small class per promise."""

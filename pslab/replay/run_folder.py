@@ -1,0 +1,143 @@
+"""From a run folder to a replay that is ready to run; from a replay to the proof that it is the run's."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pslab.replay.execution import Replay
+from pslab.replay.log_entries import job_of, read_steps
+from pslab.runs.folder import EXPERIMENT, SIMULATED, WEIGHTS, Run, RunError
+from pslab.simulator.problems import ProblemError, numpy_problem
+from psserver import weights_file
+from psserver.coordinator.entries import Job
+from psserver.optimizers import OptimizerError
+from psserver.optimizers import build as build_optimizer
+from psserver.weights_file import WeightsFileError
+from pswire.config.experiment import Experiment
+from pswire.plan import weights_sha256
+from psworker.job import load_trainer
+from psworker.local import Trainer
+
+# What `export` writes beside the weights.
+VERSION_METRICS = "metrics.json"
+
+
+def replay_of(run: Run) -> Replay:
+    """Read the log, make the trainer. Raises RunError, ExperimentError and JobError."""
+    steps = read_steps(run)
+    job, experiment = job_of(steps), run.experiment
+    _check_agreement(run, job, experiment)
+    trainer = _trainer(run, job, experiment)
+    return Replay(steps, trainer, experiment.job.epochs, experiment.cluster.payload_dtype)
+
+
+def _check_agreement(run: Run, job: Job, experiment: Experiment) -> None:
+    """The experiment says what data and model were; it must be that of the log."""
+    try:
+        optimizer = build_optimizer(experiment.optimizer.config).config
+    except OptimizerError as error:
+        raise RunError(f"{run.path / EXPERIMENT}: {error}") from error
+    for key, logged, written in (
+        ("cluster.servers", job.servers, experiment.cluster.servers),
+        ("cluster.workers", job.workers, experiment.cluster.workers),
+        ("run.seed", job.seed, experiment.run.seed),
+        ("policy.name", job.policy.get("name"), experiment.policy.name),
+        *_written("policy", job.policy, experiment.policy.knobs),
+        *_written("optimizer", job.optimizer, optimizer),
+    ):
+        if logged != written:
+            raise RunError(
+                f"{run.path / EXPERIMENT}: {key} is {written!r}, but the decision log was made with {logged!r}: "
+                "one of them was edited, or they are of different runs"
+            )
+
+
+def _written(
+    section: str, logged: Mapping[str, object], written: Mapping[str, object]
+) -> list[tuple[str, object, object]]:
+    """(key, logged, written) of the keys that both have: what is not written out is a default."""
+    return [(f"{section}.{key}", logged[key], value) for key, value in written.items() if key in logged]
+
+
+def _trainer(run: Run, job: Job, experiment: Experiment) -> Trainer:
+    simulation = experiment.simulation
+    problem = simulation.problem if job.job.startswith(SIMULATED) else "job"
+    if problem == "none" or not (experiment.job.module or problem not in ("auto", "job")):
+        raise RunError(f"{run.path}: looked at time only: there are no weights to replay")
+    if problem not in ("auto", "job"):
+        try:
+            return numpy_problem(problem, simulation.options)
+        except ProblemError as error:
+            raise RunError(f"{run.path / EXPERIMENT}: simulation.options: {error}") from error
+    # One process has one device: that of the first worker.
+    section = experiment.workers.get(0)
+    trainer: Trainer = load_trainer(experiment, section.device if section else "auto")
+    return trainer
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """Whether the recomputed weights are the run's, bit for bit. `differing`: variable -> largest difference."""
+
+    sha256: str
+    recorded: str | None
+    differing: dict[str, float]
+
+    @property
+    def holds(self) -> bool:
+        return self.sha256 == self.recorded
+
+
+def prove(run: Run, replay: Replay) -> Proof:
+    """Compare the final weights with the fingerprint in summary.json. Raises RunError for a run without summary."""
+    recorded, weights = run.summary.weights_sha256, replay.store.weights()
+    sha256 = weights_sha256(replay.store.plan.variables, list(weights.values()))
+    saved = run.path / WEIGHTS
+    differing = {} if sha256 == recorded or not saved.is_file() else _differing(saved, weights)
+    return Proof(sha256, recorded, differing)
+
+
+def _differing(saved: Path, weights: dict[str, NDArray[np.float32]]) -> dict[str, float]:
+    try:
+        before = weights_file.load(saved).arrays
+    except (WeightsFileError, OSError) as error:
+        raise RunError(f"{saved}: cannot be read: {error}") from error
+    found = {}
+    for name, values in weights.items():
+        other = before.get(name)
+        if other is None or other.shape != values.shape:
+            found[name] = float("inf")
+        elif other.tobytes() != values.tobytes():
+            found[name] = float(np.max(np.abs(other.astype(np.float64) - values), initial=0.0))
+    return found
+
+
+def export(replay: Replay, folder: Path) -> dict[str, object]:
+    """Write weights.safetensors and metrics.json of the version that the replay has reached.
+
+    The metrics are the job's own, measured now, and the mean loss of the
+    batches that made the version. Returns what metrics.json holds. Raises
+    RunError when the folder cannot be written to.
+    """
+    store, result = replay.store, replay.result
+    loss = result.loss if math.isfinite(result.loss) else None
+    record: dict[str, object] = {
+        "version": result.version,
+        "loss": loss,
+        "weights_sha256": store.sha256(),
+        "metrics": replay.trainer.evaluate(store.flats()),
+    }
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        weights_file.save(folder / WEIGHTS, store.weights())
+        (folder / VERSION_METRICS).write_text(
+            json.dumps(record, indent=2, allow_nan=False) + "\n", encoding="utf-8"
+        )
+    except OSError as error:
+        raise RunError(f"{folder}: cannot be written to: {error.strerror or error}") from error
+    return record

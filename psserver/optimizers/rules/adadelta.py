@@ -1,0 +1,95 @@
+"""Adadelta: steps in the unit of the weights, from running means of gradients and steps squared.
+
+    a' = rho * a + (1 - rho) * g*g
+    d  = -(sqrt(s + epsilon) * g / sqrt(a' + epsilon))
+    s' = rho * s + (1 - rho) * d*d
+    x' = x + rate * d
+
+Zeiler (2012), algorithm 1, where the rate is 1; keras.optimizers.Adadelta. Bit-equal to Keras.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from psserver.optimizers.backend import loop
+from psserver.optimizers.blocks import Array, Kernel, State
+from psserver.optimizers.rule import Fused, decay_knob, decay_of, decayed
+from pswire.knobs import number
+
+Scalar = np.float32
+
+
+@dataclass(frozen=True, slots=True)
+class Adadelta:
+    """Steps as large as recent steps were, by the ratio to recent gradients."""
+
+    learning_rate: ClassVar[float] = 0.001
+    initial: ClassVar[float] = 0.0
+    step_slot: ClassVar[str | None] = None
+    per_worker: ClassVar[bool] = False
+    slots: ClassVar[tuple[str, ...]] = ("accumulated_grad", "accumulated_delta_var")
+
+    rho: float = number(0.95, "decay of the running means", at_least=0, below=1)
+    epsilon: float = number(1e-7, "added to the means under the roots", above=0)
+    weight_decay: float = decay_knob()
+
+    def kernel(self, rate: np.float32, step: int) -> Kernel:
+        rho, gain, epsilon = np.float32(self.rho), np.float32(1 - self.rho), np.float32(self.epsilon)
+        decay = decay_of(self)
+
+        def scale(x: Array, g: Array, out: Array, state: State) -> None:
+            squares, steps = state["accumulated_grad"], state["accumulated_delta_var"]
+            np.multiply(g, g, out=out)
+            np.multiply(out, gain, out=out)
+            np.multiply(squares, rho, out=squares)
+            np.add(squares, out, out=squares)
+            np.add(steps, epsilon, out=out)
+            np.sqrt(out, out=out)
+            np.multiply(out, g, out=g)
+            np.add(squares, epsilon, out=out)
+            np.sqrt(out, out=out)
+            np.divide(g, out, out=g)
+            np.negative(g, out=g)
+            np.multiply(g, g, out=out)
+            np.multiply(out, gain, out=out)
+            np.multiply(steps, rho, out=steps)
+            np.add(steps, out, out=steps)
+            np.multiply(g, rate, out=g)
+            np.add(decayed(x, rate, decay, out), g, out=out)
+
+        return scale
+
+    def fused(self, rate: np.float32, step: int) -> Fused:
+        rho, gain, epsilon = np.float32(self.rho), np.float32(1 - self.rho), np.float32(self.epsilon)
+        return Fused(adadelta, self.slots, (rate, rho, gain, epsilon, decay_of(self)))
+
+
+@loop("rrwwwffffffff")
+def adadelta(
+    x: Array,
+    g: Array,
+    out: Array,
+    squares: Array,
+    steps: Array,
+    rate: Scalar,
+    rho: Scalar,
+    gain: Scalar,
+    epsilon: Scalar,
+    decay: Scalar | None,
+    factor: Scalar,
+    scale: Scalar,
+    tiny: Scalar,
+) -> None:
+    for i in range(x.size):
+        gradient = g[i] * factor * scale
+        square = squares[i] * rho + gradient * gradient * gain
+        step = -(np.sqrt(steps[i] + epsilon) * gradient / np.sqrt(square + epsilon))
+        mean = steps[i] * rho + step * step * gain
+        start = x[i]
+        if decay is not None:
+            start = x[i] - x[i] * decay * rate
+        out[i] = start + step * rate
+        squares[i] = np.float32(0) if abs(square) < tiny else square
+        steps[i] = np.float32(0) if abs(mean) < tiny else mean

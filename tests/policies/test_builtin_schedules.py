@@ -1,0 +1,151 @@
+"""The other built-in policies under the same random schedules and guards as the first four.
+
+Hundreds of schedules per policy (scripts/soak: 10,000), each a different seed over several settings of its knobs,
+and some for each that has only a local rule of its own.
+"""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pslab.verify.choices import Seeded, Tape
+from pslab.verify.schedule import TIMEOUT
+from psserver.policies import names
+from tests.coordinator.test_losses import POINTS, others_finish, undisturbed
+from tests.coordinator.test_schedules import Setting, second_opinion
+from tests.repetitions import repetitions, seeds
+
+SCHEDULES = repetitions(300, soak=10_000)
+SECOND_OPINION = 10
+
+SETTINGS = {
+    "k-sync": (
+        Setting("k-sync", 3, {"aggregate": 2}),
+        Setting("k-sync", 4, {"aggregate": 4}),
+        Setting("k-sync", 4, {"aggregate": 2, "late": "drop"}),
+    ),
+    "k-batch-sync": (
+        Setting("k-batch-sync", 3, {"aggregate": 2}),
+        Setting("k-batch-sync", 4, {"aggregate": 4}),
+        Setting("k-batch-sync", 2, {"aggregate": 1}),
+        Setting("k-batch-sync", 2, {"aggregate": 5}),
+    ),
+    "rennala": (
+        Setting("rennala", 3, {"aggregate": 2}),
+        Setting("rennala", 4, {"aggregate": 3}),
+        Setting("rennala", 2, {"aggregate": 5}),
+    ),
+    "k-async": (Setting("k-async", 3, {"aggregate": 2}), Setting("k-async", 4, {"aggregate": 4})),
+    "k-batch-async": (
+        Setting("k-batch-async", 3, {"aggregate": 3}),
+        Setting("k-batch-async", 4),
+        Setting("k-batch-async", 2, {"aggregate": 5}),
+    ),
+    "softsync": (
+        Setting("softsync", 4, {"n": 1}),
+        Setting("softsync", 4, {"n": 3}),
+        Setting("softsync", 2, {"n": 2}),
+    ),
+    "fedbuff": (
+        Setting("fedbuff", 3),
+        Setting("fedbuff", 4, {"aggregate": 3, "weight": "hinge", "a": 10.0, "b": 1}),
+        Setting("fedbuff", 3, {"aggregate": 1, "weight": "exponential", "norm": "sum"}),
+        Setting("fedbuff", 3, {"weight": "threshold", "a": 0.0, "b": 0}),
+        Setting("fedbuff", 2, {"aggregate": 7}),
+    ),
+    "delay-adaptive": (Setting("delay-adaptive", 4), Setting("delay-adaptive", 3, {"concurrency": 1})),
+    "ringmaster": (
+        Setting("ringmaster", 3, {"threshold": 1}),
+        Setting("ringmaster", 4, {"threshold": 2}),
+        Setting("ringmaster", 3, {"threshold": 1, "stops": True}),
+        Setting("ringmaster", 4, {"threshold": 3, "stops": True}),
+    ),
+    "dssp": (
+        Setting("dssp", 3, {"lower": 0, "upper": 2}),
+        Setting("dssp", 4, {"lower": 1, "upper": 1}),
+        Setting("dssp", 3, {"lower": 0, "upper": 2, "literal": True}),
+    ),
+    "dc-asgd": (Setting("dc-asgd", 3), Setting("dc-asgd", 2, {"compensation": 0.0})),
+    "dc-asgd-a": (Setting("dc-asgd-a", 3), Setting("dc-asgd-a", 2, {"compensation": 0.0, "decay": 0.0})),
+    "gap-aware": (Setting("gap-aware", 3), Setting("gap-aware", 2, {"decay": 0.0})),
+    "median": (Setting("median", 4), Setting("median", 3), Setting("median", 2)),
+    "trimmed-mean": (
+        Setting("trimmed-mean", 3),
+        Setting("trimmed-mean", 4),
+        Setting("trimmed-mean", 2, {"trim": 0}),
+    ),
+    "krum": (
+        Setting("krum", 3),
+        Setting("krum", 4, {"select": 2}),
+        Setting("krum", 5, {"byzantine": 1, "select": 2}),
+    ),
+}
+# They differ from policies that are tested already in what their workers do, of which a policy sees nothing.
+SAME = {
+    "local-sgd": "sync",
+    "diloco": "sync",
+    "local-async": "async",
+    "easgd": "async",
+    "dana-slim": "async",
+}
+# `tests/coordinator/test_schedules.py` has the first four. A policy that is not named above has its defaults.
+OTHERS = {
+    name: SETTINGS.get(name, (Setting(name, 4),))
+    for name in names()
+    if name not in ("sync", "async", "bounded", "ssp", *SAME)
+}
+ALL = [setting for group in OTHERS.values() for setting in group]
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("policy", SAME)
+def test_local_rules_change_no_decision(policy: str) -> None:
+    for seed in seeds(20, soak=500):
+        ours, theirs = (Setting(name, 2 + seed % 3).play(Seeded(seed), 80) for name in (policy, SAME[policy]))
+        # As text, in which a loss that is not a number equals itself.
+        assert list(map(repr, ours.log[1:])) == list(map(repr, theirs.log[1:]))
+        assert second_opinion(ours) == []
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("policy", OTHERS)
+def test_random_schedules(policy: str) -> None:
+    group = OTHERS[policy]
+    happened: Counter[str] = Counter()
+    for seed in seeds(300, soak=10_000):
+        setting = group[seed % len(group)]
+        try:
+            schedule = setting.play(Seeded(seed), 40 + seed % 80)
+        except Exception as error:
+            error.add_note(f"{setting}, seed {seed}")
+            raise
+        if seed % SECOND_OPINION < len(group):
+            assert second_opinion(schedule) == [], (str(setting), seed)
+            happened.update({record.entry.kind for record in schedule.log})
+    wanted = {"lost", "back", "leave", "abandon", "cancel", "commit", "apply", "done", "stop"}
+    if SCHEDULES >= 300:
+        assert wanted <= happened.keys(), happened
+
+
+@settings(max_examples=repetitions(200, soak=5000))
+@given(setting=st.sampled_from(ALL), choices=st.lists(st.integers(0, 2**16), max_size=300))
+def test_any_schedule(setting: Setting, choices: list[int]) -> None:
+    schedule = setting.play(Tape(choices), len(choices) // 3)
+    assert second_opinion(schedule) == []
+
+
+@pytest.mark.parametrize("setting", ALL, ids=str)
+def test_lose_any_worker_at_any_point(setting: Setting) -> None:
+    for point in range(0, POINTS, 7):
+        for victim in range(setting.workers):
+            schedule = undisturbed(setting, point)
+            client = schedule.clients[f"w{victim}"]
+            if schedule.coordinator.stopped is not None or client.incarnation < 0:
+                continue
+            client.alive, client.gone = False, True
+            schedule.cut(client)
+            assert others_finish(schedule, client.worker) <= TIMEOUT
+            schedule.calm()
+            assert second_opinion(schedule) == []
