@@ -132,7 +132,7 @@ class Cluster:
 
     def receive(self, worker: Worker, incarnation: int, request: Request) -> None:
         self._route(deliver(self.coordinator, worker.name, incarnation, request, self.agenda.now))
-        if isinstance(request, _LAST):
+        if type(request) in _LAST:
             self.tick_after(self.terms.worker_timeout)
 
     def closed(self, ticket: int) -> bool:

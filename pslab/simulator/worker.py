@@ -320,12 +320,15 @@ class Worker:
     def _next_unit(self) -> None:
         """A real worker reads batch by batch, during the ticket; here they may as well be read at once."""
         data = self._data
-        batches: list[Any] = []
-        last = 0
-        while data.following is not None and len(batches) < self._steps:
+        if data.following is None:
+            self._unit = None
+            return
+        last, batch = data.take()
+        batches = [batch]
+        while len(batches) < self._steps and data.following is not None:
             last, batch = data.take()
             batches.append(batch)
-        self._unit = Unit(batches, last, data.following is not None) if batches else None
+        self._unit = Unit(batches, last, data.following is not None)
 
     def _begin(self) -> None:
         """With the next unit: ask, take its steps before asking, or say that there is none."""
@@ -360,11 +363,12 @@ class Worker:
         self._take_grant()
 
     def _send(self, requests: list[Request]) -> None:
+        up, receive = self.up, self._cluster.receive
         for request in requests:
-            if self.up.immediate():
-                self._cluster.receive(self, self.incarnation, request)
+            if up.immediate():
+                receive(self, self.incarnation, request)
             else:
-                self.up.send(self._cluster.receive, self, self.incarnation, request)
+                up.send(receive, self, self.incarnation, request)
 
     def leave(self, reason: str) -> None:
         """Leave before the data ends."""

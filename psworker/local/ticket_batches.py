@@ -31,8 +31,8 @@ class ReadAhead:
 
     def take(self) -> Numbered:
         """Only while there is a `following` one."""
-        assert self.following is not None
         taken, self.following = self.following, next(self._batches, None)
+        assert taken is not None
         return taken
 
 
