@@ -1,4 +1,4 @@
-"""Updates of a server at memory speed: our fused loops, their numpy twins, Keras, and the triad limit.
+"""Updates of a server at memory speed: our fused loops, their numpy fallbacks, Keras, and the triad limit.
 
     rows = measure(elements=1 << 24, threads=(1, 2))
     print(text(rows))
@@ -94,7 +94,7 @@ class Arena:
     def step(self, name: str) -> tuple[Step, int]:
         """One pass, and its words per element.
 
-        Factors are of size 1: the twins spoil `g`, and repeated shrinking would make it subnormal, and slow.
+        Factors are of size 1: the fallbacks spoil `g`, and repeated shrinking would make it subnormal, and slow.
         """
         if name == FOLD:
             return lambda backend: arithmetic.fold(self.x, -1.0, self.g, -1.0, backend), 3

@@ -1,1 +1,3 @@
 """ps-lab: run an experiment, watch it, check its decision log, compare runs."""
+
+__all__ = ["check", "replay", "simulator"]

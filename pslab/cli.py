@@ -7,13 +7,14 @@ import click
 from pslab.commands.check import check
 from pslab.commands.compare import compare
 from pslab.commands.failure import EPILOG, Failure
-from pslab.commands.policies import policies
+from pslab.commands.policies import optimizers, policies
 from pslab.commands.quickstart import quickstart
 from pslab.commands.replay import replay
 from pslab.commands.report import report
 from pslab.commands.run import run
 from pslab.commands.status import status
 from pslab.commands.sweep import sweep_command
+from pslab.commands.trace import trace
 from pslab.commands.verify_policy import verify_policy
 from pswire.exits import ExitCode
 
@@ -44,7 +45,9 @@ COMMANDS = (
     compare,
     sweep_command,
     report,
+    trace,
     policies,
+    optimizers,
     verify_policy,
     quickstart,
 )

@@ -17,6 +17,7 @@ class ExitCode(IntEnum):
     ABANDONED = 7
     DIVERGED = 8
     VIOLATIONS = 9
+    STORAGE = 11
     INTERRUPTED = 130
     TERMINATED = 143
 
@@ -37,6 +38,7 @@ _MEANINGS: Final = {
     ExitCode.ABANDONED: "every worker is gone before the work was done",
     ExitCode.DIVERGED: "gradients went on being NaN or infinite",
     ExitCode.VIOLATIONS: "ps-lab check, replay or verify-policy found a violation",
+    ExitCode.STORAGE: "the run folder cannot be written to: the disk is full, read-only or gone",
     ExitCode.INTERRUPTED: "stopped by Ctrl-C (SIGINT)",
     ExitCode.TERMINATED: "stopped by SIGTERM",
 }

@@ -28,6 +28,8 @@ IMPURE = (
 # Formats that run code when they are read.
 PICKLES = ("pickle", "cPickle", "cloudpickle", "dill", "marshal", "shelve")
 STDLIB = tuple(sys.stdlib_module_names)
+# How knobs are declared, checked and described: pure, and the standard library only.
+KNOBS = ("pswire.knobs", "pswire.domains", "pswire.nearest")
 
 
 @dataclass(frozen=True)
@@ -50,18 +52,19 @@ RULES = (
         never=PYDANTIC,
         but=("pswire.config.experiment", "pswire.config.problems", "pswire.config.sections"),
     ),
+    *(Rule(module, only=(*STDLIB, *KNOBS), never=IMPURE) for module in KNOBS),
     Rule("psserver", never=(*TENSORFLOW, "psworker", "pslab", "examples")),
-    Rule("psserver.policies", only=(*STDLIB, "psserver.policies"), never=IMPURE),
+    Rule("psserver.policies", only=(*STDLIB, "psserver.policies", *KNOBS), never=IMPURE),
     Rule("psserver.coordinator", only=(*STDLIB, "psserver.policies", "psserver.coordinator"), never=IMPURE),
     Rule(
         "psserver.shard",
         only=(*STDLIB, "numpy", "psserver.shard", "psserver.policies", "psserver.optimizers", "pswire.plan"),
         never=IMPURE,
     ),
-    Rule("psserver.optimizers", only=(*STDLIB, "numpy", "psserver.optimizers"), never=IMPURE),
+    Rule("psserver.optimizers", only=(*STDLIB, "numpy", "psserver.optimizers", *KNOBS), never=IMPURE),
     Rule("psworker", never=("psserver", "pslab", "examples")),
     Rule("psworker", never=TENSORFLOW, but=("psworker.tensorflow",)),
-    Rule("psworker.local", only=(*STDLIB, "numpy", "psworker.local"), never=IMPURE),
+    Rule("psworker.local", only=(*STDLIB, "numpy", "psworker.local", *KNOBS), never=IMPURE),
     Rule("pslab", never=(*TENSORFLOW, "psworker.tensorflow", "examples")),
     # Chance comes from generators that are passed in; nobody may ask the clock or the network.
     Rule(

@@ -87,7 +87,7 @@ def test_script_is_executable_bash(script: str) -> None:
 def test_install_refuses_unknown_extra() -> None:
     done = run(ROOT / "scripts/install", "wroker")
     assert done.returncode == 1
-    assert "no extra named 'wroker'; known: worker, examples, dev" in done.stderr
+    assert "no extra named 'wroker'; known: worker, examples, docs, dev" in done.stderr
 
 
 def test_install_spares_a_folder_that_is_no_environment(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from pslab.check.checks.versions import Staleness, Versions
 from pslab.check.conservation import Conservation, ConservationCounter
 from pslab.check.ledger import Ledger
 from pslab.check.log_check import LogCheck, Violation
-from pslab.check.policies.guarantees import PolicyGuarantee
+from pslab.check.policies.guarantee import PolicyGuarantee
 from pslab.runs import log as e
 from pslab.runs.folder import WEIGHTS, Run, RunError, Summary
 

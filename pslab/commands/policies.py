@@ -1,6 +1,7 @@
-"""``ps-lab policies``"""
+"""``ps-lab policies`` and ``ps-lab optimizers``"""
 
 import inspect
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import click
@@ -10,52 +11,88 @@ from rich.text import Text
 
 from pslab.commands.failure import EPILOG, Failure, console
 from pslab.display.progress import print_json
-from psserver.policies.builtin import PolicySpec, knobs_of
-from psserver.policies.loading import entry_of, names
-from psserver.policies.policy import PolicyError
+from psserver import optimizers as optimizer
+from psserver.policies import PolicyError, PolicySpec, names
+from psserver.policies.loading import spec_of
+from pswire.knobs import Knob, knobs_of, toml
 
 
 @click.command(epilog=EPILOG)
 @click.argument("name", required=False)
 @click.option("--json", "as_json", is_flag=True, help="All that is known, one JSON object per policy.")
 def policies(name: str | None, as_json: bool) -> None:
-    """The named policies; with NAME, one of them explained.
+    """The built-in policies; with NAME, one of them explained.
 
     Without NAME: each policy's rule in one line, and what it guarantees. With NAME: rule, guarantee,
     every knob with its default, range and meaning, the paper, and what it costs. A knob is set by
     `--set policy.KNOB=VALUE`, or stands under [policy] in an experiment file.
     """
     try:
-        chosen = {name: entry_of(name)} if name else {each: entry_of(each) for each in names()}
+        chosen = {each: spec_of(each) for each in ((name,) if name else names())}
     except PolicyError as error:
         raise Failure(error) from error
     if as_json:
-        for each, entry in chosen.items():
-            print_json(_facts(each, entry))
+        for each, spec in chosen.items():
+            print_json(_policy_facts(each, spec))
     elif name:
-        console().print(_explained(name, chosen[name]), soft_wrap=False)
+        console().print(_policy_explained(name, chosen[name]), soft_wrap=False)
     else:
-        console().print(_listed(chosen), soft_wrap=False)
+        rows = [(each, rule_of(spec)[0], spec.guarantee) for each, spec in chosen.items()]
+        console().print(_table(("policy", "rule", "guarantee"), rows), soft_wrap=False)
 
 
-def _rule(entry: type[PolicySpec]) -> tuple[str, str]:
+@click.command(epilog=EPILOG)
+@click.argument("name", required=False)
+@click.option("--json", "as_json", is_flag=True, help="All that is known, one JSON object per entry.")
+def optimizers(name: str | None, as_json: bool) -> None:
+    """The servers' optimizers and learning-rate schedules; with NAME, one of them explained.
+
+    A knob of an optimizer stands under [optimizer] in an experiment file, or is set by
+    `--set optimizer.KNOB=VALUE`; a schedule is a table in the place of the learning rate.
+    """
+    try:
+        every = {**{each: optimizer.describe(each) for each in optimizer.names()}, **_schedules()}
+        chosen = {name: every.get(name) or optimizer.describe(name)} if name else every
+    except optimizer.OptimizerError as error:
+        raise Failure(error) from error
+    if as_json:
+        for entry in chosen.values():
+            print_json({"name": entry.name, "rule": entry.summary, "knobs": _knobs_json(entry.knobs)})
+    elif name:
+        (entry,) = chosen.values()
+        title = Text.assemble((f"{name}: ", "bold"), entry.summary)
+        console().print(Group(title, "", _knob_table(entry.knobs), ""), soft_wrap=False)
+    else:
+        rows = [(each, entry.summary, _in_brief(entry.knobs)) for each, entry in chosen.items()]
+        console().print(_table(("name", "rule", "knobs"), rows), soft_wrap=False)
+
+
+def _schedules() -> dict[str, optimizer.Description]:
+    return {each: optimizer.describe_schedule(each) for each in optimizer.schedule_names()}
+
+
+def _in_brief(knobs: Iterable[Knob]) -> str:
+    return ", ".join(knob.name if knob.required else f"{knob.name} = {toml(knob.default)}" for knob in knobs)
+
+
+def rule_of(spec: type[PolicySpec]) -> tuple[str, str]:
     """The rule in one sentence, and the rest of the documentation."""
-    first, _, rest = (inspect.getdoc(entry) or "").partition("\n")
+    first, _, rest = (inspect.getdoc(spec) or "").partition("\n")
     return first, rest.strip()
 
 
-def _listed(entries: dict[str, type[PolicySpec]]) -> Table:
+def _table(titles: tuple[str, str, str], rows: Iterable[tuple[str, str, str]]) -> Table:
     table = Table(header_style="bold", show_lines=True)
-    table.add_column("policy", style="bold", no_wrap=True)
-    table.add_column("rule", ratio=3)
-    table.add_column("guarantee", ratio=2)
-    for name, entry in entries.items():
-        table.add_row(name, Text(_rule(entry)[0]), Text(entry.guarantee))
+    table.add_column(titles[0], style="bold", no_wrap=True)
+    table.add_column(titles[1], ratio=3)
+    table.add_column(titles[2], ratio=2)
+    for name, *texts in rows:
+        table.add_row(name, *map(Text, texts))
     return table
 
 
-def _explained(name: str, entry: type[PolicySpec]) -> Group:
-    first, rest = _rule(entry)
+def _policy_explained(name: str, spec: type[PolicySpec]) -> Group:
+    first, rest = rule_of(spec)
     paragraphs = [Text.assemble((f"{name}: ", "bold"), first)]
     # A paragraph of a docstring is wrapped for the source; a terminal wraps it for itself.
     paragraphs += [Text(" ".join(part.split())) for part in rest.split("\n\n") if part]
@@ -63,21 +100,20 @@ def _explained(name: str, entry: type[PolicySpec]) -> Group:
     facts.add_column(style="bold", no_wrap=True)
     facts.add_column()
     for title, text in (
-        ("guarantee", entry.guarantee),
-        ("source", entry.source),
-        ("servers keep", entry.cost.stores),
-        ("per push", entry.cost.work),
-        ("lost", entry.cost.waste),
-        ("[optimizer]", ", ".join(f"{key} = {_toml(value)}" for key, value in entry.optimizer.items())),
+        ("guarantee", spec.guarantee),
+        ("source", spec.source),
+        ("servers keep", spec.cost.stores),
+        ("per push", spec.cost.work),
+        ("lost", spec.cost.waste),
+        ("[optimizer]", ", ".join(f"{key} = {toml(value)}" for key, value in spec.optimizer.items())),
     ):
         if text:
             facts.add_row(title, Text(text))
-    parts: list[RenderableType] = [*paragraphs, facts, _knobs(entry)]
+    parts: list[RenderableType] = [*paragraphs, facts, _knob_table(knobs_of(spec))]
     return Group(*(line for part in parts for line in (part, "")))
 
 
-def _knobs(entry: type[PolicySpec]) -> Table | Text:
-    knobs = knobs_of(entry)
+def _knob_table(knobs: tuple[Knob, ...]) -> Table | Text:
     if not knobs:
         return Text("It has no knobs.")
     table = Table(header_style="bold")
@@ -85,28 +121,23 @@ def _knobs(entry: type[PolicySpec]) -> Table | Text:
         table.add_column(title, no_wrap=title != "range")
     table.add_column("meaning", ratio=1)
     for knob in knobs:
-        table.add_row(knob.name, _toml(knob.default), Text(knob.range), Text(knob.meaning))
+        default = "required" if knob.required else toml(knob.default)
+        table.add_row(knob.name, default, Text(knob.domain.describe()), Text(knob.meaning))
     return table
 
 
-def _toml(value: object) -> str:
-    """As it stands in an experiment file."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return f'"{value}"' if isinstance(value, str) else str(value)
-
-
-def _facts(name: str, entry: type[PolicySpec]) -> dict[str, Any]:
-    first, rest = _rule(entry)
+def _policy_facts(name: str, spec: type[PolicySpec]) -> dict[str, Any]:
+    first, rest = rule_of(spec)
     return {
         "name": name,
         "rule": " ".join(f"{first} {rest}".split()),
-        "guarantee": entry.guarantee,
-        "source": entry.source,
-        "cost": {"stores": entry.cost.stores, "work": entry.cost.work, "waste": entry.cost.waste},
-        "optimizer": dict(entry.optimizer),
-        "knobs": {
-            knob.name: {"default": knob.default, "range": knob.range, "meaning": knob.meaning}
-            for knob in knobs_of(entry)
-        },
+        "guarantee": spec.guarantee,
+        "source": spec.source,
+        "cost": {"stores": spec.cost.stores, "work": spec.cost.work, "waste": spec.cost.waste},
+        "optimizer": dict(spec.optimizer),
+        "knobs": _knobs_json(knobs_of(spec)),
     }
+
+
+def _knobs_json(knobs: Iterable[Knob]) -> Mapping[str, object]:
+    return {knob.name: knob.to_json() for knob in knobs}

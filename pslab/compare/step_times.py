@@ -8,7 +8,6 @@ from statistics import fmean
 from pslab.runs import log as facts
 from pslab.runs.folder import Run, RunError
 from psserver.policies import build as build_policy
-from psserver.policies import local_rule_of
 from pswire.config.distributions import Draw, parse, stream
 from pswire.config.experiment import Experiment
 from psworker.local import Rule
@@ -72,7 +71,7 @@ def step_times_of(run: Run) -> StepTimes:
 def _local_rule(experiment: Experiment) -> Rule:
     policy = experiment.policy
     try:
-        rule = local_rule_of(build_policy(policy.name, policy.knobs, experiment.cluster.workers))
+        rule = build_policy(policy.name, policy.knobs, experiment.cluster.workers).local_rule
         return build_local(rule.name, rule.knobs, [])
     except ValueError as error:
         raise RunError(f"its policy cannot be made again: {error}") from error

@@ -140,7 +140,7 @@ class _LogReader:
         granted = self._held.get(commit.worker, {}).pop(commit.ticket, now)
         since = self._free.get(commit.worker, granted)
         self.reported |= commit.pull is not None
-        self._add(lane, _stretches(since, granted, now, commit))
+        self._add(lane, stretches_of(since, granted, now, commit))
         if not lane.full:
             self._pending[commit.ticket] = lane, len(lane.commits)
             lane.commits.append((now, "pending"))
@@ -178,7 +178,7 @@ class _LogReader:
             lane.commits[number] = lane.commits[number][0], fate
 
 
-def _stretches(since: float, granted: float, now: float, commit: facts.Commit) -> list[Stretch]:
+def stretches_of(since: float, granted: float, now: float, commit: facts.Commit) -> list[Stretch]:
     """From the end of the ticket before, `since`, to the commit. Clocks that differ a little are cut to fit."""
     if commit.pull is None:
         return [Stretch(WAITING, since, granted), Stretch(UNREPORTED, max(since, granted), now)]

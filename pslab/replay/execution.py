@@ -14,7 +14,7 @@ from pslab.simulator.trainers import Result, Trainer
 from psserver.coordinator import entries
 from psserver.optimizers import build as build_optimizer
 from psserver.policies import PolicyError, TensorParts
-from psserver.policies.tensors import from_config
+from psserver.policies.declarations import from_config
 from psserver.shard.shard import ShardError
 from pswire.plan import Plan, make_plan
 from psworker.local import LocalRuleError, LocalWork

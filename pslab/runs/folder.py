@@ -6,6 +6,7 @@ metrics.jsonl        loss over time, evaluations
 summary.json         counts and final metrics, once the job has stopped
 weights.safetensors  the final weights
 logs/*.log           what each process said
+trace.json           the decision log for a timeline viewer, where it was asked for
 """
 
 import json
@@ -26,6 +27,8 @@ METRICS = "metrics.jsonl"
 SUMMARY = "summary.json"
 WEIGHTS = "weights.safetensors"
 LOGS = "logs"
+# Made from the others by ps-lab trace.
+TRACE = "trace.json"
 # Job names of the simulated cluster begin so.
 SIMULATED = "simulated-"
 
@@ -252,7 +255,7 @@ def make_folder(path: Path, force: bool = False) -> Path:
 
 
 def _clear(path: Path) -> None:
-    for name in (EXPERIMENT, DECISIONS, METRICS, SUMMARY, WEIGHTS):
+    for name in (EXPERIMENT, DECISIONS, METRICS, SUMMARY, WEIGHTS, TRACE):
         (path / name).unlink(missing_ok=True)
     for log in (path / LOGS).glob("*.log"):
         log.unlink()

@@ -11,7 +11,8 @@ from rich.text import Text
 
 from pslab.display.status import number
 from pslab.runs.folder import Run, Summary
-from psserver.policies.builtin import SHELF, knobs_of
+from psserver.policies.builtin import BUILTIN
+from pswire.knobs import knobs_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +62,14 @@ def _metric(summary: Summary, name: str) -> float:
 def policy_label(policy: Any) -> str:
     """``bounded (K=2, s<=4, drop)``: the policy's name and the knobs that tell runs apart."""
     name = str(policy.get("name", "?"))
-    if name == "bounded":
-        aggregate, bound = policy.get("aggregate", 1), policy.get("max_staleness", 4)
-        return f"bounded (K={aggregate}, s<={bound}, {policy.get('on_stale', 'drop')})"
-    if name == "sync" and policy.get("backup"):
-        return f"sync (backup {policy['backup']})"
-    if name == "ssp":
-        return f"ssp (slack {policy.get('slack', 3)})"
-    knobs = knobs_of(SHELF[name]) if name in SHELF else ()
-    told = [f"{k.name} {policy[k.name]}" for k in knobs if policy.get(k.name, k.default) != k.default]
+    if name not in BUILTIN:
+        return name
+    knobs = {
+        knob.name: (policy.get(knob.name, knob.default), knob.default) for knob in knobs_of(BUILTIN[name])
+    }
+    if label := BUILTIN[name].label:
+        return f"{name} ({label.format(**{knob: value for knob, (value, _) in knobs.items()})})"
+    told = [f"{knob} {value}" for knob, (value, default) in knobs.items() if value != default]
     return f"{name} ({', '.join(told)})" if told else name
 
 

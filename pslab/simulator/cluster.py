@@ -15,10 +15,10 @@ from pslab.simulator.network import Network
 from pslab.simulator.store import ShardStore, Store
 from pslab.simulator.trainers import Trainer
 from pslab.simulator.worker import Worker
-from psserver.coordinator import Coordinator, JobTerms, JoinRefused, Output, Record, Tell
+from psserver.coordinator import Coordinator, JobTerms, JoinRefused, Output, Record, Send
 from psserver.coordinator.entries import UNTOLD, Apply, Grant, Times
 from psserver.coordinator.outputs import DispositionNotice, Notice
-from psserver.policies import Policy, local_rule_of
+from psserver.policies import Policy
 from pswire.config.distributions import Draw
 from psworker.local import LocalWork
 from psworker.local import build as build_local
@@ -201,7 +201,7 @@ class Cluster:
 
     def local_work(self) -> LocalWork:
         """What the policy wants done between pull and push, with nothing to remember yet."""
-        rule = local_rule_of(self.policy)
+        rule = self.policy.local_rule
         shards = self.store.plan.shards if isinstance(self.store, ShardStore) else ()
         return LocalWork(build_local(rule.name, rule.knobs, [shard.trainable for shard in shards]))
 
@@ -238,7 +238,7 @@ class Cluster:
         # Of a long timing-only run nobody reads the records.
         read = self.folder.record or not self.store.empty or self.first_grant is None
         for output in outputs:
-            if isinstance(output, Tell):
+            if isinstance(output, Send):
                 if not isinstance(output.notice, DispositionNotice):
                     self._post(self.workers[output.worker], output.incarnation, output.notice)
             elif read:

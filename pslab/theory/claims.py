@@ -54,7 +54,7 @@ def _staleness(run: Run, found: Steady) -> list[Claim]:
     if mean is not None and not found.churn:
         expected, formula = mean
         rows.append(Claim("mean staleness", found.mean_staleness, "=", expected, formula, ages.LAW))
-    most = ages.max_staleness(policy)
+    most = ages.max_staleness(policy, run.summary.workers)
     if most is not None:
         bound, formula = most
         rows.append(Claim(LARGEST, found.max_staleness, "<=", bound, formula, "the policy's guarantee"))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pslab.runs.folder import EXPERIMENT, Run
 from pslab.simulator.problems.quadratic import Quadratic
 from pslab.simulator.problems.registry import numpy_problem
-from pslab.theory.ages import BUFFERED, FRESH, SINGLE
+from psserver import policies
 from psserver.optimizers import build
 
 
@@ -25,15 +25,11 @@ class Descent:
     squared: float
 
 
-# Policies whose contributions are gradients at the version that was granted, and whose updates are their mean.
-PLAIN = (*FRESH, *SINGLE, *BUFFERED, "k-async", "bounded", "ringmaster", "ssp", "dssp")
-
-
 def descent(run: Run) -> Descent:
     """Raises NoTheoryError, and RunError when the run cannot be read."""
     if not (run.path / EXPERIMENT).is_file() or run.experiment.simulation.problem != "quadratic":
         raise NoTheoryError("the constants of the problem are known for simulated quadratics only")
-    if run.summary.policy["name"] not in PLAIN:
+    if not _plain(run):
         raise NoTheoryError("nothing is known here about updates under this policy")
     problem = numpy_problem("quadratic", run.experiment.simulation.options).problem
     assert isinstance(problem, Quadratic)
@@ -49,6 +45,16 @@ def descent(run: Run) -> Descent:
         gap=start["loss"],
         squared=start["gradient"] ** 2,
     )
+
+
+def _plain(run: Run) -> bool:
+    """Contributions are gradients at the version that was granted, and updates are sums of them."""
+    knobs = {key: value for key, value in run.summary.policy.items() if key != "name"}
+    name = str(run.summary.policy["name"])
+    if name not in policies.names():
+        return False
+    policy = policies.build(name, knobs, run.summary.workers)
+    return policy.local_rule.plain and not policy.tensors.lists
 
 
 def _rate(run: Run) -> float:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from pslab.verify.breach import expect
 from pslab.verify.client import Client
 from pslab.verify.time_limit import TimeLimitedPolicy
-from psserver.coordinator import Coordinator, Tell
+from psserver.coordinator import Coordinator, Send
 from psserver.coordinator.outputs import RefusalNotice
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def repeat(schedule: "Schedule", client: Client) -> None:
     who, now = (client.worker, member.incarnation), schedule.now
     if schedule.dice.pick(2):
         outputs = schedule.coordinator.commit(*who, ticket.number, now, samples=5, loss=9.0)
-        told = [o.notice for o in outputs if isinstance(o, Tell)]
+        told = [o.notice for o in outputs if isinstance(o, Send)]
         expect(told == [ticket.fate], f"{client.worker} commits {ticket.number} again and hears {told}")
     else:
         outputs = schedule.coordinator.abandon(*who, ticket.number, "late", now)
@@ -66,7 +66,7 @@ def hostile(schedule: "Schedule", client: Client) -> None:
             outputs = coordinator.abandon(worker, incarnation, ticket, "lie", schedule.now)
         case _:
             outputs = coordinator.commit(worker, incarnation, ticket, schedule.now, samples=10**6)
-    refusals = [o.notice for o in outputs if isinstance(o, Tell) and isinstance(o.notice, RefusalNotice)]
+    refusals = [o.notice for o in outputs if isinstance(o, Send) and isinstance(o.notice, RefusalNotice)]
     expect(len(outputs) == len(refusals) == 1, f"a stranger is not refused, once: {outputs}")
     expect(bool(refusals[0].message), "a refusal says nothing")
     expect(state(coordinator) == before, "a stranger's message changed something")

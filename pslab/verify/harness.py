@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from pslab.check.checker import CheckResult, check_log
 from pslab.runs import log as log_entries
-from psserver.coordinator import Coordinator, JobTerms, Output, Record, Tell
+from psserver.coordinator import Coordinator, JobTerms, Output, Record, Send
 from psserver.coordinator.entries import Entry
 from psserver.coordinator.members import Member
 from psserver.coordinator.outputs import GrantNotice, RefusalNotice
@@ -30,7 +30,7 @@ class CoordinatorHarness:
     # Everything in order, and the same sorted into what is logged and what workers are told.
     outputs: list[Output] = field(default_factory=list)
     log: list[Record] = field(default_factory=list)
-    told: list[Tell] = field(default_factory=list)
+    told: list[Send] = field(default_factory=list)
     coordinator: Coordinator = field(init=False)
 
     def __post_init__(self) -> None:
@@ -49,7 +49,7 @@ class CoordinatorHarness:
     def take(self, outputs: list[Output]) -> list[Output]:
         self.outputs += outputs
         self.log += [output for output in outputs if isinstance(output, Record)]
-        self.told += [output for output in outputs if isinstance(output, Tell)]
+        self.told += [output for output in outputs if isinstance(output, Send)]
         return outputs
 
     # What workers do
@@ -155,7 +155,7 @@ class CoordinatorHarness:
     def state(self) -> str:
         """All that a coordinator knows, as text: equal before and after whatever must change nothing."""
         c = self.coordinator
-        known = (c.version, c.initialised, c.started, c.stopped, c.loss, c.entries, c._folded)
+        known = (c.version, c.initialised, c.started, c.stopped, c.loss, c.entries, c.folded)
         people = (c.roster.present, c.roster.tallies, c.roster.unfinished)
         tickets = (c.tickets.next_number, c.tickets.live, c.tickets.settled)
         return repr((known, people, tickets, vars(c.policy)))
@@ -163,7 +163,7 @@ class CoordinatorHarness:
 
 def notices(outputs: list[Output], kind: type[N]) -> list[N]:
     """The notices of one kind among outputs."""
-    return [o.notice for o in outputs if isinstance(o, Tell) and isinstance(o.notice, kind)]
+    return [o.notice for o in outputs if isinstance(o, Send) and isinstance(o.notice, kind)]
 
 
 def refusals(outputs: list[Output]) -> list[str]:

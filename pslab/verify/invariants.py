@@ -14,11 +14,12 @@ from psserver.coordinator.entries import Entry
 class Guard:
     """Reads the decision log as it grows and keeps books of its own; raises Breach.
 
-    `policy`: as it was asked for. One of the shelf is held to what it promises itself besides.
+    `policy`: as it was asked for. A built-in policy is held to its own facts besides.
     """
 
     policy: str
     knobs: Mapping[str, object]
+    workers: int
     index: int = 0
     version: int = 0
     time: float = 0.0
@@ -36,13 +37,13 @@ class Guard:
     clocks: dict[str, int] = field(default_factory=dict)
     # Grants taken back since anything else became of one.
     in_vain: int = 0
-    # The first explanation that was none. Of a policy that is not on the shelf it is no breach yet: what
+    # The first explanation that was none. Of a policy that is not built in it is no breach yet: what
     # it hides may follow, and says more.
     complaint: str = ""
     promises: Promises = field(init=False)
 
     def __post_init__(self) -> None:
-        self.promises = Promises(self.policy, self.knobs)
+        self.promises = Promises(self.policy, self.knobs, self.workers)
 
     def read(self, record: Record) -> None:
         expect(record.index == self.index, f"entry {record.index} follows {self.index - 1}")

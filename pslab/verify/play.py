@@ -40,7 +40,7 @@ class GuardedHouse(CoordinatorHarness):
 
     def __init__(self, case: Case, patience: float = PATIENCE) -> None:
         policy = TimeLimitedPolicy(build(case.policy, case.knobs, case.workers), patience)
-        self.guard = Guard(case.policy, policy.knobs)
+        self.guard = Guard(case.policy, policy.knobs, case.workers)
         self.servers = Servers(workers=case.workers, tensors=policy.tensors)
         super().__init__(policy, workers=case.workers, terms={"worker_timeout": TIMEOUT}, now=0.0)
 

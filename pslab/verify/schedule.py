@@ -13,7 +13,7 @@ from pslab.verify.client import Client, Message
 from pslab.verify.invariants import Guard
 from pslab.verify.shard import Servers
 from pslab.verify.time_limit import TimeLimitedPolicy
-from psserver.coordinator import Coordinator, JobTerms, JoinRefused, Output, Record, Tell
+from psserver.coordinator import Coordinator, JobTerms, JoinRefused, Output, Record, Send
 from psserver.coordinator.outputs import RefusalNotice
 from psserver.coordinator.status import report
 from psserver.policies import build
@@ -44,7 +44,7 @@ class Schedule:
         self.now = 0.0
         terms = JobTerms(job="j", optimizer={"name": "sgd"}, workers=workers, worker_timeout=TIMEOUT)
         self.policy = TimeLimitedPolicy(build(policy, knobs, workers))
-        self.guard = Guard(policy, self.policy.knobs)
+        self.guard = Guard(policy, self.policy.knobs, workers)
         self.coordinator = Coordinator(terms, self.policy, self.now)
         self.servers = Servers(workers=workers, tensors=self.policy.tensors) if servers else None
         self.log: list[Record] = []
@@ -145,7 +145,7 @@ class Schedule:
                 )
             case _:
                 raise ValueError(message)
-        refused = [o for o in outputs if isinstance(o, Tell) and isinstance(o.notice, RefusalNotice)]
+        refused = [o for o in outputs if isinstance(o, Send) and isinstance(o.notice, RefusalNotice)]
         # A line that was superseded or given up may still carry a message; an honest one is never refused.
         present = coordinator.roster.present.get(client.worker)
         honest = present is not None and present.incarnation == client.incarnation

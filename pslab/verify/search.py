@@ -1,7 +1,6 @@
 """Looks for a schedule under which a policy breaks the contract, and for the shortest one that shows it."""
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pslab.verify.breach import InvariantViolation
@@ -75,20 +74,13 @@ def verify(
 
 
 def _self_description(case: Case) -> None:
-    """Raises PolicyError unless name and knobs are what the log and a second build can use."""
-    with_knobs = build(case.policy, case.knobs, case.workers)
-    policy = TimeLimitedPolicy(with_knobs)
-    if not isinstance(policy.name, str) or not policy.name:
-        raise PolicyError(f"policy {case.policy!r}: its name is {policy.name!r}; expected a word")
-    knobs = policy.knobs
-    if not isinstance(knobs, Mapping):
-        raise PolicyError(f"policy {case.policy!r}: its knobs are {knobs!r}; expected names with values")
+    """Raises PolicyError unless the policy's knobs build it again, as the log promises."""
+    knobs = build(case.policy, case.knobs, case.workers).knobs
     try:
-        json.dumps(dict(knobs), allow_nan=False)
         build(case.policy, knobs, case.workers)
-    except (TypeError, ValueError) as error:
+    except PolicyError as error:
         raise PolicyError(
-            f"policy {case.policy!r}: its knobs {dict(knobs)!r} are not JSON that builds it again: {error}"
+            f"policy {case.policy!r}: its knobs {dict(knobs)!r} do not build it again: {error}"
         ) from error
 
 

@@ -2,25 +2,16 @@
 
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import TypeVar
 
-from psserver.policies import (
-    Decision,
-    Event,
-    LocalRule,
-    Policy,
-    PolicyError,
-    TensorParts,
-    Waiting,
-    local_rule_of,
-)
+from psserver.policies import Decision, Event, Policy, PolicyError, Waiting
 
 T = TypeVar("T")
 
-# CPU seconds that one step may take. A step of the shelf takes microseconds; a first one may import a library.
+# CPU seconds that one step may take. A step of a built-in policy takes microseconds; a first one may import a library.
 PATIENCE = 1.0
 # More decisions in answer to one event than any policy of so few workers has reason for.
 MOST = 10_000
@@ -30,7 +21,7 @@ class _TooLong(BaseException):
     """Not an Exception: a policy that catches those must not catch this."""
 
 
-class TimeLimitedPolicy:
+class TimeLimitedPolicy(Policy):
     """The policy itself, but that a step which takes longer than `patience` CPU seconds raises PolicyError.
 
     The limit holds inside of `timed()` only. `heard` counts events.
@@ -39,26 +30,8 @@ class TimeLimitedPolicy:
     def __init__(self, policy: Policy, patience: float = PATIENCE) -> None:
         self.policy, self.patience = policy, patience
         self.heard = 0
-
-    @property
-    def name(self) -> str:
-        return self.policy.name
-
-    @property
-    def knobs(self) -> Mapping[str, object]:
-        return self.policy.knobs
-
-    @property
-    def tensors(self) -> TensorParts:
-        return self.policy.tensors
-
-    @property
-    def local_rule(self) -> LocalRule:
-        return local_rule_of(self.policy)
-
-    @property
-    def ahead(self) -> bool:
-        return bool(getattr(self.policy, "ahead", False))
+        self.name, self.knobs, self.ahead = policy.name, policy.knobs, policy.ahead
+        self.tensors, self.local_rule = policy.tensors, policy.local_rule
 
     def step(self, event: Event) -> list[Decision]:
         self.heard += 1
@@ -68,12 +41,10 @@ class TimeLimitedPolicy:
         return self._within(lambda: self.policy.explain(worker), "explain")
 
     def _listed(self, event: Event) -> list[Decision]:
-        # A generator would do its work later, where nobody looks at the clock.
-        decisions: list[Decision] = []
-        for decision in self.policy.step(event):
-            if len(decisions) == MOST:
-                raise PolicyError(f"more than {MOST} decisions in one step")
-            decisions.append(decision)
+        decisions = self.policy.step(event)
+        # What is no list the coordinator refuses; it does not begin to look into it.
+        if isinstance(decisions, list) and len(decisions) > MOST:
+            raise PolicyError(f"more than {MOST} decisions in one step")
         return decisions
 
     def _within(self, work: Callable[[], T], what: str) -> T:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pslab.verify.harness import CoordinatorHarness
-from psserver.coordinator import JoinRefused, Output, Record, Tell
+from psserver.coordinator import JoinRefused, Output, Record, Send
 from psserver.coordinator.entries import AppliedPart, Entry
 from psserver.coordinator.outputs import (
     CancelNotice,
@@ -112,7 +112,7 @@ def _written(output: Output) -> str:
     match output:
         case Record(index, t, entry):
             return f"{index:3} {t:g}s {_entry(entry)}"
-        case Tell(worker, _, notice):
+        case Send(worker, _, notice):
             return f"-> {worker}: {_notice(notice)}"
 
 

@@ -1,4 +1,4 @@
-"""The coordinator: one place decides, numbers and tells.
+"""The coordinator: one place decides, numbers and notifies.
 
 Rules of this package: standard library and psserver.policies only; time is an
 argument; no I/O, no threads, no tensors. Each input answers with outputs
@@ -6,6 +6,6 @@ argument; no I/O, no threads, no tensors. Each input answers with outputs
 """
 
 from psserver.coordinator.coordinator import Coordinator, JobTerms
-from psserver.coordinator.outputs import JoinRefused, Output, Record, Tell
+from psserver.coordinator.outputs import JoinRefused, Output, Record, Send
 
-__all__ = ["Coordinator", "JobTerms", "JoinRefused", "Output", "Record", "Tell"]
+__all__ = ["Coordinator", "JobTerms", "JoinRefused", "Output", "Record", "Send"]

@@ -41,8 +41,8 @@ class Member:
     # When the connection broke (or was awaited first); None while it stands.
     absent_since: float | None
     ever_connected: bool = False
-    # The policy has heard its Join.
-    playing: bool = False
+    # The policy was sent its Join.
+    known_to_policy: bool = False
     # The ticket id it asked for with its last Ready, while not granted.
     requested: int | None = None
 
@@ -57,7 +57,7 @@ class Roster:
     `present` changes through `add` and `remove` only: ranks are indexed beside it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, now: float) -> None:
         self.present: dict[str, Member] = {}
         # Until the start: who asked for a ticket that it was not granted, or is done.
         self.prepared: set[str] = set()
@@ -67,13 +67,22 @@ class Roster:
         self.tallies: dict[str, Tally] = {}
         # Left without being done: they may come back and finish.
         self.unfinished: dict[str, float] = {}
+        # None while somebody is present.
+        self.empty_since: float | None = now
 
     def add(self, member: Member) -> None:
         self.present[member.worker] = member
         self._holders[member.rank] = member
+        self.unfinished.pop(member.worker, None)
+        self.empty_since = None
 
-    def remove(self, member: Member) -> None:
+    def remove(self, member: Member, now: float) -> None:
+        """It is gone. Unless it is done, it may come back and finish."""
         del self.present[member.worker]
+        if member.state != "done":
+            self.unfinished[member.worker] = now
+        if not self.present:
+            self.empty_since = now
         del self._holders[member.rank]
         self.prepared.discard(member.worker)
         self._lowest_free = min(self._lowest_free, member.rank)

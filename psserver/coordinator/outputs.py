@@ -1,4 +1,4 @@
-"""What the coordinator asks its shell to do: append to the log, tell a worker."""
+"""What the coordinator asks its shell to do: append to the log, send a worker a notice."""
 
 from psserver.coordinator.entries import Entry
 from psserver.policies.values import value
@@ -65,10 +65,13 @@ Notice = GrantNotice | CancelNotice | DispositionNotice | StopNotice | RefusalNo
 
 
 @value
-class Tell:
+class Send:
+    """Send `notice` to this life of a worker."""
+
     worker: str
     incarnation: int
     notice: Notice
 
 
-Output = Record | Tell
+Output = Record | Send
+"""What a step asks its caller to do, in this order."""

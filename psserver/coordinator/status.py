@@ -1,4 +1,4 @@
-"""What the cluster is doing, and why whoever waits is waiting."""
+"""What the cluster is doing, and what each waiting worker waits for."""
 
 from dataclasses import dataclass, field
 

@@ -11,7 +11,7 @@ class JobTerms:
     job: str
     optimizer: Mapping[str, object]
     servers: int = 1
-    # Grants begin when so many workers are ready; also what a worker hears as worker_count.
+    # Grants begin when so many workers are ready; also sent to workers as worker_count.
     workers: int = 1
     seed: int = 0
     # Others never wait longer than this for a worker that is gone.

@@ -1,8 +1,9 @@
 """The ticket table: one ticket, at most one contribution, at most one fate."""
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from psserver.coordinator.outputs import DispositionNotice
 
@@ -12,17 +13,36 @@ REMEMBERED = 16
 # Open tickets of one worker, at most: what it works on, and the next.
 AHEAD = 2
 
+# open: granted; pending: committed; settled: it has its fate.
 TicketState = Literal["open", "pending", "settled"]
+# What happens to a ticket after its grant, by the kind of the log's entry.
+TicketEvent = Literal["install", "commit", "fold", "apply", "drop", "cancel", "abandon"]
+
+# All that can happen to a ticket. What is not here is illegal.
+TRANSITIONS: Final[Mapping[TicketState, Mapping[TicketEvent, TicketState]]] = {
+    "open": {"install": "settled", "commit": "pending", "cancel": "settled", "abandon": "settled"},
+    "pending": {"fold": "pending", "apply": "settled", "drop": "settled"},
+    "settled": {},
+}
+
+
+class TicketError(ValueError):
+    """An event that a ticket's state does not allow. The text names both, and the state that would."""
+
+    def __init__(self, event: TicketEvent, number: int, state: str) -> None:
+        allowed = " or ".join(known for known, events in TRANSITIONS.items() if event in events)
+        super().__init__(f"{event} of ticket {number}, which is {state}; expected one that is {allowed}")
 
 
 @dataclass(slots=True)
 class Ticket:
+    """`base`: the version that it was granted. `index`: number of its grant in the decision log."""
+
     number: int
     worker: str
     incarnation: int
     base: int
     granted_at: float
-    # Number of its grant in the decision log.
     index: int
     state: TicketState = "open"
     initialise: bool = False
@@ -44,15 +64,7 @@ class TicketTable:
     # Worker -> its open tickets, oldest first; nobody without any. A second one only where the policy grants ahead.
     opened: dict[str, tuple[Ticket, ...]] = field(default_factory=dict)
 
-    def allocate(self) -> int:
-        number = self.next_number
-        self.next_number += 1
-        return number
-
-    def open(self, ticket: Ticket) -> None:
-        self.live[ticket.number] = ticket
-        opened = self.opened[ticket.worker] = (*self.open_of(ticket.worker), ticket)
-        assert len(opened) <= AHEAD, f"{ticket.worker} holds {len(opened)} open tickets"
+    # Questions
 
     def find(self, number: int, worker: str) -> Ticket | None:
         """The worker's own ticket of that number."""
@@ -70,33 +82,62 @@ class TicketTable:
             (w for w, recent in self.settled.items() if any(t.number == number for t in recent)), None
         )
 
+    def allowing(self, event: TicketEvent, number: int) -> Ticket:
+        """The ticket of that number, whose state allows `event`. Raises TicketError."""
+        ticket = self.live.get(number)
+        if ticket is None:
+            raise TicketError(event, number, "settled or unknown")
+        if event not in TRANSITIONS[ticket.state]:
+            raise TicketError(event, number, ticket.state)
+        return ticket
+
     def open_of(self, worker: str) -> tuple[Ticket, ...]:
         """Its open tickets, oldest first."""
         return self.opened.get(worker, ())
 
-    def commit(self, ticket: Ticket) -> None:
-        """An open ticket's contribution exists; its fate is pending."""
-        self._close(ticket)
-        ticket.state = "pending"
-
     def recent_of(self, worker: str) -> list[Ticket]:
+        """Its settled tickets that are remembered, oldest first."""
         return list(self.settled.get(worker, ()))
 
-    def settle(self, number: int, fate: DispositionNotice) -> Ticket:
-        ticket = self.live.pop(number)
-        if ticket.state == "open":
-            self._close(ticket)
-        ticket.state, ticket.fate = "settled", fate
+    def in_state(self, state: TicketState) -> list[Ticket]:
+        return [t for t in self.live.values() if t.state == state]
+
+    # Moves
+
+    def allocate(self) -> int:
+        number = self.next_number
+        self.next_number += 1
+        return number
+
+    def open(self, ticket: Ticket) -> None:
+        self.live[ticket.number] = ticket
+        opened = self.opened[ticket.worker] = (*self.open_of(ticket.worker), ticket)
+        assert len(opened) <= AHEAD, f"{ticket.worker} holds {len(opened)} open tickets"
+
+    def commit(self, ticket: Ticket) -> None:
+        """An open ticket's contribution exists; its fate is pending. Raises TicketError."""
+        self._move(ticket, "commit")
+
+    def settle(self, ticket: Ticket, event: TicketEvent, fate: DispositionNotice) -> None:
+        """`event` has decided the ticket's fate. Raises TicketError."""
+        self._move(ticket, event)
+        ticket.fate = fate
+        del self.live[ticket.number]
+        self.remember(ticket)
+
+    def remember(self, ticket: Ticket) -> None:
+        """Keep a settled ticket in place of its worker's oldest."""
         recent = self.settled.get(ticket.worker)
         if recent is None:
             recent = self.settled[ticket.worker] = deque(maxlen=REMEMBERED)
         recent.append(ticket)
-        return ticket
 
-    def _close(self, ticket: Ticket) -> None:
-        opened = self.opened.pop(ticket.worker)
-        if len(opened) > 1:
-            self.opened[ticket.worker] = tuple(other for other in opened if other is not ticket)
-
-    def in_state(self, state: TicketState) -> list[Ticket]:
-        return [t for t in self.live.values() if t.state == state]
+    def _move(self, ticket: Ticket, event: TicketEvent) -> None:
+        after = TRANSITIONS[ticket.state].get(event)
+        if after is None:
+            raise TicketError(event, ticket.number, ticket.state)
+        if ticket.state == "open":
+            opened = self.opened.pop(ticket.worker)
+            if len(opened) > 1:
+                self.opened[ticket.worker] = tuple(other for other in opened if other is not ticket)
+        ticket.state = after

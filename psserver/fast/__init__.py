@@ -5,7 +5,7 @@
     optimizer.update(..., backend=backend)
 
 The compiler (numba) is imported by `prepare` only, and until a loop is ready,
-or where there is no compiler, its numpy twin runs: same bits, less speed.
+or where there is no compiler, its numpy fallback runs: same bits, less speed.
 This package is the shell around psserver.optimizers and psserver.shard, which
 know neither threads nor a compiler.
 """

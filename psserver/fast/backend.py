@@ -1,4 +1,4 @@
-"""The backend of a server: compiled loops as soon as they are there, in a crew of threads."""
+"""The backend of a server: compiled loops as soon as they are there, in a runner of threads."""
 
 import logging
 import threading
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from psserver.fast.parallel import GRAIN, ParallelRunner
-from psserver.optimizers import AnyArray, Loop, Twin
+from psserver.optimizers import AnyArray, Fallback, Loop
 
 log = logging.getLogger("ps-server")
 
@@ -18,8 +18,8 @@ class FastBackend:
     """A `psserver.optimizers.Backend` for one process. Close it at the end."""
 
     def __init__(self, threads: int = 1, grain: int = GRAIN) -> None:
-        self._crew = ParallelRunner(threads, grain)
-        self._compiled: dict[Variant, Twin] = {}
+        self._runner = ParallelRunner(threads, grain)
+        self._compiled: dict[Variant, Fallback] = {}
         self._loader: threading.Thread | None = None
         self._closing = False
         # Why numpy runs instead of compiled code; None as long as nothing is wrong.
@@ -27,23 +27,23 @@ class FastBackend:
 
     @property
     def threads(self) -> int:
-        return self._crew.threads
+        return self._runner.threads
 
     def run(
         self,
         loop: Loop,
-        twin: Twin,
+        fallback: Fallback,
         arrays: Sequence[AnyArray | None],
         scalars: Sequence[np.float32 | None] = (),
     ) -> bool:
-        compiled = self._compiled.get((loop, loop.variant((*arrays, *scalars))), twin)
+        compiled = self._compiled.get((loop, loop.variant((*arrays, *scalars))), fallback)
         first = next(array for array in arrays if array is not None)
 
         def part(start: int, stop: int) -> bool:
             pieces = (None if array is None else array[start:stop] for array in arrays)
             return compiled(*pieces, *scalars) is not False
 
-        return self._crew.share(part, first.size)
+        return self._runner.share(part, first.size)
 
     def prepare(self, variants: Iterable[Variant]) -> None:
         """Compile in the background, or load what an earlier process compiled.
@@ -68,7 +68,7 @@ class FastBackend:
         self._closing = True
         if self._loader is not None:
             self._loader.join()
-        self._crew.close()
+        self._runner.close()
 
     def __enter__(self) -> "FastBackend":
         return self

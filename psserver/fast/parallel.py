@@ -25,7 +25,7 @@ class ParallelRunner:
         self._closed = False
         self._pool: ThreadPoolExecutor | None = None
         if threads > 1:
-            self._pool = ThreadPoolExecutor(threads - 1, thread_name_prefix="crew")
+            self._pool = ThreadPoolExecutor(threads - 1, thread_name_prefix="runner")
 
     def share(self, part: Callable[[int, int], bool], size: int) -> bool:
         """Call ``part(start, stop)`` for disjoint ranges that cover ``range(size)``; are all true?
@@ -34,7 +34,7 @@ class ParallelRunner:
         """
         if self._pool is None or size < 2 * self._grain:
             return part(0, size)
-        # One iterator for all: whoever is free takes the next range.
+        # One iterator for all: a free thread takes the next range.
         starts = iter(range(0, size, self._grain))
 
         def take() -> bool:

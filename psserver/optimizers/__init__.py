@@ -11,7 +11,7 @@ library and numpy only.
     optimizer.update(x, gradient, out, state, version=0, lr_scale=1.0)
 """
 
-from psserver.optimizers.backend import NUMPY, AnyArray, Backend, Loop, NumpyBackend, Twin, loop
+from psserver.optimizers.backend import NUMPY, AnyArray, Backend, Fallback, Loop, NumpyBackend, loop
 from psserver.optimizers.errors import OptimizerError
 from psserver.optimizers.optimizer import Optimizer
 from psserver.optimizers.registry import (
@@ -32,7 +32,7 @@ __all__ = [
     "NumpyBackend",
     "Optimizer",
     "OptimizerError",
-    "Twin",
+    "Fallback",
     "build",
     "describe",
     "describe_schedule",

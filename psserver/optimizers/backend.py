@@ -1,7 +1,7 @@
 """Who carries out the passes over arrays: numpy blocks here, compiled loops and threads elsewhere.
 
 A pass is elementwise: element i of what is written depends on element i of
-what is read. It exists twice, as a `Loop` to be compiled and as a numpy twin
+what is read. It exists twice, as a `Loop` to be compiled and as a numpy fallback
 with the same arguments, and both give the same bits; so a backend may cut a
 pass into ranges, give these to threads, and change from one form to the other
 at any time.
@@ -15,7 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 AnyArray = npt.NDArray[Any]
-Twin = Callable[..., bool | None]
+"""An array of any dtype: a slot may hold integers."""
+
+Fallback = Callable[..., bool | None]
+"""The same pass in numpy, with the same bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,7 @@ class Backend(Protocol):
     def run(
         self,
         loop: Loop,
-        twin: Twin,
+        fallback: Fallback,
         arrays: Sequence[AnyArray | None],
         scalars: Sequence[np.float32 | None] = (),
     ) -> bool:
@@ -62,16 +65,17 @@ class Backend(Protocol):
 
 
 class NumpyBackend:
-    """The twin, in the calling thread. Needs nothing but numpy."""
+    """The fallback, in the calling thread. Needs nothing but numpy."""
 
     def run(
         self,
         loop: Loop,
-        twin: Twin,
+        fallback: Fallback,
         arrays: Sequence[AnyArray | None],
         scalars: Sequence[np.float32 | None] = (),
     ) -> bool:
-        return twin(*arrays, *scalars) is not False
+        return fallback(*arrays, *scalars) is not False
 
 
 NUMPY = NumpyBackend()
+"""The backend that needs no compiler."""

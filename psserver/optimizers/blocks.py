@@ -17,7 +17,7 @@ Array = npt.NDArray[np.float32]
 State = Mapping[str, Array]
 
 # kernel(x, g, out, state): one block of each, all of the same length. It reads
-# `x`, leaves the new values in `out`, and may spoil `g`; `out` is free to be
+# `x`, leaves the new values in `out`, and may overwrite `g`; `out` is free to be
 # used as scratch until it gets its result, because it never overlaps `x`.
 Kernel = Callable[[Array, Array, Array, State], None]
 

@@ -12,9 +12,10 @@ from psserver.optimizers import blocks
 from psserver.optimizers.backend import NUMPY, Backend, Loop
 from psserver.optimizers.blocks import Array
 from psserver.optimizers.errors import OptimizerError
-from psserver.optimizers.knobs import LARGEST_NUMBER, settings, unknown
 from psserver.optimizers.rule import Rule
-from psserver.optimizers.schedules import Schedule, schedule_config
+from psserver.optimizers.schedules import Schedule, schedule_config, unknown
+from pswire.domains import LARGEST_SINGLE
+from pswire.knobs import settings
 
 # Slots are cleared of subnormals once per so many versions: often enough that
 # they never linger, seldom enough that it costs nothing. A function of the
@@ -53,7 +54,7 @@ class Optimizer:
         """
         for pattern in self.exclude:
             if not any(fnmatchcase(name, pattern) for name in known):
-                raise OptimizerError(unknown("exclude_from_weight_decay: the variable", pattern, known))
+                raise OptimizerError(unknown("variable in exclude_from_weight_decay:", pattern, known))
         spared = [
             (start, stop)
             for name, start, stop in pieces
@@ -79,7 +80,7 @@ class Optimizer:
 
     @property
     def per_worker(self) -> bool:
-        """Whoever calls `update` keeps a set of slots for each worker, and gives that of the gradient's."""
+        """The caller of `update` keeps a set of slots for each worker, and gives that of the gradient's."""
         return self.rule.per_worker
 
     def check_aggregator(self, aggregator: str) -> None:
@@ -103,7 +104,7 @@ class Optimizer:
             raise OptimizerError(f"version counts from 0, got {version}")
         scheduled = float(self.schedule.rate(version))
         rate = scheduled * lr_scale
-        if not (math.isfinite(lr_scale) and lr_scale >= 0 and rate <= LARGEST_NUMBER):
+        if not (math.isfinite(lr_scale) and lr_scale >= 0 and rate <= LARGEST_SINGLE):
             raise OptimizerError(
                 "lr_scale must be >= 0, finite, and leave the learning rate finite, "
                 f"got {lr_scale} at version {version}, where the schedule says {scheduled:g}"
@@ -167,14 +168,14 @@ class Optimizer:
         names = fused.slots
         own = tuple(each for each in factors if each != 1.0)
 
-        def twin(x: Array, g: Array, out: Array, *rest: Array) -> None:
+        def fallback(x: Array, g: Array, out: Array, *rest: Array) -> None:
             slots = {name: slot for name, slot in zip(names, rest, strict=False) if name is not None}
             blocks.run(kernel, x, g, out, slots, factors=own, sweep=sweep)
 
         tiny = blocks.TINY if sweep else np.float32(0)
         backend.run(
             fused.loop,
-            twin,
+            fallback,
             (x, gradient, out, *(None if name is None else state[name] for name in names)),
             (*fused.scalars, *factors, tiny),
         )

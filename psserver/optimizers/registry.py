@@ -1,11 +1,12 @@
-"""The shelf of optimizers: configuration in, `Optimizer` out."""
+"""The built-in optimizers: configuration in, `Optimizer` out."""
 
-import reprlib
+import inspect
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import ModuleType
 
 from psserver.optimizers.errors import OptimizerError
-from psserver.optimizers.knobs import Knob, knobs_of, make, unknown
 from psserver.optimizers.optimizer import Optimizer
 from psserver.optimizers.rule import Rule
 from psserver.optimizers.rules.adadelta import Adadelta
@@ -22,7 +23,9 @@ from psserver.optimizers.rules.nadam import Nadam
 from psserver.optimizers.rules.nesterov import Nesterov
 from psserver.optimizers.rules.rmsprop import RMSprop
 from psserver.optimizers.rules.sgd import SGD
-from psserver.optimizers.schedules import SCHEDULES, read_schedule
+from psserver.optimizers.schedules import SCHEDULES, knobs_read, read_schedule, unknown
+from pswire.domains import Domain
+from pswire.knobs import Knob, KnobError, knobs_of
 
 RULES: Mapping[str, type[Rule]] = {
     "sgd": SGD,
@@ -42,17 +45,25 @@ RULES: Mapping[str, type[Rule]] = {
 }
 
 
-EXCLUDE = "exclude_from_weight_decay"
-PATTERNS = 'a list of names of variables, "*" and "?" for any characters'
+EXCLUDE = Knob(
+    "exclude_from_weight_decay",
+    Domain("words"),
+    'names of variables that do not decay, "*" and "?" for any characters',
+    (),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What ``--help`` says about an optimizer or a schedule; `str()` is that text."""
+    """What is known of an optimizer or a schedule; `str()` is a text of it.
+
+    `summary`: one sentence. `notes`: formula and source, in paragraphs.
+    """
 
     name: str
     summary: str
     knobs: tuple[Knob, ...]
+    notes: str
 
     def __str__(self) -> str:
         return "\n".join([f"{self.name}: {self.summary}", *(f"  {knob}" for knob in self.knobs)])
@@ -84,31 +95,34 @@ def build(config: Mapping[str, object]) -> Optimizer:
     name = table.pop("name")
     made = _known(name)
     schedule = read_schedule(table.pop("learning_rate", made.learning_rate))
-    exclude = read_patterns(str(name), made, table.pop(EXCLUDE, ()))
+    exclude = read_patterns(str(name), made, table.pop(EXCLUDE.name, ()))
     for key in table:
         homes = [other for other, rule in RULES.items() if key in _knob_names(rule)]
         if homes and name not in homes:
             raise OptimizerError(
-                f"optimizer {name!r} has no knob {key!r}; it has {', '.join(_knob_names(made))}. "
+                f"optimizer {name} has no knob {key!r}; it has {', '.join(_knob_names(made))}. "
                 f"{key!r} is a knob of {', '.join(homes)}"
             )
-    rule = make(made, f"optimizer {name!r}", table, also=("name", "learning_rate", EXCLUDE))
+    rule = knobs_read(made, table, f"optimizer {name}", also=("name", "learning_rate", EXCLUDE.name))
     return Optimizer(str(name), rule, schedule, exclude)
 
 
 def describe(name: str) -> Description:
     """The knobs of an optimizer, with defaults. Raises OptimizerError for an unknown name."""
     made = _known(name)
-    domain = "a number >= 0, or a table with a schedule"
-    rate = Knob("learning_rate", made.learning_rate, False, domain, "size of a step")
-    return Description(name, _first_line(made), (rate, *knobs_of(made)))
+    domain = Domain("number", at_least=0)
+    rate = Knob("learning_rate", domain, "size of a step; or a table with a schedule", made.learning_rate)
+    more = (EXCLUDE,) if _decays(made) else ()
+    return Description(
+        name, _first_line(made), (rate, *knobs_of(made), *more), _notes(sys.modules[made.__module__])
+    )
 
 
 def describe_schedule(name: str) -> Description:
     """The knobs of a schedule, with defaults. Raises OptimizerError for an unknown name."""
     if name not in SCHEDULES:
         raise OptimizerError(unknown("schedule", name, SCHEDULES))
-    return Description(name, _first_line(SCHEDULES[name]), knobs_of(SCHEDULES[name]))
+    return Description(name, _first_line(SCHEDULES[name]), knobs_of(SCHEDULES[name]), _rest(SCHEDULES[name]))
 
 
 def _known(name: object) -> type[Rule]:
@@ -127,13 +141,23 @@ def _decays(made: type[Rule]) -> bool:
 
 def read_patterns(name: str, made: type[Rule], value: object) -> tuple[str, ...]:
     """The knob `exclude_from_weight_decay`. Raises OptimizerError."""
-    texts = isinstance(value, (list, tuple)) and all(isinstance(each, str) and each for each in value)
-    if not texts:
-        raise OptimizerError(f"optimizer {name!r}: {EXCLUDE} must be {PATTERNS}, got {reprlib.repr(value)}")
-    if value and not _decays(made):
-        raise OptimizerError(f"optimizer {name!r} has no weight_decay that {EXCLUDE} could leave out")
-    return tuple(value)  # type: ignore[arg-type]
+    try:
+        patterns: tuple[str, ...] = EXCLUDE.check(f"optimizer {name}", value)
+    except KnobError as error:
+        raise OptimizerError(str(error)) from error
+    if patterns and not _decays(made):
+        raise OptimizerError(f"optimizer {name} has no weight_decay that {EXCLUDE.name} could leave out")
+    return patterns
 
 
 def _first_line(made: type[object]) -> str:
     return (made.__doc__ or "").strip().split("\n")[0]
+
+
+def _rest(made: type[object]) -> str:
+    return (inspect.getdoc(made) or "").partition("\n")[2].strip()
+
+
+def _notes(module: ModuleType) -> str:
+    """Of a rule: formula and source stand at the head of its file."""
+    return (inspect.getdoc(module) or "").replace("::\n", ":\n")

@@ -8,7 +8,7 @@ import numpy as np
 
 from psserver.optimizers.backend import Loop
 from psserver.optimizers.blocks import Array, Kernel
-from psserver.optimizers.knobs import number
+from pswire.knobs import number
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def decay_knob(default: float = 0.0) -> Any:
     Loshchilov & Hutter (ICLR 2019): the update starts from ``x - x * weight_decay * rate``, and the
     gradient does not see it. Keras decays by the scheduled rate, so `lr_scale` scales the decay too.
     """
-    return number(default, at_least=0, doc="part of each weight lost per update, times the rate")
+    return number(default, "part of each weight lost per update, times the rate", at_least=0)
 
 
 def decay_of(rule: Rule) -> np.float32 | None:

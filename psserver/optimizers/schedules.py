@@ -10,14 +10,17 @@ within two float32 ulp of them).
 
 import math
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 
 from psserver.optimizers.errors import OptimizerError
-from psserver.optimizers.knobs import flag, integer, integers, make, number, numbers, settings, unknown
+from pswire.knobs import KnobError, flag, integer, integers, number, numbers, read, settings
+from pswire.nearest import did_you_mean
+
+Made = TypeVar("Made")
 
 
 class Schedule(Protocol):
@@ -31,7 +34,7 @@ class Schedule(Protocol):
 class Constant:
     """The same rate always."""
 
-    learning_rate: float = number(at_least=0, doc="the rate")
+    learning_rate: float = number(meaning="the rate", at_least=0)
 
     def rate(self, version: int) -> np.float32:
         return np.float32(self.learning_rate)
@@ -44,10 +47,10 @@ class Exponential:
     keras.optimizers.schedules.ExponentialDecay.
     """
 
-    initial_learning_rate: float = number(at_least=0, doc="the first rate")
-    decay_steps: int = integer(at_least=1, doc="versions in which the rate changes by decay_rate")
-    decay_rate: float = number(above=0, at_most=1, doc="factor per decay_steps versions")
-    staircase: bool = flag(False, doc="change only at whole multiples of decay_steps")
+    initial_learning_rate: float = number(meaning="the first rate", at_least=0)
+    decay_steps: int = integer(meaning="versions in which the rate changes by decay_rate", at_least=1)
+    decay_rate: float = number(meaning="factor per decay_steps versions", above=0, at_most=1)
+    staircase: bool = flag(False, "change only at whole multiples of decay_steps")
 
     def rate(self, version: int) -> np.float32:
         exponent = np.float32(version) / np.float32(self.decay_steps)
@@ -68,16 +71,16 @@ class Cosine:
     equation 5, without restarts; warm-up: Goyal et al. (2017), section 2.2.
     """
 
-    initial_learning_rate: float = number(at_least=0, doc="the first rate")
-    decay_steps: int = integer(at_least=1, doc="versions of the decay, after the warm-up")
-    alpha: float = number(0.0, at_least=0, at_most=1, doc="the last rate as a fraction of the peak")
-    warmup_target: float | None = number(None, at_least=0, doc="the peak, reached at the end of the warm-up")
-    warmup_steps: int = integer(0, at_least=0, doc="versions of the warm-up")
+    initial_learning_rate: float = number(meaning="the first rate", at_least=0)
+    decay_steps: int = integer(meaning="versions of the decay, after the warm-up", at_least=1)
+    alpha: float = number(0.0, "the last rate as a fraction of the peak", at_least=0, at_most=1)
+    warmup_target: float | None = number(None, "the peak, reached at the end of the warm-up", at_least=0)
+    warmup_steps: int = integer(0, "versions of the warm-up", at_least=0)
 
     def __post_init__(self) -> None:
         if (self.warmup_target is None) != (self.warmup_steps == 0):
             raise OptimizerError(
-                "schedule 'cosine': a warm-up needs both warmup_target (the rate to reach) and "
+                "schedule cosine: a warm-up needs both warmup_target (the rate to reach) and "
                 f"warmup_steps >= 1, got warmup_target={self.warmup_target} and "
                 f"warmup_steps={self.warmup_steps}; give both or neither"
             )
@@ -107,24 +110,37 @@ class Piecewise:
     keras.optimizers.schedules.PiecewiseConstantDecay.
     """
 
-    boundaries: tuple[int, ...] = integers(at_least=0, doc="the last version of each value but the last")
-    values: tuple[float, ...] = numbers(at_least=0, doc="the rates, one more than boundaries")
+    boundaries: tuple[int, ...] = integers("the last version of each value but the last", at_least=0)
+    values: tuple[float, ...] = numbers("the rates, one more than boundaries", at_least=0)
 
     def __post_init__(self) -> None:
         rising = all(a < b for a, b in zip(self.boundaries, self.boundaries[1:], strict=False))
         if not self.boundaries or not rising:
             raise OptimizerError(
-                "schedule 'piecewise': boundaries must be one or more rising versions, "
+                "schedule piecewise: boundaries must be one or more rising versions, "
                 f"got {list(self.boundaries)}"
             )
         if len(self.values) != len(self.boundaries) + 1:
             raise OptimizerError(
-                "schedule 'piecewise': values must be one more than boundaries "
+                "schedule piecewise: values must be one more than boundaries "
                 f"({len(self.boundaries) + 1}), got {len(self.values)}"
             )
 
     def rate(self, version: int) -> np.float32:
         return np.float32(self.values[bisect_left(self.boundaries, version)])
+
+
+def knobs_read(made: type[Made], table: Mapping[str, object], owner: str, also: Iterable[str] = ()) -> Made:
+    """`pswire.knobs.read` for float32. Raises OptimizerError."""
+    try:
+        return read(made, table, owner, also=also, single=True)
+    except KnobError as error:
+        raise OptimizerError(str(error)) from error
+
+
+def unknown(what: str, name: object, known: Iterable[str]) -> str:
+    """The message for a name that is not among `known`."""
+    return f"unknown {what} {name!r}{did_you_mean(str(name), known)}"
 
 
 SCHEDULES: Mapping[str, type[Schedule]] = {
@@ -138,7 +154,7 @@ SCHEDULES: Mapping[str, type[Schedule]] = {
 def read_schedule(learning_rate: object) -> Schedule:
     """A number, or a table with a "schedule" and its knobs. Raises OptimizerError."""
     if not isinstance(learning_rate, Mapping):
-        return make(Constant, "optimizer", {"learning_rate": learning_rate})
+        return knobs_read(Constant, {"learning_rate": learning_rate}, "optimizer")
     table = dict(learning_rate)
     if "schedule" not in table:
         raise OptimizerError(
@@ -148,7 +164,7 @@ def read_schedule(learning_rate: object) -> Schedule:
     name = table.pop("schedule")
     if not isinstance(name, str) or name not in SCHEDULES:
         raise OptimizerError(unknown("schedule", name, SCHEDULES))
-    return make(SCHEDULES[name], f"schedule {name!r}", table, also=("schedule",))
+    return knobs_read(SCHEDULES[name], table, f"schedule {name}", also=("schedule",))
 
 
 def schedule_config(schedule: Schedule) -> float | dict[str, object]:

@@ -1,41 +1,113 @@
 """Who may start, which contributions form an update, and what becomes of a stale one.
 
-Rules of this package: standard library only; no clock, no randomness, no I/O,
-no threads; a policy hears events and answers with decisions; it sees tickets
-and never tensors. The same events give the same decisions, always.
+Rules of this package: standard library and `pswire.knobs` only; no clock, no
+randomness, no I/O, no threads; a policy receives events and answers with
+decisions; it sees tickets and never tensors. The same events give the same
+decisions, always.
+
+A policy of one's own derives from `Policy` and answers each event itself, or
+from `ComposedPolicy` with a `Composition` of gate, trigger, staleness rule,
+weight and cancel rule, or from `PolicySpec`, which adds knobs with ranges and
+what is to be known about them. All that it needs is exported here.
 """
 
+from psserver.policies.builtin import Cost, Facts, PolicySpec
+from psserver.policies.builtin.spec import WORKERS
+from psserver.policies.composed import ComposedPolicy, Composition
 from psserver.policies.decisions import Apply, Cancel, Decision, Drop, Fold, Grant, Part, Stop
+from psserver.policies.declarations import LocalRule, TensorParts
+from psserver.policies.errors import PolicyError
 from psserver.policies.events import Abandon, Commit, Done, Event, Join, Leave, Ready
-from psserver.policies.loading import advice, build, describe, names
-from psserver.policies.local_work import LocalRule, local_rule_of
-from psserver.policies.policy import Policy, PolicyError, Waiting
-from psserver.policies.tensors import TensorParts
+from psserver.policies.loading import advice, build, describe, facts, names
+from psserver.policies.parts.cancel import CancelStale
+from psserver.policies.parts.dssp import DynamicSlack
+from psserver.policies.parts.gates import Gate, Immediate, Slack, WaitForUpdate
+from psserver.policies.parts.staleness import (
+    Block,
+    Compensate,
+    Downweight,
+    DropStale,
+    DropVerdict,
+    Keep,
+    KeepAll,
+    StalenessRule,
+    Verdict,
+)
+from psserver.policies.parts.triggers import Count, Distinct, Everyone, Trigger
+from psserver.policies.parts.view import Contribution, Member, Open, View
+from psserver.policies.parts.weights import (
+    Concurrency,
+    Constant,
+    Exponential,
+    Hinge,
+    Inverse,
+    Polynomial,
+    Threshold,
+    Weight,
+)
+from psserver.policies.policy import Policy, Waiting
 
 __all__ = [
     "Abandon",
     "Apply",
+    "Block",
     "Cancel",
+    "CancelStale",
     "Commit",
+    "Compensate",
+    "ComposedPolicy",
+    "Composition",
+    "Concurrency",
+    "Constant",
+    "Contribution",
+    "Cost",
+    "Count",
     "Decision",
+    "Distinct",
     "Done",
+    "Downweight",
     "Drop",
+    "DropStale",
+    "DropVerdict",
+    "DynamicSlack",
     "Event",
+    "Everyone",
+    "Exponential",
+    "Facts",
     "Fold",
+    "Gate",
     "Grant",
+    "Hinge",
+    "Immediate",
+    "Inverse",
     "Join",
+    "Keep",
+    "KeepAll",
     "Leave",
     "LocalRule",
+    "Member",
+    "Open",
     "Part",
     "Policy",
     "PolicyError",
+    "PolicySpec",
+    "Polynomial",
     "Ready",
+    "Slack",
+    "StalenessRule",
     "Stop",
     "TensorParts",
+    "Threshold",
+    "Trigger",
+    "Verdict",
+    "View",
+    "WORKERS",
+    "WaitForUpdate",
     "Waiting",
+    "Weight",
     "advice",
     "build",
     "describe",
-    "local_rule_of",
+    "facts",
     "names",
 ]

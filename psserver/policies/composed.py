@@ -1,6 +1,6 @@
 """One small machine that composes gate, trigger, staleness rule, weight and cancel.
 
-Each policy of the shelf is a choice of these five (see `shelf`).
+Each built-in policy is a choice of these five (see `builtin`).
 """
 
 from collections.abc import Mapping
@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from typing import Literal
 
 from psserver.policies.decisions import Apply, Cancel, Decision, Drop, Fold, Grant, Part
+from psserver.policies.declarations import BARE, PLAIN, LocalRule, TensorParts
+from psserver.policies.errors import PolicyError
 from psserver.policies.events import Abandon, Commit, Done, Event, Join, Leave, Ready
-from psserver.policies.local_work import PLAIN, LocalRule
 from psserver.policies.parts.cancel import CancelStale
 from psserver.policies.parts.gates import Gate, WaitForUpdate, listed
 from psserver.policies.parts.staleness import Compensate, DropVerdict, StalenessRule
 from psserver.policies.parts.triggers import Trigger
 from psserver.policies.parts.view import Contribution, Member, View
 from psserver.policies.parts.weights import Weight
-from psserver.policies.policy import PolicyError, Waiting
-from psserver.policies.tensors import BARE, TensorParts
+from psserver.policies.policy import Policy, Waiting
 
 # Why contributions are dropped that are too few for the aggregator of their update.
 TOO_FEW = "too few"
@@ -60,7 +60,7 @@ class Composition:
             )
         if self.tensors.lists and not isinstance(self.gate, WaitForUpdate):
             raise PolicyError(
-                f"{self.tensors.aggregator} needs contributions of different workers: expected the gate Flush, "
+                f"{self.tensors.aggregator} needs contributions of different workers: expected the gate WaitForUpdate, "
                 f"got {type(self.gate).__name__}"
             )
         if self.cancel is not None and self.local.remembers:
@@ -70,12 +70,18 @@ class Composition:
             )
 
 
-class ComposedPolicy:
-    """A policy made of a `Composition`."""
+class ComposedPolicy(Policy):
+    """A policy made of a `Composition`. `name` and `knobs`: see `Policy`; left out, `build` sets them."""
 
-    def __init__(self, name: str, knobs: Mapping[str, object], composition: Composition) -> None:
-        self.name = name
-        self.knobs = dict(knobs)
+    def __init__(
+        self, composition: Composition, *, name: str = "", knobs: Mapping[str, object] | None = None
+    ) -> None:
+        if name:
+            self.name = name
+        if knobs is not None:
+            self.knobs = dict(knobs)
+        self.tensors, self.local_rule = composition.tensors, composition.local
+        self.ahead = composition.gate.ahead and composition.staleness.ahead
         self._rules = composition
         self._view = View()
         # Payloads are summed as their turns come. A list of them has no turns: shards let all of them in.
@@ -83,19 +89,6 @@ class ComposedPolicy:
         self._lists, self._fewest = composition.tensors.lists, composition.tensors.fewest
         # The gate's epoch when everybody who waits was last looked at; None: look again.
         self._looked: tuple[object] | None = None
-
-    @property
-    def tensors(self) -> TensorParts:
-        return self._rules.tensors
-
-    @property
-    def local_rule(self) -> LocalRule:
-        return self._rules.local
-
-    @property
-    def ahead(self) -> bool:
-        """A worker that holds a ticket may be granted its next one."""
-        return self._rules.gate.ahead and self._rules.staleness.ahead
 
     def step(self, event: Event) -> list[Decision]:
         decisions: list[Decision] = []

@@ -77,3 +77,4 @@ class Stop:
 
 
 Decision = Grant | Fold | Apply | Drop | Cancel | Stop
+"""What a policy may answer."""

@@ -60,3 +60,4 @@ class Abandon:
 
 
 Event = Join | Leave | Done | Ready | Commit | Abandon
+"""What a policy is told."""

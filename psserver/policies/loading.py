@@ -1,49 +1,73 @@
 """From a name and knobs, as they stand in an experiment file, to a policy."""
 
-import difflib
 import importlib
 import inspect
-import math
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+import json
+from collections.abc import Callable, Mapping
+from functools import partial
 from types import ModuleType
-from typing import Any, cast
+from typing import Any, TypeVar
 
-from psserver.policies.builtin import SHELF, PolicySpec, knobs_of
+from psserver.policies.builtin import BUILTIN, Facts, PolicySpec
 from psserver.policies.composed import ComposedPolicy
-from psserver.policies.policy import Policy, PolicyError
-from psserver.policies.tensors import TensorParts
+from psserver.policies.declarations import LocalRule, TensorParts
+from psserver.policies.errors import PolicyError
+from psserver.policies.policy import Policy
+from pswire.knobs import KnobError, knobs_of, read, settings
+from pswire.nearest import did_you_mean, nearest
+
+T = TypeVar("T")
+
+WHAT_TO_DO = "derive it from psserver.policies.Policy, or give a PolicySpec"
 
 
 def names() -> tuple[str, ...]:
-    """The named policies."""
-    return tuple(SHELF)
+    """The built-in policies."""
+    return tuple(BUILTIN)
+
+
+def spec_of(name: str) -> type[PolicySpec]:
+    """What is known of a built-in policy. Raises PolicyError with the nearest name."""
+    if name not in BUILTIN:
+        # The list of all is long: it helps only when nothing is near.
+        raise PolicyError(
+            f"unknown policy {name!r}{did_you_mean(name, BUILTIN)}, or module:Class of your own"
+        )
+    return BUILTIN[name]
 
 
 def describe(name: str) -> str:
-    """Rule, guarantee, source, cost and knobs of a named policy, as a paragraph."""
-    entry = entry_of(name)
+    """Rule, guarantee, source, cost and knobs of a built-in policy, as a paragraph."""
+    spec = spec_of(name)
     lines = [
-        f"{name}: {inspect.getdoc(entry)}",
-        f"  guarantee: {entry.guarantee}",
-        f"  source: {entry.source}",
-        f"  servers keep: {entry.cost.stores}",
-        f"  work per push: {entry.cost.work}",
-        f"  lost: {entry.cost.waste}",
+        f"{name}: {inspect.getdoc(spec)}",
+        f"  guarantee: {spec.guarantee}",
+        f"  source: {spec.source}",
+        f"  servers keep: {spec.cost.stores}",
+        f"  work per push: {spec.cost.work}",
+        f"  lost: {spec.cost.waste}",
     ]
-    if entry.optimizer:
-        lines.append(f"  meant for the optimizer: {_listed(entry.optimizer)}")
-    lines += [f"  {knob.name} = {knob.default!r}: {knob.meaning} ({knob.range})" for knob in knobs_of(entry)]
+    if spec.optimizer:
+        lines.append(f"  meant for the optimizer: {_listed(spec.optimizer)}")
+    lines += [f"  {knob}" for knob in knobs_of(spec)]
     return "\n".join(lines)
 
 
 def advice(name: str, optimizer: Mapping[str, object]) -> str | None:
     """A sentence when the policy is meant for another [optimizer] than this one; None when all is well."""
-    meant = SHELF[name].optimizer if name in SHELF else {}
+    meant = BUILTIN[name].optimizer if name in BUILTIN else {}
     other = {key: optimizer.get(key) for key, value in meant.items() if optimizer.get(key) != value}
     if not other:
         return None
     return f"policy {name} is meant for [optimizer] {_listed(meant)}; this job has {_listed(other)}"
+
+
+def facts(name: str, knobs: Mapping[str, object], workers: int) -> Facts | None:
+    """What a built-in policy with these knobs is held to; None for a policy of one's own.
+
+    Raises PolicyError when a knob is not acceptable.
+    """
+    return _chosen(name, BUILTIN[name], knobs, workers).facts(workers) if name in BUILTIN else None
 
 
 def _listed(keys: Mapping[str, object]) -> str:
@@ -53,70 +77,63 @@ def _listed(keys: Mapping[str, object]) -> str:
 def build(name: str, knobs: Mapping[str, object], workers: int, servers: int = 1) -> Policy:
     """The policy `name` for a job that starts with `workers` workers and has `servers` servers.
 
-    `name` is on the shelf, or "module:Class" for a class of the user's: it is
-    called as ``Class(workers=workers, **knobs)`` and must satisfy `Policy`.
-    Raises PolicyError when the name, a knob or a value is not acceptable, or
-    when the policy cannot work with so many servers.
+    `name` is built in, or "module:Class" for a class of one's own: a `Policy`,
+    which is made as ``Class(workers=workers, **knobs)``, or a `PolicySpec`. A
+    policy without a name or knobs of its own gets those with which it was made.
+    Raises PolicyError when the name, a knob or a value is not acceptable, when
+    the class is no policy, or when the policy cannot work with so many servers.
     """
-    policy = _custom(name, knobs, workers) if ":" in name else _named(name, knobs, workers)
+    policy = _custom(name, knobs, workers) if ":" in name else _composed(name, spec_of(name), knobs, workers)
     policy.tensors.check_servers(servers)
     return policy
 
 
-def _named(name: str, knobs: Mapping[str, object], workers: int) -> Policy:
-    entry = entry_of(name)
-    known = {knob.name: knob.default for knob in knobs_of(entry)}
-    for knob, value in knobs.items():
-        if knob not in known:
-            raise PolicyError(f"policy {name} has no knob {knob!r}{_known(knob, known)}")
-        _check_type(knob, value, known[knob])
-    chosen = entry(**cast(dict[str, Any], knobs))
-    return ComposedPolicy(name, asdict(chosen), chosen.compose(workers))
+def _composed(name: str, spec: type[PolicySpec], knobs: Mapping[str, object], workers: int) -> Policy:
+    chosen = _chosen(name, spec, knobs, workers)
+    return ComposedPolicy(chosen.compose(workers), name=name, knobs=settings(chosen))
 
 
-def entry_of(name: str) -> type[PolicySpec]:
-    """The shelf's entry of that name. Raises PolicyError with the nearest name."""
-    if name not in SHELF:
-        raise PolicyError(f"unknown policy {name!r}{_known(name, SHELF)}, or module:Class of your own")
-    return SHELF[name]
-
-
-def _known(name: str, known: Iterable[str]) -> str:
-    nearest = difflib.get_close_matches(name, known, n=1)
-    hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
-    return f"{hint} Known: {', '.join(known) or 'none'}" if hint else f"; known: {', '.join(known) or 'none'}"
-
-
-def _alike(name: str, module: ModuleType) -> str:
-    """What may be meant: the nearest names, else the module's policies. A module may have hundreds of other names."""
-    public = {known: value for known, value in vars(module).items() if not known.startswith("_")}
-    near = difflib.get_close_matches(name, public)
-    if near:
-        return f"; did you mean {' or '.join(map(repr, near))}?"
-    own = [value for value in public.values() if getattr(value, "__module__", None) == module.__name__]
-    policies = [value.__name__ for value in own if isinstance(value, type) and hasattr(value, "explain")]
-    return f"; its policies: {', '.join(policies)}" if policies else "; there is no policy in it"
-
-
-def _check_type(knob: str, value: object, default: object) -> None:
-    expected = type(default)
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    # A whole number is a number, but neither is a truth value, which Python counts among the whole ones.
-    fits = whole if expected is int else isinstance(value, expected) or (whole and expected is float)
-    if not fits:
-        raise PolicyError(f"policy.{knob} is {value!r}; expected {_noun(expected, default)}")
-    if isinstance(value, float) and not math.isfinite(value):
-        raise PolicyError(f"policy.{knob} is {value!r}; expected a finite number such as {default!r}")
-
-
-def _noun(kind: type, default: object) -> str:
-    if kind is bool:
-        return "true or false"
-    noun = {int: "a whole number", float: "a number", str: "a word"}.get(kind, kind.__name__)
-    return f"{noun} such as {default!r}"
+def _chosen(name: str, spec: type[PolicySpec], knobs: Mapping[str, object], workers: int) -> PolicySpec:
+    try:
+        return read(spec, knobs, f"policy {name}", {"workers": workers})
+    except KnobError as error:
+        raise PolicyError(str(error)) from error
 
 
 def _custom(name: str, knobs: Mapping[str, object], workers: int) -> Policy:
+    made = _imported(name)
+    if isinstance(made, type) and issubclass(made, PolicySpec):
+        if "__dataclass_fields__" not in vars(made):
+            raise PolicyError(
+                f"policy {name!r}: a PolicySpec is a dataclass; put @dataclass(frozen=True) above it"
+            )
+        return _guarded(name, "compose(workers)", lambda: _composed(name, made, knobs, workers))
+    if not callable(made) or (isinstance(made, type) and not issubclass(made, Policy)):
+        kind = f"the class {made.__name__} is no Policy" if isinstance(made, type) else f"it is {made!r}"
+        raise PolicyError(f"policy {name!r}: {kind}; {WHAT_TO_DO}")
+    missing = sorted(getattr(made, "__abstractmethods__", ()))
+    if missing:
+        raise PolicyError(
+            f"policy {name!r}: the class lacks {', '.join(missing)}; see psserver.policies.Policy"
+        )
+    try:
+        arguments = inspect.signature(made).bind(workers=workers, **knobs)
+    except TypeError as error:
+        given = ", ".join(["workers", *knobs])
+        raise PolicyError(
+            f"policy {name!r}: expected {_takes(made)} to take {given} by name: {error}; "
+            "a policy is made as Class(workers=N, **knobs)"
+        ) from error
+    policy: object = _guarded(name, "its __init__", lambda: made(workers=workers, **knobs))
+    if not isinstance(policy, Policy):
+        raise PolicyError(f"policy {name!r}: it made {policy!r}, which is no Policy; {WHAT_TO_DO}")
+    arguments.apply_defaults()
+    _complete(policy, name, _knobs_in(arguments))
+    _check(policy, name)
+    return policy
+
+
+def _imported(name: str) -> Any:
     module_name, _, attribute = name.partition(":")
     try:
         module = importlib.import_module(module_name)
@@ -125,18 +142,71 @@ def _custom(name: str, knobs: Mapping[str, object], workers: int) -> Policy:
         raise PolicyError(f"policy {name!r}: cannot import {module_name!r}: {reason}") from error
     if not hasattr(module, attribute):
         raise PolicyError(f"policy {name!r}: {module_name} has no {attribute!r}{_alike(attribute, module)}")
+    return getattr(module, attribute)
+
+
+def _alike(name: str, module: ModuleType) -> str:
+    """What may be meant: the nearest name, else the module's policies. A module may have hundreds of other names."""
+    public = {known: value for known, value in vars(module).items() if not known.startswith("_")}
+    if nearest(name, public):
+        return did_you_mean(name, public)
+    own = [value for value in public.values() if getattr(value, "__module__", None) == module.__name__]
+    kinds = [value for value in own if isinstance(value, type) and issubclass(value, Policy | PolicySpec)]
+    policies = ", ".join(kind.__name__ for kind in kinds)
+    return f"; its policies: {policies}" if policies else "; there is no policy in it"
+
+
+def _takes(made: Any) -> str:
+    return f"{getattr(made, '__name__', made)}{inspect.signature(made)}"
+
+
+def _guarded(name: str, what: str, make: Callable[[], T]) -> T:
+    """Somebody's code may raise anything; a PolicyError says what is wrong already."""
     try:
-        policy = getattr(module, attribute)(workers=workers, **knobs)
+        return make()
     except PolicyError:
         raise
     except Exception as error:
+        raise PolicyError(f"policy {name!r}: {what} raised {type(error).__name__}: {error}") from error
+
+
+def _knobs_in(arguments: inspect.BoundArguments) -> dict[str, object]:
+    """All arguments but `workers`; those of a ** parameter stand beside the others."""
+    found: dict[str, object] = {}
+    for name, value in arguments.arguments.items():
+        kind = arguments.signature.parameters[name].kind
+        if kind is inspect.Parameter.VAR_KEYWORD:
+            found |= value
+        elif kind is not inspect.Parameter.VAR_POSITIONAL:
+            found[name] = value
+    found.pop("workers", None)
+    return found
+
+
+def _complete(policy: Policy, name: str, knobs: Mapping[str, object]) -> None:
+    """Name and knobs, where the author gives none."""
+    if policy.name == "" and isinstance(getattr(type(policy), "name", ""), str):
+        policy.name = name
+    if type(policy).knobs is Policy.knobs and "knobs" not in vars(policy):
+        policy.knobs = knobs
+
+
+def _check(policy: Policy, name: str) -> None:
+    """Raises PolicyError for an attribute that is not of its kind."""
+    expected: dict[str, tuple[type, str]] = {
+        "name": (str, "a text"),
+        "knobs": (Mapping, "a mapping from names to values"),
+        "tensors": (TensorParts, "TensorParts(...)"),
+        "local_rule": (LocalRule, "LocalRule(...)"),
+        "ahead": (bool, "True or False"),
+    }
+    for attribute, (kind, noun) in expected.items():
+        value = _guarded(name, f"its {attribute}", partial(getattr, policy, attribute))
+        if not isinstance(value, kind) or value == "":
+            raise PolicyError(f"policy {name!r}: {attribute} is {value!r}; expected {noun}")
+    try:
+        json.dumps(dict(policy.knobs), allow_nan=False)
+    except (TypeError, ValueError) as error:
         raise PolicyError(
-            f"policy {name!r} does not accept workers={workers} and {dict(knobs)}: "
-            f"{type(error).__name__}: {error}"
+            f"policy {name!r}: its knobs {dict(policy.knobs)!r} are not JSON, as the decision log needs: {error}"
         ) from error
-    missing = [m for m in ("name", "knobs", "tensors", "step", "explain") if not hasattr(policy, m)]
-    if missing:
-        raise PolicyError(f"policy {name!r} lacks {', '.join(missing)}; see psserver.policies.Policy")
-    if not isinstance(policy.tensors, TensorParts):
-        raise PolicyError(f"policy {name!r}: tensors is {policy.tensors!r}; expected TensorParts(...)")
-    return cast(Policy, policy)

@@ -1,18 +1,13 @@
-"""The interface that the coordinator drives."""
+"""The interface that the coordinator drives, as a base class."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from types import MappingProxyType
 
 from psserver.policies.decisions import Decision
+from psserver.policies.declarations import BARE, PLAIN, LocalRule, TensorParts
 from psserver.policies.events import Event
-
-if TYPE_CHECKING:
-    from psserver.policies.tensors import TensorParts
-
-
-class PolicyError(ValueError):
-    """A policy or one of its knobs is unknown or out of range. The text says what is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,36 +22,41 @@ class Waiting:
     releasers: tuple[str, ...] = ()
 
 
-class Policy(Protocol):
-    """A deterministic state machine from events to decisions.
+class Policy(ABC):
+    """A deterministic state machine from events to decisions. Derive from it, and write `step` and `explain`.
 
-    The coordinator promises: events of a worker come after its Join; a Ready
-    comes only from a worker that holds no open ticket (or one, from a worker
-    that asks ahead, if the policy has an attribute `ahead` that is true); a Commit or Abandon
-    names a ticket that was granted and not cancelled; Leave closes the
-    worker's open tickets (no Abandon follows), while its committed ones stay.
-    The policy promises: it grants only tickets that wait, applies or drops
-    each committed ticket exactly once, and never leaves every worker waiting.
-    It may have a `local_rule` besides (see `psserver.policies.local_work`).
+    A class of one's own is made as ``Class(workers=N, **knobs)``; it need not
+    call ``super().__init__``. The coordinator promises: events of a worker come
+    after its Join; a Ready comes only from a worker that holds no open ticket
+    (or one, from a worker that asks ahead, if the policy is `ahead`); a Commit
+    or Abandon names a ticket that was granted and not cancelled; Leave closes
+    the worker's open tickets (no Abandon follows), while its committed ones
+    stay. The policy promises: it grants only tickets that wait, applies or
+    drops each committed ticket exactly once, and never leaves every worker
+    waiting.
+
+    All attributes are constant while a job runs:
+
+    `name`: what the decision log calls the policy. "": `build` sets the name by
+    which it was loaded.
+    `knobs`: every knob with its value: JSON-able, complete, enough to build the
+    policy again. A class that does not set it gets the arguments of its
+    ``__init__``, without `workers`, from `build`.
+    `tensors`: the parts that see tensors, by name.
+    `local_rule`: what workers do between pull and push.
+    `ahead`: a worker that holds a ticket may be granted its next one.
     """
 
-    @property
-    def name(self) -> str: ...
+    name: str = ""
+    knobs: Mapping[str, object] = MappingProxyType({})
+    tensors: TensorParts = BARE
+    local_rule: LocalRule = PLAIN
+    ahead: bool = False
 
-    @property
-    def knobs(self) -> Mapping[str, object]:
-        """Every knob with its value: JSON-able, complete, enough to build the policy again."""
-        ...
-
-    @property
-    def tensors(self) -> "TensorParts":
-        """The parts that see tensors, by name: constant; `tensors.BARE` when it has none of its own."""
-        ...
-
+    @abstractmethod
     def step(self, event: Event) -> list[Decision]:
-        """Take one fact; answer with decisions, to be executed in order before the next fact."""
-        ...
+        """Take one event; answer with decisions, to be executed in order before the next event."""
 
+    @abstractmethod
     def explain(self, worker: str) -> Waiting | None:
         """What would release a waiting worker; None when it does not wait."""
-        ...

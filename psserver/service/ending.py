@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from psserver.service.followers import Follower
 from psserver.service.job import Job
+from psserver.service.json_lines import LogError
 from psserver.summary import summarise
 from pswire.exits import ExitCode
 from pswire.plan import Plan, weights_sha256
@@ -37,6 +38,9 @@ PATIENCE = 60.0
 
 
 def exit_code(job: Job) -> ExitCode:
+    """Of a job that is over."""
+    if job.failure is not None:
+        return job.failure.code
     stopped = job.coordinator.stopped
     assert stopped is not None
     if stopped.success:
@@ -44,16 +48,32 @@ def exit_code(job: Job) -> ExitCode:
     return EXIT_CODES[stopped.cause]
 
 
-def conclude(job: Job) -> None:
-    """Write weights and summary. Call once the job is over."""
+def conclude(job: Job) -> ExitCode:
+    """Write weights and summary; the exit code of the whole. Call once the job is over.
+
+    A job that could not decide any more has no summary: its counts would be
+    those of decisions that its log does not hold. Its last version is written.
+    """
+    code = exit_code(job)
+    try:
+        sha256 = _write_weights(job)
+        if job.failure is None:
+            job.run_log.write_summary(summary(job, sha256))
+        job.run_log.close()
+    except LogError as error:
+        log.error("%s", error)
+        code = ExitCode.STORAGE if code in (ExitCode.OK, ExitCode.STORAGE) else code
+    return code
+
+
+def _write_weights(job: Job) -> str | None:
+    """The fingerprint of the last version, or None when there is none."""
     weights = _final_weights(job)
-    sha256 = None
-    if weights is not None and job.plan is not None:
-        sha256 = weights_sha256(job.plan.variables, weights)
-        names = [variable.name for variable in job.plan.variables]
-        job.run_log.write_weights(dict(zip(names, weights, strict=True)))
-    job.run_log.write_summary(summary(job, sha256))
-    job.run_log.close()
+    if weights is None or job.plan is None:
+        return None
+    names = [variable.name for variable in job.plan.variables]
+    job.run_log.write_weights(dict(zip(names, weights, strict=True)))
+    return weights_sha256(job.plan.variables, weights)
 
 
 def summary(job: Job, sha256: str | None) -> dict[str, Any]:
@@ -72,14 +92,16 @@ def _final_weights(job: Job) -> list[Floats] | None:
     """All variables of the last version, or None when no server can give them any more."""
     if job.plan is None or not job.coordinator.initialised:
         return None
-    entries = job.coordinator.entries
-    version = job.coordinator.version
+    entries, version = job.told, job.version
     if not job.host.wait_executed(entries, PATIENCE):
         log.error("this server did not finish the log: %s", job.host.failure or "too slow")
         return None
     assert job.host.shard is not None
     own = job.host.shard.arena.values(version)
-    assert own is not None
+    if own is None:
+        # The job failed between the decision to install or to apply and its execution.
+        log.error("version %d is not here; no final weights", version)
+        return None
     flats = [own]
     for follower in job.followers:
         if not follower.wait_executed(entries, PATIENCE):

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from psserver.shard import Apply, Order, Shard
-from psserver.shard.shard import Work
+from psserver.shard.shard import PendingUpdate
 
 if TYPE_CHECKING:
     from psserver.service.shard_host import ShardHost
@@ -108,7 +108,7 @@ class Executor:
             work.finish()
             self._executed(shard, index)
 
-    def _prepared(self, shard: Shard, order: Order) -> Work | None:
+    def _prepared(self, shard: Shard, order: Order) -> PendingUpdate | None:
         self._wait_for_buffer(shard, order)
         return shard.prepare(order)
 

@@ -1,8 +1,10 @@
 """The job: one coordinator under one lock, and the routes of what it decides.
 
-Every input takes the lock, steps the coordinator, and routes the outputs in
-order: entries to the run log, to the local shard and to the followers;
-notices to the outboxes of the workers' sessions.
+Every input takes the lock and goes three steps: the coordinator decides, the
+run log takes its entries, and only then does anybody hear of them (the local
+shard, the followers, the outboxes of the workers' sessions). Where one of the
+steps fails the job ends with a sentence: the log may end early, but it has no
+gap, and nothing happened that it does not tell.
 """
 
 import hmac
@@ -12,10 +14,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import grpc
 
-from psserver.coordinator import Coordinator, JobTerms, JoinRefused, Output, Record, Tell, entries
+from psserver.coordinator import Coordinator, JobTerms, JoinRefused, Output, Record, Send, entries
 from psserver.coordinator.entries import Entry
 from psserver.coordinator.members import Member
 from psserver.coordinator.outputs import Notice, StopNotice
@@ -24,11 +27,13 @@ from psserver.optimizers import Optimizer, OptimizerError
 from psserver.order_translation import OrderTranslator
 from psserver.policies import Policy
 from psserver.service.followers import Follower
+from psserver.service.json_lines import LogError
 from psserver.service.outbox import InlineReply, Outbox
 from psserver.service.rpc.registration import Refused, precondition
 from psserver.service.run_log import RunLog
 from psserver.service.shard_host import ShardHost
 from psserver.shard import Order
+from pswire.exits import ExitCode
 from pswire.plan import Plan, VariableSpec, explain_mismatch, make_plan
 from pswire.specs import specs_to_wire
 from pswire.v1 import shard_pb2
@@ -36,8 +41,16 @@ from pswire.v1 import shard_pb2
 log = logging.getLogger("ps-server")
 
 
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a job could not decide any more, and the exit code that says so."""
+
+    reason: str
+    code: ExitCode
+
+
 class Job:
-    """Thread-safe face of the coordinator."""
+    """Thread-safe face of the coordinator. Its lock owns coordinator, run log, outboxes and all that is said here."""
 
     def __init__(
         self,
@@ -57,6 +70,10 @@ class Job:
         self.plan: Plan | None = None
         self.metrics: dict[str, float] = {}
         self.over = threading.Event()
+        # Set at most once; nothing is decided or written afterwards.
+        self.failure: Failure | None = None
+        # Entries of the log that were told to shards, and the version that they make.
+        self.told = self.version = 0
         self.began = time.monotonic()
         self.first_grant: float | None = None
         self.stop_notice_at: float | None = None
@@ -79,25 +96,57 @@ class Job:
 
     def _input(self, step: Callable[[Coordinator, float], list[Output]]) -> None:
         with self._lock:
-            self._route(step(self._coordinator, time.monotonic()))
+            self._step(lambda: step(self._coordinator, time.monotonic()))
         self.host.orders.execute_submitted(patient=False)
 
-    def _route(self, outputs: list[Output]) -> None:
-        orders: list[tuple[int, Order]] = []
+    def _step(self, decide: Callable[[], list[Output]]) -> None:
+        """Decide, write, tell. A failure ends the job; JoinRefused is an answer, with nothing changed."""
+        if self.failure is not None:
+            return
+        try:
+            outputs = decide()
+            orders = self._write(outputs)
+            self._tell(outputs, orders)
+        except JoinRefused:
+            raise
+        except LogError as error:
+            self._fail(str(error), ExitCode.STORAGE)
+        except Exception as error:
+            log.exception("a decision of the job failed")
+            self._fail(f"a decision failed: {type(error).__name__}: {error}", ExitCode.INTERNAL)
+
+    def _write(self, outputs: list[Output]) -> list[tuple[int, Order]]:
+        """The entries among `outputs` are accepted by the log's writer; what shards make of them."""
+        orders = []
         for output in outputs:
-            match output:
-                case Record(index, _, entry):
-                    self.run_log.append(output)
-                    orders.append((index, self._dispatch.order(entry)))
-                    self._notice(entry)
-                case Tell(worker, incarnation, notice):
-                    self._post(worker, incarnation, notice)
+            if isinstance(output, Record):
+                orders.append((output.index, self._dispatch.order(output.entry)))
+                self.run_log.append(output)
+        return orders
+
+    def _tell(self, outputs: list[Output], orders: list[tuple[int, Order]]) -> None:
         if orders:
             self.host.orders.submit(orders)
             for follower in self.followers:
                 follower.send(orders)
+            self.told, self.version = orders[-1][0] + 1, self._coordinator.version
+        for output in outputs:
+            match output:
+                case Record(_, _, entry):
+                    self._notice(entry)
+                case Send(worker, incarnation, notice):
+                    self._post(worker, incarnation, notice)
         if self._coordinator.over:
             self.over.set()
+
+    def _fail(self, reason: str, code: ExitCode) -> None:
+        """The end of a job that can decide nothing more: everybody hears that, and nothing else."""
+        log.error("the job ends: %s", reason)
+        self.failure = Failure(reason, code)
+        for outbox in self._outboxes.values():
+            notice = StopNotice(reason, self.version, False, self.told)
+            (outbox.diversion or outbox).put(notice)
+        self.over.set()
 
     def _notice(self, entry: Entry) -> None:
         """What the summary needs to know, and what whoever reads the server's log wants to."""
@@ -146,14 +195,27 @@ class Job:
                 # First of all, because it may fail: then nothing has changed.
                 self._hold(proposed)
             try:
-                member, outputs = self._coordinator.join(worker, session, rank, time.monotonic())
+                member = self._admit(worker, session, rank, proposed)
             except JoinRefused as refusal:
                 raise precondition(str(refusal)) from refusal
-            if self.plan is None:
-                self._adopt(proposed)
-            self._route(outputs)
         self.host.orders.execute_submitted(patient=False)
         return member
+
+    def _admit(self, worker: str, session: str, rank: int | None, plan: Plan) -> Member:
+        """Raises JoinRefused, with nothing changed; Refused when the job has failed."""
+        admitted: list[Member] = []
+
+        def decide() -> list[Output]:
+            member, outputs = self._coordinator.join(worker, session, rank, time.monotonic())
+            if self.plan is None:
+                self._adopt(plan)
+            admitted.append(member)
+            return outputs
+
+        self._step(decide)
+        if self.failure is not None:
+            raise Refused(grpc.StatusCode.UNAVAILABLE, f"the job is over: {self.failure.reason}")
+        return admitted[0]
 
     def _hold(self, plan: Plan) -> None:
         try:
@@ -197,7 +259,9 @@ class Job:
             if before is not None:
                 before.end()
             self._outboxes[worker, incarnation] = outbox
-            self._route(self._coordinator.connect(worker, incarnation, session, time.monotonic()))
+            self._step(lambda: self._coordinator.connect(worker, incarnation, session, time.monotonic()))
+            if self.failure is not None:
+                outbox.put(StopNotice(self.failure.reason, self.version, False, self.told))
         self.host.orders.execute_submitted(patient=False)
         return outbox
 
@@ -206,7 +270,7 @@ class Job:
         with self._lock:
             if self._outboxes.get((worker, incarnation)) is outbox:
                 del self._outboxes[worker, incarnation]
-                self._route(self._coordinator.disconnect(worker, incarnation, time.monotonic()))
+                self._step(lambda: self._coordinator.disconnect(worker, incarnation, time.monotonic()))
             outbox.end()
         self.host.orders.execute_submitted(patient=False)
 
@@ -287,16 +351,22 @@ class Job:
         with self._lock:
             self.metrics = metrics
             t = round(time.monotonic() - self.began, 6)
-            self.run_log.metric(
-                {"t": t, "kind": "eval", "version": version, "worker": worker, "metrics": metrics}
-            )
+            line = {"t": t, "kind": "eval", "version": version, "worker": worker, "metrics": metrics}
+            self._write_or_fail(lambda: self.run_log.metric(line))
 
     # Time and the outside world
 
     def tick(self) -> None:
         self._input(lambda c, now: c.tick(now))
         with self._lock:
-            self.run_log.flush()
+            self._write_or_fail(self.run_log.flush)
+
+    def _write_or_fail(self, write: Callable[[], None]) -> None:
+        if self.failure is None:
+            try:
+                write()
+            except LogError as error:
+                self._fail(str(error), ExitCode.STORAGE)
 
     def stop(self, reason: str, *, success: bool, cause: str) -> None:
         self._input(lambda c, now: c.stop(reason, now, success=success, cause=cause))
@@ -318,6 +388,8 @@ class Job:
     def stopped(self) -> StopNotice | None:
         """Set once the job has stopped."""
         with self._lock:
+            if self.failure is not None:
+                return StopNotice(self.failure.reason, self.version, False, self.told)
             stopped = self._coordinator.stopped
             if stopped is None:
                 return None

@@ -2,8 +2,11 @@
 
 import json
 import math
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,11 +14,9 @@ from numpy.typing import NDArray
 from psserver import weights_file
 from psserver.coordinator import entries
 from psserver.coordinator.outputs import Record
+from psserver.service.json_lines import JsonLines, LogError
 
 DECISIONS = "decisions.jsonl"
-
-# Made once. What is written holds no cycles.
-_ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"), check_circular=False)
 
 
 class FolderError(OSError):
@@ -38,24 +39,28 @@ def make_folder(folder: Path) -> None:
 
 
 class RunLog:
-    """Appends to decisions.jsonl and metrics.jsonl in `folder`; without a folder it writes nothing."""
+    """Appends to decisions.jsonl and metrics.jsonl in `folder`; without a folder it writes nothing.
+
+    Owned by the job's lock. Raises LogError where a line cannot be written: what
+    that line says must not take effect then.
+    """
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
-        self._decisions: TextIO | None = None
-        self._metrics: TextIO | None = None
+        self._decisions: JsonLines | None = None
+        self._metrics: JsonLines | None = None
         # Committed tickets that are neither applied nor dropped: (samples, loss).
         self._pending: dict[int, tuple[int, float]] = {}
         self._samples = 0
         self.last_loss: float | None = None
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
-            self._decisions = (folder / DECISIONS).open("w", encoding="utf-8")
-            self._metrics = (folder / "metrics.jsonl").open("w", encoding="utf-8")
+            self._decisions = JsonLines(folder / DECISIONS)
+            self._metrics = JsonLines(folder / "metrics.jsonl")
 
     def append(self, record: Record) -> None:
         if self._decisions is not None:
-            _line(self._decisions, {"i": record.index, "t": round(record.t, 6), **record.entry.to_json()})
+            self._decisions.append({"i": record.index, "t": round(record.t, 6), **record.entry.to_json()})
         match record.entry:
             case entries.Commit() as commit:
                 self._pending[commit.ticket] = (commit.samples, commit.loss)
@@ -81,7 +86,7 @@ class RunLog:
 
     def metric(self, line: dict[str, Any]) -> None:
         if self._metrics is not None:
-            _line(self._metrics, line)
+            self._metrics.append(line)
 
     def flush(self) -> None:
         for file in (self._decisions, self._metrics):
@@ -89,19 +94,35 @@ class RunLog:
                 file.flush()
 
     def write_summary(self, summary: dict[str, Any]) -> None:
+        """Raises LogError; a summary that was there before is whole then."""
         if self._folder is not None:
-            text = json.dumps(summary, indent=2, allow_nan=False)
-            (self._folder / "summary.json").write_text(text + "\n", encoding="utf-8")
+            text = json.dumps(summary, indent=2, allow_nan=False) + "\n"
+            _replace(self._folder / "summary.json", lambda path: path.write_text(text, encoding="utf-8"))
 
     def write_weights(self, weights: dict[str, NDArray[np.float32]]) -> None:
+        """Raises LogError; weights that were there before are whole then."""
         if self._folder is not None:
-            weights_file.save(self._folder / "weights.safetensors", weights)
+            _replace(self._folder / "weights.safetensors", lambda path: weights_file.save(path, weights))
 
     def close(self) -> None:
-        for file in (self._decisions, self._metrics):
-            if file is not None:
-                file.close()
+        """Raises LogError when lines that were taken before cannot be written."""
+        files = [file for file in (self._decisions, self._metrics) if file is not None]
+        self._decisions = self._metrics = None
+        with ExitStack() as closing:
+            for file in files:
+                closing.callback(file.close)
 
 
-def _line(file: TextIO, value: dict[str, Any]) -> None:
-    file.write(_ENCODER.encode(value) + "\n")
+def _replace(path: Path, write: Callable[[Path], object]) -> None:
+    """Write a file whole or not at all: aside first, on the disk, then in its place."""
+    aside = path.with_name(path.name + ".part")
+    try:
+        try:
+            write(aside)
+            with aside.open("rb") as written:
+                os.fsync(written.fileno())
+            aside.replace(path)
+        finally:
+            aside.unlink(missing_ok=True)
+    except OSError as error:
+        raise LogError(f"{path} cannot be written: {error.strerror or error}") from error

@@ -19,7 +19,7 @@ from psserver.coordinator import JobTerms
 from psserver.optimizers import Optimizer
 from psserver.policies import Policy, advice
 from psserver.receipts import new_secret
-from psserver.service.ending import conclude, exit_code
+from psserver.service.ending import conclude
 from psserver.service.followers import Follower
 from psserver.service.job import Job
 from psserver.service.rpc import registration as rpc
@@ -214,9 +214,8 @@ class Server:
         for follower in job.followers:
             follower.start()
         self._watch(job)
-        conclude(job)
-        code = exit_code(job)
-        stopped = job.coordinator.stopped
+        code = conclude(job)
+        stopped = job.stopped()
         assert stopped is not None
         for follower in job.followers:
             follower.shutdown(code, stopped.reason)

@@ -31,7 +31,7 @@ class Accumulator(Protocol):
     def empty(self) -> bool: ...
 
     def add(self, payload: Floats, factor: float, worker: str, backend: Backend = NUMPY) -> None:
-        """Take in a contribution of `worker`. Its buffer may be spoilt, or be kept (`keeps`)."""
+        """Take in a contribution of `worker`. Its buffer may be overwritten, or be kept (`keeps`)."""
         ...
 
     def keeps(self, payload: Floats) -> bool:
@@ -159,7 +159,7 @@ class PerWorker:
         return [share.values for share in shares]
 
 
-def gathering_for(aggregator: Aggregator | None, *, per_worker: bool, trainable: int) -> Accumulator:
+def accumulator_for(aggregator: Aggregator | None, *, per_worker: bool, trainable: int) -> Accumulator:
     """Raises ValueError where an aggregator would mix what the optimizer needs apart."""
     if aggregator is not None and per_worker:
         raise ValueError("an aggregator and an optimizer with slots for each worker do not go together")

@@ -3,7 +3,7 @@
 The mean is not here: it is a running sum (psserver.shard.accumulator). These
 need all K at once. The order of operations is part of the contract; what goes
 by coordinates gives the same bits on any number of servers. The result is
-written over the first of the K gradients; the others may be spoilt.
+written over the first of the K gradients; the others may be overwritten.
 """
 
 from collections.abc import Iterator, Sequence
@@ -79,7 +79,7 @@ def _sorted(gradients: Sequence[Floats]) -> Iterator[tuple[Sequence[Floats], Flo
 
 
 def _in_order(rows: Floats) -> Sequence[Floats]:
-    """The rows with every column sorted. `rows` is spoilt.
+    """The rows with every column sorted. `rows` is overwritten.
 
     Few rows go through a network of comparisons (odd-even transposition),
     each of two whole rows: ten times as fast as sorting columns one by one.

@@ -97,7 +97,7 @@ class Arena:
         return self._live[self._bases[ticket]].values
 
     def unpin(self, ticket: int) -> None:
-        """The ticket has read, or lost its lease. Unknown tickets are no news."""
+        """The ticket has read, or lost its lease. Unknown tickets are ignored."""
         number = self._pins.pop(ticket, None)
         self._in_place.discard(ticket)
         if number is not None:

@@ -2,8 +2,8 @@
 
 The order of operations is part of the contract: replaying a log must give the
 same bits, so every function here names its formula exactly. Each pass is a
-loop to be compiled and a numpy twin; both give the same bits (see
-psserver.optimizers.backend). The twins go block by block, so that a block
+loop to be compiled and a numpy fallback; both give the same bits (see
+psserver.optimizers.backend). The fallbacks go block by block, so that a block
 stays in cache from one ufunc to the next.
 """
 
@@ -32,7 +32,7 @@ LOOPS: tuple[Loop, ...] = (
 
 
 def fold(total: Floats, kept: float, values: Floats, factor: float, backend: Backend = NUMPY) -> None:
-    """``total = total * kept + values * factor``, the scalars in float32. `values` may be spoilt."""
+    """``total = total * kept + values * factor``, the scalars in float32. `values` may be overwritten."""
     backend.run(loops.fold, _fold, (total, values), (np.float32(kept), np.float32(factor)))
 
 

@@ -199,7 +199,7 @@ def _gap_aware(
 
 
 def _blend(mean: Floats, square: Floats, kept: np.float32, gain: np.float32, tiny: np.float32) -> None:
-    """``mean = mean * kept + square * gain``, 0 where that is below `tiny`; `square` is spoilt."""
+    """``mean = mean * kept + square * gain``, 0 where that is below `tiny`; `square` is overwritten."""
     np.multiply(mean, kept, out=mean)
     np.multiply(square, gain, out=square)
     np.add(mean, square, out=mean)

@@ -1,4 +1,4 @@
-"""What a shard is told to do: the entries of the decision log, as far as they concern arrays."""
+"""What a shard is ordered to do: the entries of the decision log, as far as they concern arrays."""
 
 from dataclasses import dataclass
 
@@ -64,3 +64,4 @@ class Note:
 
 
 Order = Pin | Install | Seal | Fold | Apply | Release | Note
+"""What a shard executes, in the order of the log."""

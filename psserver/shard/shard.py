@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from psserver.optimizers import NUMPY, Backend, Loop, Optimizer
 from psserver.policies import TensorParts
-from psserver.policies.tensors import BARE
+from psserver.policies.declarations import BARE
 from psserver.shard import arithmetic
-from psserver.shard.accumulator import PerWorker, Share, gathering_for
+from psserver.shard.accumulator import PerWorker, Share, accumulator_for
 from psserver.shard.aggregators import build_aggregator
 from psserver.shard.arena import Allocate, Arena, plain
 from psserver.shard.compensators import Gap, build_compensator
@@ -27,8 +27,8 @@ class ShardError(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """The heavy half of an order. `compute` touches only arrays that nobody else writes."""
+class PendingUpdate:
+    """What remains of a Fold or an Apply: `compute` touches only arrays that nobody else writes, `finish` is quick."""
 
     compute: Callable[[], None]
     finish: Callable[[], None]
@@ -39,7 +39,7 @@ class Shard:
 
     A payload is one flat float32 array in the layout of the plan: the
     trainable part (weights, or a gradient), then the state part (values, or
-    deltas). Not thread-safe; the caller serialises everything but `Work.compute`.
+    deltas). Not thread-safe; the caller serialises everything but `PendingUpdate.compute`.
 
     `tensors`: what the policy says about its parts that see tensors.
     `keep_bases`: keep the version that an open ticket started from even if they do not need it.
@@ -72,7 +72,7 @@ class Shard:
             self._slots[""] = optimizer.init(self.layout.trainable)
         self._compensator = build_compensator(tensors)
         self._memory = self._compensator.init(self.layout.trainable) if self._compensator else {}
-        self._coming = gathering_for(
+        self._accumulator = accumulator_for(
             build_aggregator(tensors), per_worker=optimizer.per_worker, trainable=self.layout.trainable
         )
 
@@ -150,7 +150,7 @@ class Shard:
             work.compute()
             work.finish()
 
-    def prepare(self, order: Order) -> Work | None:
+    def prepare(self, order: Order) -> PendingUpdate | None:
         """The bookkeeping of an order, and what remains to be computed and finished, if anything."""
         match order:
             case Pin():
@@ -194,7 +194,7 @@ class Shard:
         if not self.staging.holds(ticket):
             raise ShardError(f"the payload of ticket {ticket} is not here")
 
-    def _fold(self, fold: Fold) -> Work:
+    def _fold(self, fold: Fold) -> PendingUpdate:
         self._check(fold)
         worker = self.staging.tickets[fold.ticket].worker
         gap = self._gap(fold.ticket, worker) if fold.compensation else None
@@ -204,14 +204,14 @@ class Shard:
             if gap is not None and self._compensator is not None:
                 end, strength = self.layout.trainable, np.float32(fold.compensation)
                 self._compensator.correct(payload[:end], gap, strength, self._memory, self._backend)
-            self._coming.add(payload, fold.factor, worker, self._backend)
+            self._accumulator.add(payload, fold.factor, worker, self._backend)
 
         def finish() -> None:
-            if not self._coming.keeps(payload):
+            if not self._accumulator.keeps(payload):
                 self.staging.recycle(payload)
             self.arena.forget(fold.ticket)
 
-        return Work(compute, finish)
+        return PendingUpdate(compute, finish)
 
     def _check(self, fold: Fold) -> None:
         self._need(fold.ticket)
@@ -232,12 +232,12 @@ class Shard:
         step = self.optimizer.last_step(self._slots_of(worker))
         return Gap(now[:end], base[:end], self.optimizer.rate(self.version), step)
 
-    def _apply(self, apply: Apply) -> Work:
+    def _apply(self, apply: Apply) -> PendingUpdate:
         if apply.version != self.version + 1:
             raise ShardError(f"apply makes version {apply.version}, but {self.version} is newest")
         for part in apply.parts:
             self._check(part)
-        if self._coming.empty and not apply.parts:
+        if self._accumulator.empty and not apply.parts:
             raise ShardError(f"apply of version {apply.version} has no contributions")
         folds = [self._fold(part) for part in apply.parts]
         now = self.arena.values(self.version)
@@ -252,22 +252,22 @@ class Shard:
         def finish() -> None:
             for fold in folds:
                 fold.finish()
-            for values in self._coming.clear():
+            for values in self._accumulator.clear():
                 self.staging.recycle(values)
             self.arena.publish(out)
 
-        return Work(compute, finish)
+        return PendingUpdate(compute, finish)
 
     def _step(self, now: Floats, out: Floats, apply: Apply) -> None:
-        total, end = self._coming.total(), self.layout.trainable
+        total, end = self._accumulator.total(), self.layout.trainable
         arithmetic.scale(total.values[end:], total.pending)
         arithmetic.add_mean(now[end:], total.values[end:], total.factors, out[end:])
-        if isinstance(self._coming, PerWorker):
-            self._steps_apart(self._coming.shares, now[:end], out[:end], apply)
+        if isinstance(self._accumulator, PerWorker):
+            self._steps_per_worker(self._accumulator.shares, now[:end], out[:end], apply)
         else:
             self._optimize(now[:end], total.values[:end], out[:end], "", total.pending, apply)
 
-    def _steps_apart(self, shares: Sequence[Share], now: Floats, out: Floats, apply: Apply) -> None:
+    def _steps_per_worker(self, shares: Sequence[Share], now: Floats, out: Floats, apply: Apply) -> None:
         """One worker's step after the other's, in the order of the log; the last one ends in `out`."""
         spare = np.empty_like(out) if len(shares) > 1 else out
         for left, share in zip(range(len(shares) - 1, -1, -1), shares, strict=True):

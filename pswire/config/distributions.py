@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
+from pswire.domains import Bound, Domain, named
+from pswire.knobs import Knob, KnobError
 from pswire.nearest import did_you_mean, nearest
 
 Draw = Callable[[], float]
@@ -34,35 +36,29 @@ class DelayError(ValueError):
 class Distribution:
     """`make` turns the parameters into a draw; `mean` gives its expected value."""
 
-    parameters: tuple[str, ...]
+    parameters: tuple[Knob, ...]
     make: Callable[[Random, tuple[float, ...]], Draw]
     mean: Callable[[tuple[float, ...]], float]
-    # Says what is wrong with the parameters, or nothing.
-    refuse: Callable[[tuple[float, ...]], str] = lambda p: _negative(p)
+    # Says what is wrong with parameters that are each in its range, or nothing.
+    refuse: Callable[[tuple[float, ...]], str] = lambda p: ""
 
 
-def _negative(parameters: tuple[float, ...]) -> str:
-    return f"expected 0 or more, got {min(parameters):g}" if min(parameters) < 0 else ""
+def _time_of(name: str, meaning: str, at_least: Bound = 0) -> Knob:
+    return Knob(name, Domain("number", at_least=at_least), meaning)
 
 
-def _not_positive(parameters: tuple[float, ...]) -> str:
-    return f"expected more than 0, got {min(parameters):g}" if min(parameters) <= 0 else ""
-
-
-def _unordered(parameters: tuple[float, ...]) -> str:
-    low, high = parameters
-    return _negative(parameters) or (f"low is {low:g}, above high, {high:g}" if low > high else "")
+def _positive(name: str, meaning: str) -> Knob:
+    return Knob(name, Domain("number", above=0), meaning)
 
 
 def _pareto_refuse(parameters: tuple[float, ...]) -> str:
-    return _not_positive(parameters) or _too_long(
-        math.log(parameters[1]) + _FARTHEST_LOG / parameters[0], "take a larger alpha"
-    )
+    alpha, minimum = parameters
+    return _too_long(math.log(minimum) + _FARTHEST_LOG / alpha, "take a larger alpha")
 
 
 def _lognormal_refuse(parameters: tuple[float, ...]) -> str:
     mu, sigma = parameters
-    return _negative((sigma,)) or _too_long(mu + _FARTHEST_NORMAL * sigma, "take a smaller mu or sigma")
+    return _too_long(mu + _FARTHEST_NORMAL * sigma, "take a smaller mu or sigma")
 
 
 def _too_long(log_longest: float, advice: str) -> str:
@@ -81,29 +77,36 @@ def _shifted(rng: Random, p: tuple[float, ...]) -> Draw:
 
 
 DISTRIBUTIONS: dict[str, Distribution] = {
-    "constant": Distribution(("seconds",), lambda rng, p: lambda: p[0], lambda p: p[0]),
-    "exponential": Distribution(("mean",), lambda rng, p: _exponential(rng, p[0]), lambda p: p[0]),
-    "shifted_exponential": Distribution(("shift", "mean"), _shifted, lambda p: p[0] + p[1]),
+    "constant": Distribution((_time_of("seconds", "the time"),), lambda rng, p: lambda: p[0], lambda p: p[0]),
+    "exponential": Distribution(
+        (_time_of("mean", "expected seconds"),), lambda rng, p: _exponential(rng, p[0]), lambda p: p[0]
+    ),
+    "shifted_exponential": Distribution(
+        (_time_of("shift", "least seconds"), _time_of("mean", "expected seconds beyond the shift")),
+        _shifted,
+        lambda p: p[0] + p[1],
+    ),
     "uniform": Distribution(
-        ("low", "high"),
+        (_time_of("low", "least seconds"), _time_of("high", "most seconds", named("low"))),
         lambda rng, p: lambda: rng.uniform(p[0], p[1]),
         lambda p: (p[0] + p[1]) / 2,
-        _unordered,
     ),
     "pareto": Distribution(
-        ("alpha", "minimum"),
+        (_positive("alpha", "shape; up to 1 the mean is infinite"), _positive("minimum", "least seconds")),
         lambda rng, p: lambda: p[1] * rng.paretovariate(p[0]),
         lambda p: p[0] * p[1] / (p[0] - 1) if p[0] > 1 else math.inf,
         _pareto_refuse,
     ),
     "gamma": Distribution(
-        ("shape", "scale"),
+        (_positive("shape", "k"), _positive("scale", "theta, seconds; the mean is k theta")),
         lambda rng, p: lambda: rng.gammavariate(p[0], p[1]),
         lambda p: p[0] * p[1],
-        _not_positive,
     ),
     "lognormal": Distribution(
-        ("mu", "sigma"),
+        (
+            Knob("mu", Domain("number"), "mean of the logarithm of seconds"),
+            _time_of("sigma", "standard deviation of the logarithm"),
+        ),
         lambda rng, p: lambda: rng.lognormvariate(p[0], p[1]),
         lambda p: math.exp(p[0] + p[1] ** 2 / 2),
         _lognormal_refuse,
@@ -184,8 +187,15 @@ def _parameters(text: str, name: str, inside: str) -> tuple[float, ...]:
     wanted = distribution.parameters
     pieces = [piece.strip() for piece in inside.split(",")] if inside.strip() else []
     if len(pieces) != len(wanted):
-        raise DelayError(f"{text!r}: expected {name}({', '.join(wanted)}), got {len(pieces)} parameters")
-    values = tuple(_number(text, parameter, piece) for parameter, piece in zip(wanted, pieces, strict=True))
+        signature = f"{name}({', '.join(knob.name for knob in wanted)})"
+        raise DelayError(f"{text!r}: expected {signature}, got {len(pieces)} parameters")
+    found: dict[str, float] = {}
+    for knob, piece in zip(wanted, pieces, strict=True):
+        try:
+            found[knob.name] = knob.check(repr(text), _number(text, knob.name, piece), found)
+        except KnobError as error:
+            raise DelayError(str(error)) from error
+    values = tuple(found.values())
     if problem := distribution.refuse(values):
         raise DelayError(f"{text!r}: {problem}")
     return values

@@ -44,21 +44,42 @@ class RunSection(Section):
     """[run]"""
 
     name: Name = "run"
+    """of the run; its folder is `runs/NAME` unless `--out` names one"""
+
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    versions: Annotated[int, Field(ge=0)] = 0  # stop at this one; 0: when the data ends
+    """of data, initial values and delays"""
+
+    versions: Annotated[int, Field(ge=0)] = 0
+    """stop at this version; 0: when the data ends"""
+
     deterministic: bool = True
+    """TensorFlow's deterministic operations in the workers"""
 
 
 class ClusterSection(Section):
     """[cluster]"""
 
     servers: Annotated[int, Field(ge=1, le=MAX_SERVERS)] = 1
+    """server processes"""
+
     workers: Annotated[int, Field(ge=1, le=65536)] = 1
-    worker_timeout: Seconds = 10.0  # how long the others wait for a silent worker
-    idle_timeout: Seconds = 600.0  # how long the servers wait without any worker
-    wire_dtype: Literal["float32", "bfloat16", "float16"] = "float32"  # of payloads outside shared memory
+    """workers that the start waits for"""
+
+    worker_timeout: Seconds = 10.0
+    """seconds that the others wait for a silent worker at most"""
+
+    idle_timeout: Seconds = 600.0
+    """seconds that servers wait without any worker"""
+
+    wire_dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    """how numbers travel outside shared memory; servers add in float32"""
+
     transport: Literal["auto", "grpc", "socket", "shared-memory"] = "auto"
-    prefetch: bool = False  # the next weights come during the computation, where the policy permits
+    """how payloads travel: `auto` is shared memory on one machine (float32 only), else a socket, else gRPC; any other:
+    that, or an error"""
+
+    prefetch: bool = False
+    """fetch the next weights while computing, where the policy permits, for a staleness of one more"""
 
     @property
     def payload_dtype(self) -> str:
@@ -72,6 +93,7 @@ class PolicySection(Section):
     model_config = ConfigDict(extra="allow")
 
     name: Name = "sync"
+    """a built-in policy, or `module:Class`; every other key is one of its knobs"""
 
     @property
     def knobs(self) -> dict[str, Any]:
@@ -85,7 +107,10 @@ class OptimizerSection(Section):
     model_config = ConfigDict(extra="allow")
 
     name: Name = "sgd"
+    """of the optimizer; every other key is one of its knobs"""
+
     learning_rate: Any = 0.01
+    """a number, or a table with a schedule"""
 
     @field_validator("learning_rate")
     @classmethod
@@ -104,8 +129,13 @@ class JobSection(Section):
     """[job]: where the user's code is. An empty `module` (no [job] in a file) names none."""
 
     module: str = ""
+    """where the job is: `package.module:attribute` or `path/file.py:attribute`"""
+
     epochs: Annotated[int, Field(ge=1)] = 1
+    """passes over the data"""
+
     options: dict[str, Any] = Field(default_factory=dict)
+    """the job's own options"""
 
     @field_validator("module")
     @classmethod
@@ -119,7 +149,10 @@ class WorkerSection(Section):
     """[workers.N]"""
 
     device: str = "auto"
-    delay: DelayText = "constant(0)"  # injected after each step, by real and simulated workers alike
+    """`cpu`, `gpu:N`, or `auto`; real workers only"""
+
+    delay: DelayText = "constant(0)"
+    """a distribution of seconds, waited after every step by real and simulated workers alike: a straggler on purpose"""
 
     @field_validator("device")
     @classmethod

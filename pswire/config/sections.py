@@ -42,26 +42,35 @@ DelayText = Annotated[str, AfterValidator(_delay)]
 class LinksSection(Section):
     """[links]: the simulated network."""
 
-    latency: Time = 0.0  # seconds from a worker to a server, one way
-    bandwidth: Time = 0.0  # bytes/s of a server's network card, each way, shared by its flows; 0: no limit
+    latency: Time = 0.0
+    """seconds, one way, between a worker and a server, for every message"""
+
+    bandwidth: Time = 0.0
+    """bytes/s of each server's network card, in each direction; its transfers share it evenly; 0: no limit"""
 
 
 class Fault(Section):
     """Something that happens to one worker at `at` seconds."""
 
     worker: WorkerNumber
+    """the worker's number, from 0"""
+
     at: Time
+    """seconds since the start of the simulation"""
 
 
 class Crash(Fault):
     """Its process dies."""
 
-    restart: Time = 0.0  # started again so many seconds later; 0: never
-    silent: bool = False  # the whole machine: nobody hears of it before the keep-alive runs out
+    restart: Time = 0.0
+    """seconds after which it is started again; 0: never"""
+
+    silent: bool = False
+    """the whole machine is gone: the servers notice only when the keep-alive runs out"""
 
 
 class Leave(Fault):
-    """It says goodbye before its data ends."""
+    """It leaves before its data ends."""
 
 
 class Join(Fault):
@@ -72,38 +81,75 @@ class Disconnect(Fault):
     """Its connection to the coordinator breaks for some seconds."""
 
     seconds: Time = 1.0
+    """seconds for which the connection is gone"""
 
 
 class FaultsSection(Section):
     """[faults]: what goes wrong in the simulated cluster."""
 
     crashes: list[Crash] = Field(default_factory=list)
+    """a worker's process dies"""
+
     leaves: list[Leave] = Field(default_factory=list)
+    """a worker leaves before its data ends"""
+
     joins: list[Join] = Field(default_factory=list)
+    """a worker starts late; each worker once; numbers from cluster.workers on are workers beyond those that the
+    start waits for"""
+
     disconnects: list[Disconnect] = Field(default_factory=list)
-    loss: Chance = 0.0  # chance that a message is lost, each time it is sent
-    duplicate: Chance = 0.0  # chance that a message arrives twice
-    resend: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.2  # a lost message is sent again after it
+    """a worker's connection to the coordinator breaks and comes back"""
+
+    loss: Chance = 0.0
+    """probability that a message to or from the coordinator is lost, each time it is sent"""
+
+    duplicate: Chance = 0.0
+    """probability that a message arrives twice"""
+
+    resend: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.2
+    """seconds after which a lost message is sent again"""
 
 
 class SimulationSection(Section):
     """[simulation]: the simulated workers."""
 
-    compute: DelayText = "constant(0.001)"  # time of a step; a worker's own delay is added
-    factors: Annotated[dict[int, Time], BeforeValidator(keyed_by_number)] = Field(
-        default_factory=dict
-    )  # worker -> its steps take so many times as long
-    # auto: the [job], computed for real; without a [job] timing only, as "none".
+    compute: DelayText = "constant(0.001)"
+    """a distribution of seconds: a worker's step; its own `delay` is added"""
+
+    factors: Annotated[dict[int, Time], BeforeValidator(keyed_by_number)] = Field(default_factory=dict)
+    """worker number -> factor by which its steps take longer"""
+
     problem: Literal["auto", "none", "job", "quadratic", "logistic", "mlp"] = "auto"
-    options: dict[str, Any] = Field(default_factory=dict)  # of the problem
-    batches: Annotated[int, Field(ge=0)] = 0  # timing only: of each worker and epoch; 0: without end
-    batch_size: Annotated[int, Field(ge=1)] = 32  # timing only: samples of a batch
-    payload_bytes: Annotated[int, Field(ge=0)] = 0  # timing only: of the whole model
-    interrupt: bool = False  # a cancelled worker stops at once; else when its step ends, as real ones do
-    record: bool = True  # write decisions.jsonl and metrics.jsonl
-    seconds: Time = 0.0  # stop at this virtual time; 0: never
-    evaluate: Annotated[int, Field(ge=0)] = 0  # learning: every so many versions; 0: at the end only
-    until_accuracy: Annotated[float, Field(ge=0, le=1)] = 0.0  # stop when an evaluation reaches it; 0: never
+    """what is computed: `none` (time only), a problem below, or `job` (the `[job]`, for real); `auto` is `job` where
+    there is one, else `none`"""
+
+    options: dict[str, Any] = Field(default_factory=dict)
+    """the problem's own; an error where no problem is named"""
+
+    batches: Annotated[int, Field(ge=0)] = 0
+    """time only: batches of each worker and epoch; 0: without end"""
+
+    batch_size: Annotated[int, Field(ge=1)] = 32
+    """time only: samples of a batch"""
+
+    payload_bytes: Annotated[int, Field(ge=0)] = 0
+    """time only: bytes of the whole model, for `[links]`"""
+
+    interrupt: bool = False
+    """a worker whose ticket is cancelled stops at once, as in the literature; otherwise when its step ends, as real
+    ones do"""
+
+    record: bool = True
+    """write `decisions.jsonl` and `metrics.jsonl`; without them a large simulation is faster"""
+
+    seconds: Time = 0.0
+    """virtual seconds after which the run stops; 0: never"""
+
+    evaluate: Annotated[int, Field(ge=0)] = 0
+    """evaluate every N versions, which takes no virtual time; 0: at the end only"""
+
+    until_accuracy: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """stop when an evaluation reaches it; 0: never; needs `evaluate` and a problem that has an accuracy"""
 
     @field_serializer("factors")
     def _text_keys(self, factors: dict[int, float]) -> dict[str, float]:

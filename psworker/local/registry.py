@@ -4,6 +4,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from pswire.domains import Domain
+from pswire.knobs import Knob, KnobError
 from psworker.local.elastic import Elastic
 from psworker.local.inner import AdamW, Sgd
 from psworker.local.rule import Plain, Rule
@@ -12,6 +14,7 @@ from psworker.local.steps import LocalSteps
 
 # What is done where nothing else is said.
 PLAIN = "gradient"
+"""The name of the plain rule: one gradient per ticket."""
 
 Knobs = Mapping[str, float]
 Trainable = tuple[int, ...]
@@ -22,31 +25,11 @@ class LocalRuleError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
-    """Of a knob. `whole` numbers only; `open`: the least itself is none."""
-
-    least: float = 0.0
-    below: float = math.inf
-    whole: bool = False
-    open: bool = False
-
-    def __contains__(self, value: object) -> bool:
-        assert isinstance(value, float)
-        above = value > self.least if self.open else value >= self.least
-        return above and value < self.below and (not self.whole or value == int(value))
-
-    def __str__(self) -> str:
-        kind = "a whole number" if self.whole else "a number"
-        bounds = f"{'above' if self.open else 'of at least'} {self.least:g}"
-        return f"{kind} {bounds}" + (f" and below {self.below:g}" if math.isfinite(self.below) else "")
-
-
-_STEPS, _RATE, _DECAY = Range(1, whole=True), Range(open=True), Range(below=1)
-
-
-@dataclass(frozen=True, slots=True)
 class Kind:
-    knobs: Mapping[str, Range]
+    """A local rule: its knobs, all required because a policy names every one, and how it is made of them."""
+
+    meaning: str
+    knobs: tuple[Knob, ...]
     make: Callable[[Trainable, Knobs], Rule]
 
 
@@ -63,14 +46,33 @@ def _elastic(trainable: Trainable, knobs: Knobs) -> Rule:
     return Elastic(trainable, int(knobs["steps"]), knobs["alpha"], Sgd(knobs["learning_rate"]))
 
 
-_ADAMW = {"weight_decay": Range(), "beta_1": _DECAY, "beta_2": _DECAY, "epsilon": _RATE}
+def _decay(name: str, meaning: str) -> Knob:
+    return Knob(name, Domain("number", at_least=0, below=1), meaning)
+
+
+_SGD = (
+    Knob("steps", Domain("integer", at_least=1), "batches of a ticket"),
+    Knob("learning_rate", Domain("number", above=0), "of the worker's steps"),
+)
+_ADAMW = (
+    *_SGD,
+    Knob("weight_decay", Domain("number", at_least=0), "part of each weight lost per step, times the rate"),
+    _decay("beta_1", "decay of the mean of gradients"),
+    _decay("beta_2", "decay of the mean of squared gradients"),
+    Knob("epsilon", Domain("number", above=0), "added to the root of the mean square"),
+)
+_ALPHA = Knob("alpha", Domain("number", above=0), "how far worker and centre move to each other")
 
 KINDS: Mapping[str, Kind] = {
-    PLAIN: Kind({}, lambda trainable, knobs: Plain(trainable)),
-    "local-sgd": Kind({"steps": _STEPS, "learning_rate": _RATE}, _local_sgd),
-    "local-adamw": Kind({"steps": _STEPS, "learning_rate": _RATE, **_ADAMW}, _local_adamw),
-    "elastic": Kind({"steps": _STEPS, "learning_rate": _RATE, "alpha": Range(open=True)}, _elastic),
-    "dana-slim": Kind({"momentum": _DECAY}, lambda trainable, knobs: DanaSlim(trainable, knobs["momentum"])),
+    PLAIN: Kind("one batch, one gradient", (), lambda trainable, knobs: Plain(trainable)),
+    "local-sgd": Kind("steps of SGD; pushes how far they led", _SGD, _local_sgd),
+    "local-adamw": Kind("steps of AdamW, whose moments stay; pushes how far they led", _ADAMW, _local_adamw),
+    "elastic": Kind("steps of SGD on weights of its own, tied to the centre", (*_SGD, _ALPHA), _elastic),
+    "dana-slim": Kind(
+        "one gradient with momentum of its own",
+        (_decay("momentum", "decay of the worker's velocity"),),
+        lambda trainable, knobs: DanaSlim(trainable, knobs["momentum"]),
+    ),
 }
 
 
@@ -86,13 +88,21 @@ def build(name: str, knobs: Knobs, trainable: Sequence[int]) -> Rule:
             f"expected a local rule that this worker knows ({', '.join(KINDS)}), got {name!r}: "
             "are servers and workers of the same release?"
         )
-    if set(knobs) != set(kind.knobs):
+    known = [knob.name for knob in kind.knobs]
+    if set(knobs) != set(known):
         raise LocalRuleError(
-            f"local rule {name}: expected the knobs {', '.join(kind.knobs) or 'none'}, "
+            f"local rule {name}: expected the knobs {', '.join(known) or 'none'}, "
             f"got {', '.join(sorted(knobs)) or 'none'}: are servers and workers of the same release?"
         )
-    values = {knob: float(value) for knob, value in knobs.items()}
-    for knob, value in values.items():
-        if not math.isfinite(value) or value not in kind.knobs[knob]:
-            raise LocalRuleError(f"local rule {name}: {knob} is {value:g}; expected {kind.knobs[knob]}")
+    try:
+        values = {
+            knob.name: knob.check(f"local rule {name}", _number(knobs[knob.name])) for knob in kind.knobs
+        }
+    except KnobError as error:
+        raise LocalRuleError(str(error)) from error
     return kind.make(tuple(trainable), values)
+
+
+def _number(value: float) -> float:
+    """All numbers travel as floats; a whole one is an int again."""
+    return int(value) if math.isfinite(value) and value == int(value) else value

@@ -27,8 +27,8 @@ class Result(Protocol):
     def samples(self) -> int: ...
 
 
-# From weights and a batch to the gradient of its mean loss. It must not change the weights.
 Gradient = Callable[[Flats, Any], Result]
+"""From weights and a batch to the gradient of its mean loss. It must not change the weights."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,17 +1,14 @@
-"""A policy of a user's own, composed of the shelf's parts: K-async.
+"""A policy of a user's own, composed of parts that are there: K-async.
 
 An update takes the gradients of K distinct workers; who contributed waits for it, the others are not disturbed.
 Dutta et al. 2018, "Slow and Stale Gradients Can Win the Race", section 2.
 """
 
-from psserver.policies.composed import ComposedPolicy, Composition
-from psserver.policies.parts.gates import WaitForUpdate
-from psserver.policies.parts.staleness import KeepAll
-from psserver.policies.parts.triggers import Everyone
+from psserver.policies import ComposedPolicy, Composition, Everyone, KeepAll, WaitForUpdate
 
 
 class KAsync(ComposedPolicy):
     def __init__(self, workers: int, k: int) -> None:
         # All but n - k of n; of all that are left when fewer than k are.
         trigger = Everyone(workers, backup=workers - k)
-        super().__init__("k-of-n", {"k": k}, Composition(WaitForUpdate(), trigger, KeepAll()))
+        super().__init__(Composition(WaitForUpdate(), trigger, KeepAll()), name="k-of-n")

@@ -11,6 +11,7 @@ from psserver.policies import (
     Grant,
     Join,
     Part,
+    Policy,
     Ready,
     Stop,
     TensorParts,
@@ -18,8 +19,8 @@ from psserver.policies import (
 )
 
 
-class Honest:
-    """Applies every gradient as it comes. What it does after the second commit is for others to spoil."""
+class Honest(Policy):
+    """Applies every gradient as it comes. What it does after the second commit is for others to break."""
 
     tensors = TensorParts()
 

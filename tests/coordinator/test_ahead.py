@@ -9,8 +9,7 @@ from pslab.replay.log_entries import Step
 from pslab.replay.whatif import Alternative, what_if
 from pslab.verify.harness import CoordinatorHarness, granted
 from psserver.coordinator import entries
-from psserver.policies import build
-from psserver.policies.builtin import SHELF
+from psserver.policies import build, names
 from tests.coordinator import breaches
 from tests.lab.logs import FakeLog, verify
 
@@ -37,118 +36,118 @@ FORBIDDING: list[tuple[str, Mapping[str, object]]] = [
 ]
 
 
-def ahead(house: CoordinatorHarness, worker: str) -> list[int]:
+def ahead(harness: CoordinatorHarness, worker: str) -> list[int]:
     """It asks for the ticket after the newest that it holds; what it is granted."""
-    holding = house.coordinator.tickets.open_of(worker)[-1].number
-    outputs = house.coordinator.ready(worker, house.incarnation(worker), house.now, holding=holding)
-    return granted(house.take(outputs))
+    holding = harness.coordinator.tickets.open_of(worker)[-1].number
+    outputs = harness.coordinator.ready(worker, harness.incarnation(worker), harness.now, holding=holding)
+    return granted(harness.take(outputs))
 
 
-def kept(house: CoordinatorHarness) -> None:
-    verdict = house.verdict()
+def kept(harness: CoordinatorHarness) -> None:
+    verdict = harness.verdict()
     assert verdict.violations == (), [str(violation) for violation in verdict.violations]
 
 
 @pytest.mark.parametrize(("policy", "knobs"), PERMITTING)
 def test_where_the_policy_permits_it_comes_at_once(policy: str, knobs: Mapping[str, object]) -> None:
-    house = CoordinatorHarness(policy, knobs).starts()
-    first = house.holds("w0")
+    harness = CoordinatorHarness(policy, knobs).starts()
+    first = harness.holds("w0")
     assert first is not None
-    (second,) = ahead(house, "w0")
+    (second,) = ahead(harness, "w0")
     assert second > first
-    assert house.entries(entries.Grant)[-1].ahead is True
-    assert house.member("w0").state == "computing"
+    assert harness.entries(entries.Grant)[-1].ahead is True
+    assert harness.member("w0").state == "computing"
     # Said again it is the same one; a third there is not.
-    outputs = house.coordinator.ready("w0", 0, house.now, holding=first)
-    assert granted(house.take(outputs)) == [second]
-    assert ahead(house, "w0") == []
-    kept(house)
+    outputs = harness.coordinator.ready("w0", 0, harness.now, holding=first)
+    assert granted(harness.take(outputs)) == [second]
+    assert ahead(harness, "w0") == []
+    kept(harness)
 
 
 @pytest.mark.parametrize(("policy", "knobs"), FORBIDDING)
 def test_where_it_does_not_it_comes_with_the_commit(policy: str, knobs: Mapping[str, object]) -> None:
-    house = CoordinatorHarness(policy, knobs).starts()
-    before = house.state()
-    assert ahead(house, "w0") == []
-    assert house.state() == before, "a wish without consequence"
+    harness = CoordinatorHarness(policy, knobs).starts()
+    before = harness.state()
+    assert ahead(harness, "w0") == []
+    assert harness.state() == before, "a wish without consequence"
     for _ in range(3):
         for worker in ("w0", "w1"):
-            if house.holds(worker) is not None:
-                house.commits(worker)
-    assert house.version >= 2
-    assert not any(grant.ahead for grant in house.entries(entries.Grant))
-    kept(house)
+            if harness.holds(worker) is not None:
+                harness.commits(worker)
+    assert harness.version >= 2
+    assert not any(grant.ahead for grant in harness.entries(entries.Grant))
+    kept(harness)
 
 
 def test_staleness_is_one_more_and_honest() -> None:
     """One worker, which would be always fresh."""
-    house = CoordinatorHarness("async", workers=1).starts()
+    harness = CoordinatorHarness("async", workers=1).starts()
     for _ in range(6):
-        ahead(house, "w0")
-        house.commits("w0", ready=False)
-    parts = [part for apply in house.entries(entries.Apply) for part in apply.parts]
+        ahead(harness, "w0")
+        harness.commits("w0", ready=False)
+    parts = [part for apply in harness.entries(entries.Apply) for part in apply.parts]
     assert [part.staleness for part in parts] == [0, 1, 1, 1, 1, 1]
-    house.done("w0")
-    kept(house)
+    harness.done("w0")
+    kept(harness)
 
 
 def test_the_bound_holds() -> None:
     """Two workers ahead, at most one version old: what would be older is dropped, and told."""
-    house = CoordinatorHarness("bounded", {"max_staleness": 1}).starts()
+    harness = CoordinatorHarness("bounded", {"max_staleness": 1}).starts()
     for _ in range(8):
         for worker in ("w0", "w1"):
-            ahead(house, worker)
-            house.commits(worker, ready=False)
-    assert max(part.staleness for apply in house.entries(entries.Apply) for part in apply.parts) == 1
-    assert house.entries(entries.Drop)
-    kept(house)
+            ahead(harness, worker)
+            harness.commits(worker, ready=False)
+    assert max(part.staleness for apply in harness.entries(entries.Apply) for part in apply.parts) == 1
+    assert harness.entries(entries.Drop)
+    kept(harness)
 
 
 def test_a_commit_that_asks_is_answered_with_the_ticket_that_was_granted_ahead() -> None:
     """The grant and the commit crossed."""
-    house = CoordinatorHarness("async", workers=1).starts()
-    (second,) = ahead(house, "w0")
-    assert granted(house.commits("w0", ready=True)) == [second]
-    assert [ticket.number for ticket in house.coordinator.tickets.open_of("w0")] == [second]
+    harness = CoordinatorHarness("async", workers=1).starts()
+    (second,) = ahead(harness, "w0")
+    assert granted(harness.commits("w0", ready=True)) == [second]
+    assert [ticket.number for ticket in harness.coordinator.tickets.open_of("w0")] == [second]
 
 
 def test_both_are_told_again_after_a_reconnection_and_void_after_a_loss() -> None:
-    house = CoordinatorHarness("async").starts()
-    first = house.holds("w0")
-    (second,) = ahead(house, "w0")
-    house.disconnects("w0")
-    assert granted(house.connects("w0")) == [first, second]
-    house.leaves("w0")
-    assert [cancel.ticket for cancel in house.entries(entries.Cancel)] == [first, second]
-    house.commits("w1", ready=False)
-    house.done("w1")
-    kept(house)
+    harness = CoordinatorHarness("async").starts()
+    first = harness.holds("w0")
+    (second,) = ahead(harness, "w0")
+    harness.disconnects("w0")
+    assert granted(harness.connects("w0")) == [first, second]
+    harness.leaves("w0")
+    assert [cancel.ticket for cancel in harness.entries(entries.Cancel)] == [first, second]
+    harness.commits("w1", ready=False)
+    harness.done("w1")
+    kept(harness)
 
 
 def test_done_gives_both_back() -> None:
-    house = CoordinatorHarness("async").starts()
-    ahead(house, "w0")
-    house.done("w0")
-    assert [entry.reason for entry in house.entries(entries.Abandon)] == ["done", "done"]
-    house.done("w1")
-    assert house.stopped == "done: all workers are done"
-    kept(house)
+    harness = CoordinatorHarness("async").starts()
+    ahead(harness, "w0")
+    harness.done("w0")
+    assert [entry.reason for entry in harness.entries(entries.Abandon)] == ["done", "done"]
+    harness.done("w1")
+    assert harness.stopped == "done: all workers are done"
+    kept(harness)
 
 
 def test_an_abandoned_first_leaves_the_second() -> None:
-    house = CoordinatorHarness("async").starts()
-    (second,) = ahead(house, "w0")
-    house.abandons("w0")
-    assert (house.holds("w0"), house.member("w0").state) == (second, "computing")
-    house.commits("w0")
-    kept(house)
+    harness = CoordinatorHarness("async").starts()
+    (second,) = ahead(harness, "w0")
+    harness.abandons("w0")
+    assert (harness.holds("w0"), harness.member("w0").state) == (second, "computing")
+    harness.commits("w0")
+    kept(harness)
 
 
 def test_a_policy_that_never_heard_of_it_is_not_asked() -> None:
-    house = CoordinatorHarness(breaches.Honest(workers=2), workers=2).starts()
-    assert ahead(house, "w0") == []
-    house.commits("w0")
-    assert house.holds("w0") is not None and not house.stopped
+    harness = CoordinatorHarness(breaches.Honest(workers=2), workers=2).starts()
+    assert ahead(harness, "w0") == []
+    harness.commits("w0")
+    assert harness.holds("w0") is not None and not harness.stopped
 
 
 @pytest.mark.parametrize(
@@ -169,31 +168,31 @@ def test_the_checker_finds_what_is_not_permitted(policy: str, held: int, sentenc
     assert any(sentence in violation for violation in found), found
 
 
-def retold(policy: str, house: CoordinatorHarness) -> Alternative:
-    steps = [Step(record.index, round(record.t, 6), record.entry) for record in house.log]
+def retold(policy: str, harness: CoordinatorHarness) -> Alternative:
+    steps = [Step(record.index, round(record.t, 6), record.entry) for record in harness.log]
     return what_if(steps, policy, {})
 
 
 def worked_ahead() -> CoordinatorHarness:
-    house = CoordinatorHarness("async").starts()
+    harness = CoordinatorHarness("async").starts()
     for number in range(5):
         for worker in ("w0", "w1"):
-            house.now += 1.0
+            harness.now += 1.0
             if number < 4:
-                ahead(house, worker)
-            house.now += 1.0
-            house.commits(worker, batch=number, ready=False)
-    house.done("w0")
-    house.done("w1")
-    assert house.stopped.startswith("done")
-    return house
+                ahead(harness, worker)
+            harness.now += 1.0
+            harness.commits(worker, batch=number, ready=False)
+    harness.done("w0")
+    harness.done("w1")
+    assert harness.stopped.startswith("done")
+    return harness
 
 
 def test_the_schedule_is_kept_when_it_is_told_again() -> None:
-    house = worked_ahead()
-    found = retold("async", house)
+    harness = worked_ahead()
+    found = retold("async", harness)
     assert (found.held, found.never) == (0, 0)
-    recorded = [record.entry for record in house.log if record.entry.kind != "stop"]
+    recorded = [record.entry for record in harness.log if record.entry.kind != "stop"]
     assert [step.entry for step in found.steps if step.entry.kind != "stop"] == recorded
 
 
@@ -205,11 +204,11 @@ def test_another_policy_may_hear_it_that_grants_nothing_ahead(policy: str) -> No
 
 
 def test_the_checker_knows_who_never_permits_it() -> None:
-    assert {name for name in SHELF if not build(name, {}, 4).ahead} == set(NEVER_AHEAD)  # type: ignore[attr-defined]
+    assert {name for name in names() if not build(name, {}, 4).ahead} == set(NEVER_AHEAD)
 
 
 def test_the_shelf_says_which_permit() -> None:
     for policy, knobs in PERMITTING:
-        assert build(policy, knobs, 2).ahead  # type: ignore[attr-defined]
+        assert build(policy, knobs, 2).ahead
     for policy, knobs in FORBIDDING:
-        assert not build(policy, knobs, 2).ahead  # type: ignore[attr-defined]
+        assert not build(policy, knobs, 2).ahead

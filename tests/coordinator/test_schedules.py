@@ -1,4 +1,4 @@
-"""The promise of the house: no schedule of joins, departures, delays and repetitions deadlocks or miscounts.
+"""The promise of the harness: no schedule of joins, departures, delays and repetitions deadlocks or miscounts.
 
 10,000 schedules per policy, each a different seed over several settings of its knobs; set
 PARAMSERVER_SCHEDULES to run another number. A failure names the setting and the seed.

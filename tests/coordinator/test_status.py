@@ -4,155 +4,155 @@ from pslab.verify.harness import CoordinatorHarness
 from psserver.coordinator.status import explain, holdup, report
 
 
-def waiting_for(house: CoordinatorHarness, worker: str) -> str:
-    reports = {r.name: r for r in report(house.coordinator, house.now).workers}
+def waiting_for(harness: CoordinatorHarness, worker: str) -> str:
+    reports = {r.name: r for r in report(harness.coordinator, harness.now).workers}
     assert reports[worker].state == "waiting"
-    sentence, releasers = explain(house.coordinator, house.member(worker), house.now)
+    sentence, releasers = explain(harness.coordinator, harness.member(worker), harness.now)
     assert (reports[worker].waiting_for, reports[worker].releasers) == (sentence, releasers)
     return sentence
 
 
-def phase(house: CoordinatorHarness) -> str:
-    return report(house.coordinator, house.now).phase
+def phase(harness: CoordinatorHarness) -> str:
+    return report(harness.coordinator, harness.now).phase
 
 
 def test_the_phases_of_a_job() -> None:
-    house = CoordinatorHarness(workers=2)
-    assert phase(house) == "waiting for workers"
-    house.gathers()
-    house.ready("w0")
-    assert phase(house) == "initialising"
-    house.commits("w0")
-    assert phase(house) == "waiting for workers"
-    house.ready("w1")
-    assert phase(house) == "training"
-    house.take(house.coordinator.stop("so", house.now, success=True, cause="done"))
-    assert phase(house) == "stopping"
-    house.leaves("w0")
-    house.leaves("w1")
-    assert phase(house) == "stopped"
+    harness = CoordinatorHarness(workers=2)
+    assert phase(harness) == "waiting for workers"
+    harness.gathers()
+    harness.ready("w0")
+    assert phase(harness) == "initialising"
+    harness.commits("w0")
+    assert phase(harness) == "waiting for workers"
+    harness.ready("w1")
+    assert phase(harness) == "training"
+    harness.take(harness.coordinator.stop("so", harness.now, success=True, cause="done"))
+    assert phase(harness) == "stopping"
+    harness.leaves("w0")
+    harness.leaves("w1")
+    assert phase(harness) == "stopped"
 
 
 def test_notes() -> None:
-    house = CoordinatorHarness(workers=3)
-    assert report(house.coordinator, house.now).note == "waiting for 3 of 3 workers to join"
-    house.joins("w1")
-    assert report(house.coordinator, house.now).note == "waiting for 2 of 3 workers to join"
-    house.gathers("w0", "w2")
-    assert report(house.coordinator, house.now).note == ""
-    house.take(house.coordinator.stop("enough", house.now, success=True, cause="done"))
-    assert report(house.coordinator, house.now).note == "enough"
+    harness = CoordinatorHarness(workers=3)
+    assert report(harness.coordinator, harness.now).note == "waiting for 3 of 3 workers to join"
+    harness.joins("w1")
+    assert report(harness.coordinator, harness.now).note == "waiting for 2 of 3 workers to join"
+    harness.gathers("w0", "w2")
+    assert report(harness.coordinator, harness.now).note == ""
+    harness.take(harness.coordinator.stop("enough", harness.now, success=True, cause="done"))
+    assert report(harness.coordinator, harness.now).note == "enough"
 
 
 def test_waiting_for_the_initial_values() -> None:
-    house = CoordinatorHarness(workers=2)
-    house.gathers()
-    house.ready("w1", "w0")
-    house.passes(4)
-    assert waiting_for(house, "w0") == (
+    harness = CoordinatorHarness(workers=2)
+    harness.gathers()
+    harness.ready("w1", "w0")
+    harness.passes(4)
+    assert waiting_for(harness, "w0") == (
         "the initial values of the variables (w1 brings them with ticket 1 since 4.0 s)"
     )
 
 
 def test_waiting_for_the_start() -> None:
-    house = CoordinatorHarness(workers=4)
-    house.gathers("w0", "w1", "w2")
-    house.ready("w0")
-    house.commits("w0")
-    house.passes(2)
-    assert waiting_for(house, "w0") == (
+    harness = CoordinatorHarness(workers=4)
+    harness.gathers("w0", "w1", "w2")
+    harness.ready("w0")
+    harness.commits("w0")
+    harness.passes(2)
+    assert waiting_for(harness, "w0") == (
         "3 more of 4 workers to be ready (w1 is joined since 2.0 s; w2 is joined since 2.0 s)"
     )
-    house.ready("w1")
-    house.done("w2")
-    assert waiting_for(house, "w0") == "1 more of 4 workers to be ready"
+    harness.ready("w1")
+    harness.done("w2")
+    assert waiting_for(harness, "w0") == "1 more of 4 workers to be ready"
 
 
 def test_waiting_for_the_barrier() -> None:
-    house = CoordinatorHarness("sync", workers=3).starts()
-    house.commits("w1")
-    house.passes(1.5)
-    house.commits("w0")
-    assert waiting_for(house, "w1") == (
+    harness = CoordinatorHarness("sync", workers=3).starts()
+    harness.commits("w1")
+    harness.passes(1.5)
+    harness.commits("w0")
+    assert waiting_for(harness, "w1") == (
         "version 1, which needs a commit of w2 (w2 computes ticket 4 from version 0 since 1.5 s)"
     )
-    house.disconnects("w2")
-    house.now += 1.0
-    assert waiting_for(house, "w0") == (
+    harness.disconnects("w2")
+    harness.now += 1.0
+    assert waiting_for(harness, "w0") == (
         "version 1, which needs a commit of w2 (w2 lost its connection, given up in 2.0 s)"
     )
 
 
 def test_waiting_for_one_that_abandoned_and_thinks() -> None:
-    house = CoordinatorHarness("sync", workers=2).starts()
-    house.commits("w0")
-    house.abandons("w1")
-    house.passes(3)
-    assert waiting_for(house, "w0").endswith("(w1 is joined since 3.0 s)")
+    harness = CoordinatorHarness("sync", workers=2).starts()
+    harness.commits("w0")
+    harness.abandons("w1")
+    harness.passes(3)
+    assert waiting_for(harness, "w0").endswith("(w1 is joined since 3.0 s)")
 
 
 def test_waiting_for_the_slowest_clock() -> None:
-    house = CoordinatorHarness("ssp", {"slack": 0}, workers=2).starts()
-    house.commits("w0")
-    house.passes(2)
-    assert waiting_for(house, "w0") == (
+    harness = CoordinatorHarness("ssp", {"slack": 0}, workers=2).starts()
+    harness.commits("w0")
+    harness.passes(2)
+    assert waiting_for(harness, "w0") == (
         "w1 to complete clock 1 (now at 0; w0 is at 1, slack 0) "
         "(w1 computes ticket 3 from version 0 since 2.0 s)"
     )
 
 
 def test_waiting_for_old_work() -> None:
-    house = CoordinatorHarness("bounded", {"max_staleness": 0, "on_stale": "block"}, workers=2).starts()
-    house.commits("w0")
-    assert waiting_for(house, "w0").startswith("version 1, held until w1 commits")
+    harness = CoordinatorHarness("bounded", {"max_staleness": 0, "on_stale": "block"}, workers=2).starts()
+    harness.commits("w0")
+    assert waiting_for(harness, "w0").startswith("version 1, held until w1 commits")
 
 
 def test_the_longest_wait_is_the_hold_up() -> None:
-    house = CoordinatorHarness("sync", workers=3).starts()
-    assert holdup(house.coordinator, house.now) is None
-    house.commits("w2")
-    house.passes(2)
-    house.commits("w0")
-    house.passes(1)
-    held = holdup(house.coordinator, house.now)
+    harness = CoordinatorHarness("sync", workers=3).starts()
+    assert holdup(harness.coordinator, harness.now) is None
+    harness.commits("w2")
+    harness.passes(2)
+    harness.commits("w0")
+    harness.passes(1)
+    held = holdup(harness.coordinator, harness.now)
     assert held is not None
     assert held[0] == 3.0
     assert held[1].startswith("w2 has waited 3.0 s for version 1, which needs a commit of w1")
-    house.take(house.coordinator.stop("so", house.now, success=True, cause="done"))
-    assert holdup(house.coordinator, house.now) is None
+    harness.take(harness.coordinator.stop("so", harness.now, success=True, cause="done"))
+    assert holdup(harness.coordinator, harness.now) is None
 
 
 def test_the_numbers_of_a_report() -> None:
-    house = CoordinatorHarness("bounded", {"max_staleness": 0}, workers=2).starts()
+    harness = CoordinatorHarness("bounded", {"max_staleness": 0}, workers=2).starts()
     for _ in range(3):
-        house.commits("w0", samples=10)
-    house.commits("w1", samples=10)
-    picture = report(house.coordinator, house.now)
+        harness.commits("w0", samples=10)
+    harness.commits("w1", samples=10)
+    picture = report(harness.coordinator, harness.now)
     assert (picture.version, picture.committed, picture.applied, picture.dropped) == (3, 4, 3, 1)
     assert (picture.samples, picture.pending, picture.max_staleness) == (40, 0, 0)
     w0, w1 = picture.workers
     assert (w0.state, w0.committed, w0.applied, w0.dropped, w0.base) == ("computing", 3, 3, 0, 3)
     assert (w1.committed, w1.applied, w1.dropped) == (1, 0, 1)
-    assert w0.ticket == house.holds("w0")
+    assert w0.ticket == harness.holds("w0")
 
 
 def test_staleness_in_a_report() -> None:
-    house = CoordinatorHarness(workers=2).starts()
+    harness = CoordinatorHarness(workers=2).starts()
     for _ in range(4):
-        house.commits("w0")
-    house.commits("w1")
-    picture = report(house.coordinator, house.now)
+        harness.commits("w0")
+    harness.commits("w1")
+    picture = report(harness.coordinator, harness.now)
     assert (picture.mean_staleness, picture.max_staleness) == (4 / 5, 4)
     assert [(w.mean_staleness, w.max_staleness) for w in picture.workers] == [(0.0, 0), (4.0, 4)]
 
 
 def test_the_departed_stay_in_the_report() -> None:
-    house = CoordinatorHarness(workers=3).starts()
-    house.commits("w0", ready=False)
-    house.done("w0")
-    house.leaves("w0")
-    house.leaves("w1")
-    house.disconnects("w2")
-    house.now += 2
-    states = {r.name: (r.state, r.seconds) for r in report(house.coordinator, house.now).workers}
+    harness = CoordinatorHarness(workers=3).starts()
+    harness.commits("w0", ready=False)
+    harness.done("w0")
+    harness.leaves("w0")
+    harness.leaves("w1")
+    harness.disconnects("w2")
+    harness.now += 2
+    states = {r.name: (r.state, r.seconds) for r in report(harness.coordinator, harness.now).workers}
     assert states == {"w2": ("lost", 2.0), "w0": ("done", 0.0), "w1": ("left", 2.0)}

@@ -11,11 +11,11 @@ TRACES = sorted((Path(__file__).parent / "traces").glob("*.txt"))
 
 @pytest.mark.parametrize("path", TRACES, ids=[path.stem for path in TRACES])
 def test_the_story_is_the_same(path: Path, regenerate: bool) -> None:
-    told, house = replay(path)
+    told, harness = replay(path)
     if regenerate:
         path.write_text(told)
     assert told == path.read_text()
-    verdict = house.verdict()
+    verdict = harness.verdict()
     assert verdict.violations == (), [str(violation) for violation in verdict.violations]
 
 

@@ -1,6 +1,6 @@
 """Compiled loops and threads give the bits of numpy, for every optimizer and every fold.
 
-The numpy twins are the oracle; they are compared with Keras in tests/optimizers.
+The numpy fallbacks are the oracle; they are compared with Keras in tests/optimizers.
 """
 
 from collections.abc import Iterator

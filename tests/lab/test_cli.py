@@ -136,8 +136,8 @@ def test_a_picture_that_cannot_be_drawn(
     [
         (["run", "nowhere.toml"], "nowhere.toml"),
         (["run", "a.toml", "--set", "policy.nmae=async"], "nmae"),
-        (["run", "a.toml", "--set", "policy.name=asynk"], "did you mean 'async'"),
-        (["run", "a.toml", "--set", "policy.name=bounded", "--set", "policy.aggregate=5"], "aggregate is 5"),
+        (["run", "a.toml", "--set", "policy.name=asynk"], 'did you mean "async"'),
+        (["run", "a.toml", "--set", "policy.name=bounded", "--set", "policy.aggregate=5"], "got 5"),
         (["run", "a.toml", "--set", "optimizer.name=adm"], "adam"),
         (["run", "a.toml", "--set", "cluster.workers=0"], "cluster.workers"),
         (["run", "b.toml"], "job.module is missing"),

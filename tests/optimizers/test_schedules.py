@@ -82,11 +82,11 @@ def test_constant_is_the_same_as_a_number() -> None:
     [
         ({"decay_steps": 5}, 'needs "schedule", one of constant, exponential, cosine, piecewise'),
         ({}, r"got the keys \(none\)"),
-        ({"schedule": "cosin"}, "did you mean 'cosine'"),
-        ({"schedule": 3}, "schedule 3 is not known"),
+        ({"schedule": "cosin"}, 'did you mean "cosine"'),
+        ({"schedule": 3}, "unknown schedule 3; known: constant"),
         (
             {"schedule": "cosine", "decay_step": 5},
-            "knob 'decay_step' is not known; did you mean 'decay_steps'",
+            "has no knob 'decay_step'; did you mean \"decay_steps\"",
         ),
         ({"schedule": "exponential"}, "initial_learning_rate is missing; give a number >= 0"),
         (

@@ -1,10 +1,30 @@
 """From a name and knobs to a policy, or to one sentence that says what is wrong and what is known."""
 
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import pytest
 
-from psserver.policies import Decision, Event, PolicyError, TensorParts, Waiting, build, describe, names
+from psserver.policies import (
+    WORKERS,
+    ComposedPolicy,
+    Composition,
+    Count,
+    Decision,
+    Event,
+    Immediate,
+    KeepAll,
+    Policy,
+    PolicyError,
+    PolicySpec,
+    TensorParts,
+    Waiting,
+    build,
+    describe,
+    names,
+)
+from pswire.knobs import integer, toml
 
 
 def refusal(name: str, knobs: Mapping[str, object] | None = None, workers: int = 4) -> str:
@@ -14,10 +34,13 @@ def refusal(name: str, knobs: Mapping[str, object] | None = None, workers: int =
 
 
 KNOWN = ", ".join(names())
+ON_STALE = "one of drop, downweight, compensate, block"
+ONE_LEFT = "; an update needs at least one contribution"
+ONE_EACH = "; one contribution per worker and update; lower it or add workers"
 
 
-def test_the_shelf() -> None:
-    assert names()[:4] == ("sync", "async", "bounded", "ssp")
+def test_the_built_in_policies() -> None:
+    assert names()[0] == "sync" and {"async", "bounded", "ssp"} < set(names())
 
 
 @pytest.mark.parametrize("name", names())
@@ -34,7 +57,7 @@ def test_a_named_policy_is_described(name: str) -> None:
     assert text.startswith(f"{name}: ")
     assert "guarantee: " in text and "source: " in text
     for knob, value in build(name, {}, 4).knobs.items():
-        assert f"{knob} = {value!r}: " in text
+        assert re.search(rf"^  {knob}: .+ \(default {re.escape(toml(value))}\)$", text, re.M)
 
 
 def test_knobs_are_taken_over() -> None:
@@ -45,67 +68,83 @@ def test_knobs_are_taken_over() -> None:
 @pytest.mark.parametrize(
     ("name", "knobs", "sentence"),
     [
+        ("snyc", {}, "unknown policy 'snyc'; did you mean \"sync\"?, or module:Class of your own"),
+        ("lottery", {}, f"unknown policy 'lottery'; known: {KNOWN}, or module:Class of your own"),
+        ("ssp", {"slak": 1}, "policy ssp has no knob 'slak'; did you mean \"slack\"?"),
+        ("async", {"slack": 1}, "policy async has no knob 'slack'"),
+        ("ssp", {"slack": "3"}, "policy ssp: slack must be a whole number >= 0, got '3'"),
+        ("ssp", {"slack": 1.5}, "policy ssp: slack must be a whole number >= 0, got 1.5"),
+        ("ssp", {"slack": True}, "policy ssp: slack must be a whole number >= 0, got True"),
+        ("ssp", {"slack": -1}, "policy ssp: slack must be a whole number >= 0, got -1"),
+        ("ssp", {"slack": 2**63}, "policy ssp: slack must be a whole number >= 0, got 9223372036854775808"),
         (
-            "snyc",
-            {},
-            f"unknown policy 'snyc'; did you mean 'sync'? Known: {KNOWN}, or module:Class of your own",
+            "sync",
+            {"backup": -1},
+            "policy sync: backup must be a whole number >= 0 and <= workers - 1 (3), got -1" + ONE_LEFT,
         ),
         (
-            "lottery",
-            {},
-            f"unknown policy 'lottery'; known: {KNOWN}, or module:Class of your own",
+            "bounded",
+            {"aggregate": 0},
+            "policy bounded: aggregate must be a whole number >= 1 and <= workers (4), got 0" + ONE_EACH,
         ),
-        ("ssp", {"slak": 1}, "policy ssp has no knob 'slak'; did you mean 'slack'? Known: slack"),
-        ("async", {"slack": 1}, "policy async has no knob 'slack'; known: none"),
-        ("ssp", {"slack": "3"}, "policy.slack is '3'; expected a whole number such as 3"),
-        ("ssp", {"slack": 1.5}, "policy.slack is 1.5; expected a whole number such as 3"),
-        ("ssp", {"slack": True}, "policy.slack is True; expected a whole number such as 3"),
-        ("ssp", {"slack": -1}, "policy.slack is -1; expected at least 0"),
-        ("sync", {"backup": -1}, "policy.backup is -1; expected at least 0"),
-        ("bounded", {"aggregate": 0}, "policy.aggregate is 0; expected at least 1"),
-        ("bounded", {"max_staleness": -2}, "policy.max_staleness is -2; expected at least 0"),
+        (
+            "bounded",
+            {"max_staleness": -2},
+            "policy bounded: max_staleness must be a whole number >= 0, got -2",
+        ),
         (
             "bounded",
             {"compensation": "a lot"},
-            "policy.compensation is 'a lot'; expected a number such as 0.04",
+            "policy bounded: compensation must be a number >= 0, got 'a lot'",
         ),
-        ("bounded", {"compensation": True}, "policy.compensation is True; expected a number such as 0.04"),
-        ("bounded", {"compensation": -0.1}, "policy.compensation is -0.1; expected at least 0"),
-        ("bounded", {"compensation": float("nan")}, "policy.compensation is nan; expected a finite number"),
-        ("bounded", {"compensation": float("inf")}, "policy.compensation is inf; expected a finite number"),
-        ("bounded", {"on_stale": 3}, "policy.on_stale is 3; expected a word such as 'drop'"),
+        ("bounded", {"compensation": True}, "policy bounded: compensation must be a number >= 0, got True"),
+        ("bounded", {"compensation": -0.1}, "policy bounded: compensation must be a number >= 0, got -0.1"),
+        (
+            "bounded",
+            {"compensation": float("nan")},
+            "policy bounded: compensation must be a number >= 0, got nan",
+        ),
+        (
+            "bounded",
+            {"compensation": float("inf")},
+            "policy bounded: compensation must be a number >= 0, got inf",
+        ),
+        (
+            "bounded",
+            {"on_stale": 3},
+            f"policy bounded: on_stale must be {ON_STALE}, got 3",
+        ),
         (
             "bounded",
             {"on_stale": "ignore"},
-            "policy.on_stale is 'ignore'; expected one of drop, downweight, compensate, block",
+            f"policy bounded: on_stale must be {ON_STALE}, got 'ignore'",
         ),
     ],
 )
 def test_what_is_wrong_is_said(name: str, knobs: dict[str, object], sentence: str) -> None:
-    assert refusal(name, knobs).startswith(sentence)
+    assert refusal(name, knobs) == sentence
 
 
 def test_more_contributions_than_workers() -> None:
     message = refusal("bounded", {"aggregate": 5}, workers=4)
-    assert message.startswith("policy.aggregate is 5, but there are 4 workers")
+    assert message.endswith("got 5; one contribution per worker and update; lower it or add workers")
     assert build("bounded", {"aggregate": 4}, 4).knobs["aggregate"] == 4
 
 
 def test_as_many_backups_as_workers() -> None:
     message = refusal("sync", {"backup": 4}, workers=4)
-    assert message.startswith("policy.backup is 4, but there are 4 workers")
-    assert message.endswith("expected backup <= 3")
+    assert "<= workers - 1 (3), got 4; an update needs at least one contribution" in message
     assert build("sync", {"backup": 3}, 4).knobs["backup"] == 3
 
 
-class Own:
+def test_a_default_may_be_out_of_range_for_so_few_workers() -> None:
+    assert "aggregate must be a whole number >= 1 and <= workers (1), got 2" in refusal("k-sync", workers=1)
+
+
+class Least(Policy):
     """The least that a policy of one's own needs."""
 
-    name = "own"
-    tensors = TensorParts()
-
     def __init__(self, *, workers: int, patience: int = 3) -> None:
-        self.knobs: dict[str, object] = {"patience": patience}
         self.workers = workers
 
     def step(self, event: Event) -> list[Decision]:
@@ -115,13 +154,119 @@ class Own:
         return None
 
 
-class Half:
+class Own(Least):
+    """With a name and knobs that it sets itself."""
+
+    name = "own"
+
+    def __init__(self, *, workers: int, patience: int = 3) -> None:
+        super().__init__(workers=workers)
+        self.knobs = {"patience": min(patience, 5)}
+
+
+class Composed(ComposedPolicy):
+    def __init__(self, workers: int, size: int = 2, **more: object) -> None:
+        super().__init__(Composition(gate=Immediate(), trigger=Count(size), staleness=KeepAll()))
+
+
+@dataclass(frozen=True, slots=True)
+class Specified(PolicySpec):
+    """Every update is the mean of `size` gradients."""
+
+    size: int = integer(2, "contributions per update", at_least=1, at_most=WORKERS)
+
+    def compose(self, workers: int) -> Composition:
+        return Composition(gate=Immediate(), trigger=Count(self.size), staleness=KeepAll())
+
+
+@dataclass(frozen=True, slots=True)
+class Uncomposed(PolicySpec):
+    """Says nothing of what it is made of."""
+
+
+class Undecorated(PolicySpec):
+    """Not a dataclass."""
+
+    size: int = integer(2, "contributions per update", at_least=1)
+
+
+class Half(Policy):
     """Lacks what makes a policy."""
 
-    name = "half"
+    def __init__(self, *, workers: int) -> None:
+        pass
+
+
+class Duck:
+    """Has all methods, as a policy had before there was a base class."""
+
+    name, knobs, tensors = "duck", dict[str, object](), TensorParts()
 
     def __init__(self, *, workers: int) -> None:
-        self.knobs: dict[str, object] = {}
+        pass
+
+    def step(self, event: Event) -> list[Decision]:
+        return []
+
+    def explain(self, worker: str) -> Waiting | None:
+        return None
+
+
+class NoWorkers(Least):
+    def __init__(self, patience: int = 3) -> None:
+        pass
+
+
+class Fails(Least):
+    def __init__(self, *, workers: int) -> None:
+        raise ZeroDivisionError("by workers")
+
+
+class Nameless(Own):
+    name = ""
+
+
+class Numbered(Own):
+    name = 3  # type: ignore[assignment]
+
+
+class Unwritable(Least):
+    def __init__(self, *, workers: int) -> None:
+        self.knobs = {"chosen": {1, 2}}
+
+
+class NotANumber(Least):
+    knobs = {"rate": float("nan")}
+
+
+class Listed(Least):
+    knobs = ["patience"]  # type: ignore[assignment]
+
+
+class Tensors(Least):
+    tensors = "mean"  # type: ignore[assignment]
+
+
+class Local(Least):
+    local_rule = "gradient"  # type: ignore[assignment]
+
+
+class Ahead(Least):
+    ahead = 1  # type: ignore[assignment]
+
+
+class Broken(Least):
+    @property
+    def tensors(self) -> TensorParts:  # type: ignore[override]
+        raise KeyError("parts")
+
+
+def made_by_hand(workers: int) -> Policy:
+    return Own(workers=workers, patience=5)
+
+
+def made_of_nothing(workers: int) -> object:
+    return None
 
 
 HERE = "tests.policies.test_loading"
@@ -130,8 +275,76 @@ HERE = "tests.policies.test_loading"
 def test_a_policy_of_ones_own() -> None:
     policy = build(f"{HERE}:Own", {"patience": 7}, 4)
     assert type(policy).__name__ == "Own"
-    assert policy.knobs == {"patience": 7}
-    assert vars(policy)["workers"] == 4
+    assert (policy.name, policy.knobs) == ("own", {"patience": 5})
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "knobs"),
+    [
+        ("Least", {}, {"patience": 3}),
+        ("Least", {"patience": 7}, {"patience": 7}),
+        ("Composed", {"size": 1}, {"size": 1}),
+        ("Composed", {"colour": "red"}, {"size": 2, "colour": "red"}),
+        ("Specified", {}, {"size": 2}),
+        ("Nameless", {}, {"patience": 3}),
+    ],
+)
+def test_name_and_knobs_are_set_where_the_author_gives_none(
+    name: str, given: dict[str, object], knobs: dict[str, object]
+) -> None:
+    policy = build(f"{HERE}:{name}", given, 4)
+    assert (policy.name, policy.knobs) == (f"{HERE}:{name}", knobs)
+    assert build(f"{HERE}:{name}", policy.knobs, 4).knobs == knobs
+
+
+def test_what_a_base_class_says_of_a_policy() -> None:
+    policy = build(f"{HERE}:Least", {}, 4)
+    assert policy.tensors == TensorParts() and policy.local_rule.plain and policy.ahead is False
+    assert Policy.knobs == {} and Policy.name == ""
+
+
+def test_a_function_may_make_a_policy() -> None:
+    assert build(f"{HERE}:made_by_hand", {}, 4).knobs == {"patience": 5}
+
+
+def test_a_spec_of_ones_own_has_ranges() -> None:
+    assert refusal(f"{HERE}:Specified", {"size": 5}) == (
+        f"policy {HERE}:Specified: size must be a whole number >= 1 and <= workers (4), got 5"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        (
+            "Duck",
+            ": the class Duck is no Policy; derive it from psserver.policies.Policy, or give a PolicySpec",
+        ),
+        ("Half", ": the class lacks explain, step; see psserver.policies.Policy"),
+        (
+            "NoWorkers",
+            ": expected NoWorkers(patience: int = 3) -> None to take workers by name: got an unexpected ",
+        ),
+        ("Fails", ": its __init__ raised ZeroDivisionError: by workers"),
+        ("Numbered", ": name is 3; expected a text"),
+        ("Unwritable", ": its knobs {'chosen': {1, 2}} are not JSON, as the decision log needs: "),
+        ("NotANumber", ": its knobs {'rate': nan} are not JSON"),
+        ("Listed", ": knobs is ['patience']; expected a mapping from names to values"),
+        ("Tensors", ": tensors is 'mean'; expected TensorParts(...)"),
+        ("Local", ": local_rule is 'gradient'; expected LocalRule(...)"),
+        ("Ahead", ": ahead is 1; expected True or False"),
+        ("Broken", ": its tensors raised KeyError: 'parts'"),
+        ("HERE", ": it is 'tests.policies.test_loading'; derive it from"),
+        ("made_of_nothing", ": it made None, which is no Policy; derive it from"),
+        (
+            "Uncomposed",
+            ": compose(workers) raised NotImplementedError: Uncomposed.compose(workers) is missing",
+        ),
+        ("Undecorated", ": a PolicySpec is a dataclass; put @dataclass(frozen=True) above it"),
+    ],
+)
+def test_an_authors_mistake_is_told_in_a_sentence(name: str, sentence: str) -> None:
+    assert refusal(f"{HERE}:{name}").startswith(f"policy '{HERE}:{name}'{sentence}")
 
 
 def test_a_module_that_does_not_import() -> None:
@@ -156,27 +369,22 @@ def test_a_name_that_is_no_name(name: str) -> None:
 
 
 def test_a_class_that_is_not_there() -> None:
-    assert refusal(f"{HERE}:Owm").startswith(f"policy '{HERE}:Owm': {HERE} has no 'Owm'; did you mean 'Own'?")
+    assert refusal(f"{HERE}:Owm").startswith(
+        f"policy '{HERE}:Owm': {HERE} has no 'Owm'; did you mean \"Own\"?"
+    )
 
 
 def test_a_module_with_many_names_is_not_listed() -> None:
     """os has hundreds."""
-    assert refusal("os:pathh").startswith("policy 'os:pathh': os has no 'pathh'; did you mean 'path'")
+    assert refusal("os:pathh").startswith("policy 'os:pathh': os has no 'pathh'; did you mean \"path\"")
     assert len(refusal("os:pathh")) < 120
     assert refusal("os:Zzzz") == "policy 'os:Zzzz': os has no 'Zzzz'; there is no policy in it"
-    assert refusal(f"{HERE}:Zzzz").endswith(f"{HERE} has no 'Zzzz'; its policies: Own")
+    assert f"{HERE} has no 'Zzzz'; its policies: Least, Own, Composed, Specified, " in refusal(f"{HERE}:Zzzz")
 
 
 def test_a_knob_that_the_class_does_not_take() -> None:
-    message = refusal(f"{HERE}:Own", {"slack": 1})
-    assert message.startswith(f"policy '{HERE}:Own' does not accept workers=4 and {{'slack': 1}}: ")
-
-
-def test_a_class_that_is_no_policy() -> None:
-    assert refusal(f"{HERE}:Half") == (
-        f"policy '{HERE}:Half' lacks tensors, step, explain; see psserver.policies.Policy"
+    assert refusal(f"{HERE}:Own", {"slack": 1}) == (
+        f"policy '{HERE}:Own': expected Own(*, workers: int, patience: int = 3) -> None "
+        "to take workers, slack by name: "
+        "got an unexpected keyword argument 'slack'; a policy is made as Class(workers=N, **knobs)"
     )
-
-
-def test_something_that_is_no_class() -> None:
-    assert refusal(f"{HERE}:HERE").startswith(f"policy '{HERE}:HERE' does not accept workers=4")

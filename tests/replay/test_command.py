@@ -104,7 +104,7 @@ def test_an_experiment_that_was_edited_is_refused(
 
 def test_options_that_make_no_sense(tmp_path: Path) -> None:
     run = simulate(tmp_path / "run", "async")
-    assert "did you mean 'sync'" in failure(run_replay(run.path, "--policy", "sinc"))
+    assert 'did you mean "sync"' in failure(run_replay(run.path, "--policy", "sinc"))
     assert "max_stalenes" in failure(run_replay(run.path, "--policy", "bounded", "--set", "max_stalenes=1"))
     assert "--set is for --policy" in failure(run_replay(run.path, "--set", "max_staleness=1"))
     assert "--out is for --until" in failure(run_replay(run.path, "--out", tmp_path))

@@ -10,7 +10,7 @@ import pytest
 from pslab.replay.log_entries import Step, read_steps
 from pslab.replay.whatif import Alternative, what_if
 from pslab.runs.folder import Run
-from psserver.policies import Decision, Event, PolicyError, Ready, TensorParts, Waiting
+from psserver.policies import Decision, Event, Policy, PolicyError, Ready, Waiting
 from tests.lab.logs import FakeLog, text
 from tests.replay.simulated import simulate
 
@@ -110,11 +110,10 @@ def test_a_cancelled_computation_is_lost(tmp_path: Path) -> None:
     assert found.other.cancelled["w1"] >= 1
 
 
-class Hermit:
+class Hermit(Policy):
     """Grants nothing: everybody waits for ever."""
 
-    name, tensors = "hermit", TensorParts()
-    knobs: Mapping[str, object] = {}
+    name = "hermit"
 
     def __init__(self, workers: int) -> None:
         self.asked = 0
@@ -134,7 +133,7 @@ def test_a_policy_that_deadlocks_is_told(tmp_path: Path) -> None:
 
 
 def test_an_unknown_policy_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(PolicyError, match="did you mean 'sync'"):
+    with pytest.raises(PolicyError, match='did you mean "sync"'):
         ask(tmp_path / "run", "sinc")
 
 

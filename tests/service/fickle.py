@@ -1,18 +1,15 @@
 """A policy that takes grants back before anybody can have begun on them."""
 
-from psserver.policies import Apply, Cancel, Commit, Decision, Event, Grant, Part, Ready, TensorParts, Waiting
+from psserver.policies import Apply, Cancel, Commit, Decision, Event, Grant, Part, Policy, Ready, Waiting
 
 EVERY = 4
 
 
-class Fickle:
+class Fickle(Policy):
     """Async, but each ticket whose number is a multiple of `EVERY` is cancelled in the moment of its grant."""
 
-    name = "tests.service.fickle:Fickle"
-    tensors = TensorParts()
-
     def __init__(self, *, workers: int) -> None:
-        self.knobs: dict[str, object] = {}
+        pass
 
     def step(self, event: Event) -> list[Decision]:
         match event:

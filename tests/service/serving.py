@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from signal import SIGTERM
 from typing import Any
 
@@ -128,9 +129,13 @@ def serving(
     workers: int = 1,
     policy: str = "async",
     overrides: Iterable[str] = (),
+    out: Path | None = None,
     **options: Any,
 ) -> Iterator[Cluster]:
-    """A cluster; sgd with learning rate 1, so that weights are what a test can compute in its head."""
+    """A cluster; sgd with learning rate 1, so that weights are what a test can compute in its head.
+
+    `out`: the run folder of server 0.
+    """
     chosen = [
         f"cluster.workers={workers}",
         f"policy.name={policy}",
@@ -142,7 +147,12 @@ def serving(
     started: list[Served] = []
     try:
         for index in reversed(range(servers)):
-            plan = Options(ps_hosts=",".join(addresses), task_index=index, overrides=chosen)
+            plan = Options(
+                ps_hosts=",".join(addresses),
+                task_index=index,
+                overrides=chosen,
+                out=out if index == 0 else None,
+            )
             started.insert(0, Served(plan, **waits))
             addresses[index] = started[0].address
         cluster = Cluster(started)

@@ -112,10 +112,10 @@ name = "sync"
 USAGE: dict[str, tuple[list[str], list[str]]] = {
     "nothing": ([], ["expected --ps-hosts host:port,... (or TF_CONFIG in the environment), got neither"]),
     "an unknown option": ([*ALONE, "--polcy", "sync"], ["--polcy", "--policy"]),
-    "an unknown policy": ([*ALONE, "--policy", "snyc"], ["unknown policy 'snyc'", "did you mean 'sync'"]),
+    "an unknown policy": ([*ALONE, "--policy", "snyc"], ["unknown policy 'snyc'", 'did you mean "sync"']),
     "an unknown knob": (
         [*ALONE, "--policy", "bounded", "--set", "policy.max_stalenes=2"],
-        ["policy bounded has no knob 'max_stalenes'", "did you mean 'max_staleness'"],
+        ["policy bounded has no knob 'max_stalenes'", 'did you mean "max_staleness"'],
     ),
     "an unknown section": ([*ALONE, "--set", "clutser.workers=2"], ["clutser", "cluster"]),
     "an unknown key": ([*ALONE, "--set", "cluster.wokers=2"], ["wokers", "workers"]),
@@ -128,11 +128,11 @@ USAGE: dict[str, tuple[list[str], list[str]]] = {
     "no workers": ([*ALONE, "--workers", "0"], ["cluster.workers", "0"]),
     "a K larger than the number of workers": (
         [*ALONE, "--workers", "2", "--policy", "bounded", "--set", "policy.aggregate=5"],
-        ["policy.aggregate is 5, but there are 2 workers"],
+        ["policy bounded: aggregate must be", "<= workers (2), got 5"],
     ),
     "as many backups as workers": (
         [*ALONE, "--workers", "2", "--set", "policy.backup=2"],
-        ["policy.backup is 2, but there are 2 workers", "expected backup <= 1"],
+        ["policy sync: backup must be", "<= workers - 1 (1), got 2"],
     ),
     "no timeout": ([*ALONE, "--worker-timeout", "0"], ["cluster.worker_timeout", "0"]),
     "no address": (["--ps-hosts", "localhost"], ["expected host:port, got 'localhost'"]),

@@ -12,7 +12,7 @@ from random import Random
 
 import pytest
 
-from psserver.coordinator import Coordinator, JobTerms, Output, Record, Tell
+from psserver.coordinator import Coordinator, JobTerms, Output, Record, Send
 from psserver.coordinator.outputs import GrantNotice
 from psserver.optimizers import build as build_optimizer
 from psserver.order_translation import OrderTranslator
@@ -63,7 +63,7 @@ class Barrier:
                     order = self.dispatch.order(entry)
                     for queue in self.queues:
                         queue.append((index, order))
-                case Tell(name, _, GrantNotice() as grant):
+                case Send(name, _, GrantNotice() as grant):
                     worker = self.workers[int(name[1:])]
                     worker.grant, worker.acknowledged = grant, set()
 

@@ -1,4 +1,4 @@
-"""Aggregators against numpy, scipy and a dumb twin; ties, blocks, extremes; and how a shard uses them."""
+"""Aggregators against numpy, scipy and a reference; ties, blocks, extremes; and how a shard uses them."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ from psserver.shard import Apply, Fold, Pin, Seal, Shard
 from psserver.shard.aggregators import BLOCK, NETWORK, SORTED, Aggregator, Krum, Median, TrimmedMean
 from psserver.shard.shard import ShardError
 from pswire.plan import Plan
-from tests.shard.twin import MOMENTUM, install, numbers, same_bits, shards_of, stage
+from tests.shard.reference import MOMENTUM, install, numbers, same_bits, shards_of, stage
 
 MEDIAN = TensorParts(aggregator="median")
 TRIMMED = TensorParts(aggregator="trimmed-mean", knobs={"trim": 1})

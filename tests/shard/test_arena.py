@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from psserver.policies import TensorParts
 from psserver.shard import Apply, Fold, Pin, Seal, Shard
 from psserver.shard.arena import Arena
-from tests.shard.twin import MOMENTUM, install, numbers, same_bits, shards_of, stage
+from tests.shard.reference import MOMENTUM, install, numbers, same_bits, shards_of, stage
 
 
 def digest(values: np.ndarray) -> str:

@@ -10,7 +10,7 @@ from pslab.simulator.store import ShardStore
 from psserver.optimizers import OptimizerError, build
 from psserver.settings import Options, resolve
 from psserver.shard import Apply, Fold, Pin
-from tests.shard.twin import Arrays, install, numbers, same_bits, shards_of, stage
+from tests.shard.reference import Arrays, install, numbers, same_bits, shards_of, stage
 from tests.simulator.lab import experiment, simulate
 
 RATE, GAMMA = 0.1, 0.9

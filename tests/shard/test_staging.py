@@ -6,7 +6,7 @@ import pytest
 from psserver.shard import Apply, Pin, Release, Seal, Shard, ShardError
 from psserver.shard.orders import Fold, Install
 from psserver.shard.staging import Staging
-from tests.shard.twin import SGD, install, numbers, same_bits, shards_of, stage
+from tests.shard.reference import SGD, install, numbers, same_bits, shards_of, stage
 
 
 @pytest.fixture

@@ -1,11 +1,14 @@
 """A policy of a user's: local steps at a barrier with one backup worker, whose ticket is cancelled."""
 
-from psserver.policies import LocalRule
-from psserver.policies.composed import ComposedPolicy, Composition
-from psserver.policies.parts.cancel import CancelStale
-from psserver.policies.parts.gates import WaitForUpdate
-from psserver.policies.parts.staleness import DropStale
-from psserver.policies.parts.triggers import Everyone
+from psserver.policies import (
+    CancelStale,
+    ComposedPolicy,
+    Composition,
+    DropStale,
+    Everyone,
+    LocalRule,
+    WaitForUpdate,
+)
 
 
 class LocalBackup(ComposedPolicy):
@@ -14,4 +17,4 @@ class LocalBackup(ComposedPolicy):
         rules = Composition(
             WaitForUpdate(), Everyone(workers, 1), DropStale(0), cancel=CancelStale(), local=rule
         )
-        super().__init__("tests.simulator.local_backup:LocalBackup", {"steps": steps}, rules)
+        super().__init__(rules)

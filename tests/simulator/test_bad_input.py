@@ -100,7 +100,9 @@ def test_steps_that_take_no_time_would_never_come_to_an_end(compute: str, tmp_pa
 
 
 def test_a_knob_out_of_range() -> None:
-    with pytest.raises(PolicyError, match="policy.aggregate is 9, but there are 4 workers"):
+    with pytest.raises(
+        PolicyError, match=r"aggregate must be a whole number >= 1 and <= workers \(4\), got 9"
+    ):
         build(experiment("bounded", run={"versions": 1}, policy_knobs={"aggregate": 9}))
 
 

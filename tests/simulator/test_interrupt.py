@@ -9,8 +9,8 @@ from pslab.check.checker import check_run
 from pslab.launch.simulated import run_simulated
 from pslab.runs.folder import Run
 from pslab.simulator.worker import Step, Worker
-from psserver.coordinator import Coordinator
 from psserver.coordinator.entries import Entry
+from psserver.coordinator.ledger import Ledger
 from pswire.config.experiment import parse_experiment
 from pswire.exits import ExitCode
 from tests.replay.simulated import document
@@ -36,13 +36,13 @@ def test_the_log_stands_every_check(
             signal.raise_signal(number)
 
     if place == "commit":
-        record = Coordinator._record
+        record = Ledger.record
 
-        def within_a_decision(self: Coordinator, entry: Entry, now: float) -> int:
+        def within_a_decision(self: Ledger, entry: Entry, now: float) -> int:
             sometimes()
             return record(self, entry, now)
 
-        monkeypatch.setattr(Coordinator, "_record", within_a_decision)
+        monkeypatch.setattr(Ledger, "record", within_a_decision)
     else:
         computed = Worker._computed
 

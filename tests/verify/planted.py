@@ -17,26 +17,23 @@ from psserver.policies import (
     Grant,
     Leave,
     Part,
+    Policy,
     Ready,
-    TensorParts,
     Waiting,
     build,
 )
 
 
-class Wrapped:
-    """A policy of the shelf; what it decides is for others to spoil."""
+class Wrapped(Policy):
+    """A built-in policy; what it decides is for others to break."""
 
-    shelf = "async"
+    named = "async"
 
     def __init__(self, *, workers: int) -> None:
-        self.inner = build(self.shelf, {}, workers)
+        self.inner = build(self.named, {}, workers)
         self.name = type(self).__name__
         self.knobs: dict[str, object] = {}
-
-    @property
-    def tensors(self) -> TensorParts:
-        return self.inner.tensors
+        self.tensors = self.inner.tensors
 
     def step(self, event: Event) -> list[Decision]:
         return self.inner.step(event)
@@ -48,7 +45,7 @@ class Wrapped:
 class DeadlocksOnLeave(Wrapped):
     """Its barrier goes on waiting for those that are gone."""
 
-    shelf = "sync"
+    named = "sync"
 
     def step(self, event: Event) -> list[Decision]:
         return [] if isinstance(event, Leave) else super().step(event)
@@ -99,7 +96,7 @@ class RaisesOnDone(Wrapped):
 class FoldsInAnotherOrder(Wrapped):
     """Sums as they come, and applies in the order of tickets."""
 
-    shelf = "k-batch-async"
+    named = "k-batch-async"
 
     def step(self, event: Event) -> list[Decision]:
         return [self.sorted(d) if isinstance(d, Apply) else d for d in super().step(event)]
@@ -146,14 +143,14 @@ class TakesBack(Wrapped):
 class HoldsTurns(Wrapped):
     """Gives turns of summation, and sums nothing before all are in: the shards would have to hold every payload."""
 
-    shelf = "sync"
+    named = "sync"
 
     def step(self, event: Event) -> list[Decision]:
         return [d for d in super().step(event) if not isinstance(d, Fold)]
 
 
 class Unexplained(Wrapped):
-    shelf = "sync"
+    named = "sync"
 
     def explain(self, worker: str) -> Waiting | None:
         return None

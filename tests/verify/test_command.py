@@ -58,8 +58,8 @@ def test_progress_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("bounded", "--set", "max_stalenes=1"), "did you mean 'max_staleness'"),
-        (("k-sync", "--set", "aggregate=9"), "aggregate is 9"),
+        (("bounded", "--set", "max_stalenes=1"), 'did you mean "max_staleness"'),
+        (("k-sync", "--set", "aggregate=9"), "<= workers (3), got 9"),
         (("ssp", "--set", "slack"), "expected section.key=value"),
         (("nowhere:Policy",), "cannot import 'nowhere'"),
     ],

@@ -1,4 +1,4 @@
-"""docs/policies.md: its example is run, and says what the page says that it says."""
+"""docs/guides/policy.md: its example is run, and says what the page says that it says."""
 
 import re
 import shlex
@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from pslab.cli import cli
 from psserver.policies import decisions, events
 
-PAGE = Path(__file__).parents[2] / "docs" / "policies.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "policy.md"
 
 
 def blocks() -> dict[str, str]:

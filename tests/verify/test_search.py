@@ -95,10 +95,10 @@ def test_the_shelf_keeps_the_contract(policy: str) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("tests.verify.planted:NoKnobs", "are not JSON that builds it again"),
+        ("tests.verify.planted:NoKnobs", "are not JSON, as the decision log needs"),
         ("tests.verify.planted:Nowhere", "has no 'Nowhere'"),
         ("tests.verify.nothing:X", "cannot import 'tests.verify.nothing'"),
-        ("assync", "did you mean 'async'"),
+        ("assync", 'did you mean "async"'),
     ],
 )
 def test_what_cannot_be_built_is_refused(name: str, message: str) -> None:

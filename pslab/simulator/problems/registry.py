@@ -12,6 +12,7 @@ from pslab.simulator.problems.quadratic import Quadratic
 from pswire.nearest import did_you_mean
 
 PROBLEMS: dict[str, Any] = {"quadratic": Quadratic, "logistic": Logistic, "mlp": Mlp}
+"""The problems by name; each is a dataclass whose fields are its options."""
 
 # What must be above 0; the others may be 0.
 _POSITIVE = ("dimensions", "condition", "batches_per_epoch", "batch_size", "hidden")

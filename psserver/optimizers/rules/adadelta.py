@@ -15,8 +15,8 @@ import numpy as np
 
 from psserver.optimizers.backend import loop
 from psserver.optimizers.blocks import Array, Kernel, State
-from psserver.optimizers.knobs import number
 from psserver.optimizers.rule import Fused, decay_knob, decay_of, decayed
+from pswire.knobs import number
 
 Scalar = np.float32
 
@@ -31,8 +31,8 @@ class Adadelta:
     per_worker: ClassVar[bool] = False
     slots: ClassVar[tuple[str, ...]] = ("accumulated_grad", "accumulated_delta_var")
 
-    rho: float = number(0.95, at_least=0, below=1, doc="decay of the running means")
-    epsilon: float = number(1e-7, above=0, doc="added to the means under the roots")
+    rho: float = number(0.95, "decay of the running means", at_least=0, below=1)
+    epsilon: float = number(1e-7, "added to the means under the roots", above=0)
     weight_decay: float = decay_knob()
 
     def kernel(self, rate: np.float32, step: int) -> Kernel:

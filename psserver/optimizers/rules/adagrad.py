@@ -11,8 +11,8 @@ import numpy as np
 
 from psserver.optimizers import loops
 from psserver.optimizers.blocks import Array, Kernel, State
-from psserver.optimizers.knobs import number
 from psserver.optimizers.rule import Fused, decay_knob, decay_of, decayed
+from pswire.knobs import number
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +24,8 @@ class Adagrad:
     per_worker: ClassVar[bool] = False
     slots: ClassVar[tuple[str, ...]] = ("accumulator",)
 
-    initial_accumulator_value: float = number(0.1, at_least=0, doc="what the sum of squares starts from")
-    epsilon: float = number(1e-7, above=0, doc="added to the sum of squares under the root")
+    initial_accumulator_value: float = number(0.1, "what the sum of squares starts from", at_least=0)
+    epsilon: float = number(1e-7, "added to the sum of squares under the root", above=0)
     weight_decay: float = decay_knob()
 
     @property

@@ -24,8 +24,8 @@ import numpy as np
 
 from psserver.optimizers import loops
 from psserver.optimizers.blocks import Array, Kernel, State
-from psserver.optimizers.knobs import flag, number
 from psserver.optimizers.rule import Fused, decay_knob, decay_of, decayed
+from pswire.knobs import flag, number
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +37,11 @@ class Adam:
     step_slot: ClassVar[str | None] = None
     per_worker: ClassVar[bool] = False
 
-    beta_1: float = number(0.9, at_least=0, below=1, doc="decay of the running mean of gradients")
-    beta_2: float = number(0.999, at_least=0, below=1, doc="decay of the running mean of squared gradients")
-    epsilon: float = number(1e-7, above=0, doc="added to the root of the mean square")
+    beta_1: float = number(0.9, "decay of the running mean of gradients", at_least=0, below=1)
+    beta_2: float = number(0.999, "decay of the running mean of squared gradients", at_least=0, below=1)
+    epsilon: float = number(1e-7, "added to the root of the mean square", above=0)
     weight_decay: float = decay_knob()
-    amsgrad: bool = flag(False, doc="divide by the largest mean square so far")
+    amsgrad: bool = flag(False, "divide by the largest mean square so far")
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -85,7 +85,7 @@ def scaled_step(
     gain_2: np.float32,
     epsilon: np.float32,
 ) -> None:
-    """Advance the slots and leave what is to be subtracted from x in `out`; `g` is spoilt."""
+    """Advance the slots and leave what is to be subtracted from x in `out`; `g` is overwritten."""
     mean, square = state["momentum"], state["velocity"]
     np.subtract(g, mean, out=out)
     np.multiply(out, gain_1, out=out)

@@ -19,8 +19,8 @@ import numpy as np
 
 from psserver.optimizers.backend import loop
 from psserver.optimizers.blocks import Array, Kernel, State
-from psserver.optimizers.knobs import number
 from psserver.optimizers.rule import Fused, decay_knob, decay_of, decayed
+from pswire.knobs import number
 
 Scalar = np.float32
 
@@ -35,9 +35,9 @@ class Adamax:
     per_worker: ClassVar[bool] = False
     slots: ClassVar[tuple[str, ...]] = ("momentum", "norm")
 
-    beta_1: float = number(0.9, at_least=0, below=1, doc="decay of the running mean of gradients")
-    beta_2: float = number(0.999, at_least=0, below=1, doc="decay of the largest gradient")
-    epsilon: float = number(1e-7, above=0, doc="added to the largest gradient")
+    beta_1: float = number(0.9, "decay of the running mean of gradients", at_least=0, below=1)
+    beta_2: float = number(0.999, "decay of the largest gradient", at_least=0, below=1)
+    epsilon: float = number(1e-7, "added to the largest gradient", above=0)
     weight_decay: float = decay_knob()
 
     def _scalars(self, rate: Scalar, step: int) -> tuple[Scalar, ...]:

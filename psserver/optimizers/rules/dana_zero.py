@@ -4,7 +4,7 @@ For a gradient g of worker i, with s = rate * g,
 
     m_i' = momentum * m_i - s,  x' = x + (momentum * m_i' - s)
 
-which is our `nesterov` on the velocity of whoever sent the gradient.
+which is our `nesterov` on the velocity of the worker that sent the gradient.
 
 Hakimi, Barkai, Gabel and Schuster (2019), Taming Momentum in a Distributed
 Asynchronous Environment, algorithm 4, keeps v_i' = momentum v_i + g, the model

@@ -21,8 +21,8 @@ import numpy as np
 
 from psserver.optimizers import loops
 from psserver.optimizers.blocks import Array, Kernel, State
-from psserver.optimizers.knobs import integer, number
 from psserver.optimizers.rule import Fused
+from pswire.knobs import integer, number
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +37,10 @@ class DelayedNesterov:
     per_worker: ClassVar[bool] = False
     weight_decay: ClassVar[float] = 0.0
 
-    momentum: float = number(0.9, at_least=0, at_most=1, doc="part of the velocity that is kept per period")
-    period: int = integer(4, at_least=1, doc="updates between two refreshments of the velocity")
+    momentum: float = number(0.9, "part of the velocity that is kept per period", at_least=0, at_most=1)
+    period: int = integer(4, "updates between two refreshments of the velocity", at_least=1)
     spread: float = number(
-        0.0, at_least=0, at_most=1, doc="part of the velocity's effect that all updates of a period share"
+        0.0, "part of the velocity's effect that all updates of a period share", at_least=0, at_most=1
     )
 
     def _place(self, step: int) -> tuple[bool, bool, np.float32]:

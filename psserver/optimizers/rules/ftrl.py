@@ -23,8 +23,8 @@ import numpy as np
 
 from psserver.optimizers.backend import loop
 from psserver.optimizers.blocks import Array, Kernel, State
-from psserver.optimizers.knobs import number
 from psserver.optimizers.rule import Fused, decay_knob, decay_of, decayed
+from pswire.knobs import number
 
 Scalar = np.float32
 
@@ -38,11 +38,11 @@ class Ftrl:
     per_worker: ClassVar[bool] = False
     slots: ClassVar[tuple[str, ...]] = ("accumulator", "linear")
 
-    initial_accumulator_value: float = number(0.1, above=0, doc="what the sum of squares starts from")
-    l1_regularization_strength: float = number(0.0, at_least=0, doc="the l1 strength")
-    l2_regularization_strength: float = number(0.0, at_least=0, doc="the l2 strength")
-    l2_shrinkage_regularization_strength: float = number(0.0, at_least=0, doc="l2 strength in the gradient")
-    beta: float = number(0.0, at_least=0, doc="the paper's beta: added to the root of the sum of squares")
+    initial_accumulator_value: float = number(0.1, "what the sum of squares starts from", above=0)
+    l1_regularization_strength: float = number(0.0, "the l1 strength", at_least=0)
+    l2_regularization_strength: float = number(0.0, "the l2 strength", at_least=0)
+    l2_shrinkage_regularization_strength: float = number(0.0, "l2 strength in the gradient", at_least=0)
+    beta: float = number(0.0, "the paper's beta: added to the root of the sum of squares", at_least=0)
     weight_decay: float = decay_knob()
 
     @property

@@ -14,8 +14,8 @@ import numpy as np
 
 from psserver.optimizers.backend import loop
 from psserver.optimizers.blocks import Array, Kernel, State
-from psserver.optimizers.knobs import number
 from psserver.optimizers.rule import Fused, decay_knob, decay_of, decayed
+from pswire.knobs import number
 
 Scalar = np.float32
 
@@ -30,8 +30,8 @@ class Lion:
     per_worker: ClassVar[bool] = False
     slots: ClassVar[tuple[str, ...]] = ("momentum",)
 
-    beta_1: float = number(0.9, at_least=0, at_most=1, doc="weight of the mean in the step's sign")
-    beta_2: float = number(0.99, at_least=0, at_most=1, doc="decay of the running mean of gradients")
+    beta_1: float = number(0.9, "weight of the mean in the step's sign", at_least=0, at_most=1)
+    beta_2: float = number(0.99, "decay of the running mean of gradients", at_least=0, at_most=1)
     weight_decay: float = decay_knob()
 
     def _scalars(self, rate: Scalar) -> tuple[Scalar, ...]:

@@ -13,8 +13,8 @@ import numpy as np
 
 from psserver.optimizers import loops
 from psserver.optimizers.blocks import Array, Kernel, State
-from psserver.optimizers.knobs import number
 from psserver.optimizers.rule import Fused, decay_knob, decay_of, decayed
+from pswire.knobs import number
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Momentum:
     per_worker: ClassVar[bool] = False
     slots: ClassVar[tuple[str, ...]] = ("momentum",)
 
-    momentum: float = number(0.9, at_least=0, at_most=1, doc="part of the velocity that is kept per update")
+    momentum: float = number(0.9, "part of the velocity that is kept per update", at_least=0, at_most=1)
     weight_decay: float = decay_knob()
 
     def kernel(self, rate: np.float32, step: int) -> Kernel:

@@ -22,8 +22,8 @@ import numpy as np
 
 from psserver.optimizers.backend import loop
 from psserver.optimizers.blocks import Array, Kernel, State
-from psserver.optimizers.knobs import number
 from psserver.optimizers.rule import Fused, decay_knob, decay_of, decayed
+from pswire.knobs import number
 
 Scalar = np.float32
 # Below this, 1 - p is 1 in float32.
@@ -40,9 +40,9 @@ class Nadam:
     per_worker: ClassVar[bool] = False
     slots: ClassVar[tuple[str, ...]] = ("momentum", "velocity")
 
-    beta_1: float = number(0.9, at_least=0, below=1, doc="decay of the running mean of gradients")
-    beta_2: float = number(0.999, at_least=0, below=1, doc="decay of the running mean of squared gradients")
-    epsilon: float = number(1e-7, above=0, doc="added to the root of the mean square")
+    beta_1: float = number(0.9, "decay of the running mean of gradients", at_least=0, below=1)
+    beta_2: float = number(0.999, "decay of the running mean of squared gradients", at_least=0, below=1)
+    epsilon: float = number(1e-7, "added to the root of the mean square", above=0)
     weight_decay: float = decay_knob()
 
     def _scalars(self, rate: Scalar, step: int) -> tuple[Scalar, ...]:

@@ -19,8 +19,8 @@ import numpy as np
 
 from psserver.optimizers import loops
 from psserver.optimizers.blocks import Array, Kernel, State
-from psserver.optimizers.knobs import flag, number
 from psserver.optimizers.rule import Fused, decay_knob, decay_of, decayed
+from pswire.knobs import flag, number
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +31,11 @@ class RMSprop:
     initial: ClassVar[float] = 0.0
     per_worker: ClassVar[bool] = False
 
-    rho: float = number(0.9, at_least=0, below=1, doc="decay of the running means")
-    momentum: float = number(0.0, at_least=0, at_most=1, doc="part of the last step that is repeated")
-    epsilon: float = number(1e-7, above=0, doc="added to the mean square under the root")
+    rho: float = number(0.9, "decay of the running means", at_least=0, below=1)
+    momentum: float = number(0.0, "part of the last step that is repeated", at_least=0, at_most=1)
+    epsilon: float = number(1e-7, "added to the mean square under the root", above=0)
     weight_decay: float = decay_knob()
-    centered: bool = flag(False, doc="divide by the standard deviation instead of the mean square")
+    centered: bool = flag(False, "divide by the standard deviation instead of the mean square")
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -85,7 +85,7 @@ class RMSprop:
 
 
 def _blend(mean: Array, fresh: Array, rho: np.float32, gain: np.float32) -> None:
-    """``mean = rho * mean + gain * fresh``; `fresh` is spoilt."""
+    """``mean = rho * mean + gain * fresh``; `fresh` is overwritten."""
     np.multiply(mean, rho, out=mean)
     np.multiply(fresh, gain, out=fresh)
     np.add(mean, fresh, out=mean)

@@ -1,40 +1,41 @@
-"""The shelf: named compositions, each with its guarantee, its source, its knobs and its cost."""
+"""The built-in policies: named compositions, each with its guarantee, its source, its knobs and its cost.
 
-from psserver.policies.builtin.arrivals import Async, FedBuff, KAsync, KBatchAsync, Softsync
-from psserver.policies.builtin.barriers import KBatchSync, KSync, Rennala, Sync
-from psserver.policies.builtin.clocks import Dssp, Ssp
-from psserver.policies.builtin.compensated import DcAsgdA, GapAware
-from psserver.policies.builtin.local import DanaSlim, DiLoCo, Easgd, LocalAsync, LocalSgd
-from psserver.policies.builtin.robust import Krum, Median, TrimmedMean
-from psserver.policies.builtin.spec import Cost, Knob, PolicySpec, knobs_of
-from psserver.policies.builtin.staleness import Bounded, DcAsgd, DelayAdaptive, Ringmaster
+A module of this package is a family of policies: every `PolicySpec` with a name that it defines is built in, in
+the order of definition. There is no list to be kept.
+"""
 
-SHELF: dict[str, type[PolicySpec]] = {
-    "sync": Sync,
-    "async": Async,
-    "bounded": Bounded,
-    "ssp": Ssp,
-    "k-sync": KSync,
-    "k-batch-sync": KBatchSync,
-    "rennala": Rennala,
-    "k-async": KAsync,
-    "k-batch-async": KBatchAsync,
-    "softsync": Softsync,
-    "fedbuff": FedBuff,
-    "delay-adaptive": DelayAdaptive,
-    "ringmaster": Ringmaster,
-    "dssp": Dssp,
-    "dc-asgd": DcAsgd,
-    "dc-asgd-a": DcAsgdA,
-    "gap-aware": GapAware,
-    "median": Median,
-    "trimmed-mean": TrimmedMean,
-    "krum": Krum,
-    "dana-slim": DanaSlim,
-    "local-sgd": LocalSgd,
-    "diloco": DiLoCo,
-    "local-async": LocalAsync,
-    "easgd": Easgd,
+import pkgutil
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from types import ModuleType
+
+from psserver.policies.builtin.spec import Cost, Facts, PolicySpec
+
+# Families are listed in this order, others behind them by their names.
+FIRST = ("barriers", "arrivals", "staleness", "clocks", "compensated", "robust", "local")
+
+
+def _families() -> Iterator[ModuleType]:
+    found = {module.name for module in pkgutil.iter_modules(__path__)} - {"spec"}
+    for name in (*FIRST, *sorted(found - set(FIRST))):
+        yield import_module(f"{__name__}.{name}")
+
+
+def specs_in(module: ModuleType) -> dict[str, type[PolicySpec]]:
+    """The policies that a module defines, by name, in the order of definition."""
+    found = [value for value in vars(module).values() if isinstance(value, type)]
+    own = [value for value in found if issubclass(value, PolicySpec) and value.__module__ == module.__name__]
+    return {spec.name: spec for spec in own if spec.name}
+
+
+FAMILIES: Mapping[str, Mapping[str, type[PolicySpec]]] = {
+    (module.__doc__ or module.__name__).partition("\n")[0]: specs_in(module) for module in _families()
 }
+"""Title of a family (the first line of its docstring) -> its policies by name."""
+BUILTIN: Mapping[str, type[PolicySpec]] = {
+    name: spec for family in FAMILIES.values() for name, spec in family.items()
+}
+"""Every built-in policy by name."""
+"""The built-in policies by name, in the order in which they are listed."""
 
-__all__ = ["SHELF", "Cost", "PolicySpec", "Knob", "knobs_of"]
+__all__ = ["BUILTIN", "FAMILIES", "Cost", "Facts", "PolicySpec", "specs_in"]

@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal, cast
 
-from psserver.policies.builtin.spec import Cost, PolicySpec, at_least, at_most_all, knob, one_of
+from psserver.policies.builtin.spec import ONE_EACH, WORKERS, Cost, Facts, PolicySpec
 from psserver.policies.composed import Composition
 from psserver.policies.parts.gates import Immediate, WaitForUpdate
 from psserver.policies.parts.staleness import KeepAll
 from psserver.policies.parts.triggers import Count, Distinct
 from psserver.policies.parts.weights import FAMILIES, Inverse
-from psserver.policies.policy import PolicyError
+from pswire.knobs import integer, number, word
 
 DUTTA = "Dutta et al. 2018, Slow and Stale Gradients Can Win the Race"
 
@@ -18,12 +18,16 @@ DUTTA = "Dutta et al. 2018, Slow and Stale Gradients Can Win the Race"
 class Async(PolicySpec):
     """Every gradient is applied as it comes, whatever version it was computed from."""
 
+    name: ClassVar[str] = "async"
     guarantee: ClassVar[str] = "no waiting; mean staleness n - 1 with n workers; no bound on the maximum"
     source: ClassVar[str] = "Downpour SGD: Dean et al. 2012, Large Scale Distributed Deep Networks"
     cost: ClassVar[Cost] = Cost("nothing", "one step of the optimizer", "nothing")
 
     def compose(self, workers: int) -> Composition:
         return Composition(gate=Immediate(), trigger=Count(1), staleness=KeepAll())
+
+    def facts(self, workers: int) -> Facts:
+        return Facts(size=1, free=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,7 @@ class KAsync(PolicySpec):
     and what they bring later counts as well.
     """
 
+    name: ClassVar[str] = "k-async"
     guarantee: ClassVar[str] = (
         "every update has `aggregate` different workers (all, when fewer are left); mean staleness "
         "(n - K) / K; nothing is dropped"
@@ -45,26 +50,33 @@ class KAsync(PolicySpec):
         "who has contributed idles until the update (exponential times: H_n - H_(n-K) times the mean)",
     )
 
-    aggregate: int = knob(2, "contributions per update (K), of different workers", "1 .. workers")
+    aggregate: int = integer(
+        2, "contributions per update (K), of different workers", at_least=1, at_most=WORKERS, because=ONE_EACH
+    )
 
     def compose(self, workers: int) -> Composition:
-        at_most_all(self.aggregate, workers)
         return Composition(WaitForUpdate(), Distinct(self.aggregate), KeepAll())
+
+    def facts(self, workers: int) -> Facts:
+        return Facts(size=self.aggregate, distinct=True, free=self.aggregate)
 
 
 @dataclass(frozen=True, slots=True)
 class KBatchAsync(PolicySpec):
     """Every update is the mean of the next `aggregate` gradients, whoever sent them, however old."""
 
+    name: ClassVar[str] = "k-batch-async"
     guarantee: ClassVar[str] = "no waiting; mean staleness (n - 1) / K; nothing is dropped"
     source: ClassVar[str] = f"K-batch-async SGD: {DUTTA}"
     cost: ClassVar[Cost] = Cost("one sum", "one addition; a step of the optimizer per K", "nothing")
 
-    aggregate: int = knob(2, "contributions per update (K); above workers: several of each", ">= 1")
+    aggregate: int = integer(2, "contributions per update (K); above workers: several of each", at_least=1)
 
     def compose(self, workers: int) -> Composition:
-        at_least("aggregate", self.aggregate, 1)
         return Composition(Immediate(), Count(self.aggregate), KeepAll())
+
+    def facts(self, workers: int) -> Facts:
+        return Facts(size=self.aggregate, free=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +88,7 @@ class Softsync(PolicySpec):
     largest stable learning rate no longer shrinks as staleness grows.
     """
 
+    name: ClassVar[str] = "softsync"
     guarantee: ClassVar[str] = (
         "no waiting; weight 1 / max(1, staleness); mean staleness about n (and hardly ever above 2 n "
         "while workers are equally fast)"
@@ -89,16 +102,19 @@ class Softsync(PolicySpec):
         "nothing; small learning rates get slower still",
     )
 
-    n: int = knob(1, "updates per round of all workers", "1 .. workers")
+    n: int = integer(
+        1,
+        "updates per round of all workers",
+        at_least=1,
+        at_most=WORKERS,
+        because="an update of floor(workers / n) gradients would be empty",
+    )
 
     def compose(self, workers: int) -> Composition:
-        at_least("n", self.n, 1)
-        if self.n > workers:
-            raise PolicyError(
-                f"policy.n is {self.n}, but there are {workers} workers: an update of floor(workers / n) "
-                f"gradients would be empty; expected n <= {workers}"
-            )
         return Composition(Immediate(), Count(workers // self.n), KeepAll(), weight=Inverse())
+
+    def facts(self, workers: int) -> Facts:
+        return Facts(size=workers // self.n, free=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +128,7 @@ class FedBuff(PolicySpec):
     the sum of the weights; "sum" divides it by nothing.
     """
 
+    name: ClassVar[str] = "fedbuff"
     guarantee: ClassVar[str] = "no waiting; mean staleness (n - 1) / K; nothing is dropped"
     source: ClassVar[str] = (
         "FedBuff: Nguyen et al. 2022, Federated Learning with Buffered Asynchronous Aggregation; "
@@ -119,18 +136,13 @@ class FedBuff(PolicySpec):
     )
     cost: ClassVar[Cost] = Cost("one sum", "one addition; a step of the optimizer per K", "nothing")
 
-    aggregate: int = knob(2, "contributions per update (K; the paper takes 10)", ">= 1")
-    weight: str = knob("polynomial", "how a weight falls with staleness", ", ".join(FAMILIES))
-    a: float = knob(0.5, "exponent, slope, rate or lower weight of `weight`", ">= 0")
-    b: int = knob(4, "staleness up to which `hinge` and `threshold` give full weight", ">= 0")
-    norm: str = knob("mean", "mean | sum of the weighted gradients", "mean, sum")
+    aggregate: int = integer(2, "contributions per update (K; the paper takes 10)", at_least=1)
+    weight: str = word("polynomial", "how a weight falls with staleness", FAMILIES)
+    a: float = number(0.5, "exponent, slope, rate or lower weight of `weight`", at_least=0)
+    b: int = integer(4, "staleness up to which `hinge` and `threshold` give full weight", at_least=0)
+    norm: str = word("mean", "mean or sum of the weighted gradients", ("mean", "sum"))
 
     def compose(self, workers: int) -> Composition:
-        at_least("aggregate", self.aggregate, 1)
-        one_of("weight", self.weight, FAMILIES)
-        at_least("a", self.a, 0)
-        at_least("b", self.b, 0)
-        one_of("norm", self.norm, ("mean", "sum"))
         return Composition(
             Immediate(),
             Count(self.aggregate),
@@ -138,3 +150,6 @@ class FedBuff(PolicySpec):
             weight=FAMILIES[self.weight](self.a, self.b),
             norm=cast(Literal["mean", "sum"], self.norm),
         )
+
+    def facts(self, workers: int) -> Facts:
+        return Facts(size=self.aggregate, free=1)

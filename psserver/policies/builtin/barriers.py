@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from psserver.policies.builtin.spec import Cost, PolicySpec, at_least, at_most_all, knob, one_of
+from psserver.policies.builtin.spec import ONE_EACH, WORKERS, Cost, Facts, PolicySpec
 from psserver.policies.composed import Composition
 from psserver.policies.parts.cancel import CancelStale
 from psserver.policies.parts.gates import Immediate, WaitForUpdate
 from psserver.policies.parts.staleness import DropStale
 from psserver.policies.parts.triggers import Count, Distinct, Everyone
-from psserver.policies.policy import PolicyError
+from pswire.knobs import integer, word
 
 DUTTA = "Dutta et al. 2018, Slow and Stale Gradients Can Win the Race"
 
@@ -22,6 +22,7 @@ class Sync(PolicySpec):
     unfinished work is cancelled, and they start anew with the others.
     """
 
+    name: ClassVar[str] = "sync"
     guarantee: ClassVar[str] = "staleness 0; equals single-process training on the combined batch"
     source: ClassVar[str] = "BSP; backup workers: Chen et al. 2016, Revisiting Distributed Synchronous SGD"
     cost: ClassVar[Cost] = Cost(
@@ -31,17 +32,15 @@ class Sync(PolicySpec):
         "the mean); backup wastes b of n gradients",
     )
 
-    backup: int = knob(
-        0, "workers whose gradient an update does not wait for; late ones are cancelled", "0 .. workers - 1"
+    backup: int = integer(
+        0,
+        "workers whose gradient an update does not wait for; late ones are cancelled",
+        at_least=0,
+        at_most=WORKERS - 1,
+        because="an update needs at least one contribution",
     )
 
     def compose(self, workers: int) -> Composition:
-        at_least("backup", self.backup, 0)
-        if self.backup >= workers:
-            raise PolicyError(
-                f"policy.backup is {self.backup}, but there are {workers} workers: an update needs at "
-                f"least one contribution; expected backup <= {workers - 1}"
-            )
         return Composition(
             gate=WaitForUpdate(),
             trigger=Everyone(workers, self.backup),
@@ -50,6 +49,9 @@ class Sync(PolicySpec):
             # With backups it is chance who is in time; then there is no order to wait for.
             order="commit" if self.backup else "rank",
         )
+
+    def facts(self, workers: int) -> Facts:
+        return Facts(distinct=True, max_staleness=0, limit="0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,7 @@ class KSync(PolicySpec):
     SyncReplicasOptimizer.
     """
 
+    name: ClassVar[str] = "k-sync"
     guarantee: ClassVar[str] = (
         "staleness 0; every update has `aggregate` different workers (all, when fewer are left)"
     )
@@ -73,14 +76,19 @@ class KSync(PolicySpec):
         "n - K of n gradients are wasted",
     )
 
-    aggregate: int = knob(2, "contributions per update (K), of different workers", "1 .. workers")
-    late: str = knob("cancel", "who is not among the first: cancel | drop", "cancel, drop")
+    aggregate: int = integer(
+        2, "contributions per update (K), of different workers", at_least=1, at_most=WORKERS, because=ONE_EACH
+    )
+    late: str = word("cancel", "what becomes of those who are not among the first", ("cancel", "drop"))
 
     def compose(self, workers: int) -> Composition:
-        at_most_all(self.aggregate, workers)
-        one_of("late", self.late, ("cancel", "drop"))
         cancel = CancelStale() if self.late == "cancel" else None
         return Composition(WaitForUpdate(), Distinct(self.aggregate), DropStale(0), cancel=cancel)
+
+    def facts(self, workers: int) -> Facts:
+        return Facts(
+            size=self.aggregate, distinct=True, max_staleness=0, limit="0", drops=self.late == "drop"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +99,7 @@ class KBatchSync(PolicySpec):
     worker may contribute several gradients to one update.
     """
 
+    name: ClassVar[str] = "k-batch-sync"
     guarantee: ClassVar[str] = "staleness 0; nobody waits; every update has `aggregate` gradients"
     source: ClassVar[str] = f"K-batch-sync SGD: {DUTTA}"
     cost: ClassVar[Cost] = Cost(
@@ -100,11 +109,13 @@ class KBatchSync(PolicySpec):
         "are cancelled at every update",
     )
 
-    aggregate: int = knob(2, "contributions per update (K); above workers: several of each", ">= 1")
+    aggregate: int = integer(2, "contributions per update (K); above workers: several of each", at_least=1)
 
     def compose(self, workers: int) -> Composition:
-        at_least("aggregate", self.aggregate, 1)
         return Composition(Immediate(), Count(self.aggregate), DropStale(0), cancel=CancelStale())
+
+    def facts(self, workers: int) -> Facts:
+        return Facts(size=self.aggregate, max_staleness=0, limit="0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +125,7 @@ class Rennala(PolicySpec):
     K-batch-sync without cancelling: nobody is interrupted.
     """
 
+    name: ClassVar[str] = "rennala"
     guarantee: ClassVar[str] = "staleness 0; nobody waits and nobody is cancelled"
     source: ClassVar[str] = (
         "Rennala SGD: Tyurin and Richtarik 2023, Optimal Time Complexities of Parallel Stochastic Optimization"
@@ -125,8 +137,12 @@ class Rennala(PolicySpec):
         "K = 4 an update takes twice as long as with cancelling",
     )
 
-    aggregate: int = knob(2, "fresh contributions per update (K); above workers: several of each", ">= 1")
+    aggregate: int = integer(
+        2, "fresh contributions per update (K); above workers: several of each", at_least=1
+    )
 
     def compose(self, workers: int) -> Composition:
-        at_least("aggregate", self.aggregate, 1)
         return Composition(Immediate(), Count(self.aggregate), DropStale(0))
+
+    def facts(self, workers: int) -> Facts:
+        return Facts(size=self.aggregate, max_staleness=0, limit="0", drops=True)

@@ -3,13 +3,14 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from psserver.policies.builtin.spec import Cost, PolicySpec, at_least, knob
+from psserver.policies.builtin.spec import Cost, Facts, PolicySpec
 from psserver.policies.composed import Composition
 from psserver.policies.parts.dssp import DynamicSlack
 from psserver.policies.parts.gates import Slack
 from psserver.policies.parts.staleness import KeepAll
 from psserver.policies.parts.triggers import Count
-from psserver.policies.policy import PolicyError
+from pswire.domains import named
+from pswire.knobs import flag, integer
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,7 @@ class Ssp(PolicySpec):
     clocks, with one update per gradient.
     """
 
+    name: ClassVar[str] = "ssp"
     guarantee: ClassVar[str] = "executing gap <= slack, in clocks (version staleness has no such bound)"
     source: ClassVar[str] = (
         "Ho et al. 2013, More Effective Distributed ML via a Stale Synchronous Parallel PS"
@@ -29,12 +31,15 @@ class Ssp(PolicySpec):
         "one step of the optimizer",
         "fast workers wait: jitter is evened out, a worker that is always slow still sets the pace of all",
     )
+    label: ClassVar[str] = "slack {slack}"
 
-    slack: int = knob(3, "clocks that a worker may be ahead of the slowest", ">= 0")
+    slack: int = integer(3, "clocks that a worker may be ahead of the slowest", at_least=0)
 
     def compose(self, workers: int) -> Composition:
-        at_least("slack", self.slack, 0)
         return Composition(gate=Slack(self.slack), trigger=Count(1), staleness=KeepAll())
+
+    def facts(self, workers: int) -> Facts:
+        return Facts(size=1, max_lead=self.slack)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +52,7 @@ class Dssp(PolicySpec):
     has no upper bound at all: `literal` shows it; otherwise `upper` is enforced.
     """
 
+    name: ClassVar[str] = "dssp"
     guarantee: ClassVar[str] = "executing gap <= upper, in clocks; none with literal = true"
     source: ClassVar[str] = (
         "Zhao et al. 2019, Dynamic Stale Synchronous Parallel Distributed Training for Deep Learning, "
@@ -58,15 +64,13 @@ class Dssp(PolicySpec):
         "as ssp, less when some workers are steadily faster",
     )
 
-    lower: int = knob(3, "clocks ahead of the slowest that are always allowed", ">= 0")
-    upper: int = knob(15, "clocks ahead of the slowest that are never exceeded", ">= lower")
-    literal: bool = knob(False, "the printed algorithm, without the clamp: for a lesson", "true, false")
+    lower: int = integer(3, "clocks ahead of the slowest that are always allowed", at_least=0)
+    upper: int = integer(15, "clocks ahead of the slowest that are never exceeded", at_least=named("lower"))
+    literal: bool = flag(False, "the printed algorithm, without the clamp: for a lesson")
 
     def compose(self, workers: int) -> Composition:
-        at_least("lower", self.lower, 0)
-        if self.upper < self.lower:
-            raise PolicyError(
-                f"policy.upper is {self.upper}; expected at least policy.lower, which is {self.lower}"
-            )
         gate = DynamicSlack(self.lower, self.upper, literal=self.literal)
         return Composition(gate, Count(1), KeepAll())
+
+    def facts(self, workers: int) -> Facts:
+        return Facts(size=1, max_lead=None if self.literal else self.upper)

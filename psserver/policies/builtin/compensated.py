@@ -3,12 +3,13 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from psserver.policies.builtin.spec import Cost, PolicySpec, above, at_least, check_decay, knob
+from psserver.policies.builtin.spec import Cost, Facts, PolicySpec
 from psserver.policies.composed import Composition
+from psserver.policies.declarations import TensorParts
 from psserver.policies.parts.gates import Immediate
 from psserver.policies.parts.staleness import Compensate
 from psserver.policies.parts.triggers import Count
-from psserver.policies.tensors import TensorParts
+from pswire.knobs import number
 
 BASES = "every version that unfinished work started from: at most one per worker"
 
@@ -23,6 +24,7 @@ class DcAsgdA(PolicySpec):
     as elsewhere. One m for all workers, and every gradient counts in it.
     """
 
+    name: ClassVar[str] = "dc-asgd-a"
     guarantee: ClassVar[str] = "no waiting; every gradient is compensated with `compensation`; 0 is async"
     source: ClassVar[str] = (
         "DC-ASGD-a: Zheng et al. 2017, Asynchronous SGD with Delay Compensation, section 5 (adaptive lambda)"
@@ -33,14 +35,16 @@ class DcAsgdA(PolicySpec):
         "nothing; with many workers and a large learning rate the correction itself can diverge",
     )
 
-    compensation: float = knob(2.0, "lambda_0", ">= 0")
-    decay: float = knob(0.95, "part of the mean square that is kept per gradient (m)", "0 .. below 1")
-    epsilon: float = knob(1e-7, "added to the mean square under the root", "above 0")
+    compensation: float = number(2.0, "lambda_0", at_least=0)
+    decay: float = number(0.95, "part of the mean square that is kept per gradient (m)", at_least=0, below=1)
+    epsilon: float = number(1e-7, "added to the mean square under the root", above=0)
 
     def compose(self, workers: int) -> Composition:
-        at_least("compensation", self.compensation, 0)
-        tensors = TensorParts("adaptive-taylor", knobs=_averaged(self.decay, self.epsilon))
+        tensors = TensorParts("adaptive-taylor", knobs={"decay": self.decay, "epsilon": self.epsilon})
         return Composition(Immediate(), Count(1), Compensate(-1, self.compensation), tensors=tensors)
+
+    def facts(self, workers: int) -> Facts:
+        return Facts(size=1, free=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,7 @@ class GapAware(PolicySpec):
     is left as it is, however old.
     """
 
+    name: ClassVar[str] = "gap-aware"
     guarantee: ClassVar[str] = "no waiting; every gradient is compensated; without a gap it is left as it is"
     source: ClassVar[str] = (
         "Gap-Aware: Barkai, Hakimi and Schuster 2020, Gap-Aware Mitigation of Gradient Staleness"
@@ -64,15 +69,12 @@ class GapAware(PolicySpec):
         "small steps get smaller still where many workers move the same weights",
     )
 
-    decay: float = knob(0.999, "part of the mean square that is kept per gradient", "0 .. below 1")
-    epsilon: float = knob(1e-8, "added to the root of the mean square", "above 0")
+    decay: float = number(0.999, "part of the mean square that is kept per gradient", at_least=0, below=1)
+    epsilon: float = number(1e-8, "added to the root of the mean square", above=0)
 
     def compose(self, workers: int) -> Composition:
-        tensors = TensorParts("gap-aware", knobs=_averaged(self.decay, self.epsilon))
+        tensors = TensorParts("gap-aware", knobs={"decay": self.decay, "epsilon": self.epsilon})
         return Composition(Immediate(), Count(1), Compensate(-1, 1.0), tensors=tensors)
 
-
-def _averaged(decay: float, epsilon: float) -> dict[str, float]:
-    check_decay("decay", decay)
-    above("epsilon", epsilon, 0)
-    return {"decay": float(decay), "epsilon": float(epsilon)}
+    def facts(self, workers: int) -> Facts:
+        return Facts(size=1, free=1)

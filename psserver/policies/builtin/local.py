@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import ClassVar
 
-from psserver.policies.builtin.spec import Cost, PolicySpec, above, at_least, check_decay, knob, one_of
+from psserver.policies.builtin.spec import Cost, Facts, PolicySpec
 from psserver.policies.composed import Composition
-from psserver.policies.local_work import LocalRule
+from psserver.policies.declarations import LocalRule
 from psserver.policies.parts.gates import Immediate, WaitForUpdate
 from psserver.policies.parts.staleness import DropStale, KeepAll
 from psserver.policies.parts.triggers import Count, Everyone
-from psserver.policies.policy import PolicyError
+from pswire.knobs import integer, number, word
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,7 @@ class LocalSgd(PolicySpec):
     Momentum on the servers gives what is called slow or server momentum.
     """
 
+    name: ClassVar[str] = "local-sgd"
     guarantee: ClassVar[str] = (
         "staleness 0; a ticket has `steps` batches (the last one of a worker's data may have fewer); with data "
         "that differ between workers, more steps move the fixed point away from the optimum"
@@ -38,11 +39,14 @@ class LocalSgd(PolicySpec):
     )
     optimizer: ClassVar[Mapping[str, object]] = {"name": "sgd", "learning_rate": 1.0}
 
-    steps: int = knob(10, "batches of a ticket (H)", ">= 1")
-    learning_rate: float = knob(0.01, "of the workers' steps", "> 0")
+    steps: int = integer(10, "batches of a ticket (H)", at_least=1)
+    learning_rate: float = number(0.01, "of the workers' steps", above=0)
 
     def compose(self, workers: int) -> Composition:
         return _barrier(workers, _steps_of_sgd(self.steps, self.learning_rate))
+
+    def facts(self, workers: int) -> Facts:
+        return Facts(distinct=True, max_staleness=0, limit="0", batches=self.steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,7 @@ class DiLoCo(PolicySpec):
     outer optimizer is nesterov with learning_rate = 0.7 and momentum = 0.9.
     """
 
+    name: ClassVar[str] = "diloco"
     guarantee: ClassVar[str] = (
         "staleness 0; a ticket has `steps` batches (the last one of a worker's data may have fewer); one "
         "payload in `steps` batches"
@@ -67,15 +72,18 @@ class DiLoCo(PolicySpec):
     )
     optimizer: ClassVar[Mapping[str, object]] = {"name": "nesterov", "learning_rate": 0.7, "momentum": 0.9}
 
-    steps: int = knob(500, "batches of a ticket (H); fewer for data that are soon over", ">= 1")
-    learning_rate: float = knob(0.0004, "of the workers' AdamW", "> 0")
-    weight_decay: float = knob(0.1, "part of each weight lost per step, times the rate", ">= 0")
-    beta_1: float = knob(0.9, "decay of the mean of gradients", "0 .. 1")
-    beta_2: float = knob(0.999, "decay of the mean of squared gradients", "0 .. 1")
-    epsilon: float = knob(1e-8, "added to the root of the mean square", "> 0")
+    steps: int = integer(500, "batches of a ticket (H); fewer for data that are soon over", at_least=1)
+    learning_rate: float = number(0.0004, "of the workers' AdamW", above=0)
+    weight_decay: float = number(0.1, "part of each weight lost per step, times the rate", at_least=0)
+    beta_1: float = number(0.9, "decay of the mean of gradients", at_least=0, below=1)
+    beta_2: float = number(0.999, "decay of the mean of squared gradients", at_least=0, below=1)
+    epsilon: float = number(1e-8, "added to the root of the mean square", above=0)
 
     def compose(self, workers: int) -> Composition:
         return _barrier(workers, _steps_of_adamw(**asdict(self)))
+
+    def facts(self, workers: int) -> Facts:
+        return Facts(distinct=True, max_staleness=0, limit="0", batches=self.steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +94,7 @@ class LocalAsync(PolicySpec):
     ordinary momentum amplifies stale steps and may diverge, sgd is slower.
     """
 
+    name: ClassVar[str] = "local-async"
     guarantee: ClassVar[str] = (
         "no waiting; mean staleness n - 1 with n workers, no bound on the maximum; a ticket has `steps` batches"
     )
@@ -97,18 +106,20 @@ class LocalAsync(PolicySpec):
     )
     optimizer: ClassVar[Mapping[str, object]] = {"name": "delayed-nesterov"}
 
-    steps: int = knob(10, "batches of a ticket (H)", ">= 1")
-    learning_rate: float = knob(0.01, "of the workers' steps", "> 0")
-    inner: str = knob("sgd", "the workers' optimizer: sgd | adamw (with diloco's defaults)", "sgd, adamw")
+    steps: int = integer(10, "batches of a ticket (H)", at_least=1)
+    learning_rate: float = number(0.01, "of the workers' steps", above=0)
+    inner: str = word("sgd", "the workers' optimizer; adamw has diloco's defaults", ("sgd", "adamw"))
 
     def compose(self, workers: int) -> Composition:
-        one_of("inner", self.inner, ("sgd", "adamw"))
         if self.inner == "sgd":
             rule = _steps_of_sgd(self.steps, self.learning_rate)
         else:
             knobs = asdict(DiLoCo()) | {"steps": self.steps, "learning_rate": self.learning_rate}
             rule = _steps_of_adamw(**knobs)
         return _as_they_come(rule)
+
+    def facts(self, workers: int) -> Facts:
+        return Facts(size=1, free=1, batches=self.steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +134,7 @@ class Easgd(PolicySpec):
     along. The result is the centre.
     """
 
+    name: ClassVar[str] = "easgd"
     guarantee: ClassVar[str] = (
         "no waiting; an exchange conserves centre + sum of all x_i, and with a fresh centre none ever takes workers "
         "and centre further from a common optimum, in whatever order they come"
@@ -137,18 +149,24 @@ class Easgd(PolicySpec):
     )
     optimizer: ClassVar[Mapping[str, object]] = {"name": "sgd", "learning_rate": 1.0}
 
-    alpha: float = knob(0.0, "how far a worker and the centre move to each other; 0: 0.9 / workers", "0 .. 1")
-    steps: int = knob(10, "batches between exchanges (tau; the paper: 1 to 64)", ">= 1")
-    learning_rate: float = knob(0.01, "of the workers' SGD", "> 0")
+    alpha: float = number(
+        0.0,
+        "how far a worker and the centre move to each other; 0: 0.9 / workers",
+        at_least=0,
+        at_most=1,
+        because="at 1 both change places",
+    )
+    steps: int = integer(10, "batches between exchanges (tau; the paper: 1 to 64)", at_least=1)
+    learning_rate: float = number(0.01, "of the workers' SGD", above=0)
 
     def compose(self, workers: int) -> Composition:
-        at_least("alpha", self.alpha, 0)
-        if self.alpha > 1:
-            raise PolicyError(f"policy.alpha is {self.alpha}; expected at most 1, where both change places")
         sgd = _steps_of_sgd(self.steps, self.learning_rate)
         knobs = {**sgd.knobs, "alpha": self.alpha or 0.9 / workers}
         rule = LocalRule("elastic", knobs, remembers=True)
         return _as_they_come(rule)
+
+    def facts(self, workers: int) -> Facts:
+        return Facts(size=1, batches=self.steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +178,7 @@ class DanaSlim(PolicySpec):
     many, the version is where DANA-Zero would look ahead to.
     """
 
+    name: ClassVar[str] = "dana-slim"
     guarantee: ClassVar[str] = (
         "no waiting; mean staleness n - 1; momentum stays stable where one shared momentum diverges"
     )
@@ -173,12 +192,14 @@ class DanaSlim(PolicySpec):
     )
     optimizer: ClassVar[Mapping[str, object]] = {"name": "sgd"}
 
-    momentum: float = knob(0.9, "decay of each worker's velocity", "0 .. 1")
+    momentum: float = number(0.9, "decay of each worker's velocity", at_least=0, below=1)
 
     def compose(self, workers: int) -> Composition:
-        check_decay("momentum", self.momentum)
         rule = LocalRule("dana-slim", {"momentum": self.momentum}, remembers=True)
         return _as_they_come(rule)
+
+    def facts(self, workers: int) -> Facts:
+        return Facts(size=1, free=1)
 
 
 def _barrier(workers: int, rule: LocalRule) -> Composition:
@@ -192,8 +213,6 @@ def _as_they_come(rule: LocalRule) -> Composition:
 
 
 def _steps_of_sgd(steps: int, learning_rate: float) -> LocalRule:
-    at_least("steps", steps, 1)
-    above("learning_rate", learning_rate, 0)
     return LocalRule("local-sgd", {"steps": steps, "learning_rate": learning_rate})
 
 
@@ -201,9 +220,5 @@ def _steps_of_adamw(
     *, steps: int, learning_rate: float, weight_decay: float, beta_1: float, beta_2: float, epsilon: float
 ) -> LocalRule:
     sgd = _steps_of_sgd(steps, learning_rate)
-    at_least("weight_decay", weight_decay, 0)
-    check_decay("beta_1", beta_1)
-    check_decay("beta_2", beta_2)
-    above("epsilon", epsilon, 0)
     moments = {"weight_decay": weight_decay, "beta_1": beta_1, "beta_2": beta_2, "epsilon": epsilon}
     return LocalRule("local-adamw", {**sgd.knobs, **moments}, remembers=True)

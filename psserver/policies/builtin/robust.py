@@ -1,15 +1,16 @@
-"""Barriers whose updates a few bad workers cannot spoil: not a mean, but what most agree on."""
+"""Barriers that tolerate a few bad workers: an update is not a mean, but what most agree on."""
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from psserver.policies.builtin.spec import Cost, PolicySpec, at_least, knob
+from psserver.policies.builtin.spec import WORKERS, Cost, Facts, PolicySpec
 from psserver.policies.composed import Composition
+from psserver.policies.declarations import TensorParts
 from psserver.policies.parts.gates import WaitForUpdate
 from psserver.policies.parts.staleness import DropStale
 from psserver.policies.parts.triggers import Everyone
-from psserver.policies.policy import PolicyError
-from psserver.policies.tensors import TensorParts
+from pswire.domains import named
+from pswire.knobs import integer
 
 YIN = "Yin et al. 2018, Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates"
 WAITS = "an update takes as long as the slowest worker; honest gradients count for less than in a mean"
@@ -28,6 +29,7 @@ class Median(PolicySpec):
     not trained (BatchNorm's averages) moves by the mean, as ever.
     """
 
+    name: ClassVar[str] = "median"
     guarantee: ClassVar[str] = (
         "staleness 0; every coordinate lies among the honest ones while more than half of an update's "
         "gradients are honest"
@@ -40,6 +42,9 @@ class Median(PolicySpec):
     def compose(self, workers: int) -> Composition:
         return _barrier(workers, TensorParts(aggregator="median"))
 
+    def facts(self, workers: int) -> Facts:
+        return Facts(distinct=True, max_staleness=0, limit="0")
+
 
 @dataclass(frozen=True, slots=True)
 class TrimmedMean(PolicySpec):
@@ -50,6 +55,7 @@ class TrimmedMean(PolicySpec):
     the mean of all.
     """
 
+    name: ClassVar[str] = "trimmed-mean"
     guarantee: ClassVar[str] = (
         "staleness 0; every coordinate lies among the honest ones while at most `trim` gradients of an "
         "update are not; no update has fewer than 2 `trim` + 1"
@@ -59,16 +65,19 @@ class TrimmedMean(PolicySpec):
         "a gradient of every worker", "sorting them: n log n comparisons per weight", WAITS
     )
 
-    trim: int = knob(1, "values left out at either end (b)", "0 .. below workers / 2")
+    trim: int = integer(
+        1,
+        "values left out at either end (b)",
+        at_least=0,
+        at_most=(WORKERS - 1) // 2,
+        because="nothing would be left of an update",
+    )
 
     def compose(self, workers: int) -> Composition:
-        at_least("trim", self.trim, 0)
-        if 2 * self.trim >= workers:
-            raise PolicyError(
-                f"policy.trim is {self.trim}, but there are {workers} workers: nothing would be left of an update; "
-                f"expected 2 trim < workers, that is trim <= {(workers - 1) // 2}"
-            )
         return _barrier(workers, TensorParts(aggregator="trimmed-mean", knobs={"trim": self.trim}))
+
+    def facts(self, workers: int) -> Facts:
+        return Facts(fewest=2 * self.trim + 1, distinct=True, max_staleness=0, limit="0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +91,7 @@ class Krum(PolicySpec):
     must be one server. State that is not trained moves by the mean of all.
     """
 
+    name: ClassVar[str] = "krum"
     guarantee: ClassVar[str] = (
         "staleness 0; an update lies near the honest mean while at most `byzantine` of its gradients are not "
         "honest; no update has fewer than 2 `byzantine` + 3"
@@ -94,21 +104,23 @@ class Krum(PolicySpec):
         "a gradient of every worker, on one server", "distances of all pairs: n * n / 2 per weight", WAITS
     )
 
-    byzantine: int = knob(0, "bad workers to be borne (f)", "0 .. (workers - 3) / 2")
-    select: int = knob(1, "gradients of the lowest scores whose mean is taken", "1 .. workers - f - 2")
+    byzantine: int = integer(
+        0,
+        "bad workers to be tolerated (f)",
+        at_least=0,
+        at_most=(WORKERS - 3) // 2,
+        because="there must be at least 2 byzantine + 3 workers",
+    )
+    select: int = integer(
+        1,
+        "gradients of the lowest scores whose mean is taken",
+        at_least=1,
+        at_most=WORKERS - named("byzantine") - 2,
+    )
 
     def compose(self, workers: int) -> Composition:
-        at_least("byzantine", self.byzantine, 0)
-        at_least("select", self.select, 1)
-        if workers < 2 * self.byzantine + 3:
-            raise PolicyError(
-                f"policy.byzantine is {self.byzantine}, but there are {workers} workers: expected at least "
-                f"2 byzantine + 3 = {2 * self.byzantine + 3} workers"
-            )
-        most = workers - self.byzantine - 2
-        if self.select > most:
-            raise PolicyError(
-                f"policy.select is {self.select}; expected at most workers - byzantine - 2 = {most}"
-            )
         knobs = {"byzantine": self.byzantine, "select": self.select}
         return _barrier(workers, TensorParts(aggregator="krum", knobs=knobs))
+
+    def facts(self, workers: int) -> Facts:
+        return Facts(fewest=2 * self.byzantine + 3, distinct=True, max_staleness=0, limit="0")

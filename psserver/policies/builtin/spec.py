@@ -1,11 +1,17 @@
-"""What an entry of the shelf is made of, and how its knobs are checked."""
+"""What is known of a policy, in one place: rule, knobs, guarantee, paper, cost, and what it can be held to."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Final
 
 from psserver.policies.composed import Composition
-from psserver.policies.policy import PolicyError
+from pswire.domains import named
+
+WORKERS: Final = named("workers")
+"""The number of workers that a job starts with, as a bound of a knob."""
+
+# Where a worker contributes at most once to an update, more contributions than workers could never come.
+ONE_EACH: Final = "one contribution per worker and update; lower it or add workers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,76 +24,58 @@ class Cost:
 
 
 @dataclass(frozen=True, slots=True)
-class PolicySpec:
-    """A named policy: a dataclass whose fields are its knobs and whose docstring is its rule.
+class Facts:
+    """What a policy with given knobs promises of every update, in numbers.
 
-    The first line of the docstring is the rule in one sentence. `optimizer`:
-    keys of [optimizer] that the rule is meant for; empty when any will do.
+    `ps-lab verify-policy` holds the policy's decisions to them, and the theory behind `ps-lab compare` computes
+    with them.
+
+    `size`: most contributions of an update; None: no limit.
+    `fewest`: least contributions of an update; fewer are dropped as "too few".
+    `distinct`: the contributions of an update are of different workers.
+    `max_staleness`: of an applied contribution, in versions; None: no bound. `limit`: the same in terms of knobs.
+    `drops`: a contribution beyond `max_staleness` is dropped as "stale"; otherwise nothing is.
+    `max_lead`: clocks between a worker that is granted a ticket and the slowest; None: no bound.
+    `free`: workers without an open ticket when an update is made, where that is always the same number, every
+    update has `size` contributions, and nothing is dropped. Then mean staleness is (workers - free) / size
+    (conservation of staleness). None: there is no such law.
+    `batches`: of a ticket.
     """
 
-    guarantee: ClassVar[str]
-    source: ClassVar[str]
-    cost: ClassVar[Cost]
-    optimizer: ClassVar[Mapping[str, object]] = {}
-
-    def compose(self, workers: int) -> Composition:
-        """The five choices, for a job that starts with `workers` workers.
-
-        Raises PolicyError when a knob is out of its range.
-        """
-        raise TypeError(f"{type(self).__name__} composes nothing: expected one of the shelf's own entries")
+    size: int | None = None
+    fewest: int = 1
+    distinct: bool = False
+    max_staleness: int | None = None
+    limit: str = ""
+    drops: bool = False
+    max_lead: int | None = None
+    free: int | None = None
+    batches: int = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Knob:
-    """`range` in words, as "1 .. workers"."""
+class PolicySpec:
+    """A named policy: a dataclass whose fields are its knobs (`pswire.knobs`) and whose docstring is its rule.
 
-    name: str
-    default: object
-    meaning: str
-    range: str
+    The first line of the docstring is the rule in one sentence. Every subclass in a module of
+    `psserver.policies.builtin` is a built-in policy under its `name`; one of your own is loaded as "module:Class".
 
+    `guarantee`: what holds, in words. `source`: the paper. `optimizer`: keys of [optimizer] that the rule is meant
+    for; empty when any will do. `label`: what tells runs of this policy apart, with knobs in braces; "": the knobs
+    that are not at their defaults.
+    """
 
-def knob(default: Any, meaning: str, range: str) -> Any:
-    return field(default=default, metadata={"meaning": meaning, "range": range})
+    name: ClassVar[str] = ""
+    guarantee: ClassVar[str] = ""
+    source: ClassVar[str] = ""
+    cost: ClassVar[Cost] = Cost("", "", "")
+    optimizer: ClassVar[Mapping[str, object]] = {}
+    label: ClassVar[str] = ""
 
+    def compose(self, workers: int) -> Composition:
+        """The five choices, for a job that starts with `workers` workers. Knobs are within their ranges."""
+        raise NotImplementedError(f"{type(self).__name__}.compose(workers) is missing: return a Composition")
 
-def knobs_of(entry: type[PolicySpec]) -> tuple[Knob, ...]:
-    """The knobs of an entry, in order."""
-    return tuple(Knob(f.name, f.default, f.metadata["meaning"], f.metadata["range"]) for f in fields(entry))
-
-
-def at_least(name: str, value: float, least: float) -> None:
-    if value < least:
-        raise PolicyError(f"policy.{name} is {value}; expected at least {least}")
-
-
-def below(name: str, value: float, bound: float) -> None:
-    if value >= bound:
-        raise PolicyError(f"policy.{name} is {value}; expected less than {bound}")
-
-
-def above(name: str, value: float, bound: float) -> None:
-    if value <= bound:
-        raise PolicyError(f"policy.{name} is {value}; expected more than {bound}")
-
-
-def check_decay(name: str, value: float) -> None:
-    """Of a running mean: the part that is kept."""
-    at_least(name, value, 0)
-    below(name, value, 1)
-
-
-def one_of(name: str, value: str, known: Iterable[str]) -> None:
-    if value not in known:
-        raise PolicyError(f"policy.{name} is {value!r}; expected one of {', '.join(known)}")
-
-
-def at_most_all(aggregate: int, workers: int) -> None:
-    """At most one contribution per worker and update. More could never come where contributors wait for the update."""
-    at_least("aggregate", aggregate, 1)
-    if aggregate > workers:
-        raise PolicyError(
-            f"policy.aggregate is {aggregate}, but there are {workers} workers: expected 1 .. {workers}, "
-            "one contribution per worker and update; lower aggregate or add workers"
-        )
+    def facts(self, workers: int) -> Facts:
+        """What the policy is held to with these knobs, for a job that starts with `workers` workers."""
+        return Facts()

@@ -4,14 +4,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from psserver.policies.builtin.spec import Cost, PolicySpec, at_least, at_most_all, knob, one_of
+from psserver.policies.builtin.spec import ONE_EACH, WORKERS, Cost, Facts, PolicySpec
 from psserver.policies.composed import Composition
+from psserver.policies.declarations import BARE, TensorParts
 from psserver.policies.parts.cancel import CancelStale
 from psserver.policies.parts.gates import Immediate
 from psserver.policies.parts.staleness import Block, Compensate, Downweight, DropStale, KeepAll, StalenessRule
 from psserver.policies.parts.triggers import Count
 from psserver.policies.parts.weights import Concurrency
-from psserver.policies.tensors import BARE, TensorParts
+from pswire.knobs import flag, integer, number, word
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,7 @@ class Bounded(PolicySpec):
     update grows.
     """
 
+    name: ClassVar[str] = "bounded"
     guarantee: ClassVar[str] = (
         "on_stale drop and block: staleness <= max_staleness for every applied gradient; "
         "block drops nothing, drop holds nobody up"
@@ -43,20 +45,26 @@ class Bounded(PolicySpec):
         "compensate": lambda b: Compensate(b.max_staleness, b.compensation),
         "block": lambda b: Block(b.max_staleness),
     }
+    label: ClassVar[str] = "K={aggregate}, s<={max_staleness}, {on_stale}"
 
-    aggregate: int = knob(1, "contributions per update (K)", "1 .. workers")
-    max_staleness: int = knob(4, "the bound s, in versions", ">= 0")
-    on_stale: str = knob("drop", "beyond the bound: drop | downweight | compensate | block", ", ".join(rules))
-    compensation: float = knob(0.04, "lambda of on_stale = compensate", ">= 0")
+    aggregate: int = integer(1, "contributions per update (K)", at_least=1, at_most=WORKERS, because=ONE_EACH)
+    max_staleness: int = integer(4, "the bound s, in versions", at_least=0)
+    on_stale: str = word("drop", "what becomes of contributions beyond the bound", rules)
+    compensation: float = number(0.04, "lambda of on_stale = compensate", at_least=0)
 
     def compose(self, workers: int) -> Composition:
-        at_least("max_staleness", self.max_staleness, 0)
-        at_least("compensation", self.compensation, 0)
-        at_most_all(self.aggregate, workers)
-        one_of("on_stale", self.on_stale, self.rules)
         tensors = TensorParts("taylor") if self.on_stale == "compensate" else BARE
         return Composition(
             Immediate(), Count(self.aggregate), self.rules[self.on_stale](self), tensors=tensors
+        )
+
+    def facts(self, workers: int) -> Facts:
+        return Facts(
+            size=None if self.on_stale == "block" else self.aggregate,
+            max_staleness=self.max_staleness if self.on_stale in ("drop", "block") else None,
+            limit="max_staleness",
+            drops=self.on_stale == "drop",
+            free=1 if self.on_stale in ("downweight", "compensate") else None,
         )
 
 
@@ -68,6 +76,7 @@ class DelayAdaptive(PolicySpec):
     not on how late the slowest is.
     """
 
+    name: ClassVar[str] = "delay-adaptive"
     guarantee: ClassVar[str] = (
         "no waiting; lr_scale = M / max(M, staleness): the same as async while staleness <= M"
     )
@@ -77,12 +86,14 @@ class DelayAdaptive(PolicySpec):
     )
     cost: ClassVar[Cost] = Cost("nothing", "one step of the optimizer", "nothing")
 
-    concurrency: int = knob(0, "staleness that costs nothing (M); 0: the number of workers", ">= 0")
+    concurrency: int = integer(0, "staleness that costs nothing (M); 0: the number of workers", at_least=0)
 
     def compose(self, workers: int) -> Composition:
-        at_least("concurrency", self.concurrency, 0)
         scale = Concurrency(self.concurrency or workers)
         return Composition(Immediate(), Count(1), KeepAll(), lr_scale=scale)
+
+    def facts(self, workers: int) -> Facts:
+        return Facts(size=1, free=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +105,7 @@ class Ringmaster(PolicySpec):
     worker alone; one without end is async.
     """
 
+    name: ClassVar[str] = "ringmaster"
     guarantee: ClassVar[str] = "no waiting; staleness <= threshold - 1 for every applied gradient"
     source: ClassVar[str] = (
         "Maranjyan, Tyurin and Richtarik 2025, Ringmaster ASGD: The First Asynchronous SGD with "
@@ -106,17 +118,19 @@ class Ringmaster(PolicySpec):
         "workers, theirs is missing",
     )
 
-    threshold: int = knob(
+    threshold: int = integer(
         4,
         "staleness from which on a gradient is ignored (R); theory: variance of a gradient / target",
-        ">= 1",
+        at_least=1,
     )
-    stops: bool = knob(False, "cancel work that has become too old, rather than await it", "true, false")
+    stops: bool = flag(False, "cancel work that has become too old, rather than await it")
 
     def compose(self, workers: int) -> Composition:
-        at_least("threshold", self.threshold, 1)
         cancel = CancelStale(self.threshold) if self.stops else None
         return Composition(Immediate(), Count(1), DropStale(self.threshold - 1), cancel=cancel)
+
+    def facts(self, workers: int) -> Facts:
+        return Facts(size=1, max_staleness=self.threshold - 1, limit="threshold - 1", drops=not self.stops)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +141,7 @@ class DcAsgd(PolicySpec):
     for the diagonal of the Hessian. lambda is constant (DC-ASGD-c).
     """
 
+    name: ClassVar[str] = "dc-asgd"
     guarantee: ClassVar[str] = (
         "no waiting; every stale gradient is compensated with `compensation`; 0 is async"
     )
@@ -137,9 +152,11 @@ class DcAsgd(PolicySpec):
         "nothing",
     )
 
-    compensation: float = knob(0.04, "lambda", ">= 0")
+    compensation: float = number(0.04, "lambda", at_least=0)
 
     def compose(self, workers: int) -> Composition:
-        at_least("compensation", self.compensation, 0)
         correct = Compensate(0, self.compensation)
         return Composition(Immediate(), Count(1), correct, tensors=TensorParts("taylor"))
+
+    def facts(self, workers: int) -> Facts:
+        return Facts(size=1, free=1)

@@ -1,7 +1,7 @@
 """The least, and the greatest, of many counters, without looking at all of them."""
 
 
-class Lowest:
+class Extremes:
     """A multiset of whole numbers that knows its least.
 
     The numbers are clocks or versions: they are replaced by greater ones, so

@@ -13,23 +13,32 @@ from psserver.policies.values import value
 
 @value
 class Keep:
+    """The contribution counts, times `factor`; `compensation`: how strongly it is compensated, 0 for not at all."""
+
     factor: float = 1.0
     compensation: float = 0.0
 
 
 @value
 class DropVerdict:
+    """The contribution will never be applied, for `reason`."""
+
     reason: str
 
 
 Verdict = Keep | DropVerdict
+"""What becomes of one contribution."""
 
-# What most contributions hear.
+# The verdict on most contributions.
 IN_FULL = Keep()
 
 
 class StalenessRule(Protocol):
-    def judge(self, staleness: int) -> Verdict: ...
+    """What becomes of stale contributions. Derive from `KeepAll`, which keeps everything, and change what differs."""
+
+    def judge(self, staleness: int) -> Verdict:
+        """Of a contribution that is so many versions behind."""
+        ...
 
     def blocked(self, view: View) -> bool:
         """Must the next update wait for open tickets?"""

@@ -7,6 +7,8 @@ from psserver.policies.parts.view import View
 
 
 class Trigger(Protocol):
+    """Decides when what is committed makes an update."""
+
     def fires(self, view: View) -> bool:
         """True when the buffer, which is not empty, is to become the next version."""
         ...

@@ -9,12 +9,14 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from operator import attrgetter
 
-from psserver.policies.parts.extremes import Lowest
+from psserver.policies.parts.extremes import Extremes
 from psserver.policies.values import value
 
 
 @dataclass(slots=True)
 class Member:
+    """A worker that takes part, as policies see it."""
+
     worker: str
     rank: int
     # Commits of this worker, or the slowest clock at its join: a newcomer
@@ -63,8 +65,8 @@ class View:
     # Members that still have data, and the most there ever were at once.
     active_count: int = 0
     peak: int = 0
-    _clocks: Lowest = field(default_factory=Lowest)
-    _bases: Lowest = field(default_factory=Lowest)
+    _clocks: Extremes = field(default_factory=Extremes)
+    _bases: Extremes = field(default_factory=Extremes)
     _contributors: set[str] = field(default_factory=set)
     # Contributors that are not active.
     _absent: int = 0
@@ -91,7 +93,7 @@ class View:
         return self._clocks.least() or 0
 
     def fastest_clock(self) -> int:
-        """Of the active members; 0 when there are none. Not for every event: see `Lowest.greatest`."""
+        """Of the active members; 0 when there are none. Not for every event: see `Extremes.greatest`."""
         return self._clocks.greatest() or 0
 
     def oldest_base(self) -> int | None:

@@ -11,12 +11,14 @@ from typing import Protocol
 
 
 class Weight(Protocol):
+    """A factor by staleness."""
+
     def __call__(self, staleness: int) -> float: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """1, however old."""
+    """1, however old: no weighting."""
 
     def __call__(self, staleness: int) -> float:
         return 1.0
@@ -24,7 +26,7 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Inverse:
-    """1 / tau; 1 at 0 (staleness-aware SGD: Zhang et al. 2016)."""
+    """1 / max(1, tau) (staleness-aware SGD: Zhang et al. 2016)."""
 
     def __call__(self, staleness: int) -> float:
         return 1.0 / max(1, staleness)
@@ -53,7 +55,7 @@ class Hinge:
 
 @dataclass(frozen=True, slots=True)
 class Exponential:
-    """exp(-a tau)."""
+    """exp(-a tau), of no paper: what falls faster than any power."""
 
     a: float
 
@@ -63,7 +65,7 @@ class Exponential:
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """1 up to b, then a."""
+    """1 up to b, then a, of no paper: a step; a = 0 ignores what is older."""
 
     a: float
     b: int

@@ -9,7 +9,7 @@ import grpc
 
 from psserver import receipts
 from psserver.coordinator.outputs import Notice, RefusalNotice
-from psserver.policies import LocalRule, local_rule_of
+from psserver.policies import LocalRule
 from psserver.service.job import Job
 from psserver.service.outbox import Outbox
 from psserver.service.rpc.adapters import event_to_wire, report_to_wire, times_from_wire
@@ -63,7 +63,7 @@ class CoordinatorRpc:
             seed=terms.seed,
             next_batch=self._job.next_batch(member.worker),
             worker_timeout=terms.worker_timeout,
-            local_rule=_local_rule_to_wire(local_rule_of(self._job.policy)),
+            local_rule=_local_rule_to_wire(self._job.policy.local_rule),
             voucher=receipts.voucher(self._job.host.secret, terms.job, member.worker, member.incarnation),
         )
 

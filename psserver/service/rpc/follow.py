@@ -11,7 +11,7 @@ import grpc
 
 from psserver.optimizers import OptimizerError
 from psserver.optimizers import build as build_optimizer
-from psserver.policies.tensors import from_config
+from psserver.policies.declarations import from_config
 from psserver.service.rpc.adapters import order_from_wire
 from psserver.service.rpc.registration import Refused, invalid, precondition
 from psserver.service.shard_host import ShardHost

@@ -1,0 +1,94 @@
+"""The commands and their options, and the exit codes: what ``--help`` prints, as pages."""
+
+import re
+
+import click
+
+import pslab.cli
+import psserver.cli
+import psworker.cli
+from docs.generate.docstrings import escaped
+from docs.generate.table import code, table
+from pswire.exits import ExitCode
+
+PROGRAMS: dict[str, click.Command] = {
+    "ps-server": psserver.cli.main,
+    "ps-worker": psworker.cli.main,
+    "ps-lab": pslab.cli.cli,
+}
+
+
+def pages() -> dict[str, str]:
+    found = {"exit-codes.md": _exit_codes(), "commands/README.md": _overview()}
+    for name, command in PROGRAMS.items():
+        found[f"commands/{name}.md"] = _page(name, command)
+        if isinstance(command, click.Group):
+            for inner in command.commands.values():
+                found[f"commands/{name}-{inner.name}.md"] = _page(f"{name} {inner.name}", inner)
+    return found
+
+
+def _overview() -> str:
+    rows = [(f"[`{name}`]({name}.md)", escaped(_first(command))) for name, command in PROGRAMS.items()]
+    group = PROGRAMS["ps-lab"]
+    assert isinstance(group, click.Group)
+    rows += [
+        (f"[`ps-lab {name}`](ps-lab-{name}.md)", escaped(_first(command)))
+        for name, command in group.commands.items()
+    ]
+    return (
+        "# Commands\n\nEvery command prints its options with `--help`; these pages are made from the same text.\n"
+        "The [exit codes](../exit-codes.md) are the same for all.\n\n" + table(("command", "does"), rows)
+    )
+
+
+def _first(command: click.Command) -> str:
+    return (command.help or "").replace("\b", "").strip().split("\n\n")[0].split(". ")[0].rstrip(".") + "."
+
+
+def _page(name: str, command: click.Command) -> str:
+    context = click.Context(command, info_name=name)
+    usage = " ".join(command.collect_usage_pieces(context))
+    parts = [f"# {name}", f"```text\n{name} {usage}\n```", *_prose(command.help or "")]
+    arguments = [each for each in command.params if isinstance(each, click.Argument)]
+    assert all(each.human_readable_name in usage for each in arguments), name
+    if isinstance(command, click.Group):
+        parts += ["## Subcommands", _subcommands(name, command)]
+    rows = [
+        (", ".join(code(each) for each in record[0].split(", ")), escaped(record[1]))
+        for option in command.get_params(context)
+        if (record := option.get_help_record(context)) is not None
+    ]
+    parts += ["## Options", table(("option", "meaning"), rows)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _subcommands(name: str, group: click.Group) -> str:
+    rows = [
+        (f"[`{inner}`]({name}-{inner}.md)", escaped(_first(command)))
+        for inner, command in group.commands.items()
+    ]
+    return table(("subcommand", "does"), rows)
+
+
+def _prose(text: str) -> list[str]:
+    """Paragraphs of a help text; those behind a form feed or backspace mark keep their lines."""
+    found = []
+    for part in re.split(r"\n\s*\n", text.strip()):
+        if part.lstrip().startswith("\b"):
+            head, *lines = [line for line in part.replace("\b", "").split("\n") if line.strip()]
+            if head.startswith(" "):
+                head, lines = "", [head, *lines]
+            found += [escaped(head)] if head else []
+            found.append("```text\n" + "\n".join(line.strip() for line in lines) + "\n```")
+        else:
+            found.append(escaped(" ".join(part.split())))
+    return found
+
+
+def _exit_codes() -> str:
+    rows = [(code(int(each)), code(each.name), escaped(each.meaning)) for each in ExitCode]
+    return (
+        "# Exit codes\n\nThe same for `ps-server`, `ps-worker` and `ps-lab`; `--help` prints them. In Python they are "
+        "`pswire.exits.ExitCode`.\n\n" + table(("code", "name", "meaning"), rows)
+    )

@@ -1,0 +1,98 @@
+"""Tables of an experiment file's keys, from the schema: types and bounds by pydantic, meanings from the docstrings.
+
+A page asks for a section's table with the line ``<!-- keys: simulation -->``.
+"""
+
+import ast
+import inspect
+import re
+import textwrap
+from typing import Any, get_args
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from docs.generate.docstrings import escaped
+from docs.generate.table import code, table, toml
+from pswire.config.experiment import Experiment
+
+_ASKED = re.compile(r"^<!-- keys: ([\w.]+) -->$", re.M)
+
+
+def filled(markdown: str) -> str:
+    """The page with a table behind every line that asks for one."""
+    return _ASKED.sub(lambda asked: f"{asked[0]}\n\n{keys(asked[1])}", markdown)
+
+
+def sections() -> dict[str, type[BaseModel]]:
+    """Every table of an experiment file, entries of lists too ("faults.crashes")."""
+    found: dict[str, type[BaseModel]] = {}
+    for name, field in Experiment.model_fields.items():
+        found[name] = section = _model_in(field.annotation)
+        for key, inner in section.model_fields.items():
+            entries = [each for each in get_args(inner.annotation) if _is_model(each)]
+            found |= {f"{name}.{key}": each for each in entries}
+    return found
+
+
+def keys(section: str) -> str:
+    """The table of one section."""
+    model = sections()[section]
+    meanings = meanings_of(model)
+    schema = model.model_json_schema(mode="serialization")["properties"]
+    rows = [
+        (code(key), _type(schema[key], field), code(_default(field)), escaped(meanings[key]))
+        for key, field in model.model_fields.items()
+    ]
+    return table(("key", "type", "default", "meaning"), rows)
+
+
+def meanings_of(model: type[BaseModel]) -> dict[str, str]:
+    """The text under each field, also of the classes that `model` is made of."""
+    found: dict[str, str] = {}
+    for base in reversed(model.__mro__):
+        if not _is_model(base) or base is BaseModel:
+            continue
+        [tree] = ast.parse(textwrap.dedent(inspect.getsource(base))).body
+        assert isinstance(tree, ast.ClassDef)
+        for field, text in zip(tree.body, tree.body[1:], strict=False):
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+                if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+                    found[field.target.id] = inspect.cleandoc(str(text.value.value))
+    return found
+
+
+def _type(schema: dict[str, Any], field: FieldInfo) -> str:
+    if "enum" in schema:
+        return ", ".join(code(toml(each)) for each in schema["enum"])
+    kind = {
+        "integer": "whole number",
+        "number": "number",
+        "string": "text",
+        "boolean": "true or false",
+        "array": "list of tables",
+        "object": "table",
+    }.get(schema.get("type", ""), "number or table")
+    signs = {"minimum": "≥", "exclusiveMinimum": "&gt;", "maximum": "≤", "exclusiveMaximum": "&lt;"}
+    bounds = [
+        f"{sign} {schema[key]:g}" for key, sign in signs.items() if key in schema and abs(schema[key]) < 1e18
+    ]
+    return ", ".join([kind, *bounds])
+
+
+def _default(field: FieldInfo) -> str | None:
+    if field.is_required():
+        return None
+    return toml(field.get_default(call_default_factory=True, validated_data={}))
+
+
+def _model_in(annotation: Any) -> type[BaseModel]:
+    if _is_model(annotation):
+        found: type[BaseModel] = annotation
+        return found
+    [found] = [each for each in get_args(annotation) if _is_model(each)]
+    return found
+
+
+def _is_model(annotation: Any) -> bool:
+    return inspect.isclass(annotation) and issubclass(annotation, BaseModel)

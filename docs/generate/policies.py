@@ -1,0 +1,101 @@
+"""Policies: an overview, and one page for each, from the data beside their code."""
+
+import inspect
+from collections.abc import Mapping
+
+from docs.generate.docstrings import escaped, paragraphs
+from docs.generate.table import code, table
+from psserver.policies.builtin import BUILTIN, FAMILIES, PolicySpec
+from psserver.policies.parts.weights import FAMILIES as WEIGHTS
+from pswire.knobs import knobs_of, toml
+from psworker.local.registry import KINDS
+
+# Staleness at which weights are shown, in versions.
+TAUS = (0, 1, 2, 4, 8, 16)
+
+
+def pages() -> dict[str, str]:
+    found = {"policies/README.md": _overview()}
+    return found | {f"policies/{name}.md": _page(name, entry) for name, entry in BUILTIN.items()}
+
+
+def _overview() -> str:
+    return (
+        "# Policies\n\n"
+        "A policy decides which worker may start, which gradients make an update, and what becomes of a late one.\n"
+        "These are built in. `--policy NAME` chooses one for `ps-server`, `[policy] name` in an experiment file;\n"
+        "`ps-lab policies NAME` explains it in the terminal. [Your own](../guides/policy.md) is a few lines.\n\n"
+        + "\n".join(_family(title, family) for title, family in FAMILIES.items())
+        + "\nHow they are composed of gate, trigger, staleness rule, weight and cancel rule is in "
+        "[Policies decide](../design/policy.md).\n\n" + _weights() + "\n" + _local_rules()
+    )
+
+
+def _family(title: str, family: Mapping[str, type[PolicySpec]]) -> str:
+    rows = [
+        (f"[`{name}`]({name}.md)", _rule(entry)[0], escaped(entry.guarantee))
+        for name, entry in family.items()
+    ]
+    return f"{title}\n\n" + table(("policy", "rule", "guarantee"), rows)
+
+
+def _weights() -> str:
+    a, b = 0.5, 4
+    families = {name: family(a, b) for name, family in WEIGHTS.items()}
+    rows = [
+        (code(name), escaped(inspect.getdoc(weight) or ""), *(f"{weight(tau):.3g}" for tau in TAUS))
+        for name, weight in families.items()
+    ]
+    return (
+        "## Weights\n\nWhat a contribution counts by its staleness tau, here for a = 0.5 and b = 4. "
+        "[`fedbuff`](fedbuff.md) takes them by name, a policy of your own as classes of "
+        "[`psserver.policies`](../api/psserver.policies.md).\n\n"
+        + table(("weight", "formula and source", *TAUS), rows)
+    )
+
+
+def _local_rules() -> str:
+    rows = [
+        (code(name), escaped(kind.meaning), ", ".join(code(knob.name) for knob in kind.knobs))
+        for name, kind in KINDS.items()
+    ]
+    return (
+        "## Local rules\n\nWhat workers do between pull and push. A policy names the rule, with every number, "
+        "as a `LocalRule`.\n\n" + table(("rule", "does", "numbers"), rows)
+    )
+
+
+def _page(name: str, entry: type[PolicySpec]) -> str:
+    rule, details = _rule(entry)
+    facts = (
+        ("Guarantee", escaped(entry.guarantee)),
+        ("Source", entry.source),
+        ("Servers keep", entry.cost.stores),
+        ("Work per push", entry.cost.work),
+        ("What is lost", entry.cost.waste),
+        ("Optimizer", ", ".join(code(f"{key} = {toml(value)}") for key, value in entry.optimizer.items())),
+    )
+    knobs = knobs_of(entry)
+    rows = [
+        (code(knob.name), code(toml(knob.default)), escaped(knob.domain.describe()), escaped(knob.meaning))
+        for knob in knobs
+    ]
+    settings = "".join(f"{knob.name} = {toml(knob.default)}\n" for knob in knobs)
+    parts = [
+        f"# {code(name)}",
+        rule,
+        *details,
+        "\n".join(f"- **{title}**: {text}" for title, text in facts if text),
+        "## Knobs",
+        table(("knob", "default", "range", "meaning"), rows) or "It has no knobs.",
+        "## Use",
+        f'```toml\n[policy]\nname = "{name}"\n{settings}```',
+        f"```sh\nps-lab run examples/digits-sync.toml --set 'policy={{name = \"{name}\"}}'\n```",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _rule(entry: type[PolicySpec]) -> tuple[str, list[str]]:
+    """The rule in one sentence, and the paragraphs behind it."""
+    first, _, rest = (inspect.getdoc(entry) or "").partition("\n")
+    return escaped(first), paragraphs(rest)

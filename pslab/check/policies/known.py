@@ -1,0 +1,164 @@
+"""What every built-in policy guarantees, one entry each: the checker's own knowledge.
+
+Formulas and defaults stand here a second time, on purpose: a check that shares the code that it checks finds
+nothing. Sources: those that `ps-lab policies NAME` prints. A policy that is missing here is checked by the promises
+that all policies keep, and the report says so.
+
+An entry gets the knobs that the log names and the number of workers. It may raise ValueError, TypeError or
+ArithmeticError for knobs that no policy accepts.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pslab.check.policies.terms import Terms, constant
+
+Knobs = Mapping[str, Any]
+BARRIER = Terms(size=None, distinct=True, bound=0)
+
+
+def _k(knobs: Knobs) -> int:
+    return int(knobs.get("aggregate", 2))
+
+
+def _inverse(tau: int) -> float:
+    return 1.0 if tau == 0 else 1 / tau
+
+
+def _sync(knobs: Knobs, workers: int) -> Terms:
+    backup = int(knobs.get("backup", 0))
+    return Terms(size=None, distinct=True, bound=0, backup=backup, cancels=1 if backup else None)
+
+
+def _k_sync(knobs: Knobs, workers: int) -> Terms:
+    cancels = None if knobs.get("late", "cancel") == "drop" else 1
+    return Terms(_k(knobs), distinct=True, bound=0, cancels=cancels)
+
+
+def _bounded(knobs: Knobs, workers: int) -> Terms:
+    bound, how = int(knobs.get("max_staleness", 4)), str(knobs.get("on_stale", "drop"))
+    return Terms(
+        int(knobs.get("aggregate", 1)),
+        # Block holds an update back until old work is in, and meanwhile others come.
+        grows=how == "block",
+        bound=bound if how in ("drop", "block") else None,
+        drops=how == "drop",
+        weight=lambda tau: (bound + 1) / (tau + 1) if how == "downweight" and tau > bound else 1.0,
+        compensation=float(knobs.get("compensation", 0.04)) if how == "compensate" else 0.0,
+        compensated_beyond=bound,
+        compensator="taylor" if how == "compensate" else None,
+    )
+
+
+def _softsync(knobs: Knobs, workers: int) -> Terms:
+    return Terms(workers // int(knobs.get("n", 1)), weight=_inverse)
+
+
+def _fading(knobs: Knobs) -> Callable[[int], float]:
+    """The weight families of fedbuff, by name."""
+    a, b = float(knobs.get("a", 0.5)), int(knobs.get("b", 4))
+    families: dict[str, Callable[[int], float]] = {
+        "const": constant,
+        "inverse": _inverse,
+        "polynomial": lambda tau: math.exp(-a * math.log1p(tau)),
+        "hinge": lambda tau: 1.0 if tau <= b else 1 / (1 + a * (tau - b)),
+        "exponential": lambda tau: math.exp(-a * tau),
+        "threshold": lambda tau: a if tau > b else 1.0,
+    }
+    return families.get(str(knobs.get("weight", "polynomial")), constant)
+
+
+def _fedbuff(knobs: Knobs, workers: int) -> Terms:
+    return Terms(_k(knobs), weight=_fading(knobs), norm=str(knobs.get("norm", "mean")))
+
+
+def _delay_adaptive(knobs: Knobs, workers: int) -> Terms:
+    m = int(knobs.get("concurrency", 0)) or workers
+    return Terms(lr_scale=lambda tau: 1.0 if tau <= m else m / tau)
+
+
+def _ringmaster(knobs: Knobs, workers: int) -> Terms:
+    threshold = int(knobs.get("threshold", 4))
+    return Terms(bound=threshold - 1, cancels=threshold if knobs.get("stops", False) else None)
+
+
+def _dssp(knobs: Knobs, workers: int) -> Terms:
+    # The algorithm as it was printed has no bound.
+    return Terms(lead=math.inf if knobs.get("literal", False) else int(knobs.get("upper", 15)))
+
+
+def _dc_asgd(knobs: Knobs, workers: int) -> Terms:
+    return Terms(compensation=float(knobs.get("compensation", 0.04)), compensator="taylor")
+
+
+def _dc_asgd_a(knobs: Knobs, workers: int) -> Terms:
+    # Fresh gradients are compensated as well: the compensator learns from them.
+    return Terms(
+        compensation=float(knobs.get("compensation", 2.0)),
+        compensated_beyond=-1,
+        compensator="adaptive-taylor",
+        numbers={"decay": float(knobs.get("decay", 0.95)), "epsilon": float(knobs.get("epsilon", 1e-7))},
+    )
+
+
+def _gap_aware(knobs: Knobs, workers: int) -> Terms:
+    return Terms(
+        compensation=1.0,
+        compensated_beyond=-1,
+        compensator="gap-aware",
+        numbers={"decay": float(knobs.get("decay", 0.999)), "epsilon": float(knobs.get("epsilon", 1e-8))},
+    )
+
+
+def _robust(aggregator: str, fewest: int, numbers: Mapping[str, float]) -> Terms:
+    return Terms(
+        size=None,
+        distinct=True,
+        bound=0,
+        fewest=fewest,
+        norm="listed",
+        aggregator=aggregator,
+        numbers=numbers,
+        undivided=aggregator == "krum",
+    )
+
+
+def _trimmed_mean(knobs: Knobs, workers: int) -> Terms:
+    trim = int(knobs.get("trim", 1))
+    return _robust("trimmed-mean", 2 * trim + 1, {"trim": trim})
+
+
+def _krum(knobs: Knobs, workers: int) -> Terms:
+    byzantine = int(knobs.get("byzantine", 0))
+    return _robust("krum", 2 * byzantine + 3, {"byzantine": byzantine, "select": int(knobs.get("select", 1))})
+
+
+KNOWN: dict[str, Callable[[Knobs, int], Terms]] = {
+    "sync": _sync,
+    "k-sync": _k_sync,
+    "k-batch-sync": lambda knobs, workers: Terms(_k(knobs), bound=0, cancels=1),
+    "rennala": lambda knobs, workers: Terms(_k(knobs), bound=0),
+    "async": lambda knobs, workers: Terms(),
+    "k-async": lambda knobs, workers: Terms(_k(knobs), distinct=True),
+    "k-batch-async": lambda knobs, workers: Terms(_k(knobs)),
+    "softsync": _softsync,
+    "fedbuff": _fedbuff,
+    "bounded": _bounded,
+    "delay-adaptive": _delay_adaptive,
+    "ringmaster": _ringmaster,
+    "dc-asgd": _dc_asgd,
+    "ssp": lambda knobs, workers: Terms(lead=int(knobs.get("slack", 3))),
+    "dssp": _dssp,
+    "dc-asgd-a": _dc_asgd_a,
+    "gap-aware": _gap_aware,
+    "median": lambda knobs, workers: _robust("median", 1, {}),
+    "trimmed-mean": _trimmed_mean,
+    "krum": _krum,
+    # What their workers do between pull and push, a log of decisions does not show; gate and trigger it does.
+    "local-sgd": lambda knobs, workers: BARRIER,
+    "diloco": lambda knobs, workers: BARRIER,
+    "local-async": lambda knobs, workers: Terms(),
+    "easgd": lambda knobs, workers: Terms(),
+    "dana-slim": lambda knobs, workers: Terms(),
+}

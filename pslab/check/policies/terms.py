@@ -1,0 +1,262 @@
+"""What an update of a policy looks like, as terms, and the checks that compare a log with them."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from pslab.check.ledger import COMMITTED, OPEN, Ledger
+from pslab.check.log_check import LogCheck
+from pslab.runs import log as e
+
+
+def constant(staleness: int) -> float:
+    """1, however old."""
+    return 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """A policy's guarantee.
+
+    `size`: contributions of an update; `grows`: it may have more. None: one of each participant but `backup`.
+    `fewest`: least contributions; fewer are dropped as "too few".
+    `distinct`: of different workers, who then wait for the update.
+    `bound`: the largest staleness applied, None: no bound; `drops`: what is beyond is dropped as stale.
+    `weight`, `lr_scale`: by staleness. `norm`: "mean", "sum", or "listed": an aggregator scales, nothing is folded.
+    `compensation`: of contributions with a staleness above `compensated_beyond`.
+    `cancels`: an update cancels the open tickets that are so many versions behind it. None: none.
+    `lead`: clocks that a worker which is granted a ticket may be ahead of the slowest.
+    `compensator`, `aggregator`, `numbers`: what the shards were told to use. `undivided`: on one server only.
+    """
+
+    size: int | None = 1
+    grows: bool = False
+    backup: int = 0
+    fewest: int = 1
+    distinct: bool = False
+    bound: int | None = None
+    drops: bool = True
+    weight: Callable[[int], float] = constant
+    lr_scale: Callable[[int], float] = constant
+    norm: str = "mean"
+    compensation: float = 0.0
+    compensated_beyond: int = 0
+    cancels: int | None = None
+    lead: float = math.inf
+    compensator: str | None = None
+    aggregator: str = "mean"
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    undivided: bool = False
+
+    def checks(self) -> list[LogCheck]:
+        """What a log is compared with; no more than these terms need."""
+        found: list[LogCheck] = [Sizes(self), Weighing(self), Cancelling(self)]
+        if self.size is None:
+            found.append(Barrier(self.backup))
+        if self.norm == "listed":
+            found.append(Listing(self.fewest))
+        if self.distinct:
+            found.append(Turns())
+        if self.lead < math.inf:
+            found.append(Lead(self.lead))
+        return found
+
+
+@dataclass
+class Sizes(LogCheck):
+    """An update has the number of contributions that the policy takes."""
+
+    terms: Terms
+
+    def see(self, entry: e.Entry, ledger: Ledger) -> Iterator[str]:
+        if not isinstance(entry.fact, e.Apply):
+            return
+        update, terms = entry.fact, self.terms
+        workers = [part.worker for part in update.parts]
+        if terms.distinct:
+            for worker in sorted({w for w in workers if workers.count(w) > 1}):
+                yield f"version {update.version} applies {workers.count(worker)} contributions of {worker}"
+        if len(workers) < terms.fewest:
+            yield f"version {update.version} has {len(workers)} parts; this policy needs {terms.fewest}"
+        if terms.size is None:
+            return
+        # Fewer are right only when nobody is left who could add one.
+        others = {member.worker for member in ledger.playing()}
+        if terms.distinct:
+            others -= set(workers)
+        above = len(workers) > terms.size and not terms.grows
+        if above or (len(workers) < terms.size and others):
+            yield f"version {update.version} has {len(workers)} parts, the policy takes {terms.size}"
+
+
+@dataclass
+class Weighing(LogCheck):
+    """Contributions have the staleness, weight and compensation that the policy gives, and updates their scales."""
+
+    terms: Terms
+
+    def see(self, entry: e.Entry, ledger: Ledger) -> Iterator[str]:
+        match entry.fact:
+            case e.Apply() as update:
+                yield from self._scales(update)
+                for part in update.parts:
+                    yield from self._part(update, part)
+            case e.Drop(worker, ticket, staleness, "stale") if reason := self._undroppable(staleness):
+                yield f"ticket {ticket} of {worker} is dropped as stale at staleness {staleness}: {reason}"
+
+    def _undroppable(self, staleness: int) -> str:
+        bound = self.terms.bound
+        if bound is None or not self.terms.drops:
+            return "this policy drops nothing"
+        return f"the policy's bound is {bound}" if staleness <= bound else ""
+
+    def _part(self, update: e.Apply, part: e.Part) -> Iterator[str]:
+        terms, which = self.terms, f"ticket {part.ticket} with staleness {part.staleness}"
+        if terms.bound is not None and part.staleness > terms.bound:
+            yield f"version {update.version} applies {which}, the policy's bound is {terms.bound}"
+        weight = terms.weight(part.staleness)
+        if not math.isclose(part.factor, weight, rel_tol=1e-12):
+            yield f"{which} has factor {part.factor}, the policy gives {weight}"
+        compensation = terms.compensation if part.staleness > terms.compensated_beyond else 0.0
+        if part.compensation != compensation:
+            yield f"{which} has compensation {part.compensation}, the policy gives {compensation}"
+
+    def _scales(self, update: e.Apply) -> Iterator[str]:
+        scale = 1 / len(update.parts) if self.terms.norm == "mean" else 1.0
+        if not math.isclose(update.scale, scale, rel_tol=1e-12):
+            if self.terms.norm == "listed":
+                needs = "what is aggregated is scaled already and needs 1"
+            else:
+                needs = f"a {self.terms.norm} of {len(update.parts)} needs {scale}"
+            yield f"version {update.version} has scale {update.scale}; {needs}"
+        rate = self.terms.lr_scale(max(part.staleness for part in update.parts))
+        if not math.isclose(update.lr_scale, rate, rel_tol=1e-12):
+            yield f"version {update.version} has lr_scale {update.lr_scale}, the policy gives {rate}"
+
+
+class Barrier(LogCheck):
+    """An update has a contribution of each participant, all but `backup` of them."""
+
+    def __init__(self, backup: int) -> None:
+        self._backup = backup
+        # Who had worked when the round began; who comes later need not be in its update.
+        self._roster: set[str] = set()
+        self._dropped: set[str] = set()
+
+    def see(self, entry: e.Entry, ledger: Ledger) -> Iterator[str]:
+        match entry.fact:
+            case e.Drop(worker):
+                self._dropped.add(worker)
+            case e.Apply() as update:
+                yield from self._missing(update, ledger)
+                self._roster = {member.worker for member in ledger.playing()}
+                self._dropped.clear()
+
+    def _missing(self, update: e.Apply, ledger: Ledger) -> Iterator[str]:
+        present = ({member.worker for member in ledger.playing()} & self._roster) - self._dropped
+        missing = sorted(present - {part.worker for part in update.parts})
+        if len(missing) > self._backup:
+            but = f" (backup {self._backup} allows {self._backup})" if self._backup else ""
+            yield f"version {update.version} is made without {', '.join(missing)}{but}"
+        if self._backup:
+            return
+        used = {part.ticket for part in update.parts}
+        for ticket in ledger.held():
+            if ticket.state == OPEN and ticket.number not in used:
+                yield f"version {update.version} leaves out ticket {ticket.number}, which {ticket.worker} works on"
+
+
+@dataclass
+class Listing(LogCheck):
+    """All contributions of an update are side by side, and never given up while there are enough."""
+
+    fewest: int
+
+    def see(self, entry: e.Entry, ledger: Ledger) -> Iterator[str]:
+        match entry.fact:
+            case e.Fold(ticket):
+                yield f"ticket {ticket} is summed before its update; this policy needs all contributions at once"
+            case e.Drop(worker, ticket, _, "too few"):
+                there = sum(held.state == COMMITTED for held in ledger.held())
+                if there >= self.fewest:
+                    yield (
+                        f"ticket {ticket} of {worker} is dropped among {there} contributions as too few; "
+                        f"{self.fewest} are enough"
+                    )
+
+
+class Turns(LogCheck):
+    """Who has contributed to the coming update waits for it."""
+
+    def see(self, entry: e.Entry, ledger: Ledger) -> Iterator[str]:
+        if not isinstance(entry.fact, e.Grant):
+            return
+        worker, ticket = entry.fact.worker, entry.fact.ticket
+        for held in ledger.held():
+            if held.worker == worker and held.state == COMMITTED:
+                yield (
+                    f"{worker} is granted ticket {ticket} while its ticket {held.number} waits for an update"
+                )
+
+
+class Lead(LogCheck):
+    """A worker starts its next unit at most `slack` clocks ahead of the slowest that has data."""
+
+    def __init__(self, slack: float) -> None:
+        self._slack = slack
+        # Commits of each member that works. A newcomer starts, with its first grant, at the slowest.
+        self._clocks: dict[str, int] = {}
+
+    def see(self, entry: e.Entry, ledger: Ledger) -> Iterator[str]:
+        match entry.fact:
+            case e.Leave(worker) | e.Done(worker):
+                self._clocks.pop(worker, None)
+            case e.Commit(worker) if worker in self._clocks:
+                self._clocks[worker] += 1
+            case e.Grant(worker, ticket):
+                slowest = min(self._clocks.values(), default=0)
+                gap = self._clocks.setdefault(worker, slowest) - slowest
+                if gap > self._slack:
+                    yield (
+                        f"{worker} is granted ticket {ticket} at clock {self._clocks[worker]}, {gap} ahead"
+                        f" of the slowest (clock {slowest}); slack is {self._slack}"
+                    )
+
+
+class Cancelling(LogCheck):
+    """An update cancels the open tickets that are as old as the policy says, and no others."""
+
+    def __init__(self, terms: Terms) -> None:
+        self._age = terms.cancels
+        # An update was made, and what it cancels has not been looked at yet.
+        self._updated = False
+
+    def see(self, entry: e.Entry, ledger: Ledger) -> Iterator[str]:
+        if self._updated and not isinstance(entry.fact, e.Cancel):
+            self._updated = False
+            yield from self._spared(ledger)
+        match entry.fact:
+            case e.Apply():
+                self._updated = self._age is not None
+            case e.Cancel(worker, ticket, reason) if reason.startswith("version "):
+                yield from self._cancelled(worker, ticket, ledger)
+
+    def _spared(self, ledger: Ledger) -> Iterator[str]:
+        """Open tickets that the last update should have cancelled."""
+        assert self._age is not None
+        for ticket in ledger.held():
+            if ticket.state == OPEN and ledger.age(ticket) >= self._age:
+                yield (
+                    f"ticket {ticket.number} of {ticket.worker} goes on {ledger.age(ticket)} versions after "
+                    f"its base; the policy cancels at {self._age}"
+                )
+
+    def _cancelled(self, worker: str, number: int, ledger: Ledger) -> Iterator[str]:
+        ticket = ledger.tickets.get(number)
+        if self._age is None:
+            yield f"ticket {number} of {worker} is cancelled for an update: this policy cancels nothing"
+        elif ticket is not None and ledger.age(ticket) < self._age:
+            yield (
+                f"ticket {number} of {worker} is cancelled {ledger.age(ticket)} versions after its base; "
+                f"the policy cancels at {self._age}"
+            )

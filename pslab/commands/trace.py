@@ -1,0 +1,54 @@
+"""``ps-lab trace``"""
+
+import sys
+from collections.abc import Iterator
+from itertools import chain, pairwise
+from pathlib import Path
+
+import click
+
+from pslab.commands.failure import EPILOG, Failure
+from pslab.observe.trace import write_trace
+from pslab.runs.folder import TRACE, Run, RunError
+from pslab.runs.log import Entry, Malformed
+
+
+@click.command(epilog=EPILOG)
+@click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Where to write it [default: RUN/trace.json].",
+)
+def trace(folder: Path, out: Path | None) -> None:
+    """Write a run as a trace to look at in a timeline viewer: who computed, communicated and waited when.
+
+    The file is in the Trace Event Format (JSON). Open it at https://ui.perfetto.dev, which reads it
+    in your browser without sending it anywhere. Every worker has a lane with a slice per ticket, and in
+    it pull, compute and push; an arrow leads from each contribution to the update that applied it.
+    Click a slice for its staleness, its weight and what became of it. Drops, cancelled tickets, lost
+    workers and returns are marks in the lane.
+
+    RUN is the folder of any run with a decision log: local, simulated, finished or not.
+    """
+    try:
+        run = Run(folder)
+        target = out or run.path / TRACE
+        count = write_trace(_whole_lines(run), target)
+    except RunError as error:
+        raise Failure(error) from error
+    except OSError as error:
+        raise Failure(f"{error.filename}: cannot be written: {error.strerror}") from error
+    click.echo(f"trace: {target} ({count} events)")
+
+
+def _whole_lines(run: Run) -> Iterator[Entry]:
+    """The log. Its last line may be cut off, of a run that was killed or goes on; any other makes RunError."""
+    for line, following in pairwise(chain(run.lines(), [None])):
+        if isinstance(line, Entry):
+            yield line
+        elif isinstance(line, Malformed) and following is None and not run.stopped:
+            print(f"note: the last line of {run.log} is not whole and is left out", file=sys.stderr)
+        elif isinstance(line, Malformed):
+            raise RunError(f"{run.log}:{line.line}: {line.problem}")

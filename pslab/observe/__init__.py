@@ -1,0 +1,1 @@
+"""Runs as other tools see them: Perfetto, TensorBoard, experiment trackers."""

@@ -1,0 +1,230 @@
+"""A decision log in the Trace Event Format, which Perfetto (ui.perfetto.dev) and other viewers open.
+
+Format: "Trace Event Format", Google, in its JSON object form. A lane (thread) per worker with a
+slice per ticket, and in it pull, compute and push; a lane of updates; a flow from every
+contribution to the update that applied it. Times are microseconds of the log's clock.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pslab.compare.timeline import COMPUTING, RECEIVING, SENDING, VAIN, WAITING, Stretch
+from pslab.observe.work import Work, WorkReader
+from pslab.runs import log as facts
+from pslab.runs.folder import SIMULATED
+from pslab.runs.log import Entry
+
+Event = dict[str, Any]
+
+WORKERS, COORDINATOR = 1, 2
+UPDATES = 1
+# By kind of stretch; work that its worker did not describe is the ticket's slice alone.
+NAMES = {
+    COMPUTING: "compute",
+    RECEIVING: "pull",
+    SENDING: "push",
+    WAITING: "wait for grant",
+    VAIN: "in vain",
+}
+
+
+def write_trace(entries: Iterable[Entry], target: Path) -> int:
+    """Write the trace of a log, in pieces: a long one need not fit into memory. Returns the number of events.
+
+    Raises OSError where `target` cannot be written to, and what reading `entries` raises; then no file is left.
+    """
+    part = target.with_name(f"{target.name}.part")
+    count = 0
+    tracer = Tracer()
+    try:
+        with part.open("w", encoding="utf-8") as file:
+            file.write('{"displayTimeUnit":"ms","traceEvents":[')
+            for event in tracer.events(entries):
+                file.write(",\n" if count else "\n")
+                file.write(json.dumps(event, allow_nan=False, separators=(",", ":")))
+                count += 1
+            file.write(f'\n],"otherData":{json.dumps(tracer.about)}}}\n')
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
+    return count
+
+
+class Tracer:
+    """Turns the entries of one log into trace events. `about` is known once they are read."""
+
+    def __init__(self) -> None:
+        self.about: dict[str, str] = {}
+        self._work = WorkReader()
+        self._lanes: dict[str, int] = {}
+        # Committed work whose fate is not known yet, by ticket.
+        self._pending: dict[int, Work] = {}
+        # Where the last update's slice ends, in nanoseconds.
+        self._updated = 0
+
+    def events(self, entries: Iterable[Entry]) -> Iterator[Event]:
+        yield from (_process(WORKERS, "workers"), _process(COORDINATOR, "coordinator"))
+        yield from _thread(COORDINATOR, UPDATES, "updates")
+        for entry in entries:
+            yield from self._see(entry.fact, entry.t)
+        for work in self._pending.values():
+            yield from self._worked(work, {"fate": "pending"})
+
+    def _see(self, fact: facts.Fact, t: float) -> Iterator[Event]:
+        worker = getattr(fact, "worker", None)
+        if isinstance(worker, str) and worker not in self._lanes:
+            self._lanes[worker] = len(self._lanes) + 1
+            yield from _thread(WORKERS, self._lanes[worker], worker)
+        for work in self._work.see(fact, t):
+            if work.commit is None:
+                yield from self._worked(work, {"fate": "no contribution"})
+            else:
+                self._pending[work.ticket] = work
+        yield from self._event(fact, t)
+
+    def _event(self, fact: facts.Fact, t: float) -> Iterator[Event]:
+        match fact:
+            case facts.Commit():
+                yield self._waiting(t)
+            case facts.Apply():
+                yield from self._applied(fact, t)
+            case facts.Drop(worker, ticket, staleness, reason):
+                told = {"fate": "dropped", "staleness": staleness, "reason": reason}
+                if (work := self._pending.pop(ticket, None)) is not None:
+                    yield from self._worked(work, told)
+                yield self._instant(worker, f"dropped: {reason}", t, {"ticket": ticket, **told})
+                yield self._waiting(t)
+            case facts.Cancel(worker, ticket, reason) | facts.Abandon(worker, ticket, reason):
+                name = "cancelled" if isinstance(fact, facts.Cancel) else "abandoned"
+                yield self._instant(worker, f"{name}: {reason}", t, {"ticket": ticket, "reason": reason})
+            case facts.Join(worker, incarnation, rank):
+                yield self._instant(worker, "join", t, {"incarnation": incarnation, "rank": rank})
+            case facts.Leave(worker, reason):
+                yield self._instant(worker, f"leave: {reason}", t, {"reason": reason})
+            case facts.Lost(worker) | facts.Back(worker) | facts.Done(worker):
+                yield self._instant(worker, type(fact).__name__.lower(), t, {})
+            case facts.Stop(reason, version, success):
+                args = {"reason": reason, "version": version, "success": success}
+                at = {"pid": COORDINATOR, "tid": UPDATES, "ts": _us(_ns(t))}
+                yield {"ph": "i", "s": "g", "name": f"stop: {reason}", "cat": "job", **at, "args": args}
+            case facts.Install():
+                yield _counter("version", t, {"value": 0})
+            case _ if isinstance(getattr(fact, "policy", None), Mapping):
+                self._about_job(fact)
+
+    def _about_job(self, job: Any) -> None:
+        virtual = str(job.job).startswith(SIMULATED)
+        self.about = {
+            "job": str(job.job),
+            "policy": json.dumps(job.policy),
+            "optimizer": json.dumps(job.optimizer),
+            "clock": "virtual seconds of the simulator" if virtual else "seconds since the job began",
+        }
+
+    # What a worker did
+
+    def _worked(self, work: Work, told: Mapping[str, Any]) -> Iterator[Event]:
+        lane = self._lanes[work.worker]
+        for stretch in work.before:
+            yield from _inner(stretch, lane)
+        args: dict[str, Any] = {"ticket": work.ticket, "from version": work.base, **told}
+        if work.commit is not None:
+            args |= {"samples": work.commit.samples, "loss": work.commit.loss}
+        begin, nanoseconds = _span(work)
+        name = f"ticket {work.ticket}, version {work.base}"
+        yield _slice(name, "ticket", WORKERS, lane, begin, nanoseconds, args)
+        for stretch in work.held:
+            yield from _inner(stretch, lane)
+
+    def _instant(self, worker: str, name: str, t: float, args: Mapping[str, Any]) -> Event:
+        at = {"pid": WORKERS, "tid": self._lanes[worker], "ts": _us(_ns(t))}
+        return {"ph": "i", "s": "t", "name": name, "cat": "fate", **at, "args": dict(args)}
+
+    # What the coordinator did
+
+    def _applied(self, apply: facts.Apply, t: float) -> Iterator[Event]:
+        """The update's slice runs from the first commit of its parts to the moment it was made."""
+        work = [self._pending.pop(part.ticket, None) for part in apply.parts]
+        begin = max(min([_ns(one.end) for one in work if one] or [_ns(t)]), self._updated)
+        self._updated = end = max(_ns(t), begin + 1)
+        ages = [part.staleness for part in apply.parts]
+        losses = [one.commit.loss for one in work if one and one.commit]
+        args = {"contributions": len(apply.parts), "staleness": ages, "lr_scale": apply.lr_scale}
+        yield _slice(f"version {apply.version}", "update", COORDINATOR, UPDATES, begin, end - begin, args)
+        for part, one in zip(apply.parts, work, strict=True):
+            if one is not None:
+                yield from self._contributed(one, part, apply.version, end)
+        yield _counter("version", t, {"value": apply.version})
+        yield _counter("staleness", t, {"mean": sum(ages) / len(ages), "max": max(ages)})
+        yield from _loss(losses, t)
+        yield self._waiting(t)
+
+    def _contributed(self, work: Work, part: facts.Part, version: int, end: int) -> Iterator[Event]:
+        told = {"fate": f"applied in version {version}", "staleness": part.staleness, "weight": part.weight}
+        yield from self._worked(work, told)
+        begin, nanoseconds = _span(work)
+        both = {"name": "contribution", "cat": "contribution", "id": part.ticket}
+        source = {"pid": WORKERS, "tid": self._lanes[work.worker], "ts": _us(begin + nanoseconds - 1)}
+        target = {"pid": COORDINATOR, "tid": UPDATES, "ts": _us(end - 1)}
+        yield {"ph": "s", **both, **source}
+        yield {"ph": "f", "bp": "e", **both, **target, "args": {"staleness": part.staleness}}
+
+    def _waiting(self, t: float) -> Event:
+        return _counter("pending", t, {"value": len(self._pending)})
+
+
+def _loss(losses: Sequence[float | None], t: float) -> Iterator[Event]:
+    finite = [loss for loss in losses if loss is not None and math.isfinite(loss)]
+    if finite:
+        yield _counter("loss", t, {"value": sum(finite) / len(finite)})
+
+
+def _ns(seconds: float) -> int:
+    return round(seconds * 1e9)
+
+
+def _us(nanoseconds: int) -> float:
+    return nanoseconds / 1000
+
+
+def _span(work: Work) -> tuple[int, int]:
+    """Begin and length in nanoseconds; never empty, since a flow must begin inside a slice."""
+    begin = _ns(work.begin)
+    return begin, max(_ns(work.end) - begin, 1)
+
+
+def _inner(stretch: Stretch, lane: int) -> Iterator[Event]:
+    begin, end = _ns(stretch.begin), _ns(stretch.end)
+    if end > begin and stretch.kind in NAMES:
+        yield _slice(NAMES[stretch.kind], "work", WORKERS, lane, begin, end - begin)
+
+
+def _slice(
+    name: str,
+    category: str,
+    process: int,
+    thread: int,
+    begin: int,
+    nanoseconds: int,
+    args: Mapping[str, Any] | None = None,
+) -> Event:
+    event = {"ph": "X", "name": name, "cat": category, "pid": process, "tid": thread}
+    event |= {"ts": _us(begin), "dur": _us(nanoseconds)}
+    return event | {"args": dict(args)} if args is not None else event
+
+
+def _counter(name: str, t: float, values: Mapping[str, float]) -> Event:
+    return {"ph": "C", "name": name, "pid": COORDINATOR, "ts": _us(_ns(t)), "args": dict(values)}
+
+
+def _process(number: int, name: str) -> Event:
+    return {"ph": "M", "name": "process_name", "pid": number, "args": {"name": name}}
+
+
+def _thread(process: int, number: int, name: str) -> Iterator[Event]:
+    at = {"ph": "M", "pid": process, "tid": number}
+    yield {**at, "name": "thread_name", "args": {"name": name}}
+    yield {**at, "name": "thread_sort_index", "args": {"sort_index": number}}

@@ -1,0 +1,133 @@
+"""What members ask for, and what they bring: the life of their tickets."""
+
+import math
+
+from psserver.coordinator import entries, outputs
+from psserver.coordinator.ledger import Ledger
+from psserver.coordinator.lifecycle import Lifecycle
+from psserver.coordinator.members import Member
+from psserver.coordinator.policy_driver import PolicyDriver
+from psserver.coordinator.tickets import AHEAD, Ticket
+from psserver.policies import Abandon, Commit, Done
+
+
+class Contributions:
+    """The inputs of `Coordinator` that are about a member's tickets, once it is known to be a member."""
+
+    def __init__(self, ledger: Ledger, driver: PolicyDriver, lifecycle: Lifecycle) -> None:
+        self._ledger = ledger
+        self._driver = driver
+        self._lifecycle = lifecycle
+
+    def ready(self, member: Member, holding: int, now: float) -> None:
+        """It asks for a ticket after `holding` (0: it holds none)."""
+        ledger = self._ledger
+        opened = ledger.tickets.open_of(member.worker)
+        if ledger.stopped is not None:
+            ledger.notify(member, ledger.stop_notice(member))
+        elif opened and opened[-1].number > holding:
+            # Said again after a reconnection that the grant did not survive, or crossed it on the way.
+            ledger.notify_grant(member, opened[-1])
+        elif opened and not (self._driver.ahead and member.known_to_policy and len(opened) < AHEAD):
+            pass
+        elif member.state == "done":
+            if not holding:
+                ledger.refuse(member, f"{member.worker} said ready after done: expected nothing more from it")
+        elif member.requested is None:
+            self._request(member, now)
+
+    def _request(self, member: Member, now: float) -> None:
+        ledger = self._ledger
+        member.requested = ledger.tickets.allocate()
+        ledger.rest(member, now)
+        if not ledger.started:
+            ledger.roster.prepared.add(member.worker)
+        if not ledger.initialised:
+            self._lifecycle.offer_initialisation(now)
+        elif not ledger.started:
+            self._lifecycle.start_when_complete(now)
+        else:
+            self._driver.request(member, now)
+        self._driver.watch(now)
+
+    def commit(self, member: Member, facts: entries.Commit, ready: bool, now: float) -> None:
+        """The payload of a ticket is on every shard. `ready`: it asks for the next one with it."""
+        ledger, number = self._ledger, facts.ticket
+        ticket = ledger.own(member, number, "commit")
+        if ticket is not None:
+            if ticket.state != "open":
+                ledger.notify(member, ticket.fate or outputs.DispositionNotice(number, "pending"))
+            elif ticket.initialise:
+                self._lifecycle.install(member, ticket, now)
+            else:
+                self._contribute(member, ticket, facts, now)
+            if ready and member.requested is None and member.state != "done":
+                self.ready(member, number, now)
+                return
+        self._driver.watch(now)
+
+    def _contribute(self, member: Member, ticket: Ticket, facts: entries.Commit, now: float) -> None:
+        ledger = self._ledger
+        ledger.tickets.commit(ticket)
+        ticket.samples, ticket.loss = facts.samples, facts.loss
+        self._count(facts)
+        ledger.record(facts, now)
+        if member.requested is not None:
+            ledger.rest(member, now)
+        # The time as the log has it, which is written in whole microseconds.
+        t = round(now - ledger.began, 6)
+        event = Commit(facts.worker, facts.ticket, facts.samples, facts.loss, facts.norm, t)
+        self._driver.decide(event, now)
+        if ticket.fate is None:
+            ledger.notify(member, outputs.DispositionNotice(ticket.number, "pending"))
+
+    def _count(self, facts: entries.Commit) -> None:
+        tally = self._ledger.roster.tally(facts.worker)
+        tally.committed += 1
+        tally.samples += facts.samples
+        tally.next_batch = max(tally.next_batch, facts.batch + 1)
+        if math.isfinite(facts.loss):
+            before = self._ledger.loss
+            self._ledger.loss = facts.loss if before is None else 0.9 * before + 0.1 * facts.loss
+
+    def abandon(self, member: Member, number: int, reason: str, now: float) -> None:
+        """It will not use the ticket."""
+        ticket = self._ledger.own(member, number, "abandon")
+        if ticket is not None and ticket.state == "open":
+            self._give_up(member, ticket, reason, now)
+        self._driver.watch(now)
+
+    def _give_up(self, member: Member, ticket: Ticket, reason: str, now: float) -> None:
+        ledger = self._ledger
+        ledger.record(entries.Abandon(member.worker, ticket.number, reason), now)
+        ledger.settle(ticket, "abandon", outputs.DispositionNotice(ticket.number, "dropped", reason=reason))
+        ledger.rest(member, now)
+        if ticket.initialise:
+            self._lifecycle.offer_initialisation(now)
+        else:
+            self._driver.decide(Abandon(member.worker, ticket.number, reason), now)
+
+    def done(self, member: Member, now: float) -> None:
+        """It has no more data, and gives up what it holds."""
+        ledger = self._ledger
+        for ticket in ledger.tickets.open_of(member.worker):
+            self._give_up(member, ticket, "done", now)
+        if ledger.stopped is not None:
+            ledger.notify(member, ledger.stop_notice(member))
+        elif member.state != "done":
+            self._retire(member, now)
+        self._driver.watch(now)
+
+    def _retire(self, member: Member, now: float) -> None:
+        ledger = self._ledger
+        member.enter("done", now)
+        member.requested = None
+        ledger.roster.prepared.add(member.worker)
+        ledger.record(entries.Done(member.worker), now)
+        if member.known_to_policy:
+            self._driver.decide(Done(member.worker), now)
+        else:
+            self._lifecycle.start_when_complete(now)
+        self._lifecycle.finish_when_done(now)
+        if ledger.terms.stay and ledger.stopped is None:
+            ledger.notify(member, outputs.StopNotice("done; the servers stay", ledger.version, True, 0))

@@ -1,0 +1,151 @@
+"""What the coordinator knows of a job but for its policy, and the moves that leave an entry in the log."""
+
+from psserver.coordinator import entries, outputs
+from psserver.coordinator.members import Member, Roster
+from psserver.coordinator.outputs import DispositionNotice, Notice, Output, Record, Send, StopNotice
+from psserver.coordinator.terms import JobTerms, Stopped
+from psserver.coordinator.tickets import Ticket, TicketEvent, TicketTable
+
+
+class Ledger:
+    """Members, tickets, the version, and what the present input puts out. One per coordinator; its parts share it.
+
+    Each field has one writer. `roster`: membership (the state of a member: whatever handles its input).
+    `tickets`, `stopped` and what goes with it: the moves below. `version`: the policy driver. `loss`: the
+    commit. `initialised` and `started`: the lifecycle. Times are seconds of the caller's clock.
+    """
+
+    def __init__(self, terms: JobTerms, now: float) -> None:
+        self.terms = terms
+        self.roster = Roster(now)
+        self.tickets = TicketTable()
+        self.version = 0
+        self.initialised = False
+        self.started = False
+        self.stopped: Stopped | None = None
+        # Smoothed loss of recent commits; None before the first.
+        self.loss: float | None = None
+        self.began = now
+        # Entries of the decision log so far.
+        self.entries = 0
+        # The worker that is asked to evaluate at the end, and the number of the stop's entry.
+        self.evaluator: str | None = None
+        self.stop_index = 0
+        self._outputs: list[Output] = []
+
+    # Outputs
+
+    def emit(self) -> list[Output]:
+        """What was put out since the last call, in order."""
+        out, self._outputs = self._outputs, []
+        return out
+
+    def record(self, entry: entries.Entry, now: float) -> int:
+        """Append an entry to the log. Returns its number."""
+        index = self.entries
+        self._outputs.append(Record(index, now - self.began, entry))
+        self.entries += 1
+        return index
+
+    def notify(self, member: Member, notice: Notice) -> None:
+        self._outputs.append(Send(member.worker, member.incarnation, notice))
+
+    def refuse(self, member: Member, message: str, ticket: int = 0) -> None:
+        self.notify(member, outputs.RefusalNotice(message, ticket=ticket))
+
+    def refuse_stranger(self, worker: str, incarnation: int) -> list[Output]:
+        """The whole answer to an input of one that is not a member."""
+        notice = outputs.RefusalNotice(self.unknown(worker, incarnation), fatal=True)
+        return [Send(worker, incarnation, notice)]
+
+    def notify_grant(self, member: Member, ticket: Ticket) -> None:
+        grant = outputs.GrantNotice(ticket.number, ticket.base, ticket.index, ticket.initialise)
+        self.notify(member, grant)
+
+    # Lookups
+
+    def member(self, worker: str, incarnation: int) -> Member | None:
+        """The present member of that incarnation."""
+        member = self.roster.present.get(worker)
+        return member if member is not None and member.incarnation == incarnation else None
+
+    def unknown(self, worker: str, incarnation: int) -> str:
+        """Why that incarnation is refused."""
+        present = self.roster.present.get(worker)
+        now_here = f"; incarnation {present.incarnation} is" if present else ""
+        return (
+            f"worker {worker!r}, incarnation {incarnation}, is not a member of this job{now_here}; join again"
+        )
+
+    def own(self, member: Member, number: int, verb: str) -> Ticket | None:
+        """The member's ticket; otherwise a refusal that names what was expected."""
+        ticket = self.tickets.find(number, member.worker)
+        if ticket is not None:
+            return ticket
+        owner = self.tickets.owner(number)
+        mine = [str(t.number) for t in self.tickets.open_of(member.worker)]
+        expected = f"ticket {' or '.join(mine)}" if mine else "no ticket (none is open)"
+        got = f"is {owner}'s" if owner else "is unknown: never granted, or settled long ago"
+        self.refuse(
+            member, f"{verb} of ticket {number} by {member.worker}: it {got}; expected {expected}", number
+        )
+        return None
+
+    # Moves
+
+    def rest(self, member: Member, now: float) -> None:
+        """The member has ended its work on a ticket; it may hold another one, or wait for one already."""
+        if member.worker in self.tickets.opened:
+            member.enter("computing", now)
+        else:
+            member.enter("joined" if member.requested is None else "waiting", now)
+
+    def drop(self, ticket: Ticket, reason: str, now: float) -> None:
+        """A pending ticket is not applied."""
+        staleness = self.version - ticket.base
+        self.roster.tally(ticket.worker).dropped += 1
+        self.record(entries.Drop(ticket.worker, ticket.number, staleness, reason), now)
+        self.settle(
+            ticket, "drop", DispositionNotice(ticket.number, "dropped", staleness=staleness, reason=reason)
+        )
+
+    def cancel(self, ticket: Ticket, reason: str, now: float) -> None:
+        """An open ticket is void; its worker is notified."""
+        self.record(entries.Cancel(ticket.worker, ticket.number, reason), now)
+        member = self.member(ticket.worker, ticket.incarnation)
+        if member is not None:
+            self.notify(member, outputs.CancelNotice(ticket.number, reason))
+        fate = DispositionNotice(ticket.number, "dropped", reason="cancelled")
+        self.tickets.settle(ticket, "cancel", fate)
+
+    def settle(self, ticket: Ticket, event: TicketEvent, fate: DispositionNotice) -> None:
+        """`event`, whose entry is in the log, has decided the ticket's fate; its worker is notified."""
+        self.tickets.settle(ticket, event, fate)
+        member = self.member(ticket.worker, ticket.incarnation)
+        if member is not None:
+            self.notify(member, fate)
+
+    # The end
+
+    def stop(self, reason: str, now: float, *, success: bool, cause: str) -> None:
+        """End the job, unless it has ended. `cause` as in `Stopped`."""
+        if self.stopped is not None:
+            return
+        self.stopped = Stopped(reason, self.version, success, cause, now)
+        for ticket in self.tickets.in_state("open"):
+            self.cancel(ticket, "the job stopped", now)
+        for ticket in self.tickets.in_state("pending"):
+            self.drop(ticket, "stopped", now)
+        self.stop_index = self.record(entries.Stop(reason, self.version, success), now)
+        connected = [m for m in self.roster.by_rank() if m.absent_since is None]
+        if success and connected:
+            self.evaluator = connected[0].worker
+        for member in connected:
+            member.requested = None
+            self.notify(member, self.stop_notice(member))
+
+    def stop_notice(self, member: Member) -> StopNotice:
+        assert self.stopped is not None
+        stopped = self.stopped
+        evaluate = member.worker == self.evaluator
+        return StopNotice(stopped.reason, stopped.version, stopped.success, self.stop_index, evaluate)

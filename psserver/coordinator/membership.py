@@ -1,0 +1,109 @@
+"""Who comes, who goes, and whose connection stands."""
+
+from psserver.coordinator import entries, outputs
+from psserver.coordinator.ledger import Ledger
+from psserver.coordinator.lifecycle import Lifecycle
+from psserver.coordinator.members import Member
+from psserver.coordinator.outputs import JoinRefused
+from psserver.coordinator.policy_driver import PolicyDriver
+from psserver.policies import Leave
+
+
+class Membership:
+    """Admits members, follows their connections, and lets them depart."""
+
+    def __init__(self, ledger: Ledger, driver: PolicyDriver, lifecycle: Lifecycle) -> None:
+        self._ledger = ledger
+        self._driver = driver
+        self._lifecycle = lifecycle
+
+    def join(self, worker: str, session: str, rank: int | None, now: float) -> Member:
+        """As `Coordinator.join`, whose outputs are in the ledger."""
+        ledger, roster = self._ledger, self._ledger.roster
+        known = roster.present.get(worker) if worker else None
+        if known is None and not worker and rank is not None:
+            known = roster.holder(rank)
+        if known is not None and known.session == session:
+            return known
+        if ledger.stopped is not None:
+            raise JoinRefused(f"the job is over: {ledger.stopped.reason}")
+        if rank is None:
+            rank = known.rank if known else roster.free_rank()
+        worker = worker or (known.worker if known else self._name(rank))
+        holder = roster.holder(rank)
+        if holder is not None and holder.worker != worker:
+            raise JoinRefused(
+                f"task index {rank} belongs to worker {holder.worker!r}; {worker!r} needs another one "
+                f"(the lowest free is {roster.free_rank()})"
+            )
+        if known is not None:
+            if session in roster.tally(worker).sessions:
+                raise JoinRefused(f"another process joined as {worker!r} while this one was away")
+            ledger.notify(known, outputs.RefusalNotice(f"another process joined as {worker!r}", fatal=True))
+            self.depart(known, "superseded by a newer incarnation", now)
+        return self._admit(worker, session, rank, now)
+
+    def _name(self, rank: int) -> str:
+        """The name of a worker that brought none. Nobody is superseded by it."""
+        name = f"w{rank}"
+        namesake = self._ledger.roster.present.get(name)
+        if namesake is not None:
+            raise JoinRefused(
+                f"task index {rank} would be named {name!r}, which is the name of the worker with task index "
+                f"{namesake.rank}: expected a name of its own for it (--name)"
+            )
+        return name
+
+    def _admit(self, worker: str, session: str, rank: int, now: float) -> Member:
+        roster = self._ledger.roster
+        tally = roster.tally(worker)
+        member = Member(worker, tally.incarnations, rank, session, "joined", now, absent_since=now)
+        tally.incarnations += 1
+        tally.sessions.add(session)
+        roster.add(member)
+        self._ledger.record(entries.Join(worker, member.incarnation, rank), now)
+        return member
+
+    def connect(self, member: Member, now: float) -> None:
+        """The worker's session stream stands (again): repeat what it may have missed."""
+        ledger = self._ledger
+        if member.ever_connected and member.absent_since is not None:
+            ledger.record(entries.Back(member.worker), now)
+        member.absent_since, member.ever_connected = None, True
+        for ticket in ledger.tickets.recent_of(member.worker):
+            if ticket.fate is not None and ticket.incarnation == member.incarnation:
+                ledger.notify(member, ticket.fate)
+        for ticket in ledger.tickets.open_of(member.worker):
+            ledger.notify_grant(member, ticket)
+        if ledger.stopped is not None:
+            ledger.notify(member, ledger.stop_notice(member))
+
+    def disconnect(self, member: Member, now: float) -> None:
+        """The stream broke. Also after the stop: the worker may not know of it."""
+        if member.absent_since is None:
+            member.absent_since = now
+            self._ledger.record(entries.Lost(member.worker), now)
+
+    def expire(self, now: float) -> None:
+        """Give up on members whose connection has been broken for longer than the grace period."""
+        for member in self._ledger.roster.by_rank():
+            if member.absent_since is not None and now - member.absent_since >= self._ledger.terms.grace:
+                seconds = now - member.absent_since
+                self.depart(member, f"connection lost for {seconds:.1f} s", now)
+
+    def depart(self, member: Member, reason: str, now: float) -> None:
+        """The member is gone, and what it holds is void."""
+        ledger = self._ledger
+        ledger.roster.remove(member, now)
+        for ticket in ledger.tickets.open_of(member.worker):
+            ledger.record(entries.Cancel(member.worker, ticket.number, f"{member.worker} left"), now)
+            fate = outputs.DispositionNotice(ticket.number, "dropped", reason="left")
+            ledger.tickets.settle(ticket, "cancel", fate)
+        ledger.record(entries.Leave(member.worker, reason), now)
+        if ledger.stopped is not None:
+            return
+        if member.known_to_policy:
+            self._driver.decide(Leave(member.worker, reason), now)
+        self._lifecycle.offer_initialisation(now)
+        self._lifecycle.finish_when_done(now)
+        self._driver.watch(now)

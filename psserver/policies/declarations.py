@@ -1,0 +1,141 @@
+"""What a policy declares beside its decisions: which parts see tensors, and what its workers do between pull and push.
+
+A declaration has names and numbers, never an array. The tensor parts themselves are psserver.shard's, the local
+rules psworker.local's. A declaration travels to every shard as JSON and stands in the decision log's first entry,
+so that a log alone is enough to execute it again.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from psserver.policies.errors import PolicyError
+
+# Knobs by the name of the part. psserver.shard builds a part for each of them.
+COMPENSATORS: Mapping[str, tuple[str, ...]] = {
+    "taylor": (),
+    "adaptive-taylor": ("decay", "epsilon"),
+    "gap-aware": ("decay", "epsilon"),
+}
+AGGREGATORS: Mapping[str, tuple[str, ...]] = {
+    "mean": (),
+    "median": (),
+    "trimmed-mean": ("trim",),
+    "krum": ("byzantine", "select"),
+}
+# Aggregators that look at whole vectors, not at one coordinate after the other.
+UNDIVIDED = ("krum",)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorParts:
+    """Which compensator and aggregator the shards use.
+
+    `compensator` turns each contribution whose decision has a compensation
+    other than 0 into g' = f(g, x_now, x_base); None: there is none.
+    `aggregator` makes one gradient of an update's K. "mean" stands for the
+    running sum of factor * g, scaled by the Apply; any other needs the list
+    of all K, from different workers, and returns a gradient that is scaled already.
+    `knobs`: the numbers of both, all of them and no others.
+
+    Raises PolicyError for an unknown name or knob, or a missing one.
+    """
+
+    compensator: str | None = None
+    aggregator: str = "mean"
+    knobs: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for what, name, known in (
+            ("compensator", self.compensator, COMPENSATORS),
+            ("aggregator", self.aggregator, AGGREGATORS),
+        ):
+            if name is not None and name not in known:
+                raise PolicyError(f"unknown {what} {name!r}; expected one of {', '.join(known)}")
+        wanted = {*AGGREGATORS[self.aggregator], *COMPENSATORS.get(self.compensator or "", ())}
+        if set(self.knobs) != wanted:
+            raise PolicyError(
+                f"compensator {self.compensator} and aggregator {self.aggregator} take the numbers "
+                f"{sorted(wanted)}, got {sorted(self.knobs)}"
+            )
+        for name, value in self.knobs.items():
+            if not math.isfinite(value):
+                raise PolicyError(f"{name} is {value}; expected a finite number")
+
+    @property
+    def keep_bases(self) -> bool:
+        """An update reads the versions that its contributions started from."""
+        return self.compensator is not None
+
+    @property
+    def lists(self) -> bool:
+        """The aggregator needs the list of an update's contributions; a sum that grows will not do."""
+        return self.aggregator != "mean"
+
+    @property
+    def fewest(self) -> int:
+        """Contributions without which the aggregator cannot do what it promises."""
+        match self.aggregator:
+            case "trimmed-mean":
+                return 2 * int(self.knobs["trim"]) + 1
+            case "krum":
+                return 2 * int(self.knobs["byzantine"]) + 3
+        return 1
+
+    def check_servers(self, servers: int) -> None:
+        """Raises PolicyError when the parts cannot work on a model that is divided over `servers`."""
+        if self.aggregator in UNDIVIDED and servers > 1:
+            raise PolicyError(
+                f"{self.aggregator} compares whole gradients, and with {servers} servers each holds only a part "
+                "of them: they would choose different workers, and the model would be torn; expected 1 server, "
+                "or a policy that goes by coordinates, such as median or trimmed-mean"
+            )
+
+    @property
+    def config(self) -> dict[str, object]:
+        """JSON-able; `from_config` reads it back as an equal declaration. Empty for the default."""
+        if self == BARE:
+            return {}
+        return {"compensator": self.compensator, "aggregator": self.aggregator, "knobs": dict(self.knobs)}
+
+
+# No compensator, and the mean.
+BARE = TensorParts()
+
+
+def from_config(config: Mapping[str, object]) -> TensorParts:
+    """Raises PolicyError when it is no declaration of this release."""
+    try:
+        parts = TensorParts(**config)  # type: ignore[arg-type]
+        return TensorParts(
+            parts.compensator, parts.aggregator, {name: float(value) for name, value in parts.knobs.items()}
+        )
+    except PolicyError:
+        raise
+    except (TypeError, ValueError, AttributeError) as error:
+        raise PolicyError(
+            f"expected compensator, aggregator and knobs of a policy, got {config}: {error}"
+        ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class LocalRule:
+    """What workers do between pull and push: a name that they know (`psworker.local`), and every knob it has.
+
+    `remembers`: a contribution depends on those that the worker committed
+    before. Such a rule must not meet cancelling: a worker takes a commit that a
+    cancel crosses on its way for one that counts.
+    """
+
+    name: str
+    knobs: Mapping[str, float] = field(default_factory=dict)
+    remembers: bool = False
+
+    @property
+    def plain(self) -> bool:
+        """One batch, one gradient."""
+        return self.name == "gradient"
+
+
+# One batch, one gradient.
+PLAIN = LocalRule("gradient")

@@ -1,0 +1,78 @@
+"""A file of JSON lines that is only ever appended to, and never holds half a line."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+# Made once. What is written holds no cycles, and NaN is not JSON.
+_ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"), check_circular=False)
+
+# Bytes that wait for a flush; a full buffer is written at once.
+BUFFERED = 1 << 16
+
+
+class LogError(OSError):
+    """A line cannot be written: the text names the file and the reason."""
+
+
+class JsonLines:
+    """One owner, who calls every method. After a LogError nothing more is taken: the file ends with a whole line."""
+
+    def __init__(self, path: Path) -> None:
+        """Empties the file. Raises LogError."""
+        self._path = path
+        self._waiting = bytearray()
+        # Bytes in the file, and those up to the end of its last whole line.
+        self._written, self._whole = 0, 0
+        self._failure: LogError | None = None
+        try:
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise self._named(error) from error
+
+    def append(self, value: dict[str, Any]) -> None:
+        """Take one line. It is in the file at the latest after `flush`. Raises LogError; the line is not taken then."""
+        if self._failure is not None:
+            raise self._failure
+        try:
+            line = _ENCODER.encode(value)
+        except ValueError as error:
+            raise LogError(f"{self._path}: a line is not JSON: {error}") from error
+        self._waiting += line.encode()
+        self._waiting += b"\n"
+        if len(self._waiting) >= BUFFERED:
+            self.flush()
+
+    def flush(self) -> None:
+        """Hand every line to the operating system. Raises LogError; what fitted, in whole lines, is kept."""
+        if self._failure is not None:
+            raise self._failure
+        try:
+            while self._waiting:
+                count = os.write(self._file, self._waiting)
+                end = self._waiting.rfind(b"\n", 0, count)
+                if end >= 0:
+                    self._whole = self._written + end + 1
+                self._written += count
+                del self._waiting[:count]
+        except OSError as error:
+            self._failure = self._named(error)
+            self._cut()
+            raise self._failure from error
+
+    def _cut(self) -> None:
+        """Half a line at the end would make the whole file unreadable for strict readers."""
+        self._waiting.clear()
+        os.ftruncate(self._file, self._whole)
+
+    def _named(self, error: OSError) -> LogError:
+        return LogError(f"{self._path} cannot be written: {error.strerror or error}")
+
+    def close(self) -> None:
+        """Flush and close; a failed file is only closed. Raises LogError."""
+        try:
+            if self._failure is None:
+                self.flush()
+        finally:
+            os.close(self._file)

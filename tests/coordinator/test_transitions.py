@@ -1,0 +1,80 @@
+"""What can happen to a ticket, and the sentence about all that can not."""
+
+import itertools
+from typing import get_args
+
+import pytest
+
+from psserver.coordinator.outputs import DispositionNotice
+from psserver.coordinator.tickets import (
+    TRANSITIONS,
+    Ticket,
+    TicketError,
+    TicketEvent,
+    TicketState,
+    TicketTable,
+)
+
+FATE = DispositionNotice(7, "dropped")
+# Every pair of a state and an event that is legal, written out once more.
+LEGAL = {
+    ("open", "install"): "settled",
+    ("open", "commit"): "pending",
+    ("open", "cancel"): "settled",
+    ("open", "abandon"): "settled",
+    ("pending", "fold"): "pending",
+    ("pending", "apply"): "settled",
+    ("pending", "drop"): "settled",
+}
+
+
+def table_with(state: TicketState) -> tuple[TicketTable, Ticket]:
+    """Ticket 7 of w0 in that state, by legal moves."""
+    table, ticket = TicketTable(next_number=8), Ticket(7, "w0", 0, 0, 0.0, 3)
+    table.open(ticket)
+    if state != "open":
+        table.commit(ticket)
+    if state == "settled":
+        table.settle(ticket, "drop", FATE)
+    return table, ticket
+
+
+def happens(table: TicketTable, ticket: Ticket, event: TicketEvent) -> None:
+    if event == "commit":
+        table.commit(ticket)
+    elif event == "fold":
+        table.allowing(event, ticket.number)
+    else:
+        table.settle(ticket, event, FATE)
+
+
+@pytest.mark.parametrize(
+    ("state", "event"), list(itertools.product(get_args(TicketState), get_args(TicketEvent)))
+)
+def test_each_event_in_each_state(state: TicketState, event: TicketEvent) -> None:
+    table, ticket = table_with(state)
+    after = LEGAL.get((state, event))
+    if after is not None:
+        happens(table, ticket, event)
+        assert ticket.state == after == TRANSITIONS[state][event]
+        assert (7 in table.live) == (after != "settled")
+        assert table.open_of("w0") == ()
+        assert table.recent_of("w0") == ([ticket] if after == "settled" else [])
+        return
+    known = "settled or unknown" if (state, event) == ("settled", "fold") else state
+    before = repr(table)
+    with pytest.raises(TicketError, match=f"^{event} of ticket 7, which is {known}; expected one that is "):
+        happens(table, ticket, event)
+    assert repr(table) == before
+
+
+def test_the_sentence_names_the_state_that_would_do() -> None:
+    table, _ = table_with("pending")
+    with pytest.raises(TicketError) as caught:
+        table.allowing("cancel", 7)
+    assert str(caught.value) == "cancel of ticket 7, which is pending; expected one that is open"
+    with pytest.raises(TicketError) as caught:
+        table.allowing("apply", 999)
+    assert str(caught.value) == (
+        "apply of ticket 999, which is settled or unknown; expected one that is pending"
+    )

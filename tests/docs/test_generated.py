@@ -1,0 +1,68 @@
+"""Pages that come from the code say all that the code has; nothing public is undocumented."""
+
+import re
+
+import click
+
+from docs.generate import api, commands, experiments, optimizers, policies
+from psserver import optimizers as rules
+from psserver import policies as built_in
+from pswire.exits import ExitCode
+from tests.docs.markdown import ROOT, text_of
+
+
+def test_every_policy_has_a_page() -> None:
+    pages = policies.pages()
+    assert set(pages) == {"policies/README.md", *(f"policies/{name}.md" for name in built_in.names())}
+    for name in built_in.names():
+        assert f"({name}.md)" in pages["policies/README.md"]
+        assert (
+            "**Guarantee**" in pages[f"policies/{name}.md"] and "**Source**" in pages[f"policies/{name}.md"]
+        )
+
+
+def test_every_optimizer_and_schedule_has_a_section() -> None:
+    [page] = optimizers.pages().values()
+    headings = re.findall(r"^##+ `(.+)`$", page, re.M)
+    assert headings == [*rules.names(), *rules.schedule_names()]
+
+
+def test_every_option_of_every_command_is_on_a_page() -> None:
+    pages = commands.pages()
+    for program, command in commands.PROGRAMS.items():
+        group = command.commands if isinstance(command, click.Group) else {}
+        found = {program: command} | {f"{program}-{name}": inner for name, inner in group.items()}
+        for page, each in found.items():
+            options = [option for option in each.params if isinstance(option, click.Option)]
+            names = [name for option in options if not option.hidden for name in option.opts]
+            assert [name for name in names if name not in pages[f"commands/{page}.md"]] == []
+    assert all(f"| `{int(code)}` |" in pages["exit-codes.md"] for code in ExitCode)
+
+
+def test_every_key_of_an_experiment_file_has_a_meaning() -> None:
+    for name, section in experiments.sections().items():
+        assert set(experiments.meanings_of(section)) == set(section.model_fields), name
+
+
+def test_every_section_of_an_experiment_file_is_on_the_page() -> None:
+    page = text_of(ROOT / "docs" / "experiments.md")
+    assert re.findall(r"<!-- keys: (.+?) -->", page) == list(experiments.sections())
+    assert "| `max_staleness` |" not in page and "| `wire_dtype` |" in experiments.filled(page)
+
+
+def test_everything_public_has_a_docstring() -> None:
+    assert api.undocumented() == []
+    assert {"psworker", "psserver", "psserver.policies", "pslab", "pswire"} <= set(api.public())
+
+
+def test_an_undocumented_name_is_found() -> None:
+    """The check reads assignments and type aliases, too."""
+    package = api.griffe.visit(
+        "package",
+        filepath=ROOT / "package.py",
+        code='"""Doc."""\n__all__ = ["good", "bare", "absent"]\ngood = 1\n"""Good."""\nbare = 2\n',
+    )
+    assert [*api.undocumented_in(package)] == [
+        "package.absent is in __all__, but not there",
+        "package.bare has no docstring",
+    ]

@@ -1,0 +1,78 @@
+"""What the documents link to and name is there."""
+
+import importlib
+import re
+import xml.etree.ElementTree as xml
+from pathlib import Path
+
+import pytest
+
+from tests.docs.markdown import PAGES, ROOT, anchors, outside_blocks, text_of
+
+#: Their links are looked at here, those of docs/ when the site is built (scripts/docs).
+TOP = [page for page in PAGES if page.parent == ROOT]
+_DOTTED = re.compile(r"`((?:pswire|psserver|psworker|pslab)(?:\.\w+)+)(?:\(.*?\))?`")
+_PATH = re.compile(
+    r"`((?:protos|psserver|pswire|psworker|pslab|examples|benchmarks|scripts|tests|docs)/[\w./-]+)`"
+)
+
+
+@pytest.mark.parametrize("page", TOP, ids=lambda page: page.name)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", outside_blocks(page)):
+        if target.startswith("http"):
+            continue
+        path, _, anchor = target.partition("#")
+        there = page.parent / path if path else page
+        assert there.exists(), f"{page.name} links to {target}, which is not there"
+        assert not anchor or anchor in anchors(there), f"{page.name} links to {target}: no such heading"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_dotted_names_are_there(page: Path) -> None:
+    for name in sorted(set(_DOTTED.findall(text_of(page)))):
+        assert resolves(name), f"{page.name} names {name}, which does not import"
+
+
+def resolves(name: str) -> bool:
+    """As a module, or as an attribute of one."""
+    module, _, rest = name.rpartition(".")
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError:
+        if not module:
+            return False
+    else:
+        return True
+    found: object
+    try:
+        found = importlib.import_module(module)
+    except ModuleNotFoundError:
+        module, _, owner = module.rpartition(".")
+        found = getattr(importlib.import_module(module), owner, None)
+    return hasattr(found, rest)
+
+
+@pytest.mark.parametrize(
+    "page", [p for p in PAGES if p.name != "CHANGELOG.md"], ids=lambda p: str(p.relative_to(ROOT))
+)
+def test_paths_are_there(page: Path) -> None:
+    for path in sorted(set(_PATH.findall(text_of(page)))):
+        assert (ROOT / path).exists() or list(ROOT.glob(f"{path}*")), f"{page.name} names {path}"
+
+
+def test_every_top_level_folder_is_on_the_map() -> None:
+    made = ("runs", "build", "dist", ".")  # by using the checkout
+    folders = [
+        folder.name
+        for folder in sorted(ROOT.iterdir())
+        if folder.is_dir() and not folder.name.startswith(made) and not folder.name.endswith(".egg-info")
+        if any(path.suffix != ".pyc" for path in folder.rglob("*.*"))
+    ]
+    page = text_of(ROOT / "docs" / "design" / "structure.md").partition("## Where things are")[2]
+    assert [folder for folder in folders if not re.search(rf"^\| `{folder}\b", page, re.M)] == []
+
+
+@pytest.mark.parametrize("picture", sorted((ROOT / "docs").rglob("*.svg")), ids=lambda path: path.name)
+def test_a_picture_is_a_picture(picture: Path) -> None:
+    assert xml.parse(picture).getroot().tag == "{http://www.w3.org/2000/svg}svg"

@@ -1,0 +1,73 @@
+"""`ps-lab policies`: all of them in brief, and one of them explained; `ps-lab optimizers` likewise."""
+
+import json
+
+import pytest
+from click.testing import CliRunner, Result
+
+from pslab.cli import cli
+from pslab.commands.failure import Failure
+from pslab.runs.table import policy_label
+from psserver.policies import names
+from psserver.policies.builtin import BUILTIN
+from pswire.knobs import knobs_of
+
+
+def ps_lab(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, arguments)
+
+
+def text(result: Result) -> str:
+    """Without the borders and line ends of tables."""
+    return " ".join(result.output.replace("│", " ").split())
+
+
+def test_all_of_them_in_brief() -> None:
+    result = ps_lab("policies")
+    assert result.exit_code == 0
+    for name in names():
+        assert f"{name} " in result.output
+    assert "staleness 0" in result.output
+
+
+@pytest.mark.parametrize("name", names())
+def test_one_explained(name: str) -> None:
+    result = ps_lab("policies", name)
+    assert result.exit_code == 0
+    entry, shown = BUILTIN[name], text(result)
+    assert shown.startswith(f"{name}: ")
+    for fact in (entry.guarantee, entry.source, entry.cost.stores, entry.cost.work, entry.cost.waste):
+        assert fact in shown
+    for knob in knobs_of(entry):
+        assert knob.name in shown
+    if not knobs_of(entry):
+        assert "It has no knobs." in shown
+
+
+def test_defaults_stand_as_in_an_experiment_file() -> None:
+    assert '"polynomial"' in ps_lab("policies", "fedbuff").output
+    assert " false " in ps_lab("policies", "ringmaster").output
+
+
+def test_as_json() -> None:
+    lines = ps_lab("policies", "--json").output.splitlines()
+    assert [json.loads(line)["name"] for line in lines] == list(names())
+    (line,) = ps_lab("policies", "ringmaster", "--json").output.splitlines()
+    facts = json.loads(line)
+    threshold = {"default": 4, "type": "integer", "at_least": 1, "range": ">= 1"}
+    assert facts["knobs"]["threshold"].items() >= threshold.items()
+    assert set(facts) == {"name", "rule", "guarantee", "source", "cost", "optimizer", "knobs"}
+
+
+def test_an_unknown_name_is_answered_with_the_nearest() -> None:
+    result = CliRunner().invoke(cli, ["policies", "ringmster"], standalone_mode=False)
+    assert isinstance(result.exception, Failure)
+    assert 'did you mean "ringmaster"?' in str(result.exception)
+
+
+def test_runs_are_told_apart_by_the_knobs_that_were_set() -> None:
+    assert policy_label({"name": "k-sync", "aggregate": 2, "late": "cancel"}) == "k-sync"
+    assert (
+        policy_label({"name": "k-sync", "aggregate": 4, "late": "drop"}) == "k-sync (aggregate 4, late drop)"
+    )
+    assert policy_label({"name": "mine:Own", "size": 3}) == "mine:Own"

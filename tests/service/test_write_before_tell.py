@@ -1,0 +1,205 @@
+"""Decide, write, tell: wherever one of the three fails, the job ends with a sentence and its log has no gap."""
+
+import json
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from psserver.coordinator.outputs import Record
+from psserver.service import job as job_module
+from psserver.service import json_lines
+from psserver.service.job import Job
+from psserver.service.json_lines import JsonLines, LogError
+from pswire.exits import ExitCode
+from pswire.v1 import coordinator_pb2 as pb
+from tests.service.peer import Peer, Stream
+from tests.service.serving import VARIABLES, Cluster, serving
+
+FULL = OSError(28, "No space left on device")
+# The kinds of entries, by a policy under which the scenario below makes them.
+KINDS = {
+    "job": "async",
+    "join": "async",
+    "start": "async",
+    "initialise": "async",
+    "install": "async",
+    "grant": "async",
+    "commit": "async",
+    "fold": "sync",
+    "apply": "async",
+    "drop": "bounded",
+    "cancel": "sync with a backup",
+    "abandon": "async",
+    "lost": "async",
+    "back": "async",
+    "leave": "async",
+    "done": "async",
+    "stop": "async",
+}
+ONES = [np.ones(spec.shape, np.float32) for spec in VARIABLES]
+POLICIES = {
+    "async": ("async", []),
+    "sync": ("sync", []),
+    "bounded": ("bounded", ["policy.max_staleness=0", "policy.aggregate=1"]),
+    "sync with a backup": ("sync", ["policy.backup=1"]),
+}
+
+
+def log_of(folder: Path) -> list[dict[str, Any]]:
+    text = (folder / "decisions.jsonl").read_text(encoding="utf-8")
+    assert text == "" or text.endswith("\n")
+    entries = [json.loads(line) for line in text.splitlines()]
+    assert [entry["i"] for entry in entries] == list(range(len(entries)))
+    return entries
+
+
+def play(cluster: Cluster) -> None:
+    """Two workers: steps, a late gradient, an abandoned ticket, a broken session; one leaves, one is done."""
+    one, two = Peer(cluster, "one"), Peer(cluster, "two")
+    one.say(ready=pb.Ready())
+    first = one.hear("grant")
+    assert first.initialise
+    one.commit(first.ticket, one.push(first, ONES))
+    # The job starts when both are ready.
+    two.say(ready=pb.Ready())
+    one.ready()
+    two.grant = two.hear("grant")
+    for peer in (one, two, one):
+        grant = peer.ready()
+        peer.grant = None
+        # Refused where the policy has cancelled the ticket.
+        with suppress(grpc.RpcError):
+            peer.commit(grant.ticket, peer.push(grant, ONES))
+    two.say(abandon=pb.Abandon(ticket=two.ready().ticket, reason="test"))
+    two.stream.close()
+    two.stream = Stream(cluster, two.hello())
+    two.say(leave=pb.Leave(reason="test"))
+    one.say(done=pb.Done())
+    one.stream.close()
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_scenario_makes_the_entries_that_are_said(tmp_path: Path, policy: str) -> None:
+    out = tmp_path / "run"
+    name, knobs = POLICIES[policy]
+    with serving(1, workers=2, policy=name, overrides=knobs, out=out) as cluster:
+        play(cluster)
+        cluster.servers[0].interrupt()
+        cluster.servers[0].ended()
+    made = {entry["kind"] for entry in log_of(out)}
+    assert made >= {kind for kind, under in KINDS.items() if under == policy}
+
+
+WHERE = ("encode", "write", "order", "submit", "notice")
+# Every kind at the first and the last call of the path, and every call of it for what makes a version.
+CASES = [
+    (kind, where) for kind in KINDS for where in WHERE if kind == "apply" or where in ("write", "notice")
+]
+
+
+@pytest.mark.parametrize(("kind", "where"), CASES)
+def test_a_failure_anywhere_ends_the_job_with_a_log_without_gaps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, where: str
+) -> None:
+    reached = inject(monkeypatch, kind, where)
+    out = tmp_path / "run"
+    name, knobs = POLICIES[KINDS[kind]]
+    with serving(1, workers=2, policy=name, overrides=knobs, out=out) as cluster:
+        # What a worker sees of a job that ends in the middle is not the point here.
+        with suppress(Exception):
+            play(cluster)
+        server = cluster.servers[0]
+        if kind == "stop" or not reached:
+            server.interrupt()
+        code = server.ended()
+    assert reached, f"the scenario made no {kind}"
+    assert code == (ExitCode.STORAGE if where in ("encode", "write") else ExitCode.INTERNAL)
+    kinds = [entry["kind"] for entry in log_of(out)]
+    if where in ("encode", "write"):
+        assert kind not in kinds, "an entry that the writer refused stands in the log"
+    assert not (out / "summary.json").exists()
+
+
+def inject(patch: pytest.MonkeyPatch, kind: str, where: str) -> list[str]:
+    """The first entry of `kind` fails at `where`. What is returned is filled when that happened."""
+    reached: list[str] = []
+
+    def failing(function: Any, wanted: Callable[..., bool], error: Exception) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if not reached and wanted(*args):
+                reached.append(where)
+                raise error
+            return function(*args, **kwargs)
+
+        return call
+
+    bug = RuntimeError("planted")
+    match where:
+        case "encode":
+            wrong = failing(JsonLines.append, lambda _, v: v.get("kind") == kind, LogError("planted"))
+            patch.setattr(JsonLines, "append", wrong)
+        case "write":
+            # Every line goes to the file at once, so that the write of this one fails.
+            patch.setattr(json_lines, "BUFFERED", 1)
+            ours = f'"kind":"{kind}"'.encode()
+            patch.setattr(json_lines.os, "write", failing(os.write, lambda _, data: ours in data, FULL))
+        case "order":
+            cls = job_module.OrderTranslator
+            patch.setattr(cls, "order", failing(cls.order, lambda _, entry: entry.kind == kind, bug))
+        case "submit":
+
+            def has(_: Job, outputs: list[Any], __: object) -> bool:
+                return any(isinstance(o, Record) and o.entry.kind == kind for o in outputs)
+
+            patch.setattr(Job, "_tell", failing(Job._tell, has, bug))
+        case "notice":
+            patch.setattr(Job, "_notice", failing(Job._notice, lambda _, entry: entry.kind == kind, bug))
+    return reached
+
+
+def test_a_full_disk_at_a_flush_ends_the_job_and_keeps_the_weights_elsewhere_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk fills while a worker computes: nobody waits for ever, and the exit code says why."""
+    out = tmp_path / "run"
+    with serving(1, workers=1, policy="sync", out=out) as cluster:
+        peer = Peer(cluster, "a")
+        peer.step()
+
+        def full(file: int, data: bytes) -> int:
+            raise FULL
+
+        monkeypatch.setattr(json_lines.os, "write", full)
+        grant = peer.ready()
+        stop = peer.hear("stop")
+        assert (
+            not stop.success and "decisions.jsonl cannot be written: No space left on device" in stop.reason
+        )
+        assert grant.version == 1
+        assert cluster.servers[0].ended() == ExitCode.STORAGE
+    log_of(out)
+
+
+def test_the_last_told_version_is_written_when_the_log_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from psserver.weights_file import load
+
+    out = tmp_path / "run"
+    with serving(1, workers=1, out=out) as cluster:
+        peer = Peer(cluster, "a")
+        peer.step(value=0.25)
+        monkeypatch.setattr(
+            JsonLines, "append", lambda self, value: (_ for _ in ()).throw(LogError("the disk is gone"))
+        )
+        peer.say(ready=pb.Ready())
+        assert peer.hear("stop").reason == "the disk is gone"
+        assert cluster.servers[0].ended() == ExitCode.STORAGE
+    arrays = load(out / "weights.safetensors").arrays
+    assert np.array_equal(arrays["dense/bias"], np.full(4, 0.75, np.float32))
