@@ -153,6 +153,7 @@ TABLE: Final[tuple[Row, ...]] = (
         ("servers", Whole(SERVERS), "one process each"),
         ("wire_dtype", FLAG, TYPED),
         ("task_index", Whole(WORKERS - 1), "a worker's index; index + 1 is sent back in 32 bits"),
+        ("optimizer", JSON, "a name and a few numbers"),
     ),
     *_rows(
         "SessionRequest",

@@ -63,7 +63,7 @@ RULES = (
     ),
     Rule("psserver.optimizers", only=(*STDLIB, "numpy", "psserver.optimizers", *KNOBS), never=IMPURE),
     Rule("psworker", never=("psserver", "pslab", "examples")),
-    Rule("psworker", never=TENSORFLOW, but=("psworker.tensorflow",)),
+    Rule("psworker", never=TENSORFLOW, but=("psworker.tensorflow", "psworker.keras")),
     Rule("psworker.local", only=(*STDLIB, "numpy", "psworker.local", *KNOBS), never=IMPURE),
     Rule("pslab", never=(*TENSORFLOW, "psworker.tensorflow", "examples")),
     # Chance comes from generators that are passed in; nobody may ask the clock or the network.

@@ -17,7 +17,7 @@ from grpc_reflection.v1alpha import reflection
 
 from psserver.coordinator import JobTerms
 from psserver.optimizers import Optimizer
-from psserver.policies import Policy, advice
+from psserver.policies import Policy
 from psserver.receipts import new_secret
 from psserver.service.ending import conclude
 from psserver.service.followers import Follower
@@ -57,7 +57,8 @@ class ServerSettings:
     bind: str
     terms: JobTerms
     policy: Policy
-    optimizer: Optimizer
+    # None: the first worker's.
+    optimizer: Optimizer | None
     host: HostOptions
     data_port: int
     out: Path | None
@@ -180,9 +181,6 @@ class Server:
 
     def _make_job(self, hosts: tuple[Address, ...]) -> Job:
         settings = self.settings
-        advised = advice(settings.policy.name, settings.terms.optimizer)
-        if advised is not None:
-            log.warning("%s", advised)
         if settings.out is not None:
             make_folder(settings.out)
         run_log = RunLog(settings.out)

@@ -22,6 +22,7 @@ class Joining:
         name: str | None,
         task_index: int | None,
         backoff: Backoff,
+        optimizer: str = "",
     ) -> None:
         self.session = secrets.token_hex(16)
         self._servers = servers
@@ -29,6 +30,7 @@ class Joining:
         self._wire_dtype = wire_dtype
         self._name, self._task_index = name, task_index
         self._backoff = backoff
+        self._optimizer = optimizer
         self._stub = coordinator_pb2_grpc.CoordinatorStub(servers.control)
 
     def join(self) -> pb.JoinReply:
@@ -41,6 +43,7 @@ class Joining:
             servers=len(self._servers.shards),
             wire_dtype=WIRE[self._wire_dtype],
             task_index=self._task_index,
+            optimizer=self._optimizer,
         )
         reply = insist(lambda: self._stub.Join(request), self._backoff)
         self._backoff.reset()

@@ -241,6 +241,8 @@ class Distributed:
 
     def _train_batch(self, data: Any) -> Mapping[str, Any]:
         if self._step is None:
+            if not self.model.built:
+                self.model._symbolic_build(data_batch=data)
             self._open()
             assert self._step is not None
             self._step.prepare(data)
@@ -350,7 +352,7 @@ class Distributed:
             self._server = self._start(self.optimizer)
         hosts = (self._server.address,) if self._server is not None else self._place.hosts  # type: ignore[union-attr]
         specs = list(zip(variables.specs, variables.values(), strict=True))
-        self._session = session = self._join(hosts, specs)
+        self._session = session = self._join(hosts, specs, optimizer=self.optimizer)
         self._step = GradientStep(model, variables, session.plan, self._wire_dtype)
         self._batch = session.next_batch
         if session.worker_index:
