@@ -46,7 +46,7 @@ WRONG = (SettingsError, ExperimentError, AddressError, PolicyError, OptimizerErr
     "--data-port",
     type=click.IntRange(0, 65535),
     default=0,
-    help="TCP port for payloads, beside gRPC; whoever cannot reach it sends them by gRPC.  [default: a free one]",
+    help="TCP port for payloads, beside gRPC; workers that cannot reach it use gRPC.  [default: a free one]",
 )
 @click.option("--config", type=click.Path(path_type=Path, dir_okay=False), help="Experiment file (TOML).")
 @click.option(

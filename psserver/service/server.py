@@ -238,5 +238,5 @@ class Server:
 
 
 def new_job_name() -> str:
-    """Unguessable: whoever does not know it cannot speak to the job by accident."""
+    """Unguessable: a process that does not know it cannot reach the job by accident."""
     return secrets.token_hex(8)

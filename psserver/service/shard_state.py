@@ -10,8 +10,8 @@ class ShardState:
     """The shard, how far it has executed the log, why no further, and who reads its versions in place.
 
     `changed` owns everything here and the shard with all that it holds, except
-    that the arrays of a `Work` belong to the thread that computes it. Whoever
-    changes something notifies it. Single values may be read without it, for a
+    that the arrays of a `Work` belong to the thread that computes it. A thread
+    that changes something notifies it. Single values may be read without it, for a
     report or a first look.
     """
 

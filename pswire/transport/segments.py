@@ -26,7 +26,7 @@ Floats = NDArray[np.float32]
 # The first page holds the token; contents begin behind it, aligned for any kernel.
 HEADER: Final = 4096
 TOKEN_BYTES: Final = 16
-# As `readlink` shows the files, and `ls -l /proc/*/fd` to whoever looks for them.
+# As `readlink` shows the files, and `ls -l /proc/*/fd`.
 NAME: Final = "pswire"
 
 # The 64-bit words of a control segment are this far apart: each has a cache line of its own.

@@ -105,10 +105,10 @@ class WeightReader:
         return self._servers.each(lambda shard: self._kept(shard, grant, narrow))
 
     def _kept(self, shard: ShardClient, grant: Grant, narrow: bool) -> Received:
-        """Pulled, and good for as long as it may lie here unread: what is in place only if that is at leisure.
+        """Pulled, and good for as long as it may lie here unread: what is in place only if it can stay without blocking updates.
 
         Tickets' reads in place end in their order: nothing is read in place
-        at leisure before it and ended after it.
+        without blocking updates before it and ended after it.
         """
         received = shard.pull(grant.ticket, grant.version, grant.index, narrow=narrow)
         if received.attachment is not None and not self._at_leisure(shard):

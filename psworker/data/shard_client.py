@@ -57,7 +57,7 @@ class ShardClient:
         self.elements = plan.shards[server].elements
         # Replaced whole at every (re)join.
         self.member = Member()
-        # Whoever exchanges with the server: the training loop, and what fetches for it meanwhile.
+        # Held by the thread that exchanges with the server: the training loop, or what fetches for it meanwhile.
         self.turn = threading.RLock()
         self._plan = plan.fingerprint
         # Shared memory is float32, and so is what goes by messages in its stead.

@@ -28,7 +28,7 @@ class Received:
     spare: list[NDArray[Any]] | None = None
 
     def copied(self) -> Floats:
-        """A float32 array for whoever asks to keep."""
+        """A float32 array that the caller may keep."""
         if self.attachment is not None:
             self.values = self.values.copy()
         else:

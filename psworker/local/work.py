@@ -48,7 +48,7 @@ class LocalWork:
         return self._walk is not None
 
     def can_use(self, portion: TicketBatches) -> bool:
-        """A contribution can be made of it: its steps are taken, or its batches are still to be had."""
+        """A contribution can be made of it: its steps are taken, or its batches are still available."""
         return self.walked or not portion.spent
 
     def ahead(self, gradient: Gradient, batches: Any) -> Walk:

@@ -24,7 +24,7 @@ class Gate(Protocol):
         ...
 
     def hold(self, view: View, member: Member) -> Waiting | None:
-        """None: it may start. Otherwise why not, in words: for whoever asks, not for every event."""
+        """None: it may start. Otherwise why not, in words: made when the status is asked for, not for every event."""
         ...
 
     def epoch(self, view: View) -> object:
