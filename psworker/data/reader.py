@@ -105,7 +105,9 @@ class WeightReader:
         return self._servers.each(lambda shard: self._kept(shard, grant, narrow))
 
     def _kept(self, shard: ShardClient, grant: Grant, narrow: bool) -> Received:
-        """Pulled, and good for as long as it may lie here unread: what is in place only if it can stay without blocking updates.
+        """Pulled, and good for as long as it may lie here unread.
+
+        What is in place stays so only if that blocks no update.
 
         Tickets' reads in place end in their order: nothing is read in place
         without blocking updates before it and ended after it.
