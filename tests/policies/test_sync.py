@@ -5,7 +5,7 @@ from itertools import permutations
 import pytest
 
 from psserver.policies import Apply, Grant, Part
-from tests.policies.table import kinds, sit
+from tests.policies.harness import kinds, sit
 
 
 def test_an_update_is_the_mean_of_one_gradient_per_worker() -> None:
