@@ -7,6 +7,7 @@ import psserver.policies
 from docs.generate.docstrings import escaped, paragraphs
 from docs.generate.table import code, table
 from psserver.policies.builtin import BUILTIN, FAMILIES, PolicySpec
+from psserver.policies.declarations import PLAIN
 from psserver.policies.parts.weights import FAMILIES as WEIGHTS
 from pswire.knobs import knobs_of, toml
 from psworker.local.registry import KINDS
@@ -110,9 +111,15 @@ def _parts(entry: type[PolicySpec]) -> str:
         "learning rate": composition.lr_scale,
         "cancel rule": composition.cancel,
     }
-    return ", ".join(
-        f"{what} {_linked(type(part).__name__)}" for what, part in chosen.items() if part is not None
-    )
+    parts = [f"{what} {_linked(type(part).__name__)}" for what, part in chosen.items() if part is not None]
+    tensors = composition.tensors
+    if tensors.compensator:
+        parts.append(f"compensator {code(tensors.compensator)}")
+    if tensors.aggregator != TensorParts().aggregator:
+        parts.append(f"aggregator {code(tensors.aggregator)}")
+    if composition.local != PLAIN:
+        parts.append(f"[local rule](README.md#local-rules) {code(composition.local.name)}")
+    return ", ".join(parts)
 
 
 def _linked(name: str) -> str:
