@@ -158,7 +158,7 @@ class ComposedPolicy(Policy):
         view = self._view
         decisions.extend(Drop(c.ticket, TOO_FEW) for c in view.buffer)
         view.discard()
-        # Whoever waited for the update waits for the next one's work instead.
+        # Workers that waited for this update wait for the next one instead.
         self._looked = None
 
     def _apply(self, decisions: list[Decision]) -> None:
@@ -208,7 +208,7 @@ class ComposedPolicy(Policy):
                 decisions.append(Grant(worker, ticket, member.rank if self._turns else None))
 
     def _update_waits(self) -> bool:
-        """An update waits, and whoever started now would hold it up."""
+        """An update waits, and a worker that started now would delay it."""
         view, staleness = self._view, self._rules.staleness
         return (
             bool(view.buffer)

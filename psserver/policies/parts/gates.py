@@ -16,7 +16,7 @@ class Gate(Protocol):
     ahead: bool = False
 
     def completed(self, view: View, member: Member, t: float) -> None:
-        """Hear that the member has committed, `t` seconds after the job began. Its clock counts it."""
+        """The member has committed, `t` seconds after the job began. Its clock counts it."""
         return
 
     def admits(self, view: View, member: Member) -> bool:
@@ -24,7 +24,7 @@ class Gate(Protocol):
         ...
 
     def hold(self, view: View, member: Member) -> Waiting | None:
-        """None: it may start. Otherwise why not, in words: for whoever asks, not for every event."""
+        """None: it may start. Otherwise why not, in words; not called for every event."""
         ...
 
     def epoch(self, view: View) -> object:
@@ -32,7 +32,7 @@ class Gate(Protocol):
 
         While it stays equal, only a worker that has just asked is looked at: a
         step must not cost a look at everybody who waits. A gate that cannot
-        tell returns ``object()``.
+        know returns ``object()``.
         """
         ...
 
