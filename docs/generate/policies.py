@@ -7,7 +7,7 @@ import psserver.policies
 from docs.generate.docstrings import escaped, paragraphs
 from docs.generate.table import code, table
 from psserver.policies.builtin import BUILTIN, FAMILIES, PolicySpec
-from psserver.policies.declarations import PLAIN
+from psserver.policies.declarations import PLAIN, TensorParts
 from psserver.policies.parts.weights import FAMILIES as WEIGHTS
 from pswire.knobs import knobs_of, toml
 from psworker.local.registry import KINDS
