@@ -24,7 +24,7 @@ class Flat(Protocol):
 
 @runtime_checkable
 class Lazy(Protocol):
-    """The same, for callers that want the arrays only when they are sent."""
+    """The same, made no sooner than they are sent."""
 
     @property
     def payloads(self) -> Sequence[Payload]: ...

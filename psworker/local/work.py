@@ -61,7 +61,7 @@ class LocalWork:
     def contribute(self, weights: Flats, gradient: Gradient, batches: Any) -> Result:
         """What to push for a ticket that was granted `weights`; of no use when its norm is not finite.
 
-        Numbers that are too large become infinite without a warning: the norm tells.
+        Numbers that are too large become infinite without a warning; the norm shows it.
         """
         with np.errstate(over="ignore", invalid="ignore"):
             result, self._next = self._rule.contribute(self._memory, self._walk, weights, gradient, batches)

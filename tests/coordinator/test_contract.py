@@ -6,7 +6,7 @@ from pslab.verify.harness import CoordinatorHarness, notices
 from psserver.coordinator import entries
 from psserver.coordinator.outputs import StopNotice
 from psserver.coordinator.status import explain, holdup, report
-from psserver.policies import Decision, Event
+from psserver.policies import Decision, Event, Waiting
 from tests.coordinator import faulty_policies
 from tests.coordinator.faulty_policies import Honest
 
@@ -60,6 +60,13 @@ def test_who_keeps_the_contract_goes_on() -> None:
         (faulty_policies.CompensatesWithoutBases, "expected a policy whose tensors name a compensator"),
         (faulty_policies.FoldsForAList, "median needs all contributions of an update at once"),
         (faulty_policies.ListsTwoOfOne, "krum needs at least 3, each of another worker"),
+        (faulty_policies.AppliesNumbers, "expected Part(ticket, factor)"),
+        (faulty_policies.AppliesOne, "expected a tuple of Part(ticket, factor)"),
+        (faulty_policies.WeighsWords, "expected finite weights, got Part("),
+        (faulty_policies.ScalesByNothing, "expected finite scales, got None and 1.0"),
+        (faulty_policies.TurnsToWords, "expected a turn of 0 or more, got 'first'"),
+        (faulty_policies.DropsForNumbers, "expected a text as its reason"),
+        (faulty_policies.AnswersATuple, "expected a list of decisions, [] for none"),
         (faulty_policies.Raises, "ZeroDivisionError: by whatever"),
         (
             faulty_policies.DecidesNonsense,
@@ -135,6 +142,17 @@ def test_a_policy_that_gives_no_reason() -> None:
         "the policy, which gives no reason",
         (),
     )
+
+
+def test_an_explanation_of_another_kind() -> None:
+    class Wordy(faulty_policies.ExplainsBadly):
+        def explain(self, worker: str) -> Waiting | None:
+            return "be patient"  # type: ignore[return-value]
+
+    harness = CoordinatorHarness(Wordy(workers=2), workers=2).starts()
+    sentence, releasers = explain(harness.coordinator, harness.member("w1"), harness.now)
+    assert sentence == "the policy, whose explain returned 'be patient'; expected Waiting(...) or None"
+    assert releasers == ()
 
 
 def test_a_policy_may_end_the_job() -> None:
