@@ -14,6 +14,7 @@ from pslab.commands.report import report
 from pslab.commands.run import run
 from pslab.commands.status import status
 from pslab.commands.sweep import sweep_command
+from pslab.commands.tensorboard import tensorboard
 from pslab.commands.trace import trace
 from pslab.commands.verify_policy import verify_policy
 from pswire.exits import ExitCode
@@ -46,6 +47,7 @@ COMMANDS = (
     sweep_command,
     report,
     trace,
+    tensorboard,
     policies,
     optimizers,
     verify_policy,

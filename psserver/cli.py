@@ -23,8 +23,7 @@ from psserver.settings import Options, SettingsError, resolve
 from pswire.addresses import AddressError
 from pswire.config.experiment import ExperimentError
 from pswire.exits import ExitCode, exit_codes_text
-from pswire.memory import keep_large_blocks
-from pswire.parent import die_with
+from pswire.process import die_with, keep_large_blocks
 from pswire.transport.segments import SegmentError
 
 EPILOG = "\b\nExit codes:\n" + exit_codes_text()
@@ -47,7 +46,7 @@ WRONG = (SettingsError, ExperimentError, AddressError, PolicyError, OptimizerErr
     "--data-port",
     type=click.IntRange(0, 65535),
     default=0,
-    help="TCP port for payloads, beside gRPC; whoever cannot reach it sends them by gRPC.  [default: a free one]",
+    help="TCP port for payloads, beside gRPC; workers that cannot reach it send them over gRPC.  [default: a free one]",
 )
 @click.option("--config", type=click.Path(path_type=Path, dir_okay=False), help="Experiment file (TOML).")
 @click.option(
@@ -59,18 +58,18 @@ WRONG = (SettingsError, ExperimentError, AddressError, PolicyError, OptimizerErr
     help=f"{' | '.join(optimizer_names())}, or {FROM_JOB}: that of the first worker, which names it. Default: sgd.",
 )
 @click.option("--learning-rate", type=float, help="Default: 0.01. A schedule needs --config.")
-@click.option("--workers", type=int, help="Training starts when so many workers are ready. Default: 1.")
+@click.option("--workers", type=int, help="Training starts when this many workers are ready. Default: 1.")
 @click.option("--versions", type=int, help="Stop at this version. Default: when the workers' data ends.")
 @click.option(
     "--transport",
     type=click.Choice(["auto", "grpc", "socket", "shared-memory"]),
     help="How payloads may travel. auto: in memory shared with workers of this machine, over a plain socket to others, "
-    "by gRPC where neither can be had. Default: auto.",
+    "over gRPC where neither is available. Default: auto.",
 )
 @click.option("--seed", type=int, help="For the workers' data and initial values. Default: 0.")
 @click.option("--worker-timeout", type=float, help="Longest wait for a silent worker, seconds. Default: 10.")
 @click.option(
-    "--idle-timeout", type=float, help="Give up after so long without workers, seconds. Default: 600."
+    "--idle-timeout", type=float, help="Give up after this long without workers, seconds. Default: 600."
 )
 @click.option(
     "--set",
@@ -110,7 +109,7 @@ WRONG = (SettingsError, ExperimentError, AddressError, PolicyError, OptimizerErr
     type=float,
     default=10.0,
     show_default=True,
-    help="Log why somebody waits after so many seconds.",
+    help="Log why a worker waits, after this many seconds.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line on standard output.")
 @click.option("--parent", type=int, hidden=True, help="Exit when the parent process is no longer this one.")
@@ -126,6 +125,9 @@ def main(as_json: bool, parent: int | None, overrides: tuple[str, ...], **given:
     Server 0 decides what becomes of every gradient; policy, optimizer and the
     other training options matter there only. The servers exit by themselves
     when all workers are done. Watch them with: ps-lab status HOST:PORT
+
+    With PS_JOB_SECRET in the environment, the same for all servers of the job,
+    no other process can give a server orders.
     """
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s", stream=sys.stderr
@@ -134,7 +136,8 @@ def main(as_json: bool, parent: int | None, overrides: tuple[str, ...], **given:
     # A policy of the user's lives where the command is run.
     sys.path.insert(0, os.getcwd())
     shortcuts = shortcut_overrides({name: given.pop(name) for name in SHORTCUTS})
-    options = Options(overrides=(*shortcuts, *overrides), **given)
+    secret = os.environ.get("PS_JOB_SECRET", "")
+    options = Options(overrides=(*shortcuts, *overrides), job_secret=secret, **given)
     try:
         settings = resolve(options, os.environ.get("TF_CONFIG"))
         server = Server(settings, announce_json if as_json else announce_text)

@@ -23,7 +23,7 @@ def receipt(secret: bytes, job: str, ticket: int, server: int) -> bytes:
     return hashlib.blake2b(text, key=secret, digest_size=LENGTH).digest()
 
 
-def voucher(secret: bytes, job: str, worker: str, incarnation: int) -> bytes:
+def membership_token(secret: bytes, job: str, worker: str, incarnation: int) -> bytes:
     """Given at Join: proves to every server that this worker is a member."""
     text = f"member/{job}/{incarnation}/{worker}".encode()
     return hashlib.blake2b(text, key=secret, digest_size=LENGTH).digest()
@@ -37,3 +37,20 @@ def missing(secret: bytes, job: str, ticket: int, servers: int, receipts: Sequen
         if server >= len(receipts)
         or not hmac.compare_digest(receipts[server], receipt(secret, job, ticket, server))
     ]
+
+
+def opening(job_secret: bytes, job: str, server: int, secret: bytes) -> bytes:
+    """Proves to server `server` that the coordinator of `job` holds the secret that all servers of the job share.
+
+    Empty without such a secret: servers that were started by hand, without one, trust any process that reaches them.
+    """
+    if not job_secret:
+        return b""
+    text = f"open/{job}/{server}/".encode() + secret
+    # Hashed first: a key of this function has at most 64 bytes.
+    key = hashlib.blake2b(job_secret).digest()
+    return hashlib.blake2b(text, key=key, digest_size=LENGTH).digest()
+
+
+def opens(job_secret: bytes, job: str, server: int, secret: bytes, proof: bytes) -> bool:
+    return hmac.compare_digest(opening(job_secret, job, server, secret), proof)

@@ -27,7 +27,7 @@ class SettingsError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The command line as it came in; None where nothing was said."""
+    """The command line as it came in; None where an option was not given."""
 
     ps_hosts: str | None = None
     task_index: int | None = None
@@ -42,6 +42,8 @@ class Options:
     # None: as many as this machine's cores that the process may use, up to MOST_THREADS.
     threads: int | None = None
     wait_warning: float = 10.0
+    # From PS_JOB_SECRET: never an option, which every user of the machine could read.
+    job_secret: str = ""
 
 
 def usual_threads() -> int:
@@ -84,6 +86,7 @@ def resolve(options: Options, tf_config: str | None) -> ServerSettings:
         data_port=options.data_port,
         out=options.out,
         wait_warning=options.wait_warning,
+        job_secret=options.job_secret.encode(),
     )
 
 

@@ -199,7 +199,7 @@ TABLE: Final[tuple[Row, ...]] = (
         ("seed", Whole(2**64 - 1), "any 64 bits"),
         ("next_batch", Whole(2**48), "a position in the data"),
         ("worker_timeout", SECONDS, DURATION),
-        ("voucher", SECRET, PROOF),
+        ("membership_token", SECRET, PROOF),
         ("local_rule", SUB, PART),
     ),
     *_rows(
@@ -307,7 +307,7 @@ TABLE: Final[tuple[Row, ...]] = (
         ("job", NAME, NAMED),
         ("worker", NAME, NAMED),
         ("incarnation", Whole(2**31), COUNTED),
-        ("voucher", SECRET, PROOF),
+        ("membership_token", SECRET, PROOF),
         ("plan", FINGERPRINT, HASHED),
         ("after", COUNTER, "a log index"),
         ("place", Text(256), "a kernel's and a name space's identity"),
@@ -321,6 +321,7 @@ TABLE: Final[tuple[Row, ...]] = (
         ("task_index", Whole(SERVERS - 1), "a server's index"),
         ("servers", Whole(SERVERS), "one process each"),
         ("secret", SECRET, PROOF),
+        ("proof", SECRET, PROOF),
     ),
     *_rows(
         "Configure",

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from pswire.addresses import Address, parse_hosts
 from pswire.plan import VariableSpec, make_plan
-from pswire.transport.dtypes import itemsize
+from pswire.transport.codecs import codec_named
 from pswire.v1 import coordinator_pb2 as pb
 from psworker.control.backoff import Backoff
 from psworker.control.join import Joining
@@ -106,13 +106,13 @@ class Session:
         prefetch: bool = False,
         optimizer: Mapping[str, Any] | None = None,
     ) -> None:
-        itemsize(wire_dtype)
+        codec = codec_named(wire_dtype)
         if transport not in TRANSPORTS:
             raise ValueError(f"transport: expected one of {', '.join(TRANSPORTS)}, got {transport!r}")
         self.plan = make_plan([spec for spec, _ in variables], len(hosts))
         self._initial = [np.asarray(value) for _, value in variables]
         self._wire_dtype, self._strict = wire_dtype, transport == "shared-memory"
-        self._servers = ShardGroup(hosts, self.plan, wire_dtype, server_timeout, transport)
+        self._servers = ShardGroup(hosts, self.plan, codec, server_timeout, transport)
         self._shards = self._servers.shards
         backoff = Backoff(0, hosts[0], server_timeout, self._servers.closing)
         wish = "" if optimizer is None else json.dumps(optimizer)
@@ -227,9 +227,9 @@ class Session:
 
         They are good until the block ends or the ticket is committed,
         abandoned or cancelled; then they are used again. Where the servers hold too few
-        versions for every worker to read one at leisure, they are copied after all.
-        `narrow`: what came by gRPC stays in the wire dtype (numpy's float16,
-        ml_dtypes' bfloat16), for whoever widens it on a device.
+        versions for every worker to read one without blocking updates, they are copied.
+        `narrow`: what came over gRPC stays in the wire dtype (numpy's float16,
+        ml_dtypes' bfloat16), for callers that widen it on a device.
         """
         return self._versions.view(grant, narrow)
 
@@ -241,8 +241,7 @@ class Session:
         staler. For the last unit of work it is not to be called. Without
         `connect(prefetch=True)` it does nothing.
         """
-        if self._versions.prefetch is not None:
-            self._versions.prefetch.begin(grant.ticket)
+        self._versions.fetch_ahead(grant.ticket)
 
     def slot_flat(self, grant: Grant) -> list[Floats]:
         """Arrays to write the payload of `grant` into, for `push_flat` or `contribute`.

@@ -1,9 +1,9 @@
 """The other end of the raw limits: swallows a socket's bytes, echoes gRPC messages.
 
-Says {"grpc": port, "socket": port, "line": name, "port": port, "tokens": [hex]},
-then serves until its input ends; the tokens are for one line each, on the Unix
-socket "line" or the TCP port "port". A socket connection carries 8 bytes with the number of bytes that follow,
-again and again; each batch is answered with one byte. Carry, and a line, keep
+Says {"grpc": port, "socket": port, "unix": name, "port": port, "tokens": [hex]},
+then serves until its input ends; the tokens are for one connection each, on the Unix
+socket "unix" or the TCP port "port". A socket connection carries 8 bytes with the number of bytes that follow,
+again and again; each batch is answered with one byte. Carry, and a connection with a token, keep
 messages until one begins with the byte 1, and then send them all back.
 """
 
@@ -19,7 +19,7 @@ from typing import Any
 import grpc
 
 from psserver.service.transport.sockets import Caller, SocketListener
-from pswire.memory import keep_large_blocks
+from pswire.process import keep_large_blocks
 from pswire.transport.channels import SERVER_OPTIONS
 from pswire.transport.framed_socket import Parts
 from pswire.transport.frames import Message
@@ -61,7 +61,7 @@ def _carry(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator
             held.clear()
 
 
-def _carry_on_line(messages: Iterator[Message], caller: Caller) -> Iterator[Parts]:
+def _carry_on_socket(messages: Iterator[Message], caller: Caller) -> Iterator[Parts]:
     held: list[bytes] = []
     for message in messages:
         # It lies where the next one will.
@@ -76,7 +76,7 @@ def main() -> None:
     listener = socket.create_server(("127.0.0.1", 0))
     threading.Thread(target=swallow, args=(listener,), daemon=True).start()
     server = grpc.server(ThreadPoolExecutor(4), options=SERVER_OPTIONS(10.0))
-    line = SocketListener(_carry_on_line)
+    unix = SocketListener(_carry_on_socket)
     methods: dict[str, Any] = {
         "Unary": grpc.unary_unary_rpc_method_handler(_unary),
         "Stream": grpc.stream_stream_rpc_method_handler(_stream),
@@ -85,10 +85,10 @@ def main() -> None:
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bench.Echo", methods),))
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
-    told = {"grpc": port, "socket": listener.getsockname()[1], "line": line.name, "port": line.port}
-    print(json.dumps({**told, "tokens": [line.invite().token.hex() for _ in range(2)]}), flush=True)
+    ports = {"grpc": port, "socket": listener.getsockname()[1], "unix": unix.name, "port": unix.port}
+    print(json.dumps({**ports, "tokens": [unix.issue_token().token.hex() for _ in range(2)]}), flush=True)
     sys.stdin.read()
-    line.close()
+    unix.close()
     server.stop(None)
 
 

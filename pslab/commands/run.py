@@ -1,5 +1,6 @@
 """``ps-lab run``"""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -9,6 +10,9 @@ from pslab.display.progress import choose, print_json
 from pslab.launch.experiments import load, run_local
 from pslab.launch.outcome import outcome_json, outcome_text
 from pslab.launch.simulated import run_simulated
+from pslab.observe.live import Sink
+from pslab.observe.tensorboard import EventSink
+from pslab.observe.trackers import TrackerError, TrackerSink, load_trackers
 from pslab.runs.folder import RunError
 from psserver.optimizers import OptimizerError
 from psserver.optimizers import build as build_optimizer
@@ -40,6 +44,14 @@ from psworker.job.errors import JobError
     show_default=True,
     help="local: processes on this machine. simulated: a virtual clock, see [simulation].",
 )
+@click.option("--tensorboard", is_flag=True, help="Write event files into the run folder's tensorboard/.")
+@click.option(
+    "--tracker",
+    "trackers",
+    multiple=True,
+    metavar="MODULE:CLASS",
+    help="Give the metrics to a class of your own, beside those of [trackers]. Repeatable.",
+)
 @click.option("--force", is_flag=True, help="Replace a former run in --out.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line instead of a live table.")
 @click.option("--quiet", is_flag=True, help="No progress; warnings and the outcome only.")
@@ -50,6 +62,8 @@ def run(
     overrides: tuple[str, ...],
     out: Path | None,
     engine: str,
+    tensorboard: bool,
+    trackers: tuple[str, ...],
     force: bool,
     as_json: bool,
     quiet: bool,
@@ -65,26 +79,37 @@ def run(
     [job] for real, or a numpy problem, or (without a [job]) looks at time only.
 
     The run folder gets the resolved experiment.toml, decisions.jsonl, metrics.jsonl,
-    summary.json, weights.safetensors and logs/ with what each process said.
+    summary.json, weights.safetensors and logs/ with what each process said. With --tensorboard
+    and --tracker (docs/observe.md) other tools get the metrics: while a local run goes on, and
+    at the end of a simulated one.
     """
     try:
         if engine == "simulated":
             simulated = load_experiment(experiment, overrides)
             _advise(simulated)
-            finished = run_simulated(simulated, out=out, force=force, quiet=quiet or as_json)
+            sinks = _sinks(simulated, tensorboard, trackers)
+            finished = run_simulated(simulated, out=out, force=force, quiet=quiet or as_json, sinks=sinks)
         else:
             loaded = load(experiment, overrides)
             _advise(loaded)
-            finished = run_local(loaded, choose(as_json=as_json, quiet=quiet), out=out, force=force)
+            sinks, display = _sinks(loaded, tensorboard, trackers), choose(as_json=as_json, quiet=quiet)
+            finished = run_local(loaded, display, out=out, force=force, sinks=sinks)
     except JobError as error:
         raise Failure(f"{error}\n{error.details}".rstrip(), ExitCode.JOB_FAILED) from error
-    except (ExperimentError, OptimizerError, RunError) as error:
+    except (ExperimentError, OptimizerError, RunError, TrackerError) as error:
         raise Failure(error) from error
     if as_json:
         print_json(outcome_json(finished))
     else:
         console().print(outcome_text(finished))
     context.exit(int(finished.result.verdict.code))
+
+
+def _sinks(experiment: Experiment, tensorboard: bool, trackers: Sequence[str]) -> list[Sink]:
+    """What is given the run's metrics. Raises TrackerError, and RunError where a package is missing."""
+    chosen = load_trackers([*experiment.trackers.classes, *trackers])
+    sinks: list[Sink] = [TrackerSink(name, tracker, experiment.trackers.every) for name, tracker in chosen]
+    return [EventSink(), *sinks] if tensorboard else sinks
 
 
 def _advise(experiment: Experiment) -> None:

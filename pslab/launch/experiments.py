@@ -1,11 +1,13 @@
 """From an experiment file to a finished run folder."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pslab.display.progress import Display
 from pslab.launch.local import Daemons, LocalRun, RunResult
+from pslab.observe.live import Observing, Sink
+from pslab.observe.trackers import RunInfo
 from pslab.runs.folder import free_folder, make_folder
 from psserver.optimizers import build as build_optimizer
 from psserver.policies import build as build_policy
@@ -52,16 +54,23 @@ def run_local(
     force: bool = False,
     daemons: Daemons | None = None,
     cwd: Path | None = None,
+    sinks: Sequence[Sink] = (),
 ) -> FinishedRun:
     """Run an experiment as processes on this machine; `out` is ``runs/<name>`` where not given.
 
-    `cwd`: where the processes run, and so where a job module's path begins. Raises RunError
-    when the folder cannot be used.
+    `cwd`: where the processes run, and so where a job module's path begins. `sinks` are given the run's
+    metrics while it goes on. Raises RunError when the folder cannot be used, TrackerError when a sink does
+    not start.
     """
     folder = make_folder(out or free_folder(experiment.run.name), force)
     run = LocalRun(experiment, folder, display, daemons, cwd)
+    info = RunInfo(experiment.run.name, folder, experiment.model_dump(), virtual=False)
     with display:
-        result = run.run()
+        with Observing(info, sinks) as observing:
+            result = run.run()
+        for warning in observing.warnings:
+            display.warning(warning, "")
+    result = replace(result, warnings=(*result.warnings, *observing.warnings))
     culprit = result.verdict.culprit
     if culprit is None:
         return FinishedRun(folder, result, "")

@@ -5,10 +5,11 @@ start on port 0 and report what they got; server 0 is started with their address
 """
 
 import os
+import secrets
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,6 +75,8 @@ class LocalRun:
     ) -> None:
         self._experiment, self._folder, self._display = experiment, folder, display
         self._daemons, self._cwd = daemons or Daemons(), cwd
+        # Known to this run's servers only: no other process of this machine can give them orders.
+        self._job_secret = secrets.token_hex(32)
         self._events: EventQueue = EventQueue()
         self._children: dict[str, Child] = {}
         self._servers = [f"server-{n}" for n in range(experiment.cluster.servers)]
@@ -126,12 +129,13 @@ class LocalRun:
 
     def _launch_server(self, name: str) -> None:
         index = self._servers.index(name)
-        self._launch(name, self._daemons.server, [*self._task(index), "--out", str(self._folder)])
+        options = [*self._task(index), "--out", str(self._folder)]
+        self._launch(name, self._daemons.server, options, PS_JOB_SECRET=self._job_secret)
 
-    def _launch(self, name: str, command: Sequence[str], options: Sequence[str]) -> None:
+    def _launch(self, name: str, command: Sequence[str], options: Sequence[str], **variables: str) -> None:
         full = [*command, *options, "--json", "--parent", str(os.getpid())]
         log = self._folder / LOGS / f"{name}.log"
-        self._children[name] = Child(name, full, log, self._events, self._cwd, _environment())
+        self._children[name] = Child(name, full, log, self._events, self._cwd, _environment() | variables)
 
     def _until_ready(self, names: Sequence[str]) -> Verdict | None:
         deadline = time.monotonic() + self._daemons.startup
@@ -244,9 +248,11 @@ class LocalRun:
             self._take_until(time.monotonic() + patience, self._running)
 
 
-def _environment() -> Mapping[str, str]:
-    """This process's environment, without a cluster that TF_CONFIG describes."""
-    environment = {key: value for key, value in os.environ.items() if key != "TF_CONFIG"}
+def _environment() -> dict[str, str]:
+    """This process's environment, without a cluster that TF_CONFIG describes, and without the servers' secret."""
+    environment = {
+        key: value for key, value in os.environ.items() if key not in ("TF_CONFIG", "PS_JOB_SECRET")
+    }
     return environment | {"PYTHONUNBUFFERED": "1"}
 
 

@@ -4,7 +4,7 @@ import gc
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -14,6 +14,8 @@ from rich.console import Console
 from pslab.launch.experiments import FinishedRun
 from pslab.launch.local import RunResult
 from pslab.launch.supervisor import Verdict
+from pslab.observe.live import Observing, Sink
+from pslab.observe.trackers import RunInfo
 from pslab.runs.folder import EXPERIMENT, free_folder, make_folder
 from pslab.simulator import Cluster, Folder, build
 from pslab.simulator.trainers import Trainer, TrainerFactory
@@ -27,25 +29,37 @@ _SAID = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 
 
 def run_simulated(
-    experiment: Experiment, *, out: Path | None = None, force: bool = False, quiet: bool = False
+    experiment: Experiment,
+    *,
+    out: Path | None = None,
+    force: bool = False,
+    quiet: bool = False,
+    sinks: Sequence[Sink] = (),
 ) -> FinishedRun:
-    """Simulate; the run folder is ``runs/<name>`` where `out` is not given.
+    """Simulate; the run folder is ``runs/<name>`` where `out` is not given. `sinks` get the run at its end.
 
-    Raises ExperimentError, RunError, and JobError where the job's own code fails.
+    Raises ExperimentError, RunError, TrackerError, and JobError where the job's own code fails.
     """
     try:
         cluster = build(experiment, _job_trainers)
     except ValueError as error:
         raise ExperimentError(str(error)) from error
     folder = make_folder(out or free_folder(experiment.run.name), force)
-    (folder / EXPERIMENT).write_text(experiment.to_toml(), encoding="utf-8")
-    cluster.folder = Folder(folder, record=experiment.simulation.record)
-    with _no_collection(), _signals(cluster) as heard:
+    info = RunInfo(experiment.run.name, folder, experiment.model_dump(), virtual=True)
+    with Observing(info, sinks, live=False) as observing:
+        (folder / EXPERIMENT).write_text(experiment.to_toml(), encoding="utf-8")
+        cluster.folder = Folder(folder, record=experiment.simulation.record)
+        _simulate(cluster, quiet)
+    warnings = (*_warnings(cluster), *observing.warnings)
+    return FinishedRun(folder, RunResult(_verdict(cluster), warnings), "")
+
+
+def _simulate(cluster: Cluster, quiet: bool) -> None:
+    with _no_collection(), _signals(cluster) as received:
         cluster.run(None if quiet else _progress())
-    if heard and cluster.coordinator.stopped is None:
-        cluster.stop(_SAID[heard[0]], success=False, cause=heard[0].name)
+    if received and cluster.coordinator.stopped is None:
+        cluster.stop(_SAID[received[0]], success=False, cause=received[0].name)
     cluster.conclude()
-    return FinishedRun(folder, RunResult(_verdict(cluster), _warnings(cluster)), "")
 
 
 def _job_trainers(experiment: Experiment) -> TrainerFactory:
@@ -72,18 +86,18 @@ def _no_collection() -> Iterator[None]:
 
 @contextmanager
 def _signals(cluster: Cluster) -> Iterator[list[signal.Signals]]:
-    """The signals heard. The first one halts the cluster between two actions, so that the log stays whole.
+    """The signals received. The first one halts the cluster between two actions, so that the log stays whole.
 
     A second one is Python's own again: it gets through to a policy or job that does not end.
     """
-    heard: list[signal.Signals] = []
+    received: list[signal.Signals] = []
     if threading.current_thread() is not threading.main_thread():
-        yield heard
+        yield received
         return
     former = {number: signal.getsignal(number) for number in _SAID}
 
     def halt(number: int, frame: FrameType | None) -> None:
-        heard.append(signal.Signals(number))
+        received.append(signal.Signals(number))
         cluster.halted = True
         restore()
 
@@ -94,7 +108,7 @@ def _signals(cluster: Cluster) -> Iterator[list[signal.Signals]]:
     for number in _SAID:
         signal.signal(number, halt)
     try:
-        yield heard
+        yield received
     finally:
         restore()
 

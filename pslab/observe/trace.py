@@ -109,7 +109,7 @@ class Tracer:
             case facts.Stop(reason, version, success):
                 args = {"reason": reason, "version": version, "success": success}
                 at = {"pid": COORDINATOR, "tid": UPDATES, "ts": _us(_ns(t))}
-                yield {"ph": "i", "s": "g", "name": f"stop: {reason}", "cat": "job", **at, "args": args}
+                yield {"ph": "i", "s": "t", "name": f"stop: {reason}", "cat": "job", **at, "args": args}
             case facts.Install():
                 yield _counter("version", t, {"value": 0})
             case _ if isinstance(getattr(fact, "policy", None), Mapping):

@@ -7,6 +7,7 @@ summary.json         counts and final metrics, once the job has stopped
 weights.safetensors  the final weights
 logs/*.log           what each process said
 trace.json           the decision log for a timeline viewer, where it was asked for
+tensorboard/         event files, where they were asked for
 """
 
 import json
@@ -27,8 +28,10 @@ METRICS = "metrics.jsonl"
 SUMMARY = "summary.json"
 WEIGHTS = "weights.safetensors"
 LOGS = "logs"
-# Made from the others by ps-lab trace.
+# Made from the others: by ps-lab trace;
 TRACE = "trace.json"
+# event files, by ps-lab tensorboard.
+TENSORBOARD = "tensorboard"
 # Job names of the simulated cluster begin so.
 SIMULATED = "simulated-"
 
@@ -89,6 +92,22 @@ class Metric:
     samples: int = 0
     loss: float = math.nan
     metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+def parse_metric(line: str) -> Metric:
+    """A line of `metrics.jsonl`. Raises RunError, which says what is wrong with it."""
+    try:
+        record = json.loads(line)
+        return Metric(
+            t=float(record["t"]),
+            version=int(record["version"]),
+            kind=str(record.get("kind", "train")),
+            samples=int(record.get("samples") or 0),
+            loss=_number(record.get("loss")),
+            metrics={k: _number(v) for k, v in (record.get("metrics") or {}).items()},
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RunError(f"is no line of metrics: {_short(error)}") from error
 
 
 class Run:
@@ -155,17 +174,9 @@ class Run:
         with _open(path) as file:
             for number, line in enumerate(file, start=1):
                 try:
-                    record = json.loads(line)
-                    yield Metric(
-                        t=float(record["t"]),
-                        version=int(record["version"]),
-                        kind=str(record.get("kind", "train")),
-                        samples=int(record.get("samples") or 0),
-                        loss=_number(record.get("loss")),
-                        metrics={k: _number(v) for k, v in (record.get("metrics") or {}).items()},
-                    )
-                except (ValueError, KeyError, TypeError, AttributeError) as error:
-                    raise RunError(f"{path}:{number}: is no line of metrics: {_short(error)}") from error
+                    yield parse_metric(line)
+                except RunError as error:
+                    raise RunError(f"{path}:{number}: {error}") from error
 
     def _file(self, name: str) -> Path:
         path = self.path / name
@@ -259,3 +270,5 @@ def _clear(path: Path) -> None:
         (path / name).unlink(missing_ok=True)
     for log in (path / LOGS).glob("*.log"):
         log.unlink()
+    for events in (path / TENSORBOARD).glob("events.out.tfevents.*"):
+        events.unlink()

@@ -12,7 +12,7 @@ from psserver.order_translation import OrderTranslator
 from psserver.policies import TensorParts
 from psserver.shard import Shard
 from pswire.plan import Plan, VariableSpec, weights_sha256
-from pswire.transport.dtypes import from_wire, itemsize, to_wire
+from pswire.transport.codecs import FLOAT32, codec_named
 
 Floats = NDArray[np.float32]
 
@@ -41,7 +41,7 @@ class Store(Protocol):
         ...
 
     def let_in(self) -> None:
-        """Entries were executed: whoever waits for memory may go on. Never between two entries of one step: what
+        """Entries were executed: workers that wait for memory may go on. Never between two entries of one step: what
         the waiting ones commit is decided after them, so it stands behind them in the log."""
         ...
 
@@ -96,14 +96,14 @@ class ShardStore:
         keep_bases: bool = False,
     ) -> None:
         self.plan = plan
-        self._dtype = wire_dtype
+        self._codec = codec_named(wire_dtype)
         self._shards = [
             Shard(plan, server, optimizer, versions=workers + 2, tensors=tensors, keep_bases=keep_bases)
             for server in range(len(plan.shards))
         ]
         self._dispatch = OrderTranslator()
         self._waiting: list[tuple[int, Callable[[], None]]] = []
-        self.sizes: Sequence[int] = [layout.elements * itemsize(wire_dtype) for layout in plan.shards]
+        self.sizes: Sequence[int] = [self._codec.size(layout.elements) for layout in plan.shards]
 
     def execute(self, entry: Entry) -> None:
         order = self._dispatch.order(entry)
@@ -151,10 +151,10 @@ class ShardStore:
     def _received(self, values: Floats) -> Floats:
         """A copy, as it comes out of the wire at the other end."""
         out = np.empty_like(values)
-        if self._dtype == "float32":
+        if self._codec is FLOAT32:
             out[...] = values
         else:
-            from_wire(to_wire(values, self._dtype).data, self._dtype, out)
+            self._codec.decoder(out).feed(self._codec.encode(values).data)
         return out
 
     # The end

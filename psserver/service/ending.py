@@ -15,7 +15,7 @@ from psserver.summary import summarise
 from pswire.exits import ExitCode
 from pswire.plan import Plan, weights_sha256
 from pswire.transport import frames
-from pswire.transport.dtypes import WIRE
+from pswire.transport.codecs import FLOAT32
 from pswire.v1 import shard_pb2
 
 log = logging.getLogger("ps-server")
@@ -58,8 +58,8 @@ def conclude(job: Job) -> ExitCode:
     try:
         sha256 = _write_weights(job)
         if job.failure is None:
-            job.run_log.write_summary(summary(job, sha256))
-        job.run_log.close()
+            job.routes.run_log.write_summary(summary(job, sha256))
+        job.routes.run_log.close()
     except LogError as error:
         log.error("%s", error)
         code = ExitCode.STORAGE if code in (ExitCode.OK, ExitCode.STORAGE) else code
@@ -72,7 +72,7 @@ def _write_weights(job: Job) -> str | None:
     if weights is None or job.plan is None:
         return None
     names = [variable.name for variable in job.plan.variables]
-    job.run_log.write_weights(dict(zip(names, weights, strict=True)))
+    job.routes.run_log.write_weights(dict(zip(names, weights, strict=True)))
     return weights_sha256(job.plan.variables, weights)
 
 
@@ -81,9 +81,9 @@ def summary(job: Job, sha256: str | None) -> dict[str, Any]:
     stopped = job.coordinator.stopped
     assert stopped is not None
     metrics = dict(job.metrics)
-    if "loss" not in metrics and job.run_log.last_loss is not None:
-        metrics["loss"] = job.run_log.last_loss
-    begun, end = job.first_grant, job.stop_notice_at or stopped.at
+    if "loss" not in metrics and job.routes.run_log.last_loss is not None:
+        metrics["loss"] = job.routes.run_log.last_loss
+    begun, end = job.routes.first_grant, job.routes.stopped_at or stopped.at
     seconds = 0.0 if begun is None else end - begun
     return summarise(job.coordinator, metrics=metrics, seconds=seconds, sha256=sha256)
 
@@ -92,18 +92,18 @@ def _final_weights(job: Job) -> list[Floats] | None:
     """All variables of the last version, or None when no server can give them any more."""
     if job.plan is None or not job.coordinator.initialised:
         return None
-    entries, version = job.told, job.version
+    entries, version = job.routes.sent, job.routes.version
     if not job.host.wait_executed(entries, PATIENCE):
-        log.error("this server did not finish the log: %s", job.host.failure or "too slow")
+        log.error("this server did not finish the log: %s", job.host.state.failure or "too slow")
         return None
-    assert job.host.shard is not None
-    own = job.host.shard.arena.values(version)
+    assert job.host.state.shard is not None
+    own = job.host.state.shard.arena.values(version)
     if own is None:
         # The job failed between the decision to install or to apply and its execution.
         log.error("version %d is not here; no final weights", version)
         return None
     flats = [own]
-    for follower in job.followers:
+    for follower in job.routes.followers:
         if not follower.wait_executed(entries, PATIENCE):
             log.error("server %d did not finish the log; no final weights", follower.server)
             return None
@@ -117,9 +117,9 @@ def _final_weights(job: Job) -> list[Floats] | None:
 
 def _read(follower: Follower, job: str, plan: Plan, version: int) -> Floats:
     values = np.empty(plan.shards[follower.server].elements, np.float32)
-    target = frames.as_bytes(values)
+    decoder = FLOAT32.decoder(values)
     request = shard_pb2.PullRequest(
-        job=job, version=version, plan=plan.fingerprint, dtype=WIRE["float32"], ticket=0
+        job=job, version=version, plan=plan.fingerprint, dtype=FLOAT32.number, ticket=0
     )
     call: Callable[[shard_pb2.PullRequest], Iterator[bytes]] = follower.channel.unary_stream(
         "/pswire.v1.Shard/Pull",
@@ -128,5 +128,5 @@ def _read(follower: Follower, job: str, plan: Plan, version: int) -> Floats:
     )
     for message in call(request):
         chunk, _ = frames.parse_pull(message)
-        target[chunk.offset : chunk.offset + chunk.data.nbytes] = chunk.data
+        decoder.feed(chunk.data)
     return values

@@ -1,17 +1,13 @@
-"""Who executes a shard's orders: the thread that brings them, or one that waits for what is left."""
+"""Which thread executes a shard's orders: the one that brings them, or one that waits for what is left."""
 
 import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
+from psserver.service.shard_state import ShardState
 from psserver.shard import Apply, Order, Shard
-from psserver.shard.shard import PendingUpdate
-
-if TYPE_CHECKING:
-    from psserver.service.shard_host import ShardHost
 
 log = logging.getLogger("ps-server")
 
@@ -20,24 +16,32 @@ LOOK_EVERY = 0.001
 
 
 class Executor:
-    """Executes the orders of one shard, each under the host's lock but for its heavy half.
+    """Executes the orders of one shard, each under the state's lock but for its heavy half.
 
     Orders are submitted in log order. They are executed by the submitting
-    thread if nobody else is at it (an update of a small model then costs no
+    thread if no other executes (an update of a small model then costs no
     thread switch), else by the thread that runs `run`. That one also takes
     over an update that must wait for readers.
+
+    `_executing` owns the head of `_queue`: its holder looks at the first order
+    and removes it. Its tail belongs to the one thread that submits: that of
+    the Follow stream, or whichever holds the job's lock.
+
+    `lease`: seconds that an unread grant may hold up an update.
     """
 
-    def __init__(self, host: "ShardHost") -> None:
-        self._host = host
+    def __init__(self, state: ShardState, server: int, lease: float) -> None:
+        self._state = state
+        self._server = server
+        self._lease = lease
         self._executing = threading.Lock()
-        # There is something to do for `run`. It does not listen to the host's `changed`: to be woken at
+        # There is something to do for `run`. It does not wait for the state's `changed`: to be woken at
         # every change, and to fight for the lock then, would cost a small step a fifth of its time.
         self._left = threading.Event()
         self._queue: deque[tuple[int, Order]] = deque()
 
     def wake(self) -> None:
-        """Let `run` look whether the host is closed."""
+        """Let `run` look whether the state is closed."""
         self._left.set()
 
     def submit(self, orders: Iterable[tuple[int, Order]]) -> None:
@@ -45,16 +49,16 @@ class Executor:
         self._queue.extend(orders)
 
     def execute_submitted(self, *, patient: bool = True) -> None:
-        """Execute what is queued now, unless another thread is at it; that one, or the executor, goes on.
+        """Execute what is queued now, unless another thread executes; that one, or `run`, goes on.
 
-        Not `patient`: leave an update that must wait for readers to the executor. The caller may be what
+        Not `patient`: leave an update that must wait for readers to `run`. The caller may be what
         they wait for: a worker's next version, granted ahead, comes by the stream that its commit is on.
         """
         try:
             last = self._queue[-1][0]
         except IndexError:
             return
-        if last >= self._host.executed and self._executing.acquire(blocking=False):
+        if last >= self._state.executed and self._executing.acquire(blocking=False):
             try:
                 while self._queue and self._queue[0][0] <= last and (patient or not self._must_wait()):
                     self._next()
@@ -64,8 +68,8 @@ class Executor:
             self._left.set()
 
     def run(self) -> None:
-        """Execute whatever nobody else does, until closed."""
-        while not self._host.closed:
+        """Execute what no other thread does, until the state is closed."""
+        while not self._state.closed:
             self._left.wait()
             self._left.clear()
             with self._executing:
@@ -77,65 +81,56 @@ class Executor:
         order = self._queue[0][1]
         if not isinstance(order, Apply):
             return False
-        with self._host.changed:
-            shard = self._host.shard
+        with self._state.changed:
+            shard = self._state.shard
             if shard is None or not shard.blocked(order):
                 return False
-            self._host.end_reads(shard)
+            self._state.end_reads(shard)
             return shard.blocked(order)
 
     def _next(self) -> None:
-        host, (index, order) = self._host, self._queue[0]
-        if host.failure is None:
+        index, order = self._queue[0]
+        if self._state.failure is None:
             try:
                 self._execute(index, order)
             except Exception as error:
                 log.exception("entry %d of the decision log cannot be executed", index)
-                with host.changed:
-                    host.failure = f"server {host.server} cannot execute entry {index}: {error}"
-                    host.changed.notify_all()
+                self._state.fail(f"server {self._server} cannot execute entry {index}: {error}")
         self._queue.popleft()
 
     def _execute(self, index: int, order: Order) -> None:
-        with self._host.changed:
-            shard = self._host.shard
-            work = self._prepared(shard, order) if shard is not None else None
+        state = self._state
+        with state.changed:
+            work = None
+            if state.shard is not None:
+                self._wait_for_buffer(state.shard, order)
+                work = state.shard.prepare(order)
             if work is None:
-                self._executed(shard, index)
+                state.finish(index)
                 return
         work.compute()
-        with self._host.changed:
+        with state.changed:
             work.finish()
-            self._executed(shard, index)
-
-    def _prepared(self, shard: Shard, order: Order) -> PendingUpdate | None:
-        self._wait_for_buffer(shard, order)
-        return shard.prepare(order)
-
-    def _executed(self, shard: Shard | None, index: int) -> None:
-        if shard is not None:
-            self._host.end_reads(shard)
-        self._host.executed = index + 1
-        self._host.changed.notify_all()
+            state.finish(index)
 
     def _wait_for_buffer(self, shard: Shard, order: Order) -> None:
         """An update waits for readers of old versions, but no longer than their lease."""
-        host = self._host
-        host.end_reads(shard)
-        deadline = time.monotonic() + host.options.lease
-        while shard.blocked(order) and not host.closed:
+        state = self._state
+        state.end_reads(shard)
+        deadline = time.monotonic() + self._lease
+        while shard.blocked(order) and not state.closed:
             left = deadline - time.monotonic()
             if left <= 0:
                 self._take_back(shard)
                 return
-            # A worker that reads in place wakes nobody when it has read.
-            host.changed.wait(min(left, LOOK_EVERY) if host.reading else left)
-            host.end_reads(shard)
+            # A worker that reads in place wakes no thread when it has read.
+            state.changed.wait(min(left, LOOK_EVERY) if state.reading else left)
+            state.end_reads(shard)
 
     def _take_back(self, shard: Shard) -> None:
         log.warning(
             "tickets %s did not read their version within %.1f s: taken back, they will be granted again",
             ", ".join(map(str, shard.arena.holders())) or "of slow readers",
-            self._host.options.lease,
+            self._lease,
         )
         shard.arena.evict()

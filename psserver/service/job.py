@@ -1,13 +1,11 @@
-"""The job: one coordinator under one lock, and the routes of what it decides.
+"""The job: one coordinator under one lock.
 
 Every input takes the lock and goes three steps: the coordinator decides, the
-run log takes its entries, and only then does anybody hear of them (the local
-shard, the followers, the outboxes of the workers' sessions). Where one of the
-steps fails the job ends with a sentence: the log may end early, but it has no
-gap, and nothing happened that it does not tell.
+run log takes its entries, and only then are they sent (`psserver.service.routes`).
+Where one of the steps fails the job ends with a sentence: the log may end
+early, but it has no gap, and nothing has happened that is not in it.
 """
 
-import hmac
 import json
 import logging
 import threading
@@ -18,22 +16,19 @@ from dataclasses import dataclass
 
 import grpc
 
-from psserver.coordinator import Coordinator, JobTerms, JoinRefused, Output, Record, Send, entries
-from psserver.coordinator.entries import Entry
+from psserver.coordinator import Coordinator, JobTerms, JoinRefused, Output, entries
 from psserver.coordinator.members import Member
-from psserver.coordinator.outputs import Notice, StopNotice
+from psserver.coordinator.outputs import StopNotice
 from psserver.coordinator.status import JobReport, holdup, report
 from psserver.optimizers import Optimizer, OptimizerError
-from psserver.order_translation import OrderTranslator
 from psserver.policies import Policy, advice
 from psserver.service.agreement import agreed
-from psserver.service.followers import Follower
 from psserver.service.json_lines import LogError
 from psserver.service.outbox import InlineReply, Outbox
+from psserver.service.routes import Routes
 from psserver.service.rpc.registration import Refused, precondition
 from psserver.service.run_log import RunLog
 from psserver.service.shard_host import ShardHost
-from psserver.shard import Order
 from pswire.exits import ExitCode
 from pswire.plan import Plan, VariableSpec, explain_mismatch, make_plan
 from pswire.specs import specs_to_wire
@@ -51,7 +46,10 @@ class Failure:
 
 
 class Job:
-    """Thread-safe face of the coordinator. Its lock owns coordinator, run log, outboxes and all that is said here."""
+    """Thread-safe face of the coordinator. `_lock` owns it, `routes`, `plan` and `metrics`.
+
+    `announce` is called with the plan when it is known.
+    """
 
     def __init__(
         self,
@@ -66,22 +64,15 @@ class Job:
         self.policy = policy
         self.optimizer = optimizer
         self.host = host
-        self.run_log = run_log
-        self.followers: list[Follower] = []
+        self.routes = Routes(run_log, host.orders, terms.grace)
         self.plan: Plan | None = None
         self.metrics: dict[str, float] = {}
         self.over = threading.Event()
         # Set at most once; nothing is decided or written afterwards.
         self.failure: Failure | None = None
-        # Entries of the log that were told to shards, and the version that they make.
-        self.told = self.version = 0
         self.began = time.monotonic()
-        self.first_grant: float | None = None
-        self.stop_notice_at: float | None = None
         self._announce = announce
         self._lock = threading.Lock()
-        self._dispatch = OrderTranslator()
-        self._outboxes: dict[tuple[str, int], Outbox] = {}
         self._coordinator = Coordinator(terms, policy, self.began)
         self._opened = False
 
@@ -90,6 +81,7 @@ class Job:
         if self.optimizer is not None:
             with self._lock:
                 self._open(self.optimizer)
+            self._execute()
 
     def _open(self, optimizer: Optimizer | None) -> None:
         self._opened = True
@@ -110,16 +102,16 @@ class Job:
     def _input(self, step: Callable[[Coordinator, float], list[Output]]) -> None:
         with self._lock:
             self._step(lambda: step(self._coordinator, time.monotonic()))
-        self.host.orders.execute_submitted(patient=False)
+        self._execute()
 
     def _step(self, decide: Callable[[], list[Output]]) -> None:
-        """Decide, write, tell. A failure ends the job; JoinRefused is an answer, with nothing changed."""
+        """Decide, write, send. A failure ends the job; JoinRefused is an answer, with nothing changed."""
         if self.failure is not None:
             return
         try:
             outputs = decide()
-            orders = self._write(outputs)
-            self._tell(outputs, orders)
+            orders = self.routes.write(outputs)
+            self.routes.send(outputs, orders, self._coordinator.version)
         except JoinRefused:
             raise
         except LogError as error:
@@ -127,66 +119,20 @@ class Job:
         except Exception as error:
             log.exception("a decision of the job failed")
             self._fail(f"a decision failed: {type(error).__name__}: {error}", ExitCode.INTERNAL)
-
-    def _write(self, outputs: list[Output]) -> list[tuple[int, Order]]:
-        """The entries among `outputs` are accepted by the log's writer; what shards make of them."""
-        orders = []
-        for output in outputs:
-            if isinstance(output, Record):
-                orders.append((output.index, self._dispatch.order(output.entry)))
-                self.run_log.append(output)
-        return orders
-
-    def _tell(self, outputs: list[Output], orders: list[tuple[int, Order]]) -> None:
-        if orders:
-            self.host.orders.submit(orders)
-            for follower in self.followers:
-                follower.send(orders)
-            self.told, self.version = orders[-1][0] + 1, self._coordinator.version
-        for output in outputs:
-            match output:
-                case Record(_, _, entry):
-                    self._notice(entry)
-                case Send(worker, incarnation, notice):
-                    self._post(worker, incarnation, notice)
-        if self._coordinator.over:
-            self.over.set()
+        else:
+            if self._coordinator.over:
+                self.over.set()
 
     def _fail(self, reason: str, code: ExitCode) -> None:
-        """The end of a job that can decide nothing more: everybody hears that, and nothing else."""
+        """The end of a job that can decide nothing more: every worker is sent that, and nothing else."""
         log.error("the job ends: %s", reason)
         self.failure = Failure(reason, code)
-        for outbox in self._outboxes.values():
-            notice = StopNotice(reason, self.version, False, self.told)
-            (outbox.diversion or outbox).put(notice)
+        self.routes.outboxes.post_all(self.routes.stop_notice(reason))
         self.over.set()
 
-    def _notice(self, entry: Entry) -> None:
-        """What the summary needs to know, and what whoever reads the server's log wants to."""
-        match entry:
-            case entries.Grant():
-                self.first_grant = self.first_grant or time.monotonic()
-            case entries.Stop():
-                self.stop_notice_at = time.monotonic()
-            case entries.Lost(worker):
-                log.warning(
-                    "%s: its connection is lost; it has %.1f s to come back", worker, self.terms.grace
-                )
-            case entries.Back(worker):
-                log.info("%s is back", worker)
-            case entries.Leave(worker, reason):
-                log.info("%s left: %s", worker, reason)
-            case entries.Done(worker):
-                log.info("%s has no more data", worker)
-
-    def _post(self, worker: str, incarnation: int, notice: Notice) -> None:
-        outbox = self._outboxes.get((worker, incarnation))
-        if outbox is None:
-            return
-        if outbox.diversion is not None:
-            outbox.diversion.put(notice)
-        else:
-            outbox.put(notice)
+    def _execute(self) -> None:
+        """Without the job's lock: other inputs are taken meanwhile."""
+        self.host.orders.execute_submitted(patient=False)
 
     # Members
 
@@ -221,7 +167,7 @@ class Job:
                 member = self._admit(worker, session, rank, proposed)
             except JoinRefused as refusal:
                 raise precondition(str(refusal)) from refusal
-        self.host.orders.execute_submitted(patient=False)
+        self._execute()
         return member
 
     def _admit(self, worker: str, session: str, rank: int | None, plan: Plan) -> Member:
@@ -262,7 +208,7 @@ class Job:
             optimizer=json.dumps(self.optimizer.config),
             tensors=json.dumps(self.policy.tensors.config),
         )
-        for follower in self.followers:
+        for follower in self.routes.followers:
             follower.configure(message)
         self._announce(plan)
 
@@ -273,56 +219,46 @@ class Job:
     def attach(self, worker: str, incarnation: int, session: str, cut: Callable[[], object]) -> Outbox:
         """A session stream stands; it takes the place of an older one of the same process.
 
-        `cut` breaks it off. Raises Refused for anybody else, with nothing changed.
+        `cut` breaks it off. Raises Refused for any other process, with nothing changed.
         """
         outbox = Outbox(session, cut)
         with self._lock:
-            stranger = self._coordinator.stranger(worker, incarnation, session)
-            if stranger is not None:
-                raise precondition(stranger)
-            before = self._outboxes.pop((worker, incarnation), None)
-            if before is not None:
-                before.end()
-            self._outboxes[worker, incarnation] = outbox
+            refusal = self._coordinator.stranger(worker, incarnation, session)
+            if refusal is not None:
+                raise precondition(refusal)
+            self.routes.outboxes.open(worker, incarnation, outbox)
             self._step(lambda: self._coordinator.connect(worker, incarnation, session, time.monotonic()))
             if self.failure is not None:
-                outbox.put(StopNotice(self.failure.reason, self.version, False, self.told))
-        self.host.orders.execute_submitted(patient=False)
+                outbox.put(self.routes.stop_notice(self.failure.reason))
+        self._execute()
         return outbox
 
     def detach(self, worker: str, incarnation: int, outbox: Outbox) -> None:
         """The stream of `outbox` is over. A newer stream of the same worker is left alone."""
         with self._lock:
-            if self._outboxes.get((worker, incarnation)) is outbox:
-                del self._outboxes[worker, incarnation]
+            if self.routes.outboxes.close(worker, incarnation, outbox):
                 self._step(lambda: self._coordinator.disconnect(worker, incarnation, time.monotonic()))
             outbox.end()
-        self.host.orders.execute_submitted(patient=False)
+        self._execute()
 
     @contextmanager
-    def divert(self, worker: str, incarnation: int, session: str) -> Iterator[InlineReply]:
+    def replying_inline(self, worker: str, incarnation: int, session: str) -> Iterator[InlineReply]:
         """Collect this worker's notices; what is not delivered goes to its session after all.
 
-        Raises Refused: UNAVAILABLE while the session is not open, FAILED_PRECONDITION for another one's.
+        Raises Refused: UNAVAILABLE while the session is not open, FAILED_PRECONDITION for another worker's.
         """
-        diversion = InlineReply()
         with self._lock:
-            outbox = self._outboxes.get((worker, incarnation))
-            if outbox is None:
-                # It may be on its way back; the commit is taken by the session then.
-                message = f"worker {worker!r}, incarnation {incarnation}, has no open session now"
-                raise Refused(grpc.StatusCode.UNAVAILABLE, message)
-            if not hmac.compare_digest(outbox.session.encode(), session.encode()):
-                raise precondition(f"worker {worker!r} is another session's; join first")
-            outbox.diversion = diversion
+            outbox, reply = self.routes.outboxes.begin_inline(worker, incarnation, session)
         try:
-            yield diversion
+            yield reply
         finally:
             with self._lock:
-                if outbox.diversion is diversion:
-                    outbox.diversion = None
-                for notice in diversion.undelivered():
-                    outbox.put(notice)
+                self.routes.outboxes.end_inline(outbox, reply)
+
+    def outboxes(self) -> list[Outbox]:
+        """Of the session streams that stand."""
+        with self._lock:
+            return self.routes.outboxes.all()
 
     # Work
 
@@ -377,7 +313,7 @@ class Job:
             self.metrics = metrics
             t = round(time.monotonic() - self.began, 6)
             line = {"t": t, "kind": "eval", "version": version, "worker": worker, "metrics": metrics}
-            self._write_or_fail(lambda: self.run_log.metric(line))
+            self._write_or_fail(lambda: self.routes.run_log.metric(line))
 
     # Time and the outside world
 
@@ -389,7 +325,7 @@ class Job:
             self._open_without_workers()
         self._input(lambda c, now: c.tick(now))
         with self._lock:
-            self._write_or_fail(self.run_log.flush)
+            self._write_or_fail(self.routes.run_log.flush)
 
     def _write_or_fail(self, write: Callable[[], None]) -> None:
         if self.failure is None:
@@ -403,16 +339,11 @@ class Job:
         with self._lock:
             if not self._opened:
                 self._open(None)
+        self._execute()
 
     def stop(self, reason: str, *, success: bool, cause: str) -> None:
         self._open_without_workers()
         self._input(lambda c, now: c.stop(reason, now, success=success, cause=cause))
-
-    def refuse_all(self) -> None:
-        """End every session stream."""
-        with self._lock:
-            for outbox in self._outboxes.values():
-                outbox.notices.put(None)
 
     def report(self) -> JobReport:
         with self._lock:
@@ -426,7 +357,7 @@ class Job:
         """Set once the job has stopped."""
         with self._lock:
             if self.failure is not None:
-                return StopNotice(self.failure.reason, self.version, False, self.told)
+                return self.routes.stop_notice(self.failure.reason)
             stopped = self._coordinator.stopped
             if stopped is None:
                 return None

@@ -1,6 +1,5 @@
-"""One shard made safe for many threads: its lock, its waits, and what workers push to it and read of it."""
+"""One shard made safe for many threads: what workers push to it and read of it, and what they wait for."""
 
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from psserver.policies import TensorParts
 from psserver.receipts import receipt
 from psserver.service.executor import Executor
 from psserver.service.rpc.registration import Refused, invalid, precondition
+from psserver.service.shard_state import ShardState
 from psserver.service.transport.shared_memory import Sharing, Words
 from psserver.shard import Shard
 from psserver.shard.arena import Version
@@ -35,10 +35,9 @@ class HostOptions:
 
 
 class ShardHost:
-    """A shard, the job that it serves, and how far it has executed the log.
+    """A shard, and the job that it serves. `orders` executes the log.
 
-    `orders` executes it. `changed` guards everything here but the heavy half
-    of an order, and is notified of whatever a thread may wait for.
+    Any thread may call it. `state.changed` owns `job` and `secret`, too.
     """
 
     def __init__(self, server: int, options: HostOptions) -> None:
@@ -46,28 +45,21 @@ class ShardHost:
         self.options = options
         self.job = ""
         self.secret = b""
-        self.shard: Shard | None = None
-        # Entries [0, executed) of the log are executed.
-        self.executed = 0
-        self.failure: str | None = None
-        self.closed = False
-        self.changed = threading.Condition()
-        self.orders = Executor(self)
+        self.state = ShardState()
+        self.orders = Executor(self.state, server, options.lease)
         self._backend = FastBackend(options.threads)
         self.sharing = Sharing(options.transport)
-        # Who reads in place, by ticket.
-        self._readers: dict[int, Words] = {}
 
     # The job
 
     def open(self, job: str, secret: bytes) -> None:
-        with self.changed:
+        with self.state.changed:
             self.job, self.secret = job, secret
 
     def configure(self, plan: Plan, optimizer: Optimizer, tensors: TensorParts) -> None:
         """A new shard. Its loops are compiled from now on; until they are, numpy gives the same bits."""
-        with self.changed:
-            self.shard = Shard(
+        with self.state.changed:
+            shard = self.state.shard = Shard(
                 plan,
                 self.server,
                 optimizer,
@@ -77,23 +69,22 @@ class ShardHost:
                 backend=self._backend,
                 allocate=self.sharing.allocate,
             )
-            variants = self.shard.variants
+            variants = shard.variants
         self._backend.prepare(variants)
 
     @property
     def nbytes(self) -> int:
-        return self.shard.layout.nbytes if self.shard else 0
+        """Of this server's part of the model; 0 before it is known."""
+        return self.state.shard.layout.nbytes if self.state.shard else 0
 
     @property
     def elements(self) -> int:
         """Of a payload."""
-        return self.shard.layout.elements if self.shard else 0
+        return self.state.shard.layout.elements if self.state.shard else 0
 
     def close(self) -> None:
-        """No more orders; whoever waits is refused."""
-        with self.changed:
-            self.closed = True
-            self.changed.notify_all()
+        """No more orders; every waiting call is refused."""
+        self.state.close()
         self.orders.wake()
         self._backend.close()
 
@@ -101,10 +92,10 @@ class ShardHost:
 
     def serving(self, job: str, plan: str, after: int) -> Shard:
         """The shard, once it has executed entry `after`. Raises Refused for another job or plan."""
-        with self.changed:
+        with self.state.changed:
             self._check_job(job)
-            caught_up = self._wait(lambda: self.executed > after, self.options.patience)
-            shard = self.shard
+            caught_up = self._wait(lambda: self.state.executed > after, self.options.patience)
+            shard = self.state.shard
             if shard is None:
                 raise precondition("no model yet: expected a worker to join the coordinator (task 0) first")
             if plan != shard.plan.fingerprint:
@@ -112,7 +103,7 @@ class ShardHost:
             if not caught_up:
                 raise Refused(
                     grpc.StatusCode.DEADLINE_EXCEEDED,
-                    f"server {self.server} has executed {self.executed} entries of the log, expected more than "
+                    f"server {self.server} has executed {self.state.executed} entries of the log, expected more than "
                     f"{after}; it waited {self.options.patience:g} s",
                 )
             return shard
@@ -126,10 +117,12 @@ class ShardHost:
             )
 
     def _wait(self, condition: Callable[[], bool], seconds: float) -> bool:
-        self.changed.wait_for(lambda: condition() or self.closed or bool(self.failure), seconds)
-        if self.failure is not None:
-            raise Refused(grpc.StatusCode.INTERNAL, self.failure)
-        if self.closed and not condition():
+        self.state.changed.wait_for(
+            lambda: condition() or self.state.closed or bool(self.state.failure), seconds
+        )
+        if self.state.failure is not None:
+            raise Refused(grpc.StatusCode.INTERNAL, self.state.failure)
+        if self.state.closed and not condition():
             raise Refused(grpc.StatusCode.UNAVAILABLE, f"server {self.server} is shutting down")
         return condition()
 
@@ -142,7 +135,7 @@ class ShardHost:
         lend: Callable[[], BorrowedBuffer] | None = None,
     ) -> Slot:
         """A slot for the ticket's payload, as soon as memory admits it; the one that `lend` gives, if any."""
-        with self.changed:
+        with self.state.changed:
             while True:
                 refusal = shard.refusal(ticket, worker)
                 if refusal is not None:
@@ -162,21 +155,21 @@ class ShardHost:
 
     def finish_push(self, shard: Shard, slot: Slot) -> bytes:
         """The payload is complete and finite: the receipt."""
-        with self.changed:
+        with self.state.changed:
             if not shard.staging.finish(slot):
                 refusal = shard.refusal(slot.ticket) or "its payload came too late"
                 raise Refused(grpc.StatusCode.ABORTED, refusal)
-            self.changed.notify_all()
+            self.state.changed.notify_all()
             return receipt(self.secret, self.job, slot.ticket, self.server)
 
     def give_up_push(self, shard: Shard, slot: Slot) -> None:
-        with self.changed:
+        with self.state.changed:
             shard.staging.give_up(slot)
-            self.changed.notify_all()
+            self.state.changed.notify_all()
 
     def start_read(self, shard: Shard, ticket: int, version: int) -> Version:
         """The version, kept until `end_read`. Raises Refused (ABORTED) when it is gone."""
-        with self.changed:
+        with self.state.changed:
             if ticket == 0:
                 self._wait(lambda: shard.version >= version, self.options.patience)
             found = shard.arena.start_read(version)
@@ -195,50 +188,34 @@ class ShardHost:
         self, shard: Shard, ticket: int, version: int, reader: Words
     ) -> tuple[Place, list[Place]] | None:
         """Where the version lies that the ticket has pinned, and where others may; None if it must be copied."""
-        with self.changed:
-            self.end_reads(shard)
+        with self.state.changed:
+            self.state.end_reads(shard)
             if reader.has_read(ticket):
-                # It said so, and the pin has ended or may end at any time.
+                # By its own word; the pin has ended or may end at any time.
                 return None
             values = shard.arena.values(version)
             place = self.sharing.place(values) if values is not None else None
             if place is None or shard.arena.read_in_place(ticket, version) is None:
                 return None
-            if not self._readers:
-                # An update that waits for this version must look for the word that it is read.
-                self.changed.notify_all()
-            self._readers[ticket] = reader
+            self.state.begin_read(ticket, reader)
             return place, self.sharing.places(shard.arena.arrays)
-
-    def end_reads(self, shard: Shard) -> None:
-        """Unpin what workers say that they have read. Hold `changed`."""
-        if not self._readers:
-            return
-        for ticket in [t for t, reader in self._readers.items() if reader.has_read(t)]:
-            shard.arena.unpin(ticket)
-        self._readers = {t: self._readers[t] for t in shard.arena.in_place}
-
-    @property
-    def reading(self) -> bool:
-        """Somebody reads in place, and wakes nobody when it has read."""
-        return bool(self._readers)
 
     def still_readable(self, shard: Shard, version: Version) -> bool:
         return shard.arena.values(version.number) is version.values
 
     def end_read(self, shard: Shard, ticket: int, version: Version, *, complete: bool) -> None:
-        with self.changed:
+        with self.state.changed:
             if complete:
                 shard.arena.unpin(ticket)
             shard.arena.end_read(version)
-            self.changed.notify_all()
+            self.state.changed.notify_all()
 
     def wait_executed(self, count: int, seconds: float) -> bool:
         """True once `count` entries are executed; False after `seconds` or when closed or failed."""
         deadline = time.monotonic() + seconds
-        with self.changed:
-            self.changed.wait_for(
-                lambda: self.executed >= count or self.closed or self.failure is not None,
+        with self.state.changed:
+            self.state.changed.wait_for(
+                lambda: self.state.executed >= count or self.state.closed or self.state.failure is not None,
                 max(0.0, deadline - time.monotonic()),
             )
-            return self.executed >= count
+            return self.state.executed >= count

@@ -25,6 +25,7 @@ from pswire.config.sections import (
     LinksSection,
     Section,
     SimulationSection,
+    TrackersSection,
     keyed_by_number,
 )
 from pswire.config.toml import toml_text
@@ -174,6 +175,7 @@ class Experiment(Section):
     links: LinksSection = LinksSection()
     faults: FaultsSection = FaultsSection()
     simulation: SimulationSection = SimulationSection()
+    trackers: TrackersSection = TrackersSection()
 
     @field_validator("workers", mode="before")
     @classmethod
@@ -206,7 +208,7 @@ class Experiment(Section):
         for number, worker in sorted(self.workers.items()):
             tables[f"workers.{number}"] = worker.model_dump()
         # Sections that no daemon reads stay out of a file that does not use them.
-        for name in sorted(self.model_fields_set & {"links", "faults", "simulation"}):
+        for name in sorted(self.model_fields_set & {"links", "faults", "simulation", "trackers"}):
             tables[name] = getattr(self, name).model_dump()
         return toml_text(tables)
 

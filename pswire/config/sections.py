@@ -12,6 +12,8 @@ from pswire.config.distributions import DelayError, parse
 Time = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Chance = Annotated[float, Field(ge=0, lt=1)]
 WorkerNumber = Annotated[int, Field(ge=0, le=65536)]
+# Names something of the user's own: "package.module:attribute" or "path/file.py:attribute".
+Target = Annotated[str, Field(pattern=r".+:[A-Za-z_][A-Za-z0-9_]*")]
 
 
 class Section(BaseModel):
@@ -154,3 +156,12 @@ class SimulationSection(Section):
     @field_serializer("factors")
     def _text_keys(self, factors: dict[int, float]) -> dict[str, float]:
         return {str(worker): factor for worker, factor in factors.items()}
+
+
+class TrackersSection(Section):
+    """[trackers]: classes of the user's that `ps-lab run` gives the run's metrics to."""
+
+    classes: list[Target] = Field(default_factory=list)
+    """Trackers, each `package.module:Class` or `path/file.py:Class`; see [Seeing a run from outside](observe.md)"""
+    every: Annotated[int, Field(ge=1)] = 10
+    """Versions that make one point"""

@@ -1,14 +1,14 @@
 """Messages over a plain socket: a stream of an RPC without HTTP/2 around it.
 
 A round trip of a small message takes a tenth of what gRPC's takes, and a
-large one is copied half as often. A line is an addition to a stream of gRPC,
-by which the server says how to get it: where it listens (a Unix socket for
-its own machine, a port for others), and a token, good for one line. The
-token is the first frame; an empty one in return is the welcome.
+large one is copied half as often. The socket is an addition to a gRPC stream,
+on which the server says how to get it: where it listens (a Unix socket for
+its own machine, a port for others), and a token, good for one connection. The
+token is the first frame; an empty one in return accepts it.
 
-Each frame is its length and a status code of gRPC, 0 for a message of the
+Each frame is its length and a gRPC status code, 0 for a message of the
 stream. Any other code ends the stream; the frame then holds the reason in
-UTF-8. How the two ends meet: `pswire.transport.socket_handshake`.
+UTF-8. How the two ends connect: `pswire.transport.socket_handshake`.
 """
 
 import io
@@ -23,28 +23,32 @@ from typing import Final, cast
 # The pieces that a message is made of.
 Parts = Sequence[bytes | memoryview]
 
-# A chunk with its headers fits well; nobody makes the other side take more at once.
+# A chunk with its headers fits well; neither end makes the other take more at once.
 FRAME_BYTES: Final = 8 * 2**20
 TOKEN_BYTES: Final = 16
 # How long either end waits for the other's first frame, seconds.
-INTRODUCTION: Final = 5.0
+HANDSHAKE_TIMEOUT: Final = 5.0
 _HEAD: Final = struct.Struct("<IB")
 # From here on a frame is sent in two pieces rather than copied behind its head, and received
 # into memory that is used again.
 _LARGE: Final = 1 << 16
-# A line is silent while a gradient is computed, and a router forgets who is silent for minutes. Then TCP itself would
-# wait a quarter of an hour for an answer: gRPC's pings do not go this way. Seconds, and how many in vain.
+# A connection is idle while a gradient is computed, and a router forgets connections that are idle for minutes. Then
+# TCP itself would wait a quarter of an hour for an answer: gRPC's pings use another connection. Seconds, and how many
+# probes without an answer.
 _KEEPALIVE: Final = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 # The rest follows at once. Not every system has it.
 _MORE: Final = getattr(socket, "MSG_MORE", 0)
 
 
-class LineError(OSError):
-    """There is no line, or it is broken: the text says why."""
+class SocketError(OSError):
+    """There is no connection, or it is broken: the text says why."""
 
 
 class FramedSocket:
-    """One end of a stream. One thread receives and sends; any thread may `cut` and `close`."""
+    """One end of a stream. One thread receives and sends; any thread may `cut` and `close`.
+
+    `_guard` owns the count of users and whether it is closed; all else belongs to the one thread.
+    """
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
@@ -56,18 +60,18 @@ class FramedSocket:
                     connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
         self._reader = cast(io.BufferedReader, connected.makefile("rb", _LARGE))
         self._buffer = bytearray()
-        # Guards what follows. A signal handler may close what it interrupts, therefore reentrant.
+        # A signal handler may close what it interrupts, therefore reentrant.
         self._guard = threading.RLock()
-        # The descriptor is given back by whoever is last: its number is soon another connection's.
+        # The last user gives the descriptor back: its number is soon another connection's.
         self._users = 0
         self._closed = False
 
     def first(self, most: int) -> bytes | None:
-        """The first frame, for which nobody is waited for longer than a moment. None when none comes.
+        """The first frame; None when none comes within `HANDSHAKE_TIMEOUT`.
 
-        Before anything else is received. Raises LineError for one of more than `most` bytes.
+        Before anything else is received. Raises SocketError for one of more than `most` bytes.
         """
-        deadline = time.monotonic() + INTRODUCTION
+        deadline = time.monotonic() + HANDSHAKE_TIMEOUT
         try:
             head = self._exactly(_HEAD.size, deadline)
             if len(head) < _HEAD.size:
@@ -75,7 +79,7 @@ class FramedSocket:
             length = _length(head, most)
             message = self._exactly(length, deadline)
             self._socket.settimeout(None)
-        except LineError:
+        except SocketError:
             raise
         except OSError:
             return None
@@ -97,12 +101,12 @@ class FramedSocket:
         return data
 
     def send(self, parts: Parts, code: int = 0) -> None:
-        """Raises LineError when nobody is there any more, or for a message that is too long."""
+        """Raises SocketError when the other end is gone, or for a message that is too long."""
         length = sum(map(len, parts))
         if length > FRAME_BYTES:
-            raise LineError(f"expected a message of at most {FRAME_BYTES} bytes, got {length}")
+            raise SocketError(f"expected a message of at most {FRAME_BYTES} bytes, got {length}")
         if not self._enter():
-            raise LineError("the line is closed")
+            raise SocketError("the connection is closed")
         head = _HEAD.pack(length, code)
         try:
             if length < _LARGE:
@@ -113,12 +117,12 @@ class FramedSocket:
                 self._socket.sendall(b"".join((head, *few)), _MORE)
                 self._socket.sendall(payload)
         except OSError as error:
-            raise LineError(f"the other end is gone: {error.strerror}") from error
+            raise SocketError(f"the other end is gone: {error.strerror}") from error
         finally:
             self._leave()
 
     def receive(self) -> tuple[bytes | memoryview, int] | None:
-        """The next frame and its code; None when the stream is over. Raises LineError for what is no frame.
+        """The next frame and its code; None when the stream is over. Raises SocketError for what is no frame.
 
         A large frame lies in memory that the next one overwrites.
         """
@@ -130,7 +134,7 @@ class FramedSocket:
                 return None
             length = _length(head, FRAME_BYTES)
             message = self._reader.read(length) if length < _LARGE else self._large(length)
-        except LineError:
+        except SocketError:
             raise
         except OSError:
             return None
@@ -144,9 +148,9 @@ class FramedSocket:
         view = memoryview(self._buffer)[:length]
         return view[: self._reader.readinto(view)]
 
-    def hear_out(self) -> None:
-        """After the last word: until the other end has closed. A socket that is closed with something
-        unread takes back what was said on it last."""
+    def drain(self) -> None:
+        """After the last frame: read until the other end has closed. A socket that is closed with something
+        unread takes back what was sent on it last."""
         if not self._enter():
             return
         try:
@@ -154,7 +158,7 @@ class FramedSocket:
             while self._reader.read1(_LARGE):
                 pass
         except OSError:
-            # It is over sooner.
+            # It is over already.
             return
         finally:
             self._leave()
@@ -170,7 +174,7 @@ class FramedSocket:
         return not watch.poll(0)
 
     def cut(self) -> None:
-        """End the stream for both ends; who waits in `receive` or `send` is told. Any number of times."""
+        """End the stream for both ends; a `receive` or `send` that waits returns or raises. Any number of times."""
         with self._guard:
             if self._socket.fileno() < 0:
                 return
@@ -181,7 +185,7 @@ class FramedSocket:
                 return
 
     def close(self) -> None:
-        """Who is receiving or sending is told, and is not waited for."""
+        """As `cut`; the descriptor is given back when no thread receives or sends any more."""
         with self._guard:
             self.cut()
             self._closed = True
@@ -206,8 +210,8 @@ class FramedSocket:
 
 
 def _length(head: bytes, most: int) -> int:
-    """Of the frame that follows. Raises LineError."""
+    """Of the frame that follows. Raises SocketError."""
     length = int(_HEAD.unpack(head)[0])
     if length > most:
-        raise LineError(f"expected a frame of at most {most} bytes, got one of {length}")
+        raise SocketError(f"expected a frame of at most {most} bytes, got one of {length}")
     return length

@@ -15,11 +15,10 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
-from pswire.transport.dtypes import WIRE, itemsize
 from pswire.v1 import shard_pb2
 
 # Best of 64 KiB to 16 MiB on loopback lies between 1 and 4 MiB. A multiple of every element's
-# size, so that a chunk of ours never cuts an element in two.
+# size, so that a chunk of ours never cuts an element of an elementwise codec in two.
 CHUNK_BYTES: Final = 2 * 2**20
 
 Message = bytes | memoryview
@@ -46,26 +45,6 @@ class ChunkView:
 
     offset: int
     data: memoryview
-
-
-def push_header(
-    *, job: str, worker: str, ticket: int, plan: str, dtype: str, nbytes: int, after: int = 0
-) -> bytes:
-    """The first message of a Push; `dtype` by name, `nbytes` of the whole payload on the wire;
-    `after` is the log index of the ticket's grant.
-
-    Raises WireDtypeError for an unknown dtype.
-    """
-    itemsize(dtype)
-    header = shard_pb2.PushHeader(
-        job=job, worker=worker, ticket=ticket, plan=plan, dtype=WIRE[dtype], bytes=nbytes, after=after
-    )
-    return shard_pb2.PushRequest(header=header).SerializeToString()
-
-
-def push_chunk(offset: int, data: Data) -> bytes:
-    """A PushRequest with one chunk; `offset` in bytes."""
-    return b"".join(_chunk_parts(_MESSAGE_CHUNK_PUSH, offset, data))
 
 
 def pull_chunk(offset: int, data: Data, total: int | None) -> bytes:

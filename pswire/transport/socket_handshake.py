@@ -1,4 +1,4 @@
-"""Where the two ends of a line find each other: the server listens and looks who comes, the worker connects.
+"""How the two ends of a socket connect: the server listens and checks the peer, the worker shows its token.
 
 A Unix socket's name is abstract: no file is left behind, and another network
 namespace does not see it.
@@ -11,15 +11,15 @@ import struct
 from collections.abc import Iterator
 from typing import Any, Final
 
-from pswire.transport.framed_socket import INTRODUCTION, FramedSocket, LineError
+from pswire.transport.framed_socket import HANDSHAKE_TIMEOUT, FramedSocket, SocketError
 
 _CREDENTIALS: Final = struct.Struct("3i")
 
 # The server's side
 
 
-def listen_here() -> tuple[socket.socket, str]:
-    """A listening Unix socket and its unguessable name. Raises LineError where there are no such sockets."""
+def listen_unix() -> tuple[socket.socket, str]:
+    """A listening Unix socket and its unguessable name. Raises SocketError where there are no such sockets."""
     name = f"pswire-{secrets.token_hex(16)}"
     listening = _unix()
     try:
@@ -27,12 +27,12 @@ def listen_here() -> tuple[socket.socket, str]:
         listening.listen()
     except OSError as error:
         listening.close()
-        raise LineError(f"cannot listen on a Unix socket: {error.strerror}") from error
+        raise SocketError(f"cannot listen on a Unix socket: {error.strerror}") from error
     return listening, name
 
 
-def listen_at(host: str, port: int) -> socket.socket:
-    """A listening socket for other machines; port 0: one that is free. Raises LineError."""
+def listen_tcp(host: str, port: int) -> socket.socket:
+    """A listening socket for other machines; port 0: one that is free. Raises SocketError."""
     failed = OSError(0, "it has no address")
     try:
         # "localhost", say, is two addresses, of which a machine may have one.
@@ -44,7 +44,7 @@ def listen_at(host: str, port: int) -> socket.socket:
                 failed = error
     except OSError as error:
         failed = error
-    raise LineError(f"cannot listen on {host}:{port}: {failed.strerror}") from failed
+    raise SocketError(f"cannot listen on {host}:{port}: {failed.strerror}") from failed
 
 
 def _places(host: str, port: int) -> Iterator[tuple[int, Any]]:
@@ -58,61 +58,61 @@ def _places(host: str, port: int) -> Iterator[tuple[int, Any]]:
         yield family, place
 
 
-def same_user(connected: socket.socket) -> None:
-    """Raises LineError when the other end of a Unix socket belongs to another user."""
+def check_same_user(connected: socket.socket) -> None:
+    """Raises SocketError when the other end of a Unix socket belongs to another user."""
     _, user, _ = _CREDENTIALS.unpack(
         connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     )
     if user != os.geteuid():
-        raise LineError(f"expected a process of user {os.geteuid()}, got one of user {user}")
+        raise SocketError(f"expected a process of user {os.geteuid()}, got one of user {user}")
 
 
 # The worker's side
 
 
-def connect_here(name: str, token: bytes) -> FramedSocket:
+def connect_unix(name: str, token: bytes) -> FramedSocket:
     """To the process of this machine that listens under `name`.
 
-    Raises LineError when it cannot be reached, is not of this user, or does not expect `token`.
+    Raises SocketError when it cannot be reached, is not of this user, or does not expect `token`.
     """
     made = _unix()
     try:
         made.connect(f"\0{name}")
-        same_user(made)
-    except LineError:
+        check_same_user(made)
+    except SocketError:
         made.close()
         raise
     except OSError as error:
         made.close()
-        raise LineError(f"no line to {name}: {error.strerror}") from error
-    return _introduced(made, token)
+        raise SocketError(f"no connection to {name}: {error.strerror}") from error
+    return _accepted(made, token)
 
 
-def connect_to(host: str, port: int, token: bytes) -> FramedSocket:
-    """To the process that listens there. Raises LineError as `connect_here`."""
+def connect_tcp(host: str, port: int, token: bytes) -> FramedSocket:
+    """To the process that listens there. Raises SocketError as `connect_unix`."""
     try:
-        made = socket.create_connection((host, port), timeout=INTRODUCTION)
+        made = socket.create_connection((host, port), timeout=HANDSHAKE_TIMEOUT)
     except OSError as error:
-        raise LineError(f"no line to {host}:{port}: {error.strerror or error}") from error
-    return _introduced(made, token)
+        raise SocketError(f"no connection to {host}:{port}: {error.strerror or error}") from error
+    return _accepted(made, token)
 
 
-def _introduced(connected: socket.socket, token: bytes) -> FramedSocket:
-    line = FramedSocket(connected)
-    welcome = None
+def _accepted(connected: socket.socket, token: bytes) -> FramedSocket:
+    connection = FramedSocket(connected)
+    answer = None
     try:
-        line.send([token])
-        welcome = line.first(most=0)
+        connection.send([token])
+        answer = connection.first(most=0)
     finally:
-        if welcome is None:
-            line.close()
-    if welcome is None:
-        raise LineError("the server did not let this line in")
-    return line
+        if answer is None:
+            connection.close()
+    if answer is None:
+        raise SocketError("the server did not accept this connection")
+    return connection
 
 
 def _unix() -> socket.socket:
     try:
         return socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     except (OSError, AttributeError) as error:
-        raise LineError(f"this system has no Unix sockets: {error}") from error
+        raise SocketError(f"this system has no Unix sockets: {error}") from error

@@ -84,7 +84,7 @@ class JoinReply(_message.Message):
     SEED_FIELD_NUMBER: _builtins.int
     NEXT_BATCH_FIELD_NUMBER: _builtins.int
     WORKER_TIMEOUT_FIELD_NUMBER: _builtins.int
-    VOUCHER_FIELD_NUMBER: _builtins.int
+    MEMBERSHIP_TOKEN_FIELD_NUMBER: _builtins.int
     LOCAL_RULE_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """The job's identity; every later message on every server carries it."""
@@ -97,7 +97,7 @@ class JoinReply(_message.Message):
     """The first batch of its data that this worker has not committed yet."""
     worker_timeout: _builtins.float
     """How long the others wait for a silent worker, in seconds."""
-    voucher: _builtins.bytes
+    membership_token: _builtins.bytes
     """Proof of membership for the other servers; Attach carries it."""
     @_builtins.property
     def local_rule(self) -> Global___LocalRule:
@@ -114,12 +114,12 @@ class JoinReply(_message.Message):
         seed: _builtins.int = ...,
         next_batch: _builtins.int = ...,
         worker_timeout: _builtins.float = ...,
-        voucher: _builtins.bytes = ...,
+        membership_token: _builtins.bytes = ...,
         local_rule: Global___LocalRule | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["local_rule", b"local_rule"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "job", b"job", "local_rule", b"local_rule", "next_batch", b"next_batch", "seed", b"seed", "voucher", b"voucher", "worker", b"worker", "worker_count", b"worker_count", "worker_index", b"worker_index", "worker_timeout", b"worker_timeout"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "job", b"job", "local_rule", b"local_rule", "membership_token", b"membership_token", "next_batch", b"next_batch", "seed", b"seed", "worker", b"worker", "worker_count", b"worker_count", "worker_index", b"worker_index", "worker_timeout", b"worker_timeout"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

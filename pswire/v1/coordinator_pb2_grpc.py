@@ -74,7 +74,7 @@ class CoordinatorServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Status(self, request, context):
-        """What the cluster is doing, and why whoever waits is waiting.
+        """What the cluster is doing, and why each waiting worker waits.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

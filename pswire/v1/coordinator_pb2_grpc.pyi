@@ -42,7 +42,7 @@ class CoordinatorStub:
     The stream is the liveness signal. The first message must be `hello`.
     """
     Status: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.StatusRequest, _coordinator_pb2.StatusReply]
-    """What the cluster is doing, and why whoever waits is waiting."""
+    """What the cluster is doing, and why each waiting worker waits."""
 
 @_typing.type_check_only
 class CoordinatorAsyncStub(CoordinatorStub):
@@ -58,7 +58,7 @@ class CoordinatorAsyncStub(CoordinatorStub):
     The stream is the liveness signal. The first message must be `hello`.
     """
     Status: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.StatusRequest, _coordinator_pb2.StatusReply]  # type: ignore[assignment]
-    """What the cluster is doing, and why whoever waits is waiting."""
+    """What the cluster is doing, and why each waiting worker waits."""
 
 class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
     """The one place where the fate of every gradient is decided. Hosted by the
@@ -89,6 +89,6 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         request: _coordinator_pb2.StatusRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.StatusReply, _abc.Awaitable[_coordinator_pb2.StatusReply]]:
-        """What the cluster is doing, and why whoever waits is waiting."""
+        """What the cluster is doing, and why each waiting worker waits."""
 
 def add_CoordinatorServicer_to_server(servicer: CoordinatorServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -241,7 +241,7 @@ class Attach(_message.Message):
     JOB_FIELD_NUMBER: _builtins.int
     WORKER_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
-    VOUCHER_FIELD_NUMBER: _builtins.int
+    MEMBERSHIP_TOKEN_FIELD_NUMBER: _builtins.int
     PLAN_FIELD_NUMBER: _builtins.int
     AFTER_FIELD_NUMBER: _builtins.int
     PLACE_FIELD_NUMBER: _builtins.int
@@ -249,7 +249,7 @@ class Attach(_message.Message):
     job: _builtins.str
     worker: _builtins.str
     incarnation: _builtins.int
-    voucher: _builtins.bytes
+    membership_token: _builtins.bytes
     """From Join."""
     plan: _builtins.str
     after: _builtins.int
@@ -257,14 +257,14 @@ class Attach(_message.Message):
     place: _builtins.str
     """The kernel and the process namespace that the worker runs in."""
     ask: _builtins.bool
-    """Share nothing yet; only say what can be had: memory, a socket, a port."""
+    """Share nothing yet; only say what is available: memory, a socket, a port."""
     def __init__(
         self,
         *,
         job: _builtins.str = ...,
         worker: _builtins.str = ...,
         incarnation: _builtins.int = ...,
-        voucher: _builtins.bytes = ...,
+        membership_token: _builtins.bytes = ...,
         plan: _builtins.str = ...,
         after: _builtins.int = ...,
         place: _builtins.str = ...,
@@ -272,7 +272,7 @@ class Attach(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "ask", b"ask", "incarnation", b"incarnation", "job", b"job", "place", b"place", "plan", b"plan", "voucher", b"voucher", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "ask", b"ask", "incarnation", b"incarnation", "job", b"job", "membership_token", b"membership_token", "place", b"place", "plan", b"plan", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -330,14 +330,14 @@ class Attached(_message.Message):
     """Versions that the server holds without taking any from its readers."""
     socket: _builtins.str
     """To `ask`, when memory can be shared: the abstract Unix socket on which the
-    server takes the messages of this stream, too (pswire/transport/framed_socket.py); empty when
-    there is none.
+    server takes the messages of this stream, too
+    (pswire/transport/framed_socket.py); empty when there is none.
     """
     port: _builtins.int
     """To `ask`: the TCP port on which it does, at the server's address; 0: none."""
     token: _builtins.bytes
-    """With either: what to say first there. Good for one line, which ends with
-    this stream.
+    """With either: the first frame to send there. Good for one connection, which
+    ends with this stream.
     """
     @_builtins.property
     def control(self) -> Global___Segment:
@@ -384,7 +384,7 @@ class Located(_message.Message):
     def segment(self) -> Global___Segment: ...
     @_builtins.property
     def live(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
-        """Tokens of all segments that versions may lie in: others can be let go."""
+        """Tokens of all segments that versions may lie in: others can be unmapped."""
 
     def __init__(
         self,
@@ -421,7 +421,7 @@ class ExchangeReply(_message.Message):
     receipt: _builtins.bytes
     code: _builtins.int
     """On a stream that shares memory, a push of a slot may be refused without
-    ending the stream: the status code of gRPC that it would have ended with.
+    ending the stream: the gRPC status code that it would have ended with.
     """
     refusal: _builtins.str
     @_builtins.property
@@ -499,12 +499,17 @@ class Open(_message.Message):
     TASK_INDEX_FIELD_NUMBER: _builtins.int
     SERVERS_FIELD_NUMBER: _builtins.int
     SECRET_FIELD_NUMBER: _builtins.int
+    PROOF_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     epoch: _builtins.int
     task_index: _builtins.int
     servers: _builtins.int
     secret: _builtins.bytes
     """Key of the receipts; known to the servers only."""
+    proof: _builtins.bytes
+    """A keyed digest of the above, by the secret that servers of one job were
+    started with; empty when they were started without one.
+    """
     def __init__(
         self,
         *,
@@ -513,10 +518,11 @@ class Open(_message.Message):
         task_index: _builtins.int = ...,
         servers: _builtins.int = ...,
         secret: _builtins.bytes = ...,
+        proof: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "job", b"job", "secret", b"secret", "servers", b"servers", "task_index", b"task_index"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "job", b"job", "proof", b"proof", "secret", b"secret", "servers", b"servers", "task_index", b"task_index"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

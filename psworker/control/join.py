@@ -4,7 +4,7 @@ import secrets
 
 from pswire.plan import Plan
 from pswire.specs import specs_to_wire
-from pswire.transport.dtypes import WIRE
+from pswire.transport.codecs import codec_named
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import coordinator_pb2_grpc
 from psworker.control.backoff import Backoff, insist
@@ -41,7 +41,7 @@ class Joining:
             variables=specs_to_wire(self._plan.variables),
             plan=self._plan.fingerprint,
             servers=len(self._servers.shards),
-            wire_dtype=WIRE[self._wire_dtype],
+            wire_dtype=codec_named(self._wire_dtype).number,
             task_index=self._task_index,
             optimizer=self._optimizer,
         )

@@ -1,64 +1,22 @@
 """One open stream to a server for all payloads: a request, then its answer, in turn."""
 
-import queue
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable
+from typing import Any
 
-import grpc
 from numpy.typing import NDArray
 
 from pswire.transport import frames
-from pswire.transport.dtypes import from_wire, itemsize
+from pswire.transport.codecs import Codec, Decoder, WireDtypeError
 from pswire.transport.framed_socket import Parts
-from pswire.transport.frames import Message
 from pswire.v1 import shard_pb2
+from psworker.data.streams import Stream
 from psworker.errors import SessionError
 
 
-class Stream(Protocol):
-    """Messages both ways. Every method but `close` raises grpc.RpcError when it breaks or the server ends it."""
-
-    def send(self, message: Parts) -> None: ...
-
-    def receive(self) -> Message | None:
-        """The next message, good until the one after it; None when the server ended the stream without a reason."""
-        ...
-
-    def close(self) -> None:
-        """Also from another thread."""
-        ...
-
-
-class GrpcStream:
-    """A call of Exchange. Raises SessionError when the session is being closed."""
-
-    def __init__(self, channel: grpc.Channel) -> None:
-        call: Any = channel.stream_stream("/pswire.v1.Shard/Exchange", None, None)
-        self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        try:
-            self._replies: Any = call(_drained(self._requests))
-        except ValueError as error:
-            raise SessionError(f"the session is closed: {error}") from error
-
-    def send(self, message: Parts) -> None:
-        self._requests.put(b"".join(message))
-
-    def receive(self) -> bytes | None:
-        message: bytes | None = next(self._replies, None)
-        return message
-
-    def when_over(self, call: Callable[[], object]) -> None:
-        """`call()`, from any thread, once the stream is over; at once if it is."""
-        if not self._replies.add_callback(call):
-            call()
-
-    def close(self) -> None:
-        self._requests.put(None)
-        self._replies.cancel()
-
-
 class Exchange:
-    """Opens its stream at the first request, and again after it broke. One thread uses it.
+    """Opens its stream at the first request, and again after it broke.
+
+    The thread that holds the server's `turn` uses it; any thread may `close` it.
 
     Every method raises grpc.RpcError when the stream breaks or the server
     refuses; the next request begins a new stream.
@@ -83,11 +41,11 @@ class Exchange:
             raise
 
     def payload(
-        self, first: shard_pb2.ExchangeReply, chunk: frames.ChunkView | None, dtype: str, out: NDArray[Any]
+        self, first: shard_pb2.ExchangeReply, chunk: frames.ChunkView | None, codec: Codec, out: NDArray[Any]
     ) -> None:
-        """Receive a payload that begins with `chunk` into `out`, decoding it if that is float32."""
+        """Receive a payload that begins with `chunk` into `out`: float32, or the codec's `array_dtype`."""
         try:
-            self._receive(first, chunk, dtype, out)
+            self._receive(first, chunk, codec, out)
         except BaseException:
             self.close()
             raise
@@ -119,22 +77,22 @@ class Exchange:
         return reply, frames.ChunkView(reply.chunk.offset, memoryview(reply.chunk.data))
 
     def _receive(
-        self, first: shard_pb2.ExchangeReply, chunk: frames.ChunkView | None, dtype: str, out: NDArray[Any]
+        self, first: shard_pb2.ExchangeReply, chunk: frames.ChunkView | None, codec: Codec, out: NDArray[Any]
     ) -> None:
-        size, total, received = itemsize(dtype), out.size * itemsize(dtype), 0
+        total, received, decoder = codec.size(out.size), 0, codec.decoder(out)
         if first.bytes != total:
             raise SessionError(f"expected a payload of {total} bytes, got one of {first.bytes}")
         while received < total:
             if chunk is None or chunk.offset != received or received + chunk.data.nbytes > total:
                 where = f"{chunk.data.nbytes} bytes at {chunk.offset}" if chunk else "none"
                 raise SessionError(f"expected a chunk at offset {received} of {total} bytes, got {where}")
-            end = received + chunk.data.nbytes
-            from_wire(chunk.data, dtype, out[received // size : end // size])
-            received = end
+            self._decode(decoder, chunk.data)
+            received += chunk.data.nbytes
             if received < total:
                 _, chunk = self._next()
 
-
-def _drained(requests: "queue.SimpleQueue[bytes | None]") -> Iterator[bytes]:
-    while (request := requests.get()) is not None:
-        yield request
+    def _decode(self, decoder: Decoder, data: memoryview) -> None:
+        try:
+            decoder.feed(data)
+        except WireDtypeError as error:
+            raise SessionError(f"a chunk of the payload does not fit: {error}") from error

@@ -21,30 +21,38 @@ class Fetched:
 
 
 class Prefetch:
-    """One thread that waits for the next grant and pulls its version. One training loop uses it.
+    """One thread that waits for the next grant and pulls its version.
 
     `foresee(ticket)` gives the grant after that of `ticket`, or None at the
-    end; `pull(grant)` its version, None where that has come in another way.
+    end; `pull(grant, narrow)` its version, None where that has come in another
+    way. Both run in that thread. Its methods are for the training loop's
+    thread, to which all attributes belong; the two share the queue and the
+    futures that go through it.
     """
 
     def __init__(
-        self, foresee: Callable[[int], Grant | None], pull: Callable[[Grant], list[Received] | None]
+        self, foresee: Callable[[int], Grant | None], pull: Callable[[Grant, bool], list[Received] | None]
     ) -> None:
         self._foresee = foresee
         self._pull = pull
-        self._wanted: queue.SimpleQueue[tuple[int, Future[Fetched | None]] | None] = queue.SimpleQueue()
+        self._wanted: queue.SimpleQueue[tuple[int, bool, Future[Fetched | None]] | None] = queue.SimpleQueue()
         # A daemon, unlike an executor's: a program that forgets to close its session ends all the same.
         threading.Thread(target=self._work, name="prefetch", daemon=True).start()
         self._under_way: Future[Fetched | None] | None = None
         # The ticket that is computed on meanwhile.
         self._during = 0
 
-    def begin(self, ticket: int) -> None:
-        """`ticket` is being computed: go for the next one. No news while one is under way."""
+    def begin(self, ticket: int, *, narrow: bool) -> None:
+        """`ticket` is being computed: go for the next one. A no-op while one is under way."""
         if self._under_way is None:
             self._during = ticket
             self._under_way = Future()
-            self._wanted.put((ticket, self._under_way))
+            self._wanted.put((ticket, narrow, self._under_way))
+
+    @property
+    def fetched(self) -> bool:
+        """What was begun last is here, or has failed."""
+        return self._under_way is not None and self._under_way.done()
 
     def take(self, ticket: int) -> list[Received] | None:
         """The version of `ticket`, which is granted; None if it was not fetched. Raises what its pull raised."""
@@ -64,17 +72,17 @@ class Prefetch:
 
     def _work(self) -> None:
         while (wanted := self._wanted.get()) is not None:
-            ticket, found = wanted
+            ticket, narrow, found = wanted
             try:
-                found.set_result(self._fetch(ticket))
+                found.set_result(self._fetch(ticket, narrow))
             except BaseException as error:
                 found.set_exception(error)
 
-    def _fetch(self, ticket: int) -> Fetched | None:
+    def _fetch(self, ticket: int, narrow: bool) -> Fetched | None:
         grant = self._foresee(ticket)
         if grant is None:
             return None
         try:
-            return Fetched(grant.ticket, self._pull(grant))
+            return Fetched(grant.ticket, self._pull(grant, narrow))
         except SessionError as error:
             return Fetched(grant.ticket, None, error)

@@ -1,5 +1,6 @@
 """The versions that a worker was granted: pulled, fetched ahead, or come along with the answer to a commit."""
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -19,14 +20,22 @@ Floats = NDArray[np.float32]
 
 
 class WeightReader:
-    """One array per server. The training loop uses it, and the thread of `prefetch`, which is None if not wanted."""
+    """One array per server.
+
+    The training loop's thread uses it. The thread of `prefetch` (None if not
+    wanted) runs `_fetch` only: of what is here it reads `_ahead`, under `_guard`.
+    """
 
     def __init__(self, servers: ShardGroup, control: Control, watch: Stopwatch, prefetch: bool) -> None:
         self._servers = servers
         self._control = control
         self._watch = watch
+        self._guard = threading.Lock()
         # The next grant's version, when it came with the answer to a commit, and the seconds that it took.
+        # Guarded by `_guard`; put here before the first server's `turn` is given up.
         self._ahead: dict[int, tuple[list[Received], float]] = {}
+        # How the loop read last: versions as they travel, or float32. The loop's thread only.
+        self.narrow = False
         self.prefetch = Prefetch(control.foresee, self._fetch) if prefetch else None
 
     def copied(self, grant: Grant) -> list[Floats]:
@@ -37,8 +46,7 @@ class WeightReader:
     @contextmanager
     def view(self, grant: Grant, narrow: bool) -> Iterator[list[NDArray[Any]]]:
         """To read within the `with` block: where they lie, if they may lie there so long. Raises as `copied`."""
-        for shard in self._servers.shards:
-            shard.narrow = narrow
+        self.narrow = narrow
         with self._watch.pulling():
             received = self._take(grant)
         try:
@@ -57,7 +65,13 @@ class WeightReader:
     def came_along(self, ticket: int, received: Received, seconds: float) -> None:
         """The only server sent the version of `ticket`, which it granted, with the answer to a commit. It was here
         `seconds` after the grant."""
-        self._ahead = {ticket: ([received], seconds)}
+        with self._guard:
+            self._ahead = {ticket: ([received], seconds)}
+
+    def fetch_ahead(self, ticket: int) -> None:
+        """`ticket`, whose version is read, is computed on: go for the next one, which is read in the same way."""
+        if self.prefetch is not None:
+            self.prefetch.begin(ticket, narrow=self.narrow)
 
     def close(self) -> None:
         if self.prefetch is not None:
@@ -65,42 +79,48 @@ class WeightReader:
 
     def _take(self, grant: Grant) -> list[Received]:
         fetched = self.prefetch.take(grant.ticket) if self.prefetch is not None else None
-        if grant.ticket in self._ahead:
-            received, seconds = self._ahead.pop(grant.ticket)
+        with self._guard:
+            ahead = self._ahead.pop(grant.ticket, None)
+        if ahead is not None:
+            received, seconds = ahead
             self._watch.pulled(seconds)
             return received
         return fetched or self._pulled(grant)
 
     def _pulled(self, grant: Grant) -> list[Received]:
-        return self._servers.each(lambda shard: shard.pull(grant.ticket, grant.version, grant.index))
+        narrow = self.narrow
+        return self._servers.each(
+            lambda shard: shard.pull(grant.ticket, grant.version, grant.index, narrow=narrow)
+        )
 
-    def _fetch(self, grant: Grant) -> list[Received] | None:
+    def _fetch(self, grant: Grant, narrow: bool) -> list[Received] | None:
         """In the thread of the prefetch: as `_pulled`. None when the version came with the grant."""
         shards = self._servers.shards
         with shards[0].turn:
-            if grant.ticket in self._ahead:
-                return None
+            with self._guard:
+                if grant.ticket in self._ahead:
+                    return None
             if len(shards) == 1:
-                return [self._kept(shards[0], grant)]
-        return self._servers.each(lambda shard: self._kept(shard, grant))
+                return [self._kept(shards[0], grant, narrow)]
+        return self._servers.each(lambda shard: self._kept(shard, grant, narrow))
 
-    def _kept(self, shard: ShardClient, grant: Grant) -> Received:
-        """Pulled, and good for as long as it may lie here unread: what is in place only if that is at leisure.
+    def _kept(self, shard: ShardClient, grant: Grant, narrow: bool) -> Received:
+        """Pulled, and good for as long as it may lie here unread: in place only if that blocks no update.
 
-        Tickets' reads in place end in their order: nothing is read in place
-        at leisure before it and ended after it.
+        Tickets' reads in place end in their order: no other such read begins before it and ends after it.
         """
-        received = shard.pull(grant.ticket, grant.version, grant.index)
-        if received.attachment is not None and not self._at_leisure(shard):
+        received = shard.pull(grant.ticket, grant.version, grant.index, narrow=narrow)
+        if received.attachment is not None and not self._blocks_no_update(shard):
             received.copied()
         return received
 
     def _readable(self, received: Received, shard: ShardClient, narrow: bool) -> NDArray[Any]:
-        if received.attachment is not None and not self._at_leisure(shard):
+        if received.attachment is not None and not self._blocks_no_update(shard):
             return received.copied()
         return received.values if narrow else received.values.astype(np.float32, copy=False)
 
-    def _at_leisure(self, shard: ShardClient) -> bool:
-        """Every worker but the one whose update is made may hold a version, or two, besides the newest and the next."""
+    def _blocks_no_update(self, shard: ShardClient) -> bool:
+        """The servers hold a version, or two, for every worker, besides the newest and the next: no update waits for
+        readers."""
         held = self._control.reply.worker_count * (2 if self.prefetch is not None else 1)
         return held < shard.arena_versions

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pswire.addresses import Address
 from pswire.plan import Plan
 from pswire.transport import frames
-from pswire.transport.dtypes import WIRE, array_dtype, to_wire
+from pswire.transport.codecs import FLOAT32, Codec
 from pswire.transport.framed_socket import Parts
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
@@ -31,15 +31,19 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """To a push with its commit: `events` were heard at `heard` of the monotonic clock; `version` took longer."""
+    """To a push with its commit: `events` were received at `received` of the monotonic clock; `version` took longer."""
 
     events: list[pb.SessionEvent]
-    heard: float
+    received: float
     version: Received | None
 
 
 class ShardClient:
-    """One server's data plane. Calls repeat while the server does not answer; both are idempotent."""
+    """One server's data plane. Calls repeat while the server does not answer; both are idempotent.
+
+    `turn` owns the exchange with the server: the training loop holds it, or the
+    thread that fetches ahead. `close` is for any thread.
+    """
 
     def __init__(
         self,
@@ -47,7 +51,7 @@ class ShardClient:
         address: Address,
         channel: grpc.Channel,
         plan: Plan,
-        dtype: str,
+        codec: Codec,
         patience: float,
         closing: threading.Event,
         transport: str = "auto",
@@ -55,22 +59,28 @@ class ShardClient:
         self.server = server
         self.address = address
         self.elements = plan.shards[server].elements
-        # Set at every (re)join.
+        # Replaced whole at every (re)join.
         self.member = Member()
-        # Whoever exchanges with the server: the training loop, and what fetches for it meanwhile.
         self.turn = threading.RLock()
-        # Versions are received as they travel, not widened to float32.
-        self.narrow = False
         self._plan = plan.fingerprint
         # Shared memory is float32, and so is what goes by messages in its stead.
-        self._dtype = "float32" if transport == "shared-memory" else dtype
+        self._codec = FLOAT32 if transport == "shared-memory" else codec
+        # A push and what follows it use it, one after the other; a pull never does.
+        self._encoder = self._codec.encoder(self.elements)
         self._patience = patience
         self._closing = closing
         # A server without a part of the model has nothing to share, which is no reason to refuse the others.
         kind = transport if self.elements or transport == "grpc" else "auto"
-        self._transport = Transport(server, address, channel, self._plan, kind, dtype)
+        self._transport = Transport(server, address, channel, self._plan, kind, codec)
         # Arrays that versions were received into: a new one for each would cost the system's clearing of its pages.
+        # A list's `append` and `pop` are whole, so the reader may return one without the turn.
         self._spare: list[NDArray[Any]] = []
+
+    def admit(self, member: Member) -> None:
+        """This worker has joined, or joined again. Another incarnation remembers nothing of the one before."""
+        if member.incarnation != self.member.incarnation:
+            self._encoder = self._codec.encoder(self.elements)
+        self.member = member
 
     @property
     def transport(self) -> str:
@@ -89,14 +99,17 @@ class ShardClient:
         slot = attachment.slot() if attachment is not None else None
         return np.empty(self.elements, np.float32) if slot is None else slot
 
-    def pull(self, ticket: int, version: int, after: int) -> Received:
-        """The payload of `version`. Raises Voided when it is gone, Refused, Unreachable."""
+    def pull(self, ticket: int, version: int, after: int, *, narrow: bool = False) -> Received:
+        """The payload of `version`: `narrow`, as it travels, else float32.
+
+        Raises Voided when it is gone, Refused, Unreachable.
+        """
         request = shard_pb2.PullRequest(
             job=self.member.job,
             ticket=ticket,
             version=version,
             plan=self._plan,
-            dtype=WIRE[self._dtype],
+            dtype=self._codec.number,
             after=after,
         )
 
@@ -104,26 +117,26 @@ class ShardClient:
             # Without a ticket nothing is pinned, and what lies there may change.
             in_place = self._agreed(after) is not None and ticket != 0
             message = shard_pb2.ExchangeRequest(pull=request, in_place=in_place).SerializeToString()
-            return self._received(*self._transport.exchange.ask([[message]]), ticket)
+            return self._received(*self._transport.exchange.ask([[message]]), ticket, narrow)
 
         with self.turn:
             return insist(ask, self._backoff())
 
     def _received(
-        self, first: shard_pb2.ExchangeReply, chunk: frames.ChunkView | None, ticket: int
+        self, first: shard_pb2.ExchangeReply, chunk: frames.ChunkView | None, ticket: int, narrow: bool
     ) -> Received:
         if first.HasField("located"):
             attachment = self._transport.attachment
             if attachment is None:
                 raise SessionError("the server named memory that is not shared")
             return attachment.receive(first.located, ticket)
-        values = self._array()
-        self._transport.exchange.payload(first, chunk, self._dtype, values)
+        values = self._array(narrow)
+        self._transport.exchange.payload(first, chunk, self._codec, values)
         return Received(values, spare=self._spare)
 
-    def _array(self) -> NDArray[Any]:
+    def _array(self, narrow: bool) -> NDArray[Any]:
         """For a version to be received into."""
-        dtype = array_dtype(self._dtype if self.narrow else "float32")
+        dtype = self._codec.array_dtype if narrow else np.dtype(np.float32)
         while self._spare:
             values = self._spare.pop()
             if values.dtype == dtype:
@@ -137,8 +150,17 @@ class ShardClient:
             reply, _ = insist(lambda: self._send(ticket, values, after), self._backoff())
         return bytes(reply.receipt)
 
-    def step(self, ticket: int, payload: Payload, after: int, commit: pb.Commit, hello: pb.Hello) -> Answer:
-        """Push and commit in one round trip; what came of it, and the version that was granted next.
+    def step(
+        self,
+        ticket: int,
+        payload: Payload,
+        after: int,
+        commit: pb.Commit,
+        hello: pb.Hello,
+        *,
+        narrow: bool = False,
+    ) -> Answer:
+        """Push and commit in one round trip; what came of it, and the version that was granted next (as by `pull`).
 
         Only for a job with one server. Tried once: raises grpc.RpcError when the
         answer does not come; whether the commit counted is then for the session to find out.
@@ -152,16 +174,22 @@ class ShardClient:
                 if error.code() in MEANING:
                     raise translated(error, f"server {self.server} at {self.address}") from error
                 raise
-            heard = time.monotonic()
-            return Answer(list(reply.events), heard, self._version(reply, chunk))
+            received = time.monotonic()
+            return Answer(list(reply.events), received, self._version(reply, chunk, narrow))
 
-    def _version(self, reply: shard_pb2.ExchangeReply, chunk: frames.ChunkView | None) -> Received | None:
+    def keep(self, ticket: int) -> None:
+        """What was pushed under `ticket` is committed."""
+        self._encoder.keep(ticket)
+
+    def _version(
+        self, reply: shard_pb2.ExchangeReply, chunk: frames.ChunkView | None, narrow: bool
+    ) -> Received | None:
         """The version that came with the answer. None when it did not come whole: it is pulled later."""
         granted = next((e.grant.ticket for e in reply.events if e.HasField("grant")), None)
         if granted is None or (chunk is None and not reply.HasField("located")):
             return None
         try:
-            return self._received(reply, chunk, granted)
+            return self._received(reply, chunk, granted, narrow)
         except (grpc.RpcError, SessionError) as error:
             log.info("the version that came with the grant was cut off: %s", error)
             return None
@@ -182,14 +210,14 @@ class ShardClient:
         slot = attachment.filled(values) if attachment is not None else 0
         if slot:
             request.slot = slot
-            request.push.dtype, request.push.bytes = WIRE["float32"], 4 * values.size
+            request.push.dtype, request.push.bytes = FLOAT32.number, FLOAT32.size(values.size)
             reply, chunk = exchange.ask([[request.SerializeToString()]])
             if reply.code != grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]:
                 self._judge(reply)
                 return reply, chunk
             request.slot = 0
-        payload = to_wire(np.ascontiguousarray(values), self._dtype)
-        request.push.dtype, request.push.bytes = WIRE[self._dtype], payload.nbytes
+        payload = self._encoder.encode(ticket, np.ascontiguousarray(values))
+        request.push.dtype, request.push.bytes = self._codec.number, payload.nbytes
         return exchange.ask(_messages(request, payload))
 
     def _judge(self, reply: shard_pb2.ExchangeReply) -> None:
@@ -202,9 +230,9 @@ class ShardClient:
         return self._transport.agree(self.member, after)
 
     def _checked(self, values: NDArray[Any]) -> NDArray[Any]:
-        known = values.dtype == np.float32 or values.dtype == array_dtype(self._dtype)
+        known = values.dtype == np.float32 or values.dtype == self._codec.array_dtype
         if values.shape != (self.elements,) or not known:
-            expected = " or ".join(sorted({"float32", self._dtype}))
+            expected = " or ".join(sorted({"float32", str(self._codec.array_dtype)}))
             raise ValueError(
                 f"payload for server {self.server}: expected {expected} of shape ({self.elements},), "
                 f"got {values.dtype} of shape {values.shape}"

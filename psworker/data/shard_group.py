@@ -10,6 +10,7 @@ import grpc
 from pswire.addresses import Address
 from pswire.plan import Plan
 from pswire.transport.channels import CHANNEL_OPTIONS
+from pswire.transport.codecs import Codec
 from pswire.v1 import coordinator_pb2 as pb
 from psworker.data.shard_client import ShardClient
 from psworker.data.transport import Member
@@ -17,18 +18,18 @@ from psworker.errors import SessionError, Unreachable
 
 R = TypeVar("R")
 
-# Until the servers say theirs.
+# Seconds, as long as the servers' own is not known.
 KEEPALIVE = 10.0
 
 
 class ShardGroup:
-    """`shards`: the data planes, in task order. `closing`: the session ends, and nobody is waited for any more.
+    """`shards`: the data planes, in task order. `closing`: the session ends, and no call waits any more.
 
     `pointless`: no more payload is of use, because it ends or the job has failed.
     """
 
     def __init__(
-        self, hosts: tuple[Address, ...], plan: Plan, wire_dtype: str, patience: float, transport: str
+        self, hosts: tuple[Address, ...], plan: Plan, codec: Codec, patience: float, transport: str
     ) -> None:
         self.closing, self.pointless = threading.Event(), threading.Event()
         # Why a server does not answer, by what else is known.
@@ -37,7 +38,7 @@ class ShardGroup:
         self.control = _channel(hosts[0])
         self._channels = [_channel(address) for address in hosts]
         self.shards = [
-            ShardClient(server, address, channel, plan, wire_dtype, patience, self.pointless, transport)
+            ShardClient(server, address, channel, plan, codec, patience, self.pointless, transport)
             for server, (address, channel) in enumerate(zip(hosts, self._channels, strict=True))
         ]
         # Twice as many: a version may be on its way in while a gradient is on its way out.
@@ -64,9 +65,9 @@ class ShardGroup:
             raise SessionError(f"the session is closed: {error}") from error
 
     def admit(self, reply: pb.JoinReply) -> None:
-        """Every shard knows this worker by what the coordinator said."""
+        """Every shard is asked in the name that the coordinator gave at Join."""
         for shard in self.shards:
-            shard.member = Member(reply.job, reply.worker, reply.incarnation, reply.voucher)
+            shard.admit(Member(reply.job, reply.worker, reply.incarnation, reply.membership_token))
 
     def close(self) -> None:
         self.closing.set()

@@ -1,4 +1,4 @@
-"""By what way requests and payloads travel between this worker and one server."""
+"""How requests and payloads travel between this worker and one server: over gRPC, a socket, shared memory."""
 
 import logging
 from dataclasses import dataclass
@@ -6,13 +6,14 @@ from dataclasses import dataclass
 import grpc
 
 from pswire.addresses import Address
-from pswire.transport import socket_handshake as meeting
-from pswire.transport.framed_socket import FramedSocket, LineError
+from pswire.transport import socket_handshake as handshake
+from pswire.transport.codecs import FLOAT32, Codec
+from pswire.transport.framed_socket import FramedSocket, SocketError
 from pswire.transport.segments import SegmentError, here
 from pswire.v1 import shard_pb2
-from psworker.data.exchange import Exchange, GrpcStream
+from psworker.data.exchange import Exchange
 from psworker.data.shared_memory import Attachment
-from psworker.data.socket_exchange import LineStream
+from psworker.data.streams import GrpcStream, SocketStream
 from psworker.errors import Refused
 
 log = logging.getLogger("ps-worker")
@@ -27,41 +28,45 @@ class Member:
     job: str = ""
     worker: str = ""
     incarnation: int = 0
-    voucher: bytes = b""
+    membership_token: bytes = b""
 
 
 class Transport:
-    """What is agreed with a server at the beginning of every stream of gRPC, and ends with it.
+    """What is agreed with a server at the beginning of every gRPC stream, and ends with it.
 
     Shared memory with a server of this machine, and messages over a Unix
-    socket; with any other, and for 16-bit payloads, chunks over a socket of
-    TCP. What cannot be had is not asked for again: the next best is used, down
-    to gRPC itself. Beside a socket the stream of gRPC stays open, as a witness.
+    socket; with any other, and for 16-bit payloads, chunks over a TCP socket.
+    What is not available is not asked for again: the next best is used, down
+    to gRPC itself. Beside a socket the gRPC stream stays open, for its pings.
+
+    The thread that holds the server's `turn` uses it; any thread may `close` it.
     """
 
     def __init__(
-        self, server: int, address: Address, channel: grpc.Channel, plan: str, kind: str, dtype: str
+        self, server: int, address: Address, channel: grpc.Channel, plan: str, kind: str, codec: Codec
     ):
-        """`kind`: of TRANSPORTS; `dtype`: the wire dtype. Shared memory is float32, and rounding that was asked for
-        must not depend on which machine somebody is on."""
+        """`kind`: of TRANSPORTS; `codec`: that of messages. Shared memory is float32, and rounding that was asked for
+        must not depend on which machine the worker is on."""
         self.attachment: Attachment | None = None
         self._where = f"server {server} at {address}"
         self._host = address.host
         self._channel = channel
         self._plan = plan
         self._required = kind if kind in ("socket", "shared-memory") else None
-        self._memory = kind == "shared-memory" or (kind == "auto" and dtype == "float32")
+        self._memory = kind == "shared-memory" or (kind == "auto" and codec is FLOAT32)
         self._socket = kind != "grpc"
-        self._remote = Exchange(self._opened)
-        self._beside: Exchange | None = None
-        self._witness: GrpcStream | None = None
+        self._over_grpc = Exchange(self._opened)
+        self._over_socket: Exchange | None = None
+        # The socket in use, and the gRPC stream that it ends with.
+        self.socket_stream: SocketStream | None = None
+        self.liveness_stream: GrpcStream | None = None
         self._agreed = kind == "grpc"
 
     @property
     def exchange(self) -> Exchange:
-        """By which requests go now."""
-        beside = self._beside
-        return beside if beside is not None and beside.open else self._remote
+        """That carries requests now."""
+        socket = self._over_socket
+        return socket if socket is not None and socket.open else self._over_grpc
 
     @property
     def kind(self) -> str:
@@ -76,7 +81,7 @@ class Transport:
         """Before every request: what is shared, anew if the stream broke. Raises Refused, grpc.RpcError."""
         if not (self._memory or self._socket):
             return None
-        if not self._agreed or not (self._beside or self._remote).open:
+        if not self._agreed or not (self._over_socket or self._over_grpc).open:
             self._let_go()
             if self._memory:
                 self._share(member, after)
@@ -87,10 +92,10 @@ class Transport:
 
     def close(self) -> None:
         """From any thread."""
-        beside = self._beside
-        if beside is not None:
-            beside.close()
-        self._remote.close()
+        socket = self._over_socket
+        if socket is not None:
+            socket.close()
+        self._over_grpc.close()
 
     # Shared memory
 
@@ -107,26 +112,26 @@ class Transport:
 
     def _attached(self, member: Member, after: int) -> Attachment:
         """Raises SegmentError when no memory can be shared."""
-        told = self._asked(member, after, ask=True)
-        if told.refusal:
-            raise SegmentError(told.refusal)
+        offer = self._asked(member, after, ask=True)
+        if offer.refusal:
+            raise SegmentError(offer.refusal)
         try:
-            if told.socket:
-                self._use(meeting.connect_here(told.socket, told.token))
-        except LineError as error:
-            log.info("requests to %s go by gRPC: %s", self._where, error)
+            if offer.socket:
+                self._use(handshake.connect_unix(offer.socket, offer.token))
+        except SocketError as error:
+            log.info("requests to %s use gRPC: %s", self._where, error)
         return Attachment.of(self._asked(member, after, ask=False))
 
     # A socket for payloads
 
     def _dial(self, member: Member, after: int) -> None:
         try:
-            told = self._asked(member, after, ask=True)
-            if not told.port:
-                raise LineError("it listens on none" if told.token else told.refusal)
-            self._use(meeting.connect_to(self._host, told.port, told.token))
-        except LineError as error:
-            # Raises, and all this is tried again, if the server has gone meanwhile. This one says what can be had.
+            offer = self._asked(member, after, ask=True)
+            if not offer.port:
+                raise SocketError("it listens on none" if offer.token else offer.refusal)
+            self._use(handshake.connect_tcp(self._host, offer.port, offer.token))
+        except SocketError as error:
+            # Raises, and all this is tried again, if the server has gone meanwhile. This one says what is available.
             self._asked(member, after, ask=True)
             self._socket = False
             self._without("a socket", error, "socket")
@@ -135,15 +140,17 @@ class Transport:
 
     def _without(self, what: str, error: OSError, kind: str) -> None:
         if self._required == kind:
-            raise Refused(f"{what} was asked for, but not to be had with {self._where}: {error}") from error
-        log.info("%s cannot be had with %s: %s", what, self._where, error)
+            raise Refused(
+                f"{what} was asked for, but is not available with {self._where}: {error}"
+            ) from error
+        log.info("%s is not available with %s: %s", what, self._where, error)
 
     def _asked(self, member: Member, after: int, *, ask: bool) -> shard_pb2.Attached:
         request = shard_pb2.Attach(
             job=member.job,
             worker=member.worker,
             incarnation=member.incarnation,
-            voucher=member.voucher,
+            membership_token=member.membership_token,
             plan=self._plan,
             after=after,
             place=here(),
@@ -154,19 +161,19 @@ class Transport:
         return reply.attached
 
     def _opened(self) -> GrpcStream:
-        self._witness = GrpcStream(self._channel)
-        return self._witness
+        self.liveness_stream = GrpcStream(self._channel)
+        return self.liveness_stream
 
-    def _use(self, line: FramedSocket) -> None:
-        """Requests go by `line` from now on, for as long as the stream of gRPC on which it was agreed."""
-        assert self._witness is not None, "a line is agreed on a stream of gRPC"
-        stream = LineStream(line, self._witness)
-        self._beside = Exchange(lambda: stream, stream)
+    def _use(self, connection: FramedSocket) -> None:
+        """`connection` carries requests from now on, for as long as the gRPC stream on which it was agreed."""
+        assert self.liveness_stream is not None, "a socket is agreed on a gRPC stream"
+        stream = self.socket_stream = SocketStream(connection, self.liveness_stream)
+        self._over_socket = Exchange(lambda: stream, stream)
 
     def _let_go(self) -> None:
         """End what was agreed with the server, and the streams on which it was."""
         self.attachment = None
-        beside, self._beside = self._beside, None
-        if beside is not None:
-            beside.close()
-        self._remote.close()
+        socket, self._over_socket, self.socket_stream = self._over_socket, None, None
+        if socket is not None:
+            socket.close()
+        self._over_grpc.close()

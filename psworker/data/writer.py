@@ -59,6 +59,7 @@ class GradientWriter:
         message.receipts.extend(self._receipts.pop(message.ticket, []))
         self._time(message)
         self._control.commit(message)
+        self._keep(message.ticket)
         self._watch.end()
 
     def contribute(self, grant: Grant, flats: Sequence[Payload], message: pb.Commit) -> None:
@@ -80,17 +81,29 @@ class GradientWriter:
             # The answer is lost, perhaps the commit too: both steps again, which counts once.
             self._again(grant, flats, message)
             return
-        self._control.hear(answer.events, answer.heard)
-        self._watch.end(answer.heard)
+        self._keep(grant.ticket)
+        self._control.hear(answer.events, answer.received)
+        self._watch.end(answer.received)
+
+    def _keep(self, ticket: int) -> None:
+        for shard in self._servers.shards:
+            shard.keep(ticket)
 
     def _stepped(self, grant: Grant, payload: Payload, message: pb.Commit) -> Answer:
         """With one server: what came of it; the version that came along is put aside."""
         shard = self._servers.shards[0]
         with shard.turn:
-            answer = shard.step(grant.ticket, payload, grant.index, message, self._control.hello)
+            answer = shard.step(
+                grant.ticket,
+                payload,
+                grant.index,
+                message,
+                self._control.hello,
+                narrow=self._versions.narrow,
+            )
             granted = [event.grant.ticket for event in answer.events if event.HasField("grant")]
             if granted and answer.version is not None:
-                self._versions.came_along(granted[0], answer.version, time.monotonic() - answer.heard)
+                self._versions.came_along(granted[0], answer.version, time.monotonic() - answer.received)
         return answer
 
     def _again(self, grant: Grant, flats: Sequence[Payload], message: pb.Commit) -> None:

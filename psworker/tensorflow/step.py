@@ -17,7 +17,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from pswire.plan import Plan
-from pswire.transport.dtypes import array_dtype
+from pswire.transport.codecs import codec_named
 from psworker.data.payloads import Payload, array_of
 from psworker.tensorflow.flats import FlatLayout
 from psworker.tensorflow.losses import Loss
@@ -73,7 +73,8 @@ class FlatStep:
         kept = [variable.read_value() for variable in self._model.local]
         for dtype in dtypes:
             flats = self._plan.scatter(self._model.values())
-            self([flat.astype(array_dtype(dtype), copy=False) for flat in flats], batch)
+            narrow = codec_named(dtype).array_dtype
+            self([flat.astype(narrow, copy=False) for flat in flats], batch)
         for variable, value in zip(self._model.local, kept, strict=True):
             variable.assign(value)
 

@@ -1,6 +1,7 @@
 """What the documents link to and name is there."""
 
 import importlib
+import importlib.util
 import re
 import xml.etree.ElementTree as xml
 from pathlib import Path
@@ -35,22 +36,21 @@ def test_dotted_names_are_there(page: Path) -> None:
 
 
 def resolves(name: str) -> bool:
-    """As a module, or as an attribute of one."""
-    module, _, rest = name.rpartition(".")
-    try:
-        importlib.import_module(name)
-    except ModuleNotFoundError:
-        if not module:
-            return False
-    else:
+    """As a module, which need not be loaded for that, or as an attribute of one."""
+    if is_module(name):
         return True
-    found: object
+    owner, _, attribute = name.rpartition(".")
+    if is_module(owner):
+        return hasattr(importlib.import_module(owner), attribute)
+    module, _, inner = owner.rpartition(".")
+    return is_module(module) and hasattr(getattr(importlib.import_module(module), inner, None), attribute)
+
+
+def is_module(name: str) -> bool:
     try:
-        found = importlib.import_module(module)
+        return importlib.util.find_spec(name) is not None
     except ModuleNotFoundError:
-        module, _, owner = module.rpartition(".")
-        found = getattr(importlib.import_module(module), owner, None)
-    return hasattr(found, rest)
+        return False
 
 
 @pytest.mark.parametrize(

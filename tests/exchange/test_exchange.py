@@ -12,7 +12,7 @@ import pytest
 
 import psworker
 from pswire.transport import frames
-from pswire.transport.dtypes import WIRE
+from pswire.transport.codecs import FLOAT32
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import coordinator_pb2_grpc, shard_pb2, shard_pb2_grpc
 from psworker.data.shard_client import ShardClient
@@ -103,8 +103,8 @@ def test_a_lost_answer_counts_once(server: str, monkeypatch: pytest.MonkeyPatch)
     class Broken(grpc.RpcError):
         pass
 
-    def step(self: ShardClient, *arguments: object) -> object:
-        answer = real(self, *arguments)  # type: ignore[arg-type]
+    def step(self: ShardClient, *arguments: object, **options: object) -> object:
+        answer = real(self, *arguments, **options)  # type: ignore[arg-type]
         if next(lost, False):
             raise Broken
         return answer
@@ -126,7 +126,7 @@ def test_a_broken_exchange_before_the_commit_is_tried_again(
     class Broken(grpc.RpcError):
         pass
 
-    def step(self: ShardClient, *arguments: object) -> object:
+    def step(self: ShardClient, *arguments: object, **options: object) -> object:
         raise Broken
 
     monkeypatch.setattr(ShardClient, "step", step)
@@ -166,7 +166,7 @@ def test_generated_code_speaks_exchange(server: str) -> None:
             worker=session.worker,
             ticket=grant.ticket,
             plan=session.plan.fingerprint,
-            dtype=WIRE["float32"],
+            dtype=FLOAT32.number,
             bytes=4 * size,
             after=grant.index,
         )
@@ -180,7 +180,7 @@ def test_generated_code_speaks_exchange(server: str) -> None:
                     ticket=grant.ticket,
                     version=grant.version,
                     plan=session.plan.fingerprint,
-                    dtype=WIRE["float32"],
+                    dtype=FLOAT32.number,
                     after=grant.index,
                 )
             ),
@@ -206,7 +206,7 @@ def pb_chunk(offset: int, data: bytes) -> "shard_pb2.Chunk":
     [
         (b"\xff\xff\xff garbage", "expected a pswire.v1.ExchangeRequest"),
         (b"", "expected an ExchangeRequest with push or pull"),
-        (frames.push_chunk(0, b"1234"), "expected an ExchangeRequest with push or pull"),
+        (b"".join(frames.chunk_field(0, b"1234")), "expected an ExchangeRequest with push or pull"),
         (
             shard_pb2.ExchangeRequest(pull=shard_pb2.PullRequest(job="another")).SerializeToString(),
             "this server serves another job",

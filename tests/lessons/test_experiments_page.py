@@ -50,7 +50,7 @@ def test_every_option_of_a_problem_is_named_with_its_default() -> None:
 
 def test_every_distribution_is_shown_with_its_parameters() -> None:
     shown = [row[0].strip("`") for row in rows(chapter("Distributions"), "text")]
-    known = [f"{name}({', '.join(d.parameters)})" for name, d in DISTRIBUTIONS.items()]
+    known = [f"{name}({', '.join(knob.name for knob in d.parameters)})" for name, d in DISTRIBUTIONS.items()]
     assert shown == [*known, "trace(file)"]
     assert parse("2.5 * gamma(100, 0.01)").mean == pytest.approx(2.5)
 

@@ -18,6 +18,7 @@ from pswire.exits import ExitCode
 from pswire.plan import VariableSpec
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import coordinator_pb2_grpc, shard_pb2_grpc
+from tests.service.probe import Probe
 
 # How long anything may take before a test calls it hung, in seconds.
 PATIENCE = 30.0
@@ -49,6 +50,7 @@ class Served:
         self.events: dict[str, Any] = {}
         self._ready = threading.Event()
         self.server = Server(settings, self._announce)
+        self.probe = Probe(self.server)
         self.code: ExitCode | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -130,6 +132,7 @@ def serving(
     policy: str = "async",
     overrides: Iterable[str] = (),
     out: Path | None = None,
+    job_secret: str = "",
     **options: Any,
 ) -> Iterator[Cluster]:
     """A cluster; sgd with learning rate 1, so that weights are what a test can compute in its head.

@@ -29,6 +29,5 @@ def test_the_worker_asks_again(servers: int) -> None:
                     session.abandon(grant, str(reason))
                     void += 1
             session.done()
-        assert cluster.servers[0].server._job is not None
-        assert cluster.servers[0].server._job.coordinator.version == STEPS
+        assert cluster.servers[0].probe.coordinator.version == STEPS
         assert void <= STEPS

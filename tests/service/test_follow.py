@@ -1,18 +1,21 @@
 """The decision stream: one coordinator per server, and a server that it has lost goes home."""
 
 import json
+import threading
 from typing import Any
 
 import grpc
 import pytest
 
+from psserver import receipts
 from pswire.exits import ExitCode
 from pswire.plan import make_plan
 from pswire.specs import specs_to_wire
 from pswire.v1 import shard_pb2 as pb
 from pswire.v1 import shard_pb2_grpc
 from tests.service.conftest import Unharmed
-from tests.service.serving import PATIENCE, VARIABLES, Cluster, Options, Served, refused, wait_until
+from tests.service.peer import Peer
+from tests.service.serving import PATIENCE, VARIABLES, Cluster, Options, Served, refused, serving, wait_until
 
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
 PRECONDITION = grpc.StatusCode.FAILED_PRECONDITION
@@ -55,9 +58,50 @@ def second() -> Any:
 
 
 def test_a_server_follows_one_coordinator(cluster: Cluster, unharmed: Unharmed) -> None:
-    for request in (opening(), opening(job=cluster.status().job), decided(), pb.FollowRequest()):
+    for request in (opening(), opening(job=cluster.status().job)):
         with unharmed(), refused(PRECONDITION, "server 1 follows a coordinator already"):
             follow(cluster.servers[1], request)
+    for request in (decided(), pb.FollowRequest()):
+        with unharmed(), refused(INVALID, "expected a FollowRequest with open first"):
+            follow(cluster.servers[1], request)
+
+
+def test_a_call_that_says_nothing_does_not_own_the_server(second: Served) -> None:
+    silent = threading.Event()
+    with grpc.insecure_channel(second.address) as channel:
+        call = shard_pb2_grpc.ShardStub(channel).Follow(iter(silent.wait, True), timeout=PATIENCE)
+        grpc.channel_ready_future(channel).result(PATIENCE)
+        # The coordinator is served all the same.
+        shutdown = pb.FollowRequest(shutdown=pb.Shutdown(exit_code=0, reason="done"))
+        assert [reply.executed for reply in follow(second, opening(), shutdown)] == [0, 0]
+        silent.set()
+        call.cancel()
+    assert second.ended() == ExitCode.OK
+
+
+def test_orders_are_taken_from_who_knows_the_jobs_secret_only() -> None:
+    served = Served(Options(ps_hosts="127.0.0.1:0,127.0.0.1:0", task_index=1, job_secret="shared"))
+    try:
+        proof = receipts.opening(b"shared", "job", 1, b"secret")
+        for wrong in (b"", receipts.opening(b"guessed", "job", 1, b"secret"), proof[:-1]):
+            with refused(PRECONDITION, "a coordinator with its own job secret only", "PS_JOB_SECRET"):
+                follow(served, opening(proof=wrong))
+        # A proof that was overheard opens no other job, server, or key of receipts.
+        for changed in ({"job": "other"}, {"secret": b"another"}):
+            with refused(PRECONDITION, "PS_JOB_SECRET"):
+                follow(served, opening(proof=proof, **changed))
+        shutdown = pb.FollowRequest(shutdown=pb.Shutdown(exit_code=0, reason="done"))
+        assert [reply.executed for reply in follow(served, opening(proof=proof), shutdown)] == [0, 0]
+        assert served.ended() == ExitCode.OK
+    finally:
+        if served.code is None:
+            served.interrupt()
+            served.ended()
+
+
+def test_servers_with_one_secret_make_a_cluster() -> None:
+    with serving(2, job_secret="shared") as cluster, Peer(cluster) as peer:
+        assert peer.step().version == 1
 
 
 def test_the_coordinators_own_server_follows_nobody(cluster: Cluster, unharmed: Unharmed) -> None:

@@ -60,7 +60,7 @@ def test_shared_memory_stays_float32(name: str) -> None:
 
 
 def test_rounding_does_not_depend_on_the_machine() -> None:
-    """Shared memory is to be had here, but was not asked for."""
+    """Shared memory is available here, but was not asked for."""
     with serving() as cluster, connect(cluster.hosts, "bfloat16", "auto") as session:
         assert session.dtypes == ("bfloat16",)
         session.pull_flat(granted(session))
@@ -85,20 +85,13 @@ def test_an_unfit_dtype_is_refused_with_those_that_fit() -> None:
         session.abandon(grant, "seen")
 
 
-def test_one_servers_payload_travels_while_the_next_is_made() -> None:
+def test_one_servers_payload_travels_while_the_next_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second server's gradient comes into being only after the first server has the whole of its own."""
     with serving(servers=2) as cluster, connect(cluster.hosts, "float32") as session:
         grant = granted(session)
         session.pull_flat(grant)
-        first = cluster.servers[0].server._host
         arrived = threading.Event()
-
-        def finish_push(*args: object) -> bytes:
-            receipt = type(first).finish_push(first, *args)  # type: ignore[arg-type]
-            arrived.set()
-            return receipt
-
-        first.finish_push = finish_push  # type: ignore[method-assign]
+        cluster.servers[0].probe.after_push(monkeypatch, arrived.set)
 
         def late() -> np.ndarray:
             assert arrived.wait(PATIENCE), "the first payload waits for the second one"

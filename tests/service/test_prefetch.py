@@ -68,8 +68,8 @@ def train(session: Session, trainer: Trainer) -> loop.Outcome:
 
 def fetched(session: Session) -> bool:
     """The next version is here, and the present ticket is not committed."""
-    assert session._versions.prefetch is not None and session._versions.prefetch._under_way is not None
-    return session._versions.prefetch._under_way.done()
+    assert session._versions.prefetch is not None
+    return session._versions.prefetch.fetched
 
 
 @pytest.mark.parametrize("servers", [1, 2])
@@ -84,8 +84,7 @@ def test_the_next_version_arrives_during_the_computation(transport: str, servers
 
         outcome = train(session, Trainer(6, during))
         assert outcome.steps == 6
-        tally = cluster.servers[0].server._job.coordinator.roster.tallies["w0"]
-        assert dict(tally.staleness) == {0: 1, 1: 5}
+        assert cluster.servers[0].probe.staleness("w0") == {0: 1, 1: 5}
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
@@ -99,7 +98,7 @@ def test_where_the_policy_grants_nothing_ahead_it_is_as_without(policy: str, tra
         ):
             trainer = Trainer(5)
             assert train(session, trainer).steps == 5
-            assert cluster.servers[0].server._job.coordinator.roster.tallies["w0"].applied == 5
+            assert cluster.servers[0].probe.applied("w0") == 5
             return trainer.seen
 
     assert seen(True) == seen(False)
@@ -130,9 +129,8 @@ def test_two_workers_at_once(policy: str, transport: str, servers: int) -> None:
 def test_nothing_is_asked_for_that_is_not_used() -> None:
     with serving(policy="async") as cluster, connect(cluster, "grpc") as session:
         train(session, Trainer(4, lambda number: number == 3 or wait_until(lambda: fetched(session), "it")))
-        coordinator = cluster.servers[0].server._job.coordinator
         # The initial values and four batches.
-        assert coordinator.tickets.next_number == 6
+        assert cluster.servers[0].probe.tickets == 5
 
 
 def test_a_ticket_that_is_given_back_leaves_the_next_one() -> None:
@@ -185,8 +183,8 @@ def test_a_commit_does_not_wait_for_the_worker_that_makes_it(caplog: pytest.LogC
             ahead = granted(a)
             assert ahead.version == 0
             assert a.pull_flat(ahead)[0].tobytes() == weights[0].tobytes()
-            shard = cluster.servers[0].server._host.shard
-            wait_until(lambda: shard.version == 2, "the update that had to wait")
+            probe = cluster.servers[0].probe
+            wait_until(lambda: probe.version == 2, "the update that had to wait")
     assert "taken back" not in caplog.text
 
 

@@ -7,24 +7,11 @@ import numpy as np
 import pytest
 
 import psworker
-from psserver.service.job import Job
 from psworker.control.messages import StopNotice
 from psworker.errors import SessionError
 from tests.service.serving import PATIENCE, VARIABLES, Cluster, serving, wait_until
 
 BATCHES = 25
-
-
-def job_of(cluster: Cluster) -> Job:
-    """Asked directly: it can still be read when the server has ended."""
-    job = cluster.servers[0].server._job
-    assert job is not None
-    return job
-
-
-def break_lines(cluster: Cluster) -> None:
-    """End every session stream at once; the workers are alive and will be back."""
-    job_of(cluster).refuse_all()
 
 
 def work(cluster: Cluster, name: str, abandon_every: int) -> StopNotice:
@@ -58,15 +45,15 @@ def test_lines_that_break_at_every_version(policy: str) -> None:
         seen = 0
 
         def moved() -> bool:
-            return job_of(cluster).report().version > seen or all(end.done() for end in ends)
+            return cluster.servers[0].probe.job.report().version > seen or all(end.done() for end in ends)
 
         while not all(end.done() for end in ends):
             wait_until(moved, "a new version")
-            seen = job_of(cluster).report().version
-            break_lines(cluster)
+            seen = cluster.servers[0].probe.job.report().version
+            cluster.servers[0].probe.end_sessions()
         stops = [end.result(PATIENCE) for end in ends]
         assert all(stop.success for stop in stops)
-        report = job_of(cluster).report()
+        report = cluster.servers[0].probe.job.report()
         counts = {w.name: (w.committed, w.applied, w.dropped, w.incarnation) for w in report.workers}
         assert counts == {"anna": (BATCHES, BATCHES, 0, 0), "berta": (BATCHES, BATCHES, 0, 0)}
 
@@ -86,8 +73,11 @@ def test_a_line_that_breaks_at_the_barrier() -> None:
         anna.push(grants[0], {"dense/bias": np.ones(4)})
         anna.commit(grants[0], samples=1)
         waiting = pool.submit(anna.ready)
-        wait_until(lambda: "waiting" in {w.state for w in job_of(cluster).report().workers}, "the barrier")
-        break_lines(cluster)
+        wait_until(
+            lambda: "waiting" in {w.state for w in cluster.servers[0].probe.job.report().workers},
+            "the barrier",
+        )
+        cluster.servers[0].probe.end_sessions()
         berta.push(grants[1], {"dense/bias": np.ones(4)})
         berta.commit(grants[1], samples=1)
         following = waiting.result(PATIENCE)

@@ -24,17 +24,15 @@ STEP, DELAY = 0.01, 0.015
 @contextmanager
 def commits_of(cluster: Cluster) -> Iterator[list[Commit]]:
     """Entries of the log from now on."""
-    run_log = cluster.servers[0].server._job.run_log
     found: list[Commit] = []
-    append = run_log.append
 
     def keep(record: Record) -> None:
         if isinstance(record.entry, Commit):
             found.append(record.entry)
-        append(record)
 
-    run_log.append = keep  # type: ignore[method-assign]
-    yield found
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        cluster.servers[0].probe.on_record(monkeypatch, keep)
+        yield found
 
 
 @dataclass

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from psserver.coordinator.outputs import Record
-from psserver.service import job as job_module
+from psserver.order_translation import OrderTranslator
 from psserver.service import json_lines
-from psserver.service.job import Job
 from psserver.service.json_lines import JsonLines, LogError
+from psserver.service.routes import Routes
 from pswire.exits import ExitCode
 from pswire.v1 import coordinator_pb2 as pb
 from tests.service.peer import Peer, Stream
@@ -150,16 +150,16 @@ def inject(patch: pytest.MonkeyPatch, kind: str, where: str) -> list[str]:
             ours = f'"kind":"{kind}"'.encode()
             patch.setattr(json_lines.os, "write", failing(os.write, lambda _, data: ours in data, FULL))
         case "order":
-            cls = job_module.OrderTranslator
-            patch.setattr(cls, "order", failing(cls.order, lambda _, entry: entry.kind == kind, bug))
+            order = OrderTranslator.order
+            patch.setattr(OrderTranslator, "order", failing(order, lambda _, entry: entry.kind == kind, bug))
         case "submit":
 
-            def has(_: Job, outputs: list[Any], __: object) -> bool:
+            def has(_: Routes, outputs: list[Any], *__: object) -> bool:
                 return any(isinstance(o, Record) and o.entry.kind == kind for o in outputs)
 
-            patch.setattr(Job, "_tell", failing(Job._tell, has, bug))
+            patch.setattr(Routes, "send", failing(Routes.send, has, bug))
         case "notice":
-            patch.setattr(Job, "_notice", failing(Job._notice, lambda _, entry: entry.kind == kind, bug))
+            patch.setattr(Routes, "remark", failing(Routes.remark, lambda _, entry: entry.kind == kind, bug))
     return reached
 
 

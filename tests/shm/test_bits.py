@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import psworker
-from tests.service.serving import Cluster, serving
-from tests.shm.crew import VARIABLES, begun, connect, gradient, granted, step, together
+from tests.service.serving import serving
+from tests.shm.sessions import VARIABLES, begun, connect, gradient, granted, step, together
 
 
 def final(
@@ -102,15 +102,9 @@ def test_nan_in_a_slot_is_named_and_costs_nothing() -> None:
         assert session.done().version == 2
 
 
-def versions(cluster: Cluster) -> int:
-    shard = cluster.servers[0].server._host.shard
-    assert shard is not None
-    return shard.arena.buffers
-
-
 def test_two_buffers_are_enough() -> None:
     with serving(arena_versions=2) as cluster, connect(cluster.hosts) as session:
         for number in range(5):
             step(session, number)
         granted(session)
-        assert versions(cluster) == 2
+        assert cluster.servers[0].probe.buffers == 2

@@ -1,4 +1,4 @@
-"""Where no memory can be shared, payloads travel over a socket, or by gRPC, and one line says why; or the job is told
+"""Where no memory can be shared, payloads travel over a socket or gRPC, and one log line says why; or the job is told
 that it cannot."""
 
 import errno
@@ -14,7 +14,7 @@ from pswire.transport import segments
 from pswire.transport.segments import HEADER, Place, Segment, SegmentError
 from pswire.v1 import shard_pb2
 from tests.service.serving import Cluster, refused, serving
-from tests.shm.crew import connect, granted, step
+from tests.shm.sessions import connect, granted, step
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_a_server_without_memory_to_share(caplog: pytest.LogCaptureFixture) -> N
 
 def test_memory_that_ends_after_the_arena(monkeypatch: pytest.MonkeyPatch) -> None:
     with serving() as cluster:
-        host = cluster.servers[0].server._host
+        host = cluster.servers[0].probe.host
 
         def lend(elements: int) -> None:
             raise SegmentError("cannot get 16 bytes of shared memory: it is full")
@@ -60,7 +60,7 @@ def test_a_server_that_was_told_not_to() -> None:
 
 def test_only_one_of_two_servers_shares() -> None:
     with serving(servers=2) as cluster:
-        cluster.servers[1].server._host.sharing.refusal = "not today"
+        cluster.servers[1].probe.refuse_memory("not today")
         assert trained(cluster) == ("shared-memory", "socket")
 
 
@@ -68,7 +68,8 @@ def test_a_worker_that_insists_is_told_why_not() -> None:
     with serving(transport="grpc") as cluster:
         with connect(cluster.hosts, "shared-memory") as session:
             with pytest.raises(
-                psworker.Refused, match="shared memory was asked for, but not .* --transport grpc"
+                psworker.Refused,
+                match="shared memory was asked for, but is not available .* --transport grpc",
             ):
                 session.ready()
 
@@ -110,15 +111,21 @@ Change = Callable[[shard_pb2.Attach], None]
 @pytest.mark.parametrize(
     ("change", "code", "words"),
     [
-        (lambda a: setattr(a, "voucher", b"guessed"), grpc.StatusCode.PERMISSION_DENIED, "voucher"),
-        (lambda a: setattr(a, "worker", "another"), grpc.StatusCode.PERMISSION_DENIED, "voucher"),
-        (lambda a: setattr(a, "incarnation", 7), grpc.StatusCode.PERMISSION_DENIED, "voucher"),
+        (
+            lambda a: setattr(a, "membership_token", b"guessed"),
+            grpc.StatusCode.PERMISSION_DENIED,
+            "membership token",
+        ),
+        (lambda a: setattr(a, "worker", "another"), grpc.StatusCode.PERMISSION_DENIED, "membership token"),
+        (lambda a: setattr(a, "incarnation", 7), grpc.StatusCode.PERMISSION_DENIED, "membership token"),
         (lambda a: setattr(a, "job", "another"), grpc.StatusCode.FAILED_PRECONDITION, "another job"),
         (lambda a: setattr(a, "plan", "another"), grpc.StatusCode.FAILED_PRECONDITION, "plan"),
     ],
 )
 @pytest.mark.parametrize("server", [0, 1])
-def test_a_stranger_is_given_nothing(change: Change, code: grpc.StatusCode, words: str, server: int) -> None:
+def test_a_worker_without_membership_is_given_nothing(
+    change: Change, code: grpc.StatusCode, words: str, server: int
+) -> None:
     with serving(servers=2) as cluster, connect(cluster.hosts) as session:
         grant = granted(session)
         request = introduction(session, grant)
@@ -135,7 +142,7 @@ def introduction(session: psworker.Session, grant: psworker.Grant) -> shard_pb2.
         job=session.job,
         worker=session.worker,
         incarnation=shard.member.incarnation,
-        voucher=shard.member.voucher,
+        membership_token=shard.member.membership_token,
         plan=session.plan.fingerprint,
         after=grant.index,
         place=segments.here(),

@@ -14,7 +14,7 @@ import pytest
 import psworker
 from psserver.service.transport.shared_memory import SLOTS
 from tests.service.serving import serving, wait_until
-from tests.shm.crew import begun, connect, granted, segments_of, step
+from tests.shm.sessions import begun, connect, granted, segments_of, step
 
 
 def test_a_view_is_the_servers_own_memory_and_cannot_be_written() -> None:
@@ -22,11 +22,10 @@ def test_a_view_is_the_servers_own_memory_and_cannot_be_written() -> None:
         step(session, 0)
         grant = granted(session)
         with session.view_flat(grant) as (weights,):
-            shard = cluster.servers[0].server._host.shard
-            assert shard is not None
+            arena = cluster.servers[0].probe.shard.arena
             assert not weights.flags.writeable
-            assert weights.tobytes() == shard.arena.values(1).tobytes()
-            assert grant.ticket in shard.arena.in_place
+            assert weights.tobytes() == arena.values(1).tobytes()
+            assert grant.ticket in arena.in_place
         session.abandon(grant, "seen")
 
 
@@ -73,13 +72,12 @@ def test_a_reader_that_lost_its_lease_keeps_what_it_reads(caplog: pytest.LogCapt
             third.abandon(also_held, "seen")
             other.close()
             # What was left to the reader is let go by both: three versions remain.
-            shard = cluster.servers[0].server._host.shard
-            assert shard is not None and shard.arena.buffers <= 3
+            assert cluster.servers[0].probe.buffers <= 3
 
 
 STOPPED = """
 import os, signal, sys
-from tests.shm.crew import connect, granted
+from tests.shm.sessions import connect, granted
 with connect(sys.argv[1], name="stopped") as session:
     grant = granted(session)
     with session.view_flat(grant) as (weights,):
@@ -113,17 +111,16 @@ def test_a_stopped_process_holds_nobody_up_and_wakes_to_the_same_weights() -> No
 
 @pytest.mark.cluster
 @pytest.mark.parametrize("kind", ["shared-memory", "socket"])
-def test_of_a_stopped_process_nothing_is_kept(kind: str) -> None:
-    """Its sockets are open, and stay so: gRPC notices, and the line goes with its stream, and with it the slots."""
+def test_nothing_is_kept_of_a_stopped_process(kind: str) -> None:
+    """Its sockets are open, and stay so: gRPC notices, and the socket goes with its stream, and with it the slots."""
     with serving(overrides=["cluster.worker_timeout=1.0"]) as cluster:
-        served = cluster.servers[0].server._lines
-        assert served is not None
+        probe = cluster.servers[0].probe
         stopped = worker(STOPPED.replace("sys.argv[1],", f"sys.argv[1], {kind!r},"), cluster.hosts)
         assert line(stopped) == "reading"
-        assert len(served._open) == 1
+        assert probe.sockets == 1
         lent = len(segments_of("self"))
         wait_until(lambda: state(stopped.pid) == "T", "the worker to stop")
-        wait_until(lambda: not served._open and not served._invited, "the line to be cut")
+        wait_until(lambda: not probe.sockets and not probe.tokens, "the socket to be cut")
         slots = SLOTS if kind == "shared-memory" else 0
         wait_until(lambda: len(segments_of("self")) <= lent - slots, "its slots to be freed")
         stopped.kill()
@@ -147,7 +144,7 @@ def state(pid: int) -> str:
 
 KILLED = """
 import sys, threading
-from tests.shm.crew import connect, granted, step
+from tests.shm.sessions import connect, granted, step
 session = connect(sys.argv[1], name="killed")
 step(session, 0)
 grant = granted(session)

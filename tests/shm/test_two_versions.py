@@ -5,21 +5,16 @@ from collections.abc import Sequence
 import pytest
 
 from tests.service.serving import Cluster, serving, wait_until
-from tests.shm.crew import begun, connect, together
+from tests.shm.sessions import begun, connect, together
 
 TRANSPORTS = [("grpc", "grpc"), ("shared-memory", "shared-memory"), ("socket", "shared-memory")]
 
 
 def trained(cluster: Cluster, transports: Sequence[str]) -> list[bytes]:
     """Two workers at once; a server never held more buffers than it may, nor took a version back."""
-    arenas = []
     finals = together(cluster.hosts, transports, steps=20)
     for served in cluster.servers:
-        shard = served.server._host.shard
-        assert shard is not None
-        arenas.append(shard.arena)
-    # Buffers of the arena are made when they are needed and never given back: this is the most there were.
-    assert all(arena.buffers <= arena.limit for arena in arenas)
+        assert served.probe.buffers <= served.probe.host.options.arena_versions
     return finals
 
 
@@ -38,7 +33,7 @@ def test_two_versions_are_enough(
 
 
 def test_two_workers_copy_what_they_could_read_in_place() -> None:
-    """An update needs the other buffer: whoever read in place would hold it up."""
+    """An update needs the other buffer: a worker that read in place would hold it up."""
     with serving(workers=2, arena_versions=2) as cluster:
         with connect(cluster.hosts, name="w0") as a, connect(cluster.hosts, name="w1") as b:
             for session, grant in zip((a, b), begun(a, b), strict=True):
@@ -60,8 +55,7 @@ def test_an_update_waits_for_a_version_that_is_granted_and_not_yet_read() -> Non
     with serving(workers=2, arena_versions=2, policy="async", lease=30.0) as cluster:
         with connect(cluster.hosts, name="w0") as a, connect(cluster.hosts, name="w1") as b:
             one, other = begun(a, b)
-            shard = cluster.servers[0].server._host.shard
-            assert shard is not None
+            probe = cluster.servers[0].probe
             flats = a.pull_flat(one)
             a.contribute(one, flats, samples=1, ready=False)
             # Version 1 lies in the second buffer; version 0 is b's to read.
@@ -70,7 +64,7 @@ def test_an_update_waits_for_a_version_that_is_granted_and_not_yet_read() -> Non
             flats = a.pull_flat(again)
             # The worker does not wait for it.
             a.contribute(again, flats, samples=1)
-            assert shard.version == 1
+            assert probe.version == 1
             assert b.pull_flat(other)[0].shape == flats[0].shape
-            wait_until(lambda: shard.version == 2, "the update")
+            wait_until(lambda: probe.version == 2, "the update")
             b.abandon(other, "seen")

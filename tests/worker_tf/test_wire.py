@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pswire.transport.dtypes import array_dtype, from_wire, to_wire
+from pswire.transport.codecs import codec_named
 from psworker.data.payloads import array_of
 from psworker.tensorflow.wire import payload_of, rounded, tensor_of, widened
 
@@ -29,9 +29,13 @@ def numbers():
     return np.concatenate([found[np.isfinite(found)], between, -between])
 
 
+def array_dtype(name):
+    return codec_named(name).array_dtype
+
+
 def on_host(values, dtype):
     with np.errstate(over="ignore"):
-        return to_wire(values, dtype).view(array_dtype(dtype))
+        return codec_named(dtype).encode(values).view(array_dtype(dtype))
 
 
 @pytest.mark.parametrize("dtype", ["float32", *NARROW])
@@ -50,7 +54,7 @@ def test_every_number_is_widened_in_the_graph_as_on_the_host(dtype):
     every = np.arange(2**16, dtype=np.uint16).view(array_dtype(dtype))
     every = every[np.isfinite(every.astype(np.float32))]
     expected = np.zeros(every.size, np.float32)
-    from_wire(to_wire(every, dtype), dtype, expected)
+    codec_named(dtype).decoder(expected).feed(codec_named(dtype).encode(every).data)
     found = tf.function(widened)(tensor_of(every)).numpy()
     assert found.tobytes() == expected.tobytes()
 

@@ -19,7 +19,7 @@ from pswire.addresses import Address
 from pswire.bounds import BoundError, check
 from pswire.plan import PlanError
 from pswire.specs import specs_from_wire
-from pswire.transport.dtypes import WireDtypeError, wire_name
+from pswire.transport.codecs import WireDtypeError, codec_numbered
 from pswire.v1 import coordinator_pb2 as pb
 
 log = logging.getLogger("ps-server")
@@ -30,6 +30,8 @@ REASON_LIMIT = 200
 
 
 class CoordinatorRpc:
+    """Called by the thread of each call; it keeps nothing of its own."""
+
     def __init__(self, job: Job, addresses: tuple[Address, ...]) -> None:
         self._job = job
         self._addresses = addresses
@@ -48,7 +50,7 @@ class CoordinatorRpc:
             raise invalid(f"session: expected 1 to {NAME_LIMIT} characters, got {len(request.session)}")
         rank = request.task_index if request.HasField("task_index") else None
         try:
-            wire_name(request.wire_dtype)
+            codec_numbered(request.wire_dtype)
             variables = specs_from_wire(request.variables)
             member = self._job.join(
                 variables, request.plan, request.worker, request.session, rank, request.optimizer
@@ -67,7 +69,9 @@ class CoordinatorRpc:
             next_batch=self._job.next_batch(member.worker),
             worker_timeout=terms.worker_timeout,
             local_rule=_local_rule_to_wire(self._job.policy.local_rule),
-            voucher=receipts.voucher(self._job.host.secret, terms.job, member.worker, member.incarnation),
+            membership_token=receipts.membership_token(
+                self._job.host.secret, terms.job, member.worker, member.incarnation
+            ),
         )
 
     # Session
@@ -75,7 +79,7 @@ class CoordinatorRpc:
     def session(
         self, requests: Iterator[pb.SessionRequest], context: grpc.ServicerContext
     ) -> Iterator[pb.SessionReply]:
-        """Notices go out on this thread; a second one reads what the worker says."""
+        """Notices go out on this thread; a second one reads the worker's messages."""
         first = next(requests, None)
         if first is None or first.WhichOneof("message") != "hello":
             raise invalid("expected a SessionRequest with hello first")
@@ -101,16 +105,16 @@ class CoordinatorRpc:
     def _listen(self, requests: Iterator[pb.SessionRequest], hello: pb.Hello, outbox: Outbox) -> None:
         try:
             for request in requests:
-                self._hear(request, hello, outbox)
+                self._take(request, hello, outbox)
         except Refused as refused:
             outbox.put(RefusalNotice(refused.message, fatal=True))
         except Exception as error:
-            # How grpc reports a stream that broke; anything else is told apart by its text.
+            # How gRPC reports a stream that broke; the text shows anything else.
             log.debug("session of %s ended: %r", hello.worker, error)
         finally:
             self._job.detach(hello.worker, hello.incarnation, outbox)
 
-    def _hear(self, request: pb.SessionRequest, hello: pb.Hello, outbox: Outbox) -> None:
+    def _take(self, request: pb.SessionRequest, hello: pb.Hello, outbox: Outbox) -> None:
         worker, incarnation, job = hello.worker, hello.incarnation, self._job
         try:
             check(request)
@@ -177,7 +181,7 @@ class CoordinatorRpc:
             address=str(self._addresses[0]),
             state="ready",
             bytes=job.host.nbytes,
-            executed=job.host.executed,
+            executed=job.host.state.executed,
         )
         others = [
             pb.ServerStatus(
@@ -187,7 +191,7 @@ class CoordinatorRpc:
                 bytes=follower.nbytes,
                 executed=follower.executed,
             )
-            for follower in job.followers
+            for follower in job.routes.followers
         ]
         reply.servers.extend([own, *others])
         return reply
@@ -201,13 +205,13 @@ def _replies(outbox: Outbox) -> Iterator[pb.SessionReply]:
     """What is there at once goes out as one message. Ends after a fatal refusal or at None."""
     while True:
         notices: list[Notice | None] = [outbox.notices.get()]
-        # Nobody else takes from it, so what is not empty has one.
+        # No other thread takes from it, so what is not empty has one.
         while notices[-1] is not None and len(notices) < 256 and not outbox.notices.empty():
             notices.append(outbox.notices.get_nowait())
-        told = [notice for notice in notices if notice is not None]
-        if told:
-            yield pb.SessionReply(events=[event_to_wire(notice) for notice in told])
-        if notices[-1] is None or any(isinstance(n, RefusalNotice) and n.fatal for n in told):
+        sent = [notice for notice in notices if notice is not None]
+        if sent:
+            yield pb.SessionReply(events=[event_to_wire(notice) for notice in sent])
+        if notices[-1] is None or any(isinstance(n, RefusalNotice) and n.fatal for n in sent):
             return
 
 

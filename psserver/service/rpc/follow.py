@@ -12,6 +12,7 @@ import grpc
 from psserver.optimizers import OptimizerError
 from psserver.optimizers import build as build_optimizer
 from psserver.policies.declarations import from_config
+from psserver.receipts import opens
 from psserver.service.rpc.adapters import order_from_wire
 from psserver.service.rpc.registration import Refused, invalid, precondition
 from psserver.service.shard_host import ShardHost
@@ -34,37 +35,47 @@ class Ending:
 class FollowRpc:
     """At most one coordinator at a time; when its stream ends, so does this server's job."""
 
-    def __init__(self, host: ShardHost, servers: int) -> None:
+    def __init__(self, host: ShardHost, servers: int, job_secret: bytes = b"") -> None:
         self._host = host
         self._servers = servers
-        self._following = threading.Lock()
+        self._secret = job_secret
+        # Two that open at once: one of them is the coordinator.
+        self._opening = threading.Lock()
         self.ending: Ending | None = None
         self.ended = threading.Event()
 
     def follow(
         self, requests: Iterator[shard_pb2.FollowRequest], context: grpc.ServicerContext
     ) -> Iterator[shard_pb2.FollowReply]:
-        if not self._following.acquire(blocking=False):
-            raise precondition(f"server {self._host.server} follows a coordinator already")
-        opened = False
+        # A call that sends nothing owns nothing: the first that opens, with the proof, is the coordinator.
+        first = next(requests, None)
+        if first is None or first.WhichOneof("message") != "open":
+            raise invalid("expected a FollowRequest with open first")
+        self._open(first.open)
         try:
-            first = next(requests, None)
-            if first is None or first.WhichOneof("message") != "open":
-                raise invalid("expected a FollowRequest with open first")
-            self._open(first.open)
-            opened = True
             yield self._progress()
             for request in requests:
                 self._take(request)
                 yield self._progress()
         finally:
-            if opened and self.ending is None:
+            if self.ending is None:
                 self._end(ExitCode.UNREACHABLE, "the coordinator (server 0) is gone")
-            self._following.release()
 
     def _open(self, message: shard_pb2.Open) -> None:
+        """At most once in this server's life. Raises Refused, with nothing changed."""
+        if not opens(self._secret, message.job, message.task_index, message.secret, message.proof):
+            raise precondition(
+                f"server {self._host.server} takes orders from a coordinator with its own job secret only: "
+                "give all servers of the job the same PS_JOB_SECRET (ps-lab run does)"
+            )
+        with self._opening:
+            self._adopt(message)
+
+    def _adopt(self, message: shard_pb2.Open) -> None:
         if self._host.job:
-            raise precondition(f"server {self._host.server} belongs to job {self._host.job} already")
+            raise precondition(
+                f"server {self._host.server} follows a coordinator already, that of job {self._host.job}"
+            )
         if (message.task_index, message.servers) != (self._host.server, self._servers):
             raise precondition(
                 f"this is server {self._host.server} of {self._servers}, but the coordinator takes it for "
@@ -83,7 +94,7 @@ class FollowRpc:
                     orders = [(d.index, order_from_wire(d)) for d in decisions]
                 except ValueError as error:
                     raise invalid(str(error)) from error
-                expected = self._host.executed
+                expected = self._host.state.executed
                 if orders and orders[0][0] != expected:
                     raise invalid(f"expected entry {expected} of the decision log next, got {orders[0][0]}")
                 self._host.orders.submit(orders)
@@ -117,7 +128,9 @@ class FollowRpc:
 
     def _progress(self) -> shard_pb2.FollowReply:
         host = self._host
-        return shard_pb2.FollowReply(executed=host.executed, error=host.failure or "", bytes=host.nbytes)
+        return shard_pb2.FollowReply(
+            executed=host.state.executed, error=host.state.failure or "", bytes=host.nbytes
+        )
 
     def _end(self, code: ExitCode, reason: str) -> None:
         self.ending = Ending(code, reason)

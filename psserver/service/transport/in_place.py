@@ -1,4 +1,4 @@
-"""Payloads that stay where they are: attach, stage a filled slot, say where a version lies."""
+"""Payloads that stay where they are: attach, stage a filled slot, locate a version."""
 
 import hmac
 from collections.abc import Callable
@@ -32,11 +32,11 @@ def attach(host: ShardHost, request: shard_pb2.Attach) -> tuple[Attachment | Non
 def reason_against(host: ShardHost, request: shard_pb2.Attach) -> str | None:
     """Why no memory is shared with this worker; None when it can be. Raises Refused for another job, plan or worker."""
     shard = host.serving(request.job, request.plan, request.after)
-    expected = receipts.voucher(host.secret, host.job, request.worker, request.incarnation)
-    if not hmac.compare_digest(request.voucher, expected):
+    expected = receipts.membership_token(host.secret, host.job, request.worker, request.incarnation)
+    if not hmac.compare_digest(request.membership_token, expected):
         raise Refused(
             grpc.StatusCode.PERMISSION_DENIED,
-            f"expected the voucher that {request.worker!r} was given when it joined, got another one",
+            f"expected the membership token that {request.worker!r} was given when it joined, got another one",
         )
     if host.sharing.refusal is not None:
         return host.sharing.refusal

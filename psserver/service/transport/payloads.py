@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import grpc
 import numpy as np
@@ -12,13 +12,50 @@ from psserver.service.rpc.registration import Refused, invalid
 from psserver.service.shard_host import ShardHost
 from psserver.shard import Shard
 from pswire.transport import frames
-from pswire.transport.dtypes import WireDtypeError, from_wire, itemsize, to_wire, wire_name
+from pswire.transport.codecs import BFLOAT16, FLOAT32, Codec, Elementwise, WireDtypeError, codec_numbered
 from pswire.v1 import shard_pb2
 
 Floats = NDArray[np.float32]
 
-# What a chunk's bytes are in wire dtypes that are copied and checked in one pass; bfloat16 as its bits.
-_DIRECT = {"float32": "<f4", "bfloat16": "<u2"}
+# Codecs for which the shard has a pass that decodes and checks at once.
+_FUSED: tuple[Codec, ...] = (FLOAT32, BFLOAT16)
+
+
+class _Reception(Protocol):
+    """Decodes a payload, chunk by chunk, into its slot."""
+
+    def feed(self, data: memoryview) -> str | None:
+        """Names the first number that is not finite; None if all are. Raises WireDtypeError as a Decoder."""
+        ...
+
+
+class _FusedReception:
+    def __init__(self, shard: Shard, codec: Elementwise, values: Floats) -> None:
+        self._shard, self._codec, self._values = shard, codec, values
+        self._done = 0
+
+    def feed(self, data: memoryview) -> str | None:
+        elements = self._codec.elements(data)
+        start, self._done = self._done, self._done + elements.size
+        return self._shard.copy_in(self._values[start : self._done], elements, start)
+
+
+class _PlainReception:
+    """Two passes: for any codec."""
+
+    def __init__(self, shard: Shard, codec: Codec, values: Floats) -> None:
+        self._shard, self._values = shard, values
+        self._decoder = codec.decoder(values)
+
+    def feed(self, data: memoryview) -> str | None:
+        start, stop = self._decoder.feed(data)
+        return self._shard.nonfinite(self._values[start:stop], start)
+
+
+def _reception(shard: Shard, codec: Codec, values: Floats) -> _Reception:
+    if isinstance(codec, Elementwise) and codec in _FUSED:
+        return _FusedReception(shard, codec, values)
+    return _PlainReception(shard, codec, values)
 
 
 class Intake:
@@ -28,48 +65,43 @@ class Intake:
         self._host = host
         self._ticket = header.ticket
         self._shard = host.serving(header.job, header.plan, header.after)
-        self._dtype = known_dtype(header.dtype)
-        self._size = itemsize(self._dtype)
+        self._codec = known_codec(header.dtype)
         elements = self._shard.layout.elements
-        self._total = elements * self._size
+        self._total = self._codec.size(elements)
         if header.bytes != self._total:
             raise invalid(
-                f"payload of ticket {header.ticket}: expected {self._total} bytes ({elements} {self._dtype} "
+                f"payload of ticket {header.ticket}: expected {self._total} bytes ({elements} {self._codec.name} "
                 f"elements of server {host.server}'s part), got {header.bytes}"
             )
         self._received = 0
         self._slot = host.begin_push(self._shard, header.ticket, header.worker, alive)
+        self._reception = _reception(self._shard, self._codec, self._slot.values)
 
     @property
     def complete(self) -> bool:
         return self._received == self._total
 
     def take(self, chunk: frames.ChunkView) -> None:
-        """The next chunk: in order, whole elements, finite numbers. Raises Refused."""
-        length, size = chunk.data.nbytes, self._size
-        if chunk.offset != self._received or length % size:
+        """The next chunk: in order, what the codec encodes, finite numbers. Raises Refused."""
+        length = chunk.data.nbytes
+        if chunk.offset != self._received:
             raise invalid(
-                f"payload of ticket {self._ticket}: expected a chunk of whole {self._dtype} elements at offset "
-                f"{self._received}, got {length} bytes at offset {chunk.offset}"
+                f"payload of ticket {self._ticket}: expected a chunk at offset {self._received}, "
+                f"got {length} bytes at offset {chunk.offset}"
             )
         if self._received + length > self._total:
             raise invalid(
                 f"payload of ticket {self._ticket}: expected {self._total} bytes, "
                 f"got {self._received + length} or more"
             )
-        start, stop = self._received // size, (self._received + length) // size
-        bad = self._copy(chunk.data, self._slot.values[start:stop], start)
+        try:
+            bad = self._reception.feed(chunk.data)
+        except WireDtypeError as error:
+            raise invalid(f"payload of ticket {self._ticket}: {error} at offset {chunk.offset}") from error
         if bad is not None:
-            beyond = "; beyond 65504 they become infinite as float16" if self._dtype == "float16" else ""
-            raise invalid(f"payload of ticket {self._ticket}: expected finite numbers, got {bad}{beyond}")
+            caution = f"; {self._codec.caution}" if self._codec.caution else ""
+            raise invalid(f"payload of ticket {self._ticket}: expected finite numbers, got {bad}{caution}")
         self._received += length
-
-    def _copy(self, data: memoryview, values: Floats, start: int) -> str | None:
-        """Decode into the slot; names the first number that is not finite. One pass where a kernel does both."""
-        if self._dtype in _DIRECT:
-            return self._shard.copy_in(values, np.frombuffer(data, _DIRECT[self._dtype]), start)
-        from_wire(data, self._dtype, values)
-        return self._shard.nonfinite(values, start)
 
     def finish(self) -> bytes:
         """The receipt. Raises Refused when chunks are missing or the ticket is closed."""
@@ -97,36 +129,39 @@ class Piece:
 def outgoing(host: ShardHost, request: shard_pb2.PullRequest) -> Iterator[Piece]:
     """A version, piece by piece; at least one. Raises Refused when it is gone, also on the way."""
     shard = host.serving(request.job, request.plan, request.after)
-    dtype = known_dtype(request.dtype)
+    codec = known_codec(request.dtype)
     version = host.start_read(shard, request.ticket, request.version)
     complete = False
     try:
-        size = itemsize(dtype)
-        step, total = frames.CHUNK_BYTES // size, version.values.size * size
+        total, offset = codec.size(version.values.size), 0
         if total == 0:
             yield Piece(0, memoryview(b""), 0)
-        # Narrowed piece by piece: readers never hold a copy of the model each.
-        for start in range(0, version.values.size, step):
+        # Encoded piece by piece: readers never hold a copy of the model each.
+        for encoded in _encoded(shard, version.values, codec):
             if not host.still_readable(shard, version):
                 raise Refused(
                     grpc.StatusCode.ABORTED, f"version {version.number} was taken back: its lease is over"
                 )
-            piece = _encoded(shard, version.values[start : start + step], dtype)
-            yield Piece(start * size, frames.as_bytes(piece), total)
+            data = frames.as_bytes(encoded)
+            yield Piece(offset, data, total)
+            offset += data.nbytes
         complete = True
     finally:
         host.end_read(shard, request.ticket, version, complete=complete)
 
 
-def _encoded(shard: Shard, values: Floats, dtype: str) -> NDArray[Any]:
-    """The array whose memory is the payload; by a kernel of ours where that is the faster."""
-    if dtype == "bfloat16":
-        return shard.narrow(values).astype("<u2", copy=False)
-    return to_wire(values, dtype)
+def _encoded(shard: Shard, values: Floats, codec: Codec) -> Iterator[NDArray[Any]]:
+    """The payload in chunks; by the shard's own pass where that is the faster."""
+    if codec is not BFLOAT16:
+        return codec.pieces(values, frames.CHUNK_BYTES)
+    step = frames.CHUNK_BYTES // codec.size(1)
+    cut = (values[start : start + step] for start in range(0, values.size, step))
+    return (shard.narrow(part).astype(BFLOAT16.raw, copy=False) for part in cut)
 
 
-def known_dtype(number: int) -> str:
+def known_codec(number: int) -> Codec:
+    """Raises Refused for a number that no codec has."""
     try:
-        return wire_name(number)
+        return codec_numbered(number)
     except WireDtypeError as error:
         raise invalid(str(error)) from error

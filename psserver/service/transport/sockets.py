@@ -1,4 +1,4 @@
-"""Exchange over plain sockets: the same requests and answers, for workers who were invited on a stream of gRPC."""
+"""Exchange over plain sockets: the same requests and answers, for workers that got a token on a gRPC stream."""
 
 import logging
 import secrets
@@ -10,22 +10,22 @@ from typing import Protocol
 import grpc
 
 from psserver.service.rpc.registration import Refused, clipped
-from pswire.transport import socket_handshake as meeting
-from pswire.transport.framed_socket import TOKEN_BYTES, FramedSocket, LineError, Parts
+from pswire.transport import socket_handshake as handshake
+from pswire.transport.framed_socket import TOKEN_BYTES, FramedSocket, Parts, SocketError
 from pswire.transport.frames import Message
 
 log = logging.getLogger("ps-server")
 
-# Each has a thread. Whoever comes later is turned away, and goes on by gRPC.
-MOST_LINES = 256
-# Who have not shown their invitation yet. Each has a thread, too; one more, and the first of them has to go.
-MOST_STRANGERS = 64
-# Between attempts to let somebody in when the system does not let us; seconds.
+# Each has a thread. One more is refused, and its worker uses gRPC.
+MOST_CONNECTIONS = 256
+# Connections that have not shown their token yet. Each has a thread, too; one more, and the oldest is cut.
+MOST_UNAUTHENTICATED = 64
+# Between attempts to accept a connection when the system does not let us; seconds.
 PAUSE = 0.2
 
 
 class Caller(Protocol):
-    """Who waits for an answer; a gRPC context is one."""
+    """The peer that waits for an answer; a gRPC context is one."""
 
     def is_active(self) -> bool: ...
 
@@ -33,32 +33,35 @@ class Caller(Protocol):
 Serve = Callable[[Iterator[Message], Caller], Iterator[Parts]]
 
 
-class LineCaller:
-    """A `Caller` at the other end of a line."""
+class SocketCaller:
+    """A `Caller` at the other end of a socket."""
 
-    def __init__(self, line: FramedSocket) -> None:
-        self._line = line
+    def __init__(self, connection: FramedSocket) -> None:
+        self._connection = connection
 
     def is_active(self) -> bool:
-        return self._line.alive
+        return self._connection.alive
 
 
 class SocketToken:
-    """One line may come by this token, and lasts no longer than what it was asked on."""
+    """Good for one connection, which lasts no longer than the stream on which the token was asked for."""
 
-    def __init__(self, lines: "SocketListener") -> None:
+    def __init__(self, listener: "SocketListener") -> None:
         self.token = secrets.token_bytes(TOKEN_BYTES)
-        self._lines = lines
+        self._listener = listener
 
     def withdraw(self) -> None:
-        """The line is cut, or not let in any more. A worker that is stopped keeps nothing here that way."""
-        self._lines.withdraw(self.token)
+        """The connection is cut, or not accepted any more. So a worker that is stopped keeps nothing here."""
+        self._listener.withdraw(self.token)
 
 
 class SocketListener:
     """Listens from the first time that it is asked for its name or port. Close it at the end.
 
     `bind`: where the port is; `port`: 0 for one that the system chooses.
+
+    Any thread may call it. `_lock` owns all that changes; each connection has
+    a thread of its own, which alone receives and sends on it.
     """
 
     def __init__(self, serve: Serve, bind: str = "127.0.0.1", port: int = 0) -> None:
@@ -68,10 +71,11 @@ class SocketListener:
         self._name: str | None = None
         self._port: int | None = None
         self._listening: list[socket.socket] = []
-        self._invited: dict[bytes, FramedSocket | None] = {}
-        self._open: set[FramedSocket] = set()
+        # With the connection that showed it, if any has.
+        self._tokens: dict[bytes, FramedSocket | None] = {}
+        self._connections: set[FramedSocket] = set()
         # In the order in which they came.
-        self._strangers: dict[FramedSocket, None] = {}
+        self._unauthenticated: dict[FramedSocket, None] = {}
         self._ending = threading.Event()
 
     @property
@@ -79,69 +83,88 @@ class SocketListener:
         """Of the Unix socket; empty where that is impossible."""
         with self._lock:
             if self._name is None and not self._ending.is_set():
-                self._name = self._listen_here()
+                self._name = self._listen_unix()
             return self._name or ""
 
     @property
     def port(self) -> int:
-        """Where workers of other machines connect; 0 where that is impossible."""
+        """The TCP port, for workers of other machines; 0 where that is impossible."""
         with self._lock:
             if self._port is None and not self._ending.is_set():
                 try:
-                    self._port = self._listen_there()
-                except LineError as error:
-                    log.warning("payloads of workers go by gRPC: %s", error)
+                    self._port = self._listen_tcp()
+                except SocketError as error:
+                    log.warning("payloads of workers use gRPC: %s", error)
                     self._port = 0
             return self._port or 0
 
-    def open_port(self) -> None:
-        """Now, rather than for the first worker that asks. Raises LineError."""
+    @property
+    def tokens(self) -> int:
+        """That were issued and not withdrawn."""
         with self._lock:
-            self._port = self._listen_there()
+            return len(self._tokens)
 
-    def invite(self) -> SocketToken:
-        invitation = SocketToken(self)
+    @property
+    def connections(self) -> list[FramedSocket]:
+        """That have shown their token."""
         with self._lock:
-            self._invited[invitation.token] = None
-        return invitation
+            return list(self._connections)
+
+    @property
+    def unauthenticated(self) -> int:
+        """Connections that have not shown a token yet."""
+        with self._lock:
+            return len(self._unauthenticated)
+
+    def open_port(self) -> None:
+        """Now, rather than for the first worker that asks. Raises SocketError."""
+        with self._lock:
+            self._port = self._listen_tcp()
+
+    def issue_token(self) -> SocketToken:
+        token = SocketToken(self)
+        with self._lock:
+            self._tokens[token.token] = None
+        return token
 
     def withdraw(self, token: bytes) -> None:
         with self._lock:
-            line = self._invited.pop(token, None)
-        if line is not None:
-            line.cut()
+            connection = self._tokens.pop(token, None)
+        if connection is not None:
+            connection.cut()
 
-    # Letting in
+    # Accepting
 
-    def _listen_here(self) -> str:
+    def _listen_unix(self) -> str:
         try:
-            listening, name = meeting.listen_here()
-        except LineError as error:
-            log.info("workers of this machine send their requests by gRPC: %s", error)
+            listening, name = handshake.listen_unix()
+        except SocketError as error:
+            log.info("workers of this machine send their requests over gRPC: %s", error)
             return ""
-        self._open_door(listening)
+        self._start(listening)
         return name
 
-    def _listen_there(self) -> int:
-        listening = meeting.listen_at(self._bind, self._wanted)
-        self._open_door(listening)
+    def _listen_tcp(self) -> int:
+        listening = handshake.listen_tcp(self._bind, self._wanted)
+        self._start(listening)
         port = int(listening.getsockname()[1])
-        log.info("payloads of workers may come in at port %d", port)
+        log.info("listening for workers' payloads on port %d", port)
         return port
 
-    def _open_door(self, listening: socket.socket) -> None:
+    def _start(self, listening: socket.socket) -> None:
         self._listening.append(listening)
-        threading.Thread(target=self._accept, args=(listening,), name="lines", daemon=True).start()
+        threading.Thread(target=self.accept, args=(listening,), name="accept", daemon=True).start()
 
-    def _accept(self, listening: socket.socket) -> None:
+    def accept(self, listening: socket.socket) -> None:
+        """Accept connections until the listener is closed."""
         while True:
             try:
                 connected, _ = listening.accept()
             except OSError:
                 if self._ending.is_set():
                     return
-                # Out of descriptors, say. Whoever knocks stays at the door: asked again at once, it is the same.
-                log.exception("a worker cannot be let in yet")
+                # Out of descriptors, say. The connection stays in the backlog: `accept` would fail again at once.
+                log.exception("a connection cannot be accepted yet")
                 self._ending.wait(PAUSE)
                 continue
             self._begin(connected)
@@ -149,77 +172,77 @@ class SocketListener:
     def _begin(self, connected: socket.socket) -> None:
         try:
             if connected.family == socket.AF_UNIX:
-                meeting.same_user(connected)
-            line = FramedSocket(connected)
+                handshake.check_same_user(connected)
+            connection = FramedSocket(connected)
         except OSError as error:
-            log.warning("a process was turned away: %s", error)
+            log.warning("a connection was refused: %s", error)
             connected.close()
             return
-        if not self._enter(line):
-            line.close()
+        if not self._admit(connection):
+            connection.close()
             return
         try:
-            threading.Thread(target=self._run, args=(line,), name="line", daemon=True).start()
+            threading.Thread(target=self._run, args=(connection,), name="socket", daemon=True).start()
         except RuntimeError as error:
-            log.warning("a worker was turned away: %s", error)
-            self._end(line)
+            log.warning("a connection was refused: %s", error)
+            self._end(connection)
 
-    def _enter(self, line: FramedSocket) -> bool:
-        """Strangers who say nothing must not keep out who is invited: those are heard at once."""
+    def _admit(self, connection: FramedSocket) -> bool:
+        """Unauthenticated connections that send nothing must not keep out those with a token, which send it at once."""
         with self._lock:
             if self._ending.is_set():
                 return False
-            if len(self._strangers) >= MOST_STRANGERS:
-                first = next(iter(self._strangers))
-                del self._strangers[first]
-                first.cut()
-            self._strangers[line] = None
+            if len(self._unauthenticated) >= MOST_UNAUTHENTICATED:
+                oldest = next(iter(self._unauthenticated))
+                del self._unauthenticated[oldest]
+                oldest.cut()
+            self._unauthenticated[connection] = None
             return True
 
-    # One line
+    # One connection
 
-    def _run(self, line: FramedSocket) -> None:
+    def _run(self, connection: FramedSocket) -> None:
         try:
-            if self._expected(line):
-                self._answer(line)
-        except LineError as error:
-            log.info("a line to a worker is broken: %s", error)
+            if self._authenticated(connection):
+                self._answer(connection)
+        except SocketError as error:
+            log.info("the connection to a worker is broken: %s", error)
         finally:
-            self._end(line)
+            self._end(connection)
 
-    def _expected(self, line: FramedSocket) -> bool:
-        """Whoever comes says first which invitation it has. Nothing else is heard from a stranger."""
-        token = line.first(most=TOKEN_BYTES)
+    def _authenticated(self, connection: FramedSocket) -> bool:
+        """The first frame must be an unused token. Nothing else is read before it."""
+        token = connection.first(most=TOKEN_BYTES)
         with self._lock:
-            welcome = line in self._strangers and len(self._open) < MOST_LINES
-            if not welcome or token is None or self._invited.get(token, line) is not None:
+            room = connection in self._unauthenticated and len(self._connections) < MOST_CONNECTIONS
+            if not room or token is None or self._tokens.get(token, connection) is not None:
                 return False
-            self._invited[token] = line
-            del self._strangers[line]
-            self._open.add(line)
-        line.send([])
+            self._tokens[token] = connection
+            del self._unauthenticated[connection]
+            self._connections.add(connection)
+        connection.send([])
         return True
 
-    def _end(self, line: FramedSocket) -> None:
+    def _end(self, connection: FramedSocket) -> None:
         with self._lock:
-            self._strangers.pop(line, None)
-            self._open.discard(line)
-        line.close()
+            self._unauthenticated.pop(connection, None)
+            self._connections.discard(connection)
+        connection.close()
 
-    def _answer(self, line: FramedSocket) -> None:
-        refusal = self._exchanged(line)
+    def _answer(self, connection: FramedSocket) -> None:
+        refusal = self._exchanged(connection)
         if refusal is not None:
-            line.send([clipped(refusal.message).encode()], int(refusal.code.value[0]))
-            line.hear_out()
+            connection.send([clipped(refusal.message).encode()], int(refusal.code.value[0]))
+            connection.drain()
 
-    def _exchanged(self, line: FramedSocket) -> Refused | None:
-        """Until the line is over; or why it is to be ended."""
+    def _exchanged(self, connection: FramedSocket) -> Refused | None:
+        """Until the connection is over; or why it is to be ended."""
         try:
-            for reply in self._serve(_messages(line), LineCaller(line)):
-                line.send(reply)
+            for reply in self._serve(_messages(connection), SocketCaller(connection)):
+                connection.send(reply)
         except Refused as refused:
             return refused
-        except LineError:
+        except SocketError:
             raise
         except Exception as error:
             # As gRPC does with what a method raises.
@@ -228,18 +251,18 @@ class SocketListener:
         return None
 
     def close(self) -> None:
-        """Nobody is let in any more, and whoever is there is cut off."""
+        """No connection is accepted any more, and those that stand are cut."""
         with self._lock:
             self._ending.set()
-            listening, opened = list(self._listening), [*self._strangers, *self._open]
-        for door in listening:
+            listening, connections = list(self._listening), [*self._unauthenticated, *self._connections]
+        for each in listening:
             # Closing alone would leave `accept` waiting.
-            door.shutdown(socket.SHUT_RDWR)
-            door.close()
-        for line in opened:
-            line.cut()
+            each.shutdown(socket.SHUT_RDWR)
+            each.close()
+        for connection in connections:
+            connection.cut()
 
 
-def _messages(line: FramedSocket) -> Iterator[Message]:
-    while (frame := line.receive()) is not None:
+def _messages(connection: FramedSocket) -> Iterator[Message]:
+    while (frame := connection.receive()) is not None:
         yield frame[0]

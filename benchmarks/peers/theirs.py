@@ -1,0 +1,86 @@
+"""TensorFlow's ParameterServerStrategy as a peer: one parameter server, its workers, its chief."""
+
+from pathlib import Path
+
+from benchmarks.loads import Load
+from benchmarks.peers import Burst, watched
+from benchmarks.peers.child import Child
+from benchmarks.peers.ours import CPU_ONLY
+
+SERVER = "benchmarks.programs.tf_server"
+CHIEF = "benchmarks.programs.tf_chief"
+
+
+class Cluster:
+    """A parameter server, `workers` workers and a chief, each a process of its own."""
+
+    def __init__(self, workers: int, logs: Path) -> None:
+        self._children: list[Child] = []
+        try:
+            # All at once: loading TensorFlow is most of it.
+            for job, index in [("ps", 0), *(("worker", index) for index in range(workers))]:
+                self._start(f"tf{workers}-{job}-{index}", ["-m", SERVER, job, str(index)], logs)
+            self.chief = self._start(f"tf{workers}-chief", ["-m", CHIEF], logs)
+            addresses = [child.receive()["address"] for child in self._children[:-1]]
+            self.chief.ask("connect", servers=addresses[:1], workers=addresses[1:])
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, name: str, arguments: list[str], logs: Path) -> Child:
+        self._children.append(Child(name, arguments, logs / f"{name}.log", CPU_ONLY))
+        return self._children[-1]
+
+    @property
+    def server(self) -> int:
+        """Process id of the parameter server."""
+        return self._children[0].pid
+
+    def close(self) -> None:
+        # The chief first: it would report lost workers otherwise.
+        for child in reversed(self._children):
+            child.close()
+
+
+class Clusters:
+    """One cluster per number of workers, started when it is first needed and kept: idle ones cost nothing."""
+
+    def __init__(self, logs: Path) -> None:
+        self._logs = logs
+        self._clusters: dict[int, Cluster] = {}
+
+    def of(self, workers: int) -> Cluster:
+        if workers not in self._clusters:
+            self._clusters[workers] = Cluster(workers, self._logs)
+        return self._clusters[workers]
+
+    def close(self) -> None:
+        for cluster in self._clusters.values():
+            cluster.close()
+
+
+class Theirs:
+    """`pack`: so many steps in one scheduled function."""
+
+    def __init__(self, name: str, label: str, clusters: Clusters, pack: int = 1) -> None:
+        self.name, self.label = name, label
+        self._clusters, self._pack = clusters, pack
+        self._cluster: Cluster | None = None
+
+    def prepare(self, load: Load) -> None:
+        if load.servers != 1:
+            raise ValueError(f"{self.label}: measured with one server only, got {load.servers}")
+        self._cluster = self._clusters.of(load.workers)
+        self._cluster.chief.ask(
+            "prepare", load=self.name, shapes=load.shapes, model=load.model, pack=self._pack
+        )
+
+    def measure(self, steps: int) -> Burst:
+        cluster = self._cluster
+        assert cluster is not None, "prepare comes first"
+        return watched([cluster.server], lambda: [cluster.chief.ask("measure", load=self.name, steps=steps)])
+
+    def release(self) -> None:
+        assert self._cluster is not None, "prepare comes first"
+        self._cluster.chief.ask("release", load=self.name)
+        self._cluster = None

@@ -1,0 +1,120 @@
+"""A run, given to trackers while it goes on: one thread reads the run folder and calls them."""
+
+import json
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from pslab.observe.follow import Follower
+from pslab.observe.points import Point
+from pslab.observe.trackers import RunInfo, TrackerError
+from pslab.runs.folder import SUMMARY, RunError
+
+POLL = 0.5  # seconds between two looks at the run folder
+# At the end trackers may take so long to take in what is left, in seconds.
+PATIENCE = 30.0
+
+
+class Sink(Protocol):
+    """What takes points. `every`: versions per point. A sink that raises is warned about and called no more."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def every(self) -> int: ...
+
+    def start(self, run: RunInfo) -> None: ...
+
+    def add(self, points: Sequence[Point]) -> None: ...
+
+    def finish(self, summary: Mapping[str, Any]) -> None: ...
+
+
+class Observing:
+    """Around a run: `with Observing(run, sinks) as observing: ...`, then `observing.warnings`.
+
+    Entering raises TrackerError when a sink does not start. Leaving waits until all have the whole run,
+    for at most `patience` seconds. With `live` false they are given everything at the end: a simulation
+    is not slowed down, and its clock is not ours.
+    """
+
+    def __init__(
+        self, run: RunInfo, sinks: Sequence[Sink], *, live: bool = True, patience: float = PATIENCE
+    ) -> None:
+        self.warnings: list[str] = []
+        self._run, self._patience = run, patience
+        self._poll = POLL if live else None
+        self._followers = [(sink, Follower(run.folder, sink.every)) for sink in sinks]
+        self._failure: TrackerError | None = None
+        self._started, self._over = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._observe, name="observing", daemon=True)
+
+    def __enter__(self) -> Self:
+        if self._followers:
+            self._thread.start()
+            self._started.wait()
+        if self._failure is not None:
+            raise self._failure
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        if self._followers:
+            self._thread.join(self._patience)
+        if self._thread.is_alive():
+            names = ", ".join(sink.name for sink, _ in self._followers)
+            self.warnings.append(f"{names}: did not take in the whole run within {self._patience:g} s")
+
+    def _observe(self) -> None:
+        try:
+            for sink, _ in self._followers:
+                try:
+                    sink.start(self._run)
+                except Exception as error:
+                    self._failure = TrackerError(f"{sink.name}: start raised {_said(error)}")
+                    return
+        finally:
+            self._started.set()
+        while not self._over.wait(self._poll):
+            self._each(lambda sink, follower: self._add(sink, list(follower.points())))
+        summary = _summary(self._run.folder)
+        self._each(lambda sink, follower: self._add(sink, list(follower.rest())))
+        self._each(lambda sink, _: sink.finish(summary))
+        for _, follower in self._followers:
+            follower.close()
+
+    def _add(self, sink: Sink, points: Sequence[Point]) -> None:
+        if points:
+            sink.add(points)
+
+    def _each(self, act: Callable[[Sink, Follower], None]) -> None:
+        """`act` with every sink and its follower; those that raise are left out from now on."""
+        going = []
+        for sink, follower in self._followers:
+            try:
+                act(sink, follower)
+                going.append((sink, follower))
+            except RunError as error:
+                self.warnings.append(f"{sink.name}: {error}")
+                follower.close()
+            except Exception as error:
+                self.warnings.append(f"{sink.name} raised {_said(error)}; it is told no more of this run")
+                follower.close()
+        self._followers = going
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _summary(folder: Path) -> Mapping[str, Any]:
+    file = folder / SUMMARY
+    if not file.is_file():
+        return {"success": False, "reason": "the job came to no summary"}
+    summary: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return summary

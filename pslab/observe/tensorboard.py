@@ -1,0 +1,137 @@
+"""TensorBoard event files of a run, written by tensorboardX's record writer; TensorFlow is not needed."""
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from pslab.observe.follow import Follower
+from pslab.observe.points import Point
+from pslab.observe.trackers import RunInfo
+from pslab.runs.folder import DECISIONS, EXPERIMENT, TENSORBOARD, RunError
+
+# Versions whose staleness makes one histogram.
+HISTOGRAM_EVERY = 100
+
+
+def check_installed() -> None:
+    """Raises RunError, which says what to install."""
+    if find_spec("tensorboardX") is None:
+        raise RunError("event files need tensorboardX: pip install 'paramserver[tensorboard]'")
+
+
+def began_at(folder: Path) -> float:
+    """When a run began, as TensorBoard's wall time is counted: its experiment file is written first, and once."""
+    for name in (EXPERIMENT, DECISIONS):
+        if (folder / name).is_file():
+            return (folder / name).stat().st_mtime
+    return time.time()
+
+
+class EventFile:
+    """One event file in `folder`. The step of a point is its version, its wall time `began` plus its seconds."""
+
+    def __init__(self, folder: Path, began: float) -> None:
+        from tensorboardX.event_file_writer import EventsWriter
+
+        folder.mkdir(parents=True, exist_ok=True)
+        self._writer = EventsWriter(str(folder / "events"))
+        self._began = began
+        self._ages: Counter[int] = Counter()
+        self._histogram_from = 0
+        self._last: Point | None = None
+
+    def add(self, point: Point) -> None:
+        self._write(point, [{"tag": tag, "simple_value": value} for tag, value in point.metrics.items()])
+        if not point.staleness:
+            return
+        self._ages.update(point.staleness)
+        self._last = point
+        if point.version - self._histogram_from >= HISTOGRAM_EVERY:
+            self._histogram()
+
+    def _histogram(self) -> None:
+        if self._last is not None and self._ages:
+            self._write(self._last, [{"tag": "staleness", "histo": _histogram(self._ages)}])
+            self._histogram_from = self._last.version
+            self._ages.clear()
+
+    def _write(self, point: Point, values: list[dict[str, Any]]) -> None:
+        from tensorboardX.proto.event_pb2 import Event
+        from tensorboardX.proto.summary_pb2 import Summary
+
+        summary = Summary(value=[Summary.Value(**value) for value in values])
+        event = Event(wall_time=self._began + point.seconds, step=point.version, summary=summary)
+        self._writer.write_event(event)
+
+    def flush(self) -> None:
+        self._writer.flush()
+
+    def close(self) -> None:
+        self._histogram()
+        self._writer.close()
+
+
+def _histogram(ages: Mapping[int, int]) -> Any:
+    """A bucket for each whole staleness, from half below to half above it."""
+    from tensorboardX.proto.summary_pb2 import HistogramProto
+
+    least, most = min(ages), max(ages)
+    buckets = range(least, most + 1)
+    return HistogramProto(
+        min=least,
+        max=most,
+        num=sum(ages.values()),
+        sum=sum(age * n for age, n in ages.items()),
+        sum_squares=sum(age * age * n for age, n in ages.items()),
+        bucket_limit=[age + 0.5 for age in buckets],
+        bucket=[ages.get(age, 0) for age in buckets],
+    )
+
+
+def write_events(run: Path, target: Path) -> int:
+    """Event files of a recorded run in `target`, in place of those that are there. Returns the number of points.
+
+    Raises RunError when the run cannot be read or nothing can be written.
+    """
+    check_installed()
+    if not (run / DECISIONS).is_file():
+        raise RunError(f"{run}: has no {DECISIONS}: event files are made from it")
+    follower = Follower(run)
+    try:
+        points = list(follower.rest())
+        for former in target.glob("events.out.tfevents.*"):
+            former.unlink()
+        file = EventFile(target, began_at(run))
+        for point in points:
+            file.add(point)
+        file.close()
+    except OSError as error:
+        raise RunError(f"{target}: cannot be written to: {error.strerror}") from error
+    finally:
+        follower.close()
+    return len(points)
+
+
+class EventSink:
+    """Event files while a run goes on, in its folder's `tensorboard/`; see `pslab.observe.live`."""
+
+    name = "TensorBoard"
+    every = 1
+
+    def __init__(self) -> None:
+        """Raises RunError where tensorboardX is not installed."""
+        check_installed()
+
+    def start(self, run: RunInfo) -> None:
+        self._file = EventFile(run.folder / TENSORBOARD, time.time())
+
+    def add(self, points: Sequence[Point]) -> None:
+        for point in points:
+            self._file.add(point)
+        self._file.flush()
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        self._file.close()

@@ -1,0 +1,80 @@
+"""Where the coordinator's outputs go: the run log, the shards of all servers, the sessions of workers."""
+
+import logging
+import time
+
+from psserver.coordinator import Output, Record, Send, entries
+from psserver.coordinator.entries import Entry
+from psserver.coordinator.outputs import StopNotice
+from psserver.order_translation import OrderTranslator
+from psserver.service.executor import Executor
+from psserver.service.followers import Follower
+from psserver.service.outbox import Outboxes
+from psserver.service.run_log import RunLog
+from psserver.shard import Order
+
+log = logging.getLogger("ps-server")
+
+
+class Routes:
+    """Writes, then sends, in the order of the outputs. The job's lock owns it, with the outboxes and the run log.
+
+    `orders`: executes this server's; `grace`: seconds that a lost worker has to come back, for the log's sentence.
+    """
+
+    def __init__(self, run_log: RunLog, orders: Executor, grace: float) -> None:
+        self.run_log = run_log
+        self.outboxes = Outboxes()
+        # Complete before the first output.
+        self.followers: list[Follower] = []
+        # Entries of the log that were sent to shards, and the version that they make.
+        self.sent = self.version = 0
+        # In seconds of the monotonic clock.
+        self.first_grant: float | None = None
+        self.stopped_at: float | None = None
+        self._orders = orders
+        self._grace = grace
+        self._translator = OrderTranslator()
+
+    def write(self, outputs: list[Output]) -> list[tuple[int, Order]]:
+        """The run log takes the entries among `outputs`; what shards make of them. Raises LogError."""
+        orders = []
+        for output in outputs:
+            if isinstance(output, Record):
+                orders.append((output.index, self._translator.order(output.entry)))
+                self.run_log.append(output)
+        return orders
+
+    def send(self, outputs: list[Output], orders: list[tuple[int, Order]], version: int) -> None:
+        """What was written goes to the shards, then to the workers. `version`: the newest of the coordinator."""
+        if orders:
+            self._orders.submit(orders)
+            for follower in self.followers:
+                follower.send(orders)
+            self.sent, self.version = orders[-1][0] + 1, version
+        for output in outputs:
+            match output:
+                case Record(_, _, entry):
+                    self.remark(entry)
+                case Send(worker, incarnation, notice):
+                    self.outboxes.post(worker, incarnation, notice)
+
+    def stop_notice(self, reason: str) -> StopNotice:
+        """Of a job that has failed: with the last version of which shards have the order."""
+        return StopNotice(reason, self.version, False, self.sent)
+
+    def remark(self, entry: Entry) -> None:
+        """What the summary needs to know, and what a reader of the server's log wants to."""
+        match entry:
+            case entries.Grant():
+                self.first_grant = self.first_grant or time.monotonic()
+            case entries.Stop():
+                self.stopped_at = time.monotonic()
+            case entries.Lost(worker):
+                log.warning("%s: its connection is lost; it has %.1f s to come back", worker, self._grace)
+            case entries.Back(worker):
+                log.info("%s is back", worker)
+            case entries.Leave(worker, reason):
+                log.info("%s left: %s", worker, reason)
+            case entries.Done(worker):
+                log.info("%s has no more data", worker)

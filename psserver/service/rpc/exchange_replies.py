@@ -1,0 +1,111 @@
+"""Answers of Exchange: a version, where it lies or in chunks; and what came of a commit, with the next version."""
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+from psserver.coordinator.outputs import GrantNotice, Notice
+from psserver.service.job import Job
+from psserver.service.rpc.adapters import event_to_wire, times_from_wire
+from psserver.service.rpc.registration import Refused, invalid, precondition
+from psserver.service.shard_host import ShardHost
+from psserver.service.transport import in_place
+from psserver.service.transport.payloads import outgoing
+from psserver.service.transport.shared_memory import Attachment
+from psserver.service.transport.sockets import Caller
+from pswire.transport import frames
+from pswire.transport.framed_socket import Parts
+from pswire.v1 import coordinator_pb2 as pb
+from pswire.v1 import shard_pb2
+
+log = logging.getLogger("ps-server")
+
+
+def message(**fields: Any) -> Parts:
+    """A reply without a payload."""
+    return (shard_pb2.ExchangeReply(**fields).SerializeToString(),)
+
+
+def version(
+    host: ShardHost,
+    pull: shard_pb2.PullRequest,
+    events: list[pb.SessionEvent],
+    attachment: Attachment | None,
+) -> Iterator[Parts]:
+    """Where the version lies, for an `attachment`; its chunks otherwise, and when it cannot be read there.
+
+    Raises Refused when it is gone.
+    """
+    located = in_place.locate(host, pull, attachment) if attachment is not None else None
+    if located is not None:
+        yield message(located=located, events=events)
+        return
+    for piece in outgoing(host, pull):
+        head: Parts = message(bytes=piece.total, events=events) if piece.offset == 0 else ()
+        yield *head, *frames.chunk_field(piece.offset, piece.data, reply=True)
+
+
+def committed(
+    host: ShardHost,
+    job: Job | None,
+    request: shard_pb2.ExchangeRequest,
+    attachment: Attachment | None,
+    caller: Caller,
+) -> Iterator[Parts]:
+    """Commit the staged payload on this thread, wait for what comes of it, send the next version along.
+
+    Raises Refused with nothing changed, except when the worker or its session goes while it waits.
+    """
+    hello, commit = request.hello, request.commit
+    if job is None or job.terms.servers != 1:
+        raise precondition("expected no commit here: the job has several servers; commit in the session")
+    if hello.job != job.terms.job or commit.ticket != request.push.ticket:
+        raise invalid("expected a commit of the ticket that was pushed, and a hello of this job")
+    with job.replying_inline(hello.worker, hello.incarnation, hello.session) as reply:
+        job.commit(
+            hello.worker,
+            hello.incarnation,
+            commit.ticket,
+            batch=commit.batch,
+            samples=commit.samples,
+            loss=commit.loss,
+            norm=commit.norm,
+            ready=commit.ready,
+            times=times_from_wire(commit),
+        )
+        notices = reply.take(wait_for_grant=commit.ready, alive=caller.is_active)
+        yield from _outcome(host, request, notices, attachment)
+        reply.delivered()
+
+
+def _outcome(
+    host: ShardHost,
+    request: shard_pb2.ExchangeRequest,
+    notices: list[Notice],
+    attachment: Attachment | None,
+) -> Iterator[Parts]:
+    grant = next((n for n in notices if isinstance(n, GrantNotice)), None)
+    events = [event_to_wire(notice) for notice in notices]
+    if grant is None:
+        yield message(events=events)
+        return
+    push = request.push
+    pull = shard_pb2.PullRequest(
+        job=push.job,
+        ticket=grant.ticket,
+        version=grant.version,
+        plan=push.plan,
+        dtype=push.dtype,
+        after=grant.index,
+    )
+    begun = False
+    try:
+        for part in version(host, pull, events, attachment):
+            yield part
+            begun = True
+    except Refused as refused:
+        if begun:
+            raise
+        # The commit stands; the worker learns of its grant and pulls, or is refused, by itself.
+        log.info("no version with the grant of ticket %d: %s", grant.ticket, refused)
+        yield message(events=events)

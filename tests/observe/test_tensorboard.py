@@ -1,0 +1,112 @@
+"""Event files, read back by TensorFlow's own reader, which checks every record's sums."""
+
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+pytest.importorskip("tensorboardX")
+
+from pslab.cli import cli
+from pslab.observe.tensorboard import HISTOGRAM_EVERY
+from pslab.runs.folder import Run, make_folder
+from pswire.config.experiment import parse_experiment
+from tests.observe.test_points import points
+from tests.replay.simulated import document, simulate
+
+MANY = {"evaluate": 50, "problem": "logistic", "compute": "exponential(1)"}
+LONG = {"module": "none:here", "epochs": 5}
+
+
+def read_back(folder: Path) -> dict[str, list[tuple[int, float, Any]]]:
+    """Tag -> (step, wall time, number or histogram), of the folder's only event file."""
+    tensorflow = pytest.importorskip("tensorflow")
+    (file,) = folder.glob("events.out.tfevents.*")
+    found: dict[str, list[tuple[int, float, Any]]] = defaultdict(list)
+    first, *events = tensorflow.data.TFRecordDataset([str(file)]).as_numpy_iterator()
+    assert tensorflow.compat.v1.Event.FromString(first).file_version == "brain.Event:2"
+    for record in events:
+        event = tensorflow.compat.v1.Event.FromString(record)
+        for value in event.summary.value:
+            content = value.histo if value.HasField("histo") else value.simple_value
+            found[value.tag].append((event.step, event.wall_time, content))
+    return dict(found)
+
+
+@pytest.mark.tensorflow
+def test_event_files_have_the_numbers_of_the_run(tmp_path: Path) -> None:
+    run = simulate(tmp_path / "run", "async", simulation=MANY, job=LONG)
+    done = CliRunner().invoke(cli, ["tensorboard", str(run.path)])
+    assert done.exit_code == 0, done.output
+    found = read_back(run.path / "tensorboard")
+    assert set(found) - {"evaluation/gap"} == {
+        "loss", "staleness/mean", "staleness/max", "samples_per_second", "accepted_share",
+        "evaluation/accuracy", "evaluation/loss", "staleness",
+    }  # fmt: skip
+    train = [m for m in run.metrics() if m.kind == "train"]
+    assert [(step, loss) for step, _, loss in found["loss"]] == [
+        (m.version, pytest.approx(m.loss, rel=1e-6)) for m in train
+    ]
+    began = (run.path / "experiment.toml").stat().st_mtime
+    assert [wall for _, wall, _ in found["loss"]] == pytest.approx([began + m.t for m in train])
+    evaluations = [m for m in run.metrics() if m.kind == "eval"]
+    assert [(step, value) for step, _, value in found["evaluation/accuracy"]] == [
+        (m.version, pytest.approx(m.metrics["accuracy"], rel=1e-6)) for m in evaluations
+    ]
+    assert [m for _, _, m in found["staleness/max"]] == [max(p.staleness) for p in points(run)]
+    histograms = [content for _, _, content in found["staleness"]]
+    assert len(histograms) == -(-run.summary.versions // HISTOGRAM_EVERY)
+    assert sum(h.num for h in histograms) == sum(sum(h.bucket) for h in histograms)
+    counts = defaultdict[int, float](float)
+    for histogram in histograms:
+        for limit, count in zip(histogram.bucket_limit, histogram.bucket, strict=True):
+            counts[int(limit)] += count
+    assert {age: count for age, count in counts.items() if count} == run.summary.histogram
+
+
+def test_runs_side_by_side_and_again(tmp_path: Path) -> None:
+    runs = [simulate(tmp_path / name, "async", simulation=MANY) for name in ("a", "b")]
+    out = tmp_path / "events"
+    for _ in range(2):
+        done = CliRunner().invoke(cli, ["tensorboard", *(str(run.path) for run in runs), "--out", str(out)])
+        assert done.exit_code == 0, done.output
+        assert sorted(file.parent.name for file in out.glob("*/events.out.tfevents.*")) == ["a", "b"]
+    assert f"tensorboard --logdir {out}" in done.stdout
+
+
+def test_two_runs_of_one_name_are_refused(tmp_path: Path) -> None:
+    runs = [simulate(tmp_path / parent / "run", "async", simulation=MANY) for parent in "ab"]
+    done = CliRunner().invoke(
+        cli, ["tensorboard", *(str(run.path) for run in runs), "--out", str(tmp_path / "e")]
+    )
+    assert done.exit_code != 0 and "two of these runs are called run" in done.stderr
+
+
+def test_a_run_without_a_log_is_refused(tmp_path: Path) -> None:
+    run = simulate(tmp_path / "run", "async", simulation=MANY | {"record": False})
+    done = CliRunner().invoke(cli, ["tensorboard", str(run.path)])
+    assert done.exit_code != 0 and "has no decisions.jsonl" in done.stderr
+
+
+@pytest.mark.tensorflow
+def test_run_with_tensorboard_writes_the_same(tmp_path: Path) -> None:
+    file = tmp_path / "experiment.toml"
+    file.write_text(parse_experiment(document("async", simulation=MANY)).to_toml(), encoding="utf-8")
+    options = ["--engine", "simulated", "--quiet", "--tensorboard", "--out", str(tmp_path / "run")]
+    done = CliRunner().invoke(cli, ["run", str(file), *options])
+    assert done.exit_code == 0, done.output
+    live = read_back(tmp_path / "run" / "tensorboard")
+    CliRunner().invoke(cli, ["tensorboard", str(tmp_path / "run"), "--out", str(tmp_path / "later")])
+    later = read_back(tmp_path / "later" / "run")
+    assert {t: [(s, str(c)) for s, _, c in v] for t, v in live.items()} == {
+        t: [(s, str(c)) for s, _, c in v] for t, v in later.items()
+    }
+
+
+def test_event_files_of_a_former_run_are_removed_with_it(tmp_path: Path) -> None:
+    run = simulate(tmp_path / "run", "async", simulation=MANY, job=LONG)
+    assert CliRunner().invoke(cli, ["tensorboard", str(run.path)]).exit_code == 0
+    make_folder(Run(run.path).path, force=True)
+    assert not list(run.path.rglob("*tfevents*"))

@@ -1,0 +1,103 @@
+"""Codecs: exact for float32, nearest-even for the short ones, against ml_dtypes and numpy as oracles."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pswire.transport.codecs import (
+    BFLOAT16,
+    CODECS,
+    FLOAT16,
+    FLOAT32,
+    WireDtypeError,
+    codec_named,
+    codec_numbered,
+)
+from pswire.transport.frames import chunks
+from pswire.v1 import model_pb2
+
+FLOATS = st.lists(st.floats(width=32), max_size=20).map(lambda values: np.array(values, np.float32))
+ORACLE = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
+NAMES = st.sampled_from(sorted(CODECS))
+
+
+@given(FLOATS, NAMES)
+def test_round_trip_rounds_as_the_oracle_does(values: np.ndarray, name: str) -> None:
+    codec = codec_named(name)
+    wire = codec.encode(values)
+    assert wire.nbytes == codec.size(values.size) and wire.shape == values.shape
+    out = np.full(values.shape, 99, np.float32)
+    decoder = codec.decoder(out)
+    fed = [decoder.feed(view) for _, view in chunks(wire, 8)]
+    assert [start for start, _ in fed] == [0, *(stop for _, stop in fed)][: len(fed)]
+    with np.errstate(over="ignore"):
+        expected = values.astype(ORACLE[name]).astype(np.float32)
+    np.testing.assert_array_equal(out, expected)
+
+
+@given(FLOATS, NAMES, st.integers(4, 30))
+def test_pieces_are_the_payload(values: np.ndarray, name: str, limit: int) -> None:
+    codec = codec_named(name)
+    pieces = list(codec.pieces(values, limit))
+    assert all(0 < piece.nbytes <= limit for piece in pieces)
+    assert b"".join(piece.tobytes() for piece in pieces) == codec.encode(values).tobytes()
+
+
+@given(FLOATS, NAMES)
+def test_elements_may_stay_as_they_travel(values: np.ndarray, name: str) -> None:
+    codec = codec_named(name)
+    out = np.empty(values.shape, codec.array_dtype)
+    codec.decoder(out).feed(codec.encode(values).tobytes())
+    assert out.tobytes() == codec.encode(values).tobytes() == codec.encode(out).tobytes()
+
+
+def test_what_is_the_payload_already_is_not_copied() -> None:
+    values = np.ones(3, np.float32)
+    assert FLOAT32.encode(values) is values
+    for codec in (BFLOAT16, FLOAT16):
+        narrow = values.astype(codec.array_dtype)
+        assert np.shares_memory(codec.encode(narrow), narrow)
+
+
+def test_chunks_decode_at_odd_addresses() -> None:
+    out = np.zeros(6, np.float32)
+    wire = BFLOAT16.encode(np.array([1.5, -2], np.float32))
+    decoder = BFLOAT16.decoder(out[2:4])
+    assert decoder.feed(memoryview(b"x" + wire.tobytes())[1:]) == (0, 2)
+    assert out.tolist() == [0, 0, 1.5, -2, 0, 0]
+
+
+def test_numbers_and_names_agree_with_the_contract() -> None:
+    values = set(model_pb2.WireDtype.values()) - {model_pb2.WIRE_DTYPE_UNSPECIFIED}
+    assert {codec.number for codec in CODECS.values()} == values
+    for number, codec in ((n, codec_numbered(n)) for n in values):
+        assert model_pb2.WireDtype.Name(number) == f"WIRE_DTYPE_{codec.name.upper()}"
+        assert codec_named(codec.name) is codec
+
+
+def test_the_usual_codecs_remember_nothing() -> None:
+    for codec in CODECS.values():
+        encoder = codec.encoder(2)
+        encoder.encode(1, np.ones(2, np.float32))
+        encoder.keep(1)
+        assert encoder.state() == {}
+        encoder.restore({})
+        with pytest.raises(ValueError, match=f"{codec.name} remembers nothing, got residual"):
+            encoder.restore({"residual": np.ones(2)})
+
+
+def test_misfits_are_refused() -> None:
+    with pytest.raises(WireDtypeError, match="unknown wire dtype 'float8'; did you mean \"float"):
+        codec_named("float8")
+    with pytest.raises(
+        WireDtypeError, match="unknown wire dtype number 0; known: float32, bfloat16, float16"
+    ):
+        codec_numbered(0)
+    with pytest.raises(WireDtypeError, match="expected whole float32 elements, got 7 bytes"):
+        FLOAT32.decoder(np.zeros(2, np.float32)).feed(bytes(7))
+    decoder = FLOAT16.decoder(np.zeros(2, np.float32))
+    decoder.feed(bytes(2))
+    with pytest.raises(WireDtypeError, match="expected at most 2 bytes more, got 4"):
+        decoder.feed(bytes(4))

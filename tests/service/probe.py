@@ -1,0 +1,129 @@
+"""What tests ask of a running server beyond its Status, and how they disturb it.
+
+Everything goes by the server's public parts (`host`, `job`, `sockets`). Their
+owners' locks are not taken: a test reads what has come to rest, or waits until
+it has (`wait_until`).
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from psserver.coordinator import Coordinator
+from psserver.coordinator.outputs import Record
+from psserver.service.job import Job
+from psserver.service.server import Server
+from psserver.service.shard_host import ShardHost
+from psserver.shard import Shard
+
+
+class Probe:
+    def __init__(self, server: Server) -> None:
+        self.server = server
+
+    # The shard
+
+    @property
+    def host(self) -> ShardHost:
+        return self.server.host
+
+    @property
+    def shard(self) -> Shard:
+        """Once a worker has joined."""
+        assert self.host.state.shard is not None, "no model yet"
+        return self.host.state.shard
+
+    @property
+    def version(self) -> int:
+        """The newest on this server."""
+        return self.shard.version
+
+    @property
+    def buffers(self) -> int:
+        """That versions lie in. They are made when needed and never given back but for those of evicted readers:
+        without one, the most that there were."""
+        return self.shard.arena.buffers
+
+    @property
+    def staging_peak(self) -> int:
+        """The most payloads that were held at once."""
+        return self.shard.staging.peak
+
+    # The job, on server 0
+
+    @property
+    def job(self) -> Job:
+        assert self.server.job is not None, "expected server 0"
+        return self.server.job
+
+    @property
+    def coordinator(self) -> Coordinator:
+        return self.job.coordinator
+
+    def applied(self, worker: str) -> int:
+        """Contributions of this worker that were applied."""
+        return self.coordinator.roster.tallies[worker].applied
+
+    def staleness(self, worker: str) -> dict[int, int]:
+        """How many of this worker's contributions were applied with each staleness."""
+        return dict(self.coordinator.roster.tallies[worker].staleness)
+
+    @property
+    def tickets(self) -> int:
+        """Allocated so far, the initialisation's among them."""
+        return self.coordinator.tickets.next_number - 1
+
+    # Connections
+
+    @property
+    def sessions(self) -> int:
+        """Session streams that stand."""
+        return len(self.job.outboxes())
+
+    @property
+    def sockets(self) -> int:
+        """Connections beside gRPC that have shown their token."""
+        return len(self.server.sockets.connections)
+
+    @property
+    def tokens(self) -> int:
+        """For such connections: issued and not withdrawn."""
+        return self.server.sockets.tokens
+
+    # Disturbances
+
+    def end_sessions(self) -> None:
+        """End every session stream; the workers are alive and will be back."""
+        for outbox in self.job.outboxes():
+            outbox.notices.put(None)
+
+    def cut_sockets(self) -> None:
+        for connection in self.server.sockets.connections:
+            connection.cut()
+
+    def refuse_memory(self, reason: str) -> None:
+        """From now on no worker is given shared memory."""
+        self.host.sharing.refusal = reason
+
+    def after_push(self, monkeypatch: pytest.MonkeyPatch, call: Callable[[], object]) -> None:
+        """`call()` when a payload is complete, before its receipt is sent."""
+        finish = self.host.finish_push
+
+        def finish_and_call(*args: Any) -> bytes:
+            receipt = finish(*args)
+            call()
+            return receipt
+
+        monkeypatch.setattr(self.host, "finish_push", finish_and_call)
+
+    def on_record(self, monkeypatch: pytest.MonkeyPatch, call: Callable[[Record], object]) -> None:
+        """`call(record)` for each entry of the decision log from now on, before it is written."""
+        run_log = self.job.routes.run_log
+        append = run_log.append
+
+        def call_and_append(record: Record) -> None:
+            call(record)
+            append(record)
+
+        monkeypatch.setattr(run_log, "append", call_and_append)

@@ -1,0 +1,234 @@
+"""How a connection ends: the peer receives the reason, and neither end keeps anything of it."""
+
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+
+import grpc
+import numpy as np
+import pytest
+
+import psworker
+from psserver.service.rpc.registration import Refused, precondition
+from psserver.service.transport import in_place
+from psserver.service.transport.sockets import Caller
+from pswire.plan import VariableSpec
+from pswire.transport import socket_handshake as handshake
+from pswire.transport.codecs import FLOAT32
+from pswire.transport.framed_socket import FramedSocket, Parts, SocketError
+from pswire.transport.frames import Message
+from pswire.v1 import shard_pb2
+from psworker.data.shared_memory import Attachment
+from psworker.data.streams import SocketBroken
+from psworker.errors import PayloadRefused
+from tests.service.serving import LOOK_EVERY, PATIENCE, Cluster, serving, wait_until
+from tests.shm.sessions import connect, granted, step
+from tests.shm.test_sockets import KINDS, listening, socket_to, stream_to
+
+# Far more than a socket holds.
+BIG = VariableSpec("big", (6 << 20,))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_refusal_reaches_a_peer_that_is_still_sending(kind: str) -> None:
+    """A socket that is closed with something unread takes back what was sent on it last."""
+
+    def picky(messages: Iterator[Message], caller: Caller) -> Iterator[Parts]:
+        next(messages)
+        raise precondition("expected another word")
+        yield [b""]
+
+    with listening(picky) as opened, closing(stream_to(opened, kind=kind)) as stream:
+        for _ in range(32):
+            stream.send([bytes(2 << 20)])
+        with pytest.raises(SocketBroken, match="expected another word") as caught:
+            stream.receive()
+        assert caught.value.code() == grpc.StatusCode.FAILED_PRECONDITION
+
+
+@pytest.mark.parametrize("transport", ["grpc", "socket"])
+def test_a_bad_number_early_in_a_large_payload_is_named(transport: str) -> None:
+    ones = [(BIG, np.ones(BIG.shape, np.float32))]
+    with serving() as cluster:
+        with psworker.connect(cluster.hosts, ones, transport=transport, server_timeout=2.0) as session:
+            grant = granted(session)
+            session.pull_flat(grant)
+            bad = np.ones(BIG.shape, np.float32)
+            bad[3] = np.nan
+            with pytest.raises(PayloadRefused, match="expected finite numbers"):
+                session.push_flat(grant, [bad])
+            session.abandon(grant, "enough")
+
+
+def test_a_signal_handler_may_close_what_it_interrupts() -> None:
+    hold, asked = threading.Event(), threading.Event()
+
+    def stuck(messages: Iterator[Message], caller: Caller) -> Iterator[Parts]:
+        next(messages)
+        asked.set()
+        hold.wait(PATIENCE)
+        yield [b""]
+
+    main, told = threading.get_ident(), threading.Event()
+
+    def later() -> None:
+        assert asked.wait(PATIENCE)
+        # One that comes just before the system is asked to wait interrupts nothing.
+        while not told.wait(LOOK_EVERY):
+            signal.pthread_kill(main, signal.SIGUSR1)
+
+    with listening(stuck) as opened, closing(stream_to(opened)) as stream:
+        before = signal.signal(signal.SIGUSR1, lambda number, frame: stream.close())
+        other = threading.Thread(target=later)
+        other.start()
+        try:
+            stream.send([b"?"])
+            with pytest.raises(SocketBroken) as caught:
+                stream.receive()
+            assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+        finally:
+            told.set()
+            hold.set()
+            other.join(PATIENCE)
+            signal.signal(signal.SIGUSR1, before)
+
+
+class Watched(socket.socket):
+    """Its descriptor must not be given back while somebody uses it: the number is soon another connection's."""
+
+    sending = threading.Event()
+    may_leave = threading.Event()
+    closed_under_way = False
+
+    def sendall(self, *args: object) -> None:  # type: ignore[override]
+        self.sending.set()
+        self.may_leave.wait(PATIENCE)
+        if self.fileno() == -1:
+            type(self).closed_under_way = True
+        super().sendall(*args)  # type: ignore[arg-type]
+
+
+def test_a_descriptor_is_kept_until_nobody_sends_on_it() -> None:
+    one, other = socket.socketpair(socket.AF_UNIX)
+    with closing(other):
+        watched = Watched(socket.AF_UNIX, socket.SOCK_STREAM, fileno=one.detach())
+        connection = FramedSocket(watched)
+        failed: list[SocketError] = []
+
+        def talk() -> None:
+            try:
+                connection.send([b"hello"])
+            except SocketError as error:
+                failed.append(error)
+
+        sender = threading.Thread(target=talk)
+        sender.start()
+        assert watched.sending.wait(PATIENCE)
+        closer = threading.Thread(target=connection.close)
+        closer.start()
+        closer.join(PATIENCE)
+        assert not closer.is_alive(), "who closes does not wait for who sends"
+        watched.may_leave.set()
+        sender.join(PATIENCE)
+        assert failed
+        assert not Watched.closed_under_way
+        assert watched.fileno() == -1
+
+
+def test_an_idle_connection_is_kept_alive_by_both_ends() -> None:
+    with listening() as opened, closing(socket_to(opened, "tcp")) as connection:
+        for end in (connection, opened.connections[0]):
+            assert end._socket.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            assert end._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) < 60
+
+
+def test_a_server_that_goes_away_while_it_is_dialled_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is not available, only a server that is there can say."""
+    dial, reason = handshake.connect_tcp, in_place.reason_against
+
+    def ending(*_: object) -> str | None:
+        monkeypatch.setattr(in_place, "reason_against", reason)
+        raise Refused(grpc.StatusCode.UNAVAILABLE, "server 0 is shutting down")
+
+    def gone(*_: object) -> FramedSocket:
+        monkeypatch.setattr(handshake, "connect_tcp", dial)
+        monkeypatch.setattr(in_place, "reason_against", ending)
+        raise SocketError("no socket today")
+
+    monkeypatch.setattr(handshake, "connect_tcp", gone)
+    with serving() as cluster, connect(cluster.hosts, "socket") as session:
+        step(session, 0)
+        assert session.transport == ("socket",)
+
+
+def test_a_server_without_a_part_needs_no_memory() -> None:
+    ones = [(VariableSpec("only", (1,)), np.ones(1, np.float32))]
+    with serving(servers=2) as cluster:
+        with psworker.connect(cluster.hosts, ones, transport="shared-memory", server_timeout=2.0) as session:
+            step_once(session)
+            assert session.transport[0] == "shared-memory"
+
+
+def step_once(session: psworker.Session) -> None:
+    grant = granted(session)
+    flats = session.pull_flat(grant)
+    session.contribute(grant, flats, samples=1)
+
+
+def test_a_worker_that_never_reads_holds_up_no_other() -> None:
+    """The server is stuck in sending a version. Updates go on, and the end of its gRPC stream frees it."""
+    with serving() as cluster, connected(cluster, "good") as good, connected(cluster, "deaf") as deaf:
+        step_once(good)
+        grant = granted(deaf)
+        deaf.pull_flat(grant)
+        way = deaf._shards[0]._transport
+        assert way.socket_stream is not None
+        connection = way.socket_stream.connection
+        connection.send([asked(deaf, grant)])
+        assert connection.receive() is not None, "the beginning of a version, which nobody reads to its end"
+        for _ in range(3):
+            step_once(good)
+        probe = cluster.servers[0].probe
+        assert probe.sockets == 2
+        assert way.liveness_stream is not None
+        way.liveness_stream.close()
+        wait_until(lambda: probe.sockets == 1, "the server to let go")
+
+
+def connected(cluster: Cluster, name: str) -> psworker.Session:
+    ones = [(BIG, np.ones(BIG.shape, np.float32))]
+    return psworker.connect(cluster.hosts, ones, name=name, transport="socket", server_timeout=5.0)
+
+
+def asked(session: psworker.Session, grant: psworker.Grant) -> bytes:
+    pull = shard_pb2.PullRequest(
+        job=session.job,
+        ticket=grant.ticket,
+        version=grant.version,
+        plan=session.plan.fingerprint,
+        dtype=FLOAT32.number,
+        after=grant.index,
+    )
+    return shard_pb2.ExchangeRequest(pull=pull).SerializeToString()
+
+
+def test_memory_whose_stream_broke_before_it_was_opened_is_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What a server lends goes with the stream on which it was asked."""
+    opening = Attachment.of
+
+    with serving() as cluster, connect(cluster.hosts) as session:
+
+        def late(attached: shard_pb2.Attached) -> Attachment:
+            monkeypatch.setattr(Attachment, "of", opening)
+            probe = cluster.servers[0].probe
+            probe.cut_sockets()
+            wait_until(lambda: not probe.sockets, "the server to let go of what it lent")
+            return opening(attached)
+
+        monkeypatch.setattr(Attachment, "of", late)
+        step(session, 0)
+        assert session.transport == ("shared-memory",)

@@ -1,0 +1,332 @@
+"""A socket beside gRPC: who may use it, what ends it, and that a step on it is a step."""
+
+import errno
+import os
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+
+import grpc
+import pytest
+
+import psworker
+from psserver.service.rpc.registration import precondition
+from psserver.service.transport import sockets as served
+from psserver.service.transport.sockets import Caller, SocketListener
+from pswire.transport import framed_socket
+from pswire.transport import socket_handshake as handshake
+from pswire.transport.framed_socket import FRAME_BYTES, FramedSocket, Parts, SocketError
+from pswire.transport.frames import Message
+from psworker.data.streams import SocketBroken, SocketStream
+from tests.service.serving import PATIENCE, serving, wait_until
+from tests.shm.sessions import begun, connect, granted, step
+
+
+class Liveness:
+    """A gRPC stream as far as a socket is concerned."""
+
+    def __init__(self) -> None:
+        self.over: Callable[[], object] = lambda: None
+
+    def when_over(self, call: Callable[[], object]) -> None:
+        self.over = call
+
+
+def echo(messages: Iterator[Message], caller: Caller) -> Iterator[Parts]:
+    for message in messages:
+        if message == b"refuse":
+            raise precondition("expected another word")
+        if message == b"quote":
+            raise precondition("got " + "x" * FRAME_BYTES)
+        if message == b"fail":
+            raise KeyError("nothing there")
+        yield b"", message
+
+
+@contextmanager
+def listening(serve: served.Serve = echo) -> Iterator[SocketListener]:
+    opened = SocketListener(serve)
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+KINDS = ("unix", "tcp")
+
+
+def socket_to(opened: SocketListener, kind: str, token: bytes | None = None) -> FramedSocket:
+    token = opened.issue_token().token if token is None else token
+    if kind == "unix":
+        return handshake.connect_unix(opened.name, token)
+    return handshake.connect_tcp("127.0.0.1", opened.port, token)
+
+
+def stream_to(opened: SocketListener, liveness: Liveness | None = None, kind: str = "tcp") -> SocketStream:
+    return SocketStream(socket_to(opened, kind), liveness or Liveness())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("size", [0, 1, 65_535, 65_536, 3 << 20, FRAME_BYTES])
+def test_messages_of_any_size_come_whole(size: int, kind: str) -> None:
+    with listening() as opened, closing(stream_to(opened, kind=kind)) as stream:
+        message = os.urandom(size)
+        for _ in range(2):
+            # Far more than a socket holds: the other end reads meanwhile.
+            stream.send([message[: size // 3], message[size // 3 :]])
+            assert stream.receive() == message
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_connection_needs_a_token_of_its_own(kind: str) -> None:
+    with listening() as opened:
+        token = opened.issue_token()
+        for guess in (b"", b"guessed", os.urandom(16)):
+            with pytest.raises(SocketError, match="did not accept this connection"):
+                socket_to(opened, kind, guess)
+        with closing(socket_to(opened, kind, token.token)) as connection:
+            with pytest.raises(SocketError, match="did not accept this connection"):
+                socket_to(opened, kind, token.token)
+            connection.send([b"hello"])
+            assert connection.receive() == (b"hello", 0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_connection_ends_with_the_stream_that_its_token_came_on(kind: str) -> None:
+    """On the server's side too: of a worker that is stopped, or whose machine is gone, nothing is kept."""
+    with listening() as opened:
+        used, unused = opened.issue_token(), opened.issue_token()
+        with closing(socket_to(opened, kind, used.token)) as connection:
+            used.withdraw()
+            assert connection.receive() is None
+            unused.withdraw()
+            with pytest.raises(SocketError, match="did not accept this connection"):
+                socket_to(opened, kind, unused.token)
+            wait_until(lambda: not opened.connections and not opened.tokens, "both to be forgotten")
+
+
+def test_a_connection_that_sends_nothing_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(framed_socket, "HANDSHAKE_TIMEOUT", 0.05)
+    with listening() as opened, socket.create_connection(("127.0.0.1", opened.port)) as silent:
+        silent.settimeout(PATIENCE)
+        assert silent.recv(1) == b""
+
+
+def test_an_unauthenticated_connection_may_not_send_much() -> None:
+    with listening() as opened, socket.create_connection(("127.0.0.1", opened.port)) as other:
+        other.settimeout(PATIENCE)
+        other.sendall(struct.pack("<IB", 17, 0) + bytes(17))
+        # A reset, if it had not read everything.
+        with suppress(ConnectionResetError):
+            assert other.recv(1) == b""
+
+
+def test_a_refusal_ends_the_connection_with_its_code_and_reason() -> None:
+    with listening() as opened, closing(stream_to(opened)) as stream:
+        stream.send([b"refuse"])
+        with pytest.raises(SocketBroken, match="expected another word") as caught:
+            stream.receive()
+        assert caught.value.code() == grpc.StatusCode.FAILED_PRECONDITION
+        with pytest.raises(SocketBroken) as after:
+            stream.receive()
+        assert after.value.code() == grpc.StatusCode.UNAVAILABLE
+
+
+def test_a_refusal_that_quotes_much_is_told_all_the_same() -> None:
+    with listening() as opened, closing(stream_to(opened)) as stream:
+        stream.send([b"quote"])
+        with pytest.raises(SocketBroken, match="got xxx") as caught:
+            stream.receive()
+        assert caught.value.code() == grpc.StatusCode.FAILED_PRECONDITION
+
+
+def test_a_failure_of_the_server_is_told() -> None:
+    with listening() as opened, closing(stream_to(opened)) as stream:
+        stream.send([b"fail"])
+        with pytest.raises(SocketBroken, match="nothing there") as caught:
+            stream.receive()
+        assert caught.value.code() == grpc.StatusCode.UNKNOWN
+
+
+def test_a_connection_ends_with_its_liveness_stream() -> None:
+    """A stopped server closes no socket: it is gRPC that notices."""
+    hold, asked = threading.Event(), threading.Event()
+
+    def stuck(messages: Iterator[Message], caller: Caller) -> Iterator[Parts]:
+        next(messages)
+        asked.set()
+        hold.wait(PATIENCE)
+        yield [b""]
+
+    liveness = Liveness()
+    with listening(stuck) as opened, closing(stream_to(opened, liveness)) as stream:
+
+        def later() -> None:
+            assert asked.wait(PATIENCE)
+            liveness.over()
+
+        other = threading.Thread(target=later)
+        other.start()
+        stream.send([b"?"])
+        with pytest.raises(SocketBroken) as caught:
+            stream.receive()
+        assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+        other.join(PATIENCE)
+        hold.set()
+
+
+def test_the_server_knows_that_its_caller_is_gone() -> None:
+    callers: list[Caller] = []
+
+    def keep(messages: Iterator[Message], caller: Caller) -> Iterator[Parts]:
+        callers.append(caller)
+        yield from ([message] for message in messages)
+
+    with listening(keep) as opened:
+        stream = stream_to(opened)
+        stream.send([b"here"])
+        assert stream.receive() == b"here"
+        assert callers[0].is_active()
+        stream.close()
+        wait_until(lambda: not callers[0].is_active(), "the server to notice")
+
+
+def test_what_is_no_frame_ends_only_its_own_connection() -> None:
+    with listening() as opened, closing(stream_to(opened)) as good:
+        with closing(socket_to(opened, "unix")) as bad:
+            bad._socket.sendall(struct.pack("<IB", FRAME_BYTES + 1, 0))
+            assert bad.receive() is None
+        good.send([b"still here"])
+        assert good.receive() == b"still here"
+        with pytest.raises(SocketBroken, match="at most"):
+            good.send([bytes(FRAME_BYTES + 1)])
+
+
+def test_another_user_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with listening() as opened, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
+        name = opened.name
+        monkeypatch.setattr(os, "geteuid", lambda: 4242)
+        other.connect(f"\0{name}")
+        assert other.recv(1) == b""
+        with pytest.raises(SocketError, match="user 4242"):
+            handshake.connect_unix(name, b"")
+
+
+def test_one_too_many_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(served, "MOST_CONNECTIONS", 1)
+    with listening() as opened, closing(stream_to(opened)) as first:
+        first.send([b"first"])
+        assert first.receive() == b"first"
+        with pytest.raises(SocketError):
+            stream_to(opened)
+
+
+def test_nobody_listens() -> None:
+    with pytest.raises(SocketError, match="no connection"):
+        handshake.connect_unix("pswire-nobody", b"")
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))
+        with pytest.raises(SocketError, match="no connection"):
+            handshake.connect_tcp("127.0.0.1", deaf.getsockname()[1], b"")
+
+
+def test_a_frame_that_is_cut_short_is_none() -> None:
+    one, other = socket.socketpair(socket.AF_UNIX)
+    with closing(FramedSocket(one)) as connection:
+        other.sendall(struct.pack("<IB", 10, 0) + b"half")
+        other.close()
+        assert connection.receive() is None
+
+
+@pytest.mark.parametrize("kind", ["socket", "shared-memory"])
+def test_a_session_steps_on_sockets_and_goes_on_without(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    with serving(servers=2) as cluster, connect(cluster.hosts, transport=kind) as session:
+        step(session, 0)
+        assert session.transport == (kind, kind)
+        ways = [shard._transport for shard in session._shards]
+        assert all(way.socket_stream is not None for way in ways)
+        grant = granted(session)
+        # Neither the socket nor what was agreed on it is there any more.
+        for way in ways:
+            way.exchange.close()
+            way._required = None
+        monkeypatch.setattr(handshake, "connect_unix", refused)
+        monkeypatch.setattr(handshake, "connect_tcp", refused)
+        step(session, 1, grant=grant)
+        assert all(way.socket_stream is None for way in ways)
+        assert set(session.transport) == {"shared-memory" if kind == "shared-memory" else "grpc"}
+        assert session.done().version == 2
+
+
+def refused(*_: object) -> FramedSocket:
+    raise SocketError("no socket today")
+
+
+def test_a_session_whose_socket_was_refused_shares_memory_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(served, "MOST_CONNECTIONS", 1)
+    with serving(workers=2) as cluster, connect(cluster.hosts, name="w0") as one:
+        with connect(cluster.hosts, name="w1") as other:
+            for session, grant in zip((one, other), begun(one, other), strict=True):
+                step(session, 0, grant=grant)
+            streams = [session._shards[0]._transport.socket_stream for session in (one, other)]
+            assert streams.count(None) == 1
+            assert {one.transport, other.transport} == {("shared-memory",)}
+
+
+def test_a_session_that_insists_on_a_socket_is_told_why_not() -> None:
+    with serving(transport="grpc") as cluster, connect(cluster.hosts, "socket") as session:
+        with pytest.raises(
+            psworker.Refused, match="a socket was asked for, but is not available with .* --transport grpc"
+        ):
+            session.ready()
+
+
+def test_a_port_that_is_out_of_reach_is_logged_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    monkeypatch.setattr(handshake, "connect_tcp", refused)
+    with serving() as cluster, connect(cluster.hosts, "auto", wire_dtype="bfloat16") as session:
+        step(session, 0)
+        step(session, 1)
+        assert session.transport == ("grpc",)
+    said = [record.message for record in caplog.records if "no socket today" in record.message]
+    assert len(said) == 1
+    assert said[0].startswith("a socket is not available with server 0 at")
+
+
+class Backlog:
+    """A listening socket of a process that has no descriptor left."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.called = threading.Event()
+
+    def accept(self) -> tuple[socket.socket, str]:
+        self.calls += 1
+        self.called.set()
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+
+def test_a_server_without_descriptors_pauses_before_it_accepts_again() -> None:
+    """What cannot be accepted stays in the backlog: `accept` fails at once, again and again."""
+    opened, backlog = SocketListener(echo), Backlog()
+    waiting = threading.Thread(target=opened.accept, args=(backlog,))
+    waiting.start()
+    assert backlog.called.wait(PATIENCE)
+    opened.close()
+    waiting.join(PATIENCE)
+    assert not waiting.is_alive()
+    assert backlog.calls <= 2
+
+
+def test_a_connection_that_is_closed_here_is_over() -> None:
+    one, other = socket.socketpair(socket.AF_UNIX)
+    with closing(other):
+        connection = FramedSocket(one)
+        connection.close()
+        assert connection.receive() is None
