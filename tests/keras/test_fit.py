@@ -11,6 +11,7 @@ import pytest
 pytestmark = [
     pytest.mark.tensorflow,
     pytest.mark.cluster,
+    pytest.mark.timeout(300),
     # Between Keras and numpy, when a rate is read or a model saved.
     pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
 ]
