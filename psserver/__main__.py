@@ -1,6 +1,6 @@
 """The command ps-server, and ``python -m psserver``."""
 
-from pswire.loading import quietly_interrupted
+from pswire.process import quietly_interrupted
 
 
 def run() -> None:

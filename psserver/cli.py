@@ -22,8 +22,7 @@ from psserver.settings import Options, SettingsError, resolve
 from pswire.addresses import AddressError
 from pswire.config.experiment import ExperimentError
 from pswire.exits import ExitCode, exit_codes_text
-from pswire.memory import keep_large_blocks
-from pswire.parent import die_with
+from pswire.process import die_with, keep_large_blocks
 from pswire.transport.segments import SegmentError
 
 EPILOG = "\b\nExit codes:\n" + exit_codes_text()
@@ -46,7 +45,7 @@ WRONG = (SettingsError, ExperimentError, AddressError, PolicyError, OptimizerErr
     "--data-port",
     type=click.IntRange(0, 65535),
     default=0,
-    help="TCP port for payloads, beside gRPC; whoever cannot reach it sends them by gRPC.  [default: a free one]",
+    help="TCP port for payloads, beside gRPC; workers that cannot reach it send them over gRPC.  [default: a free one]",
 )
 @click.option(
     "--metrics-port",
@@ -59,18 +58,18 @@ WRONG = (SettingsError, ExperimentError, AddressError, PolicyError, OptimizerErr
 )
 @click.option("--optimizer", metavar="NAME", help=f"{' | '.join(optimizer_names())}. Default: sgd.")
 @click.option("--learning-rate", type=float, help="Default: 0.01. A schedule needs --config.")
-@click.option("--workers", type=int, help="Training starts when so many workers are ready. Default: 1.")
+@click.option("--workers", type=int, help="Training starts when this many workers are ready. Default: 1.")
 @click.option("--versions", type=int, help="Stop at this version. Default: when the workers' data ends.")
 @click.option(
     "--transport",
     type=click.Choice(["auto", "grpc", "socket", "shared-memory"]),
     help="How payloads may travel. auto: in memory shared with workers of this machine, over a plain socket to others, "
-    "by gRPC where neither can be had. Default: auto.",
+    "over gRPC where neither is available. Default: auto.",
 )
 @click.option("--seed", type=int, help="For the workers' data and initial values. Default: 0.")
 @click.option("--worker-timeout", type=float, help="Longest wait for a silent worker, seconds. Default: 10.")
 @click.option(
-    "--idle-timeout", type=float, help="Give up after so long without workers, seconds. Default: 600."
+    "--idle-timeout", type=float, help="Give up after this long without workers, seconds. Default: 600."
 )
 @click.option(
     "--set",
@@ -110,7 +109,7 @@ WRONG = (SettingsError, ExperimentError, AddressError, PolicyError, OptimizerErr
     type=float,
     default=10.0,
     show_default=True,
-    help="Log why somebody waits after so many seconds.",
+    help="Log why a worker waits, after this many seconds.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line on standard output.")
 @click.option("--parent", type=int, hidden=True, help="Exit when the parent process is no longer this one.")

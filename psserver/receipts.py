@@ -42,7 +42,7 @@ def missing(secret: bytes, job: str, ticket: int, servers: int, receipts: Sequen
 def opening(job_secret: bytes, job: str, server: int, secret: bytes) -> bytes:
     """Proves to server `server` that the coordinator of `job` holds the secret that all servers of the job share.
 
-    Empty without such a secret: servers that were started by hand, each without one, trust whoever reaches them.
+    Empty without such a secret: servers that were started by hand, without one, trust any process that reaches them.
     """
     if not job_secret:
         return b""

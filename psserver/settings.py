@@ -26,7 +26,7 @@ class SettingsError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The command line as it came in; None where nothing was said."""
+    """The command line as it came in; None where an option was not given."""
 
     ps_hosts: str | None = None
     task_index: int | None = None

@@ -61,11 +61,11 @@ def parse_hosts(text: str) -> tuple[Address, ...]:
     if not text.strip():
         raise AddressError("expected addresses such as h0:7070,h1:7070, got nothing")
     addresses = tuple(parse_address(part) for part in text.split(","))
-    _refuse_twins(addresses)
+    _refuse_duplicates(addresses)
     return addresses
 
 
-def _refuse_twins(addresses: tuple[Address, ...]) -> None:
+def _refuse_duplicates(addresses: tuple[Address, ...]) -> None:
     for index, address in enumerate(addresses):
         if address.port and address in addresses[:index]:
             raise AddressError(f"{address} is listed twice; each server needs its own address")
@@ -113,7 +113,7 @@ def _addresses(cluster: dict[str, object], kind: str) -> tuple[Address, ...]:
         raise AddressError(f"TF_CONFIG: cluster.{kind}: expected a list of host:port, got {got}")
     try:
         addresses = tuple(parse_address(entry) for entry in entries)
-        _refuse_twins(addresses)
+        _refuse_duplicates(addresses)
     except AddressError as error:
         raise AddressError(f"TF_CONFIG: cluster.{kind}: {error}") from error
     return addresses

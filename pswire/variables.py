@@ -1,4 +1,4 @@
-"""What a model's variables are to servers and workers, and how two models are told apart."""
+"""What a model's variables are to servers and workers, and how two models differ."""
 
 import hashlib
 import json

@@ -1,6 +1,6 @@
 """The command ps-worker, and ``python -m psworker``."""
 
-from pswire.loading import quietly_interrupted
+from pswire.process import quietly_interrupted
 
 
 def run() -> None:

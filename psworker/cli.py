@@ -19,8 +19,7 @@ from pswire.config.distributions import DelayError
 from pswire.config.experiment import Experiment, ExperimentError, load_experiment, parse_experiment
 from pswire.config.overrides import OverrideError, apply_overrides
 from pswire.exits import ExitCode, exit_codes_text
-from pswire.memory import keep_large_blocks
-from pswire.parent import die_with
+from pswire.process import die_with, keep_large_blocks
 from psworker.control.messages import Disposition
 from psworker.errors import Refused, SessionError, Unreachable
 from psworker.job import JobError, load_trainer

@@ -1,10 +1,14 @@
-"""Settings for all tests.
+"""Settings for all tests: how often random tests repeat, which tests `--fast` leaves out, in which order files run.
 
 Layout: tests/<area>/test_<what>.py; verbs that tests share live in the area's own modules.
 """
 
+import json
 import os
+import re
+from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 # Read when TensorFlow and Keras are first imported, here or in a child process.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -14,18 +18,77 @@ import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 
-# No deadlines: two busy cores say nothing about the code. On CI the examples are always the same ones.
-settings.register_profile("local", deadline=None)
+from tests.repetitions import EFFORT, repetitions
+
+# No deadlines: two busy cores say nothing about the code. On CI the examples are always the same ones. A test with
+# settings of its own asks `repetitions` for its number of examples.
+EXAMPLES = repetitions(100, soak=2000, fast=20)
+settings.register_profile("local", deadline=None, max_examples=EXAMPLES)
 settings.register_profile(
-    "ci", deadline=None, derandomize=True, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+    "ci",
+    deadline=None,
+    max_examples=EXAMPLES,
+    derandomize=True,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("ci" if os.environ.get("CI") else "local")
+
+# Seconds of each test file in the last recorded run (scripts/test --record-durations).
+DURATIONS = Path(__file__).with_name("durations.json")
+# A file that is not in the table is taken for one of so many seconds.
+UNKNOWN = 5.0
+ROOT = Path(__file__).parents[1]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--regenerate", action="store_true", help="write golden traces anew instead of comparing with them"
     )
+    parser.addoption(
+        "--record-durations", action="store_true", help=f"write {DURATIONS.name}: seconds of each test file"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--record-durations") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(DurationRecorder())
+
+
+class DurationRecorder:
+    """Adds up the seconds of each file's tests, in the process that collects their reports."""
+
+    def __init__(self) -> None:
+        self._seconds: Counter[str] = Counter()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._seconds[report.nodeid.partition("::")[0]] += report.duration
+
+    def pytest_sessionfinish(self) -> None:
+        table = {file: round(seconds, 1) for file, seconds in self._seconds.most_common() if seconds >= 0.05}
+        DURATIONS.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that take long run first: two processes then end at about the same time. Within a file nothing moves."""
+    known: dict[str, float] = json.loads(DURATIONS.read_text(encoding="utf-8"))
+    items.sort(key=lambda item: -known.get(item.nodeid.partition("::")[0], UNKNOWN))
+
+
+# A file whose tests all start processes or need TensorFlow, or that loads it.
+_HEAVY = re.compile(
+    r"^(pytestmark = .*mark\.(cluster|tensorflow)|(import|from) (tensorflow|keras))\b", re.MULTILINE
+)
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """`--fast` does not even import such a file: loading TensorFlow takes longer than all that is left."""
+    if EFFORT != "fast":
+        return None
+    source = collection_path / "conftest.py" if collection_path.is_dir() else collection_path
+    heavy = source.suffix == ".py" and source.is_file() and _HEAVY.search(source.read_text(encoding="utf-8"))
+    return True if heavy else None
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from typing import Any
 import grpc
 
 from psserver.service.transport.sockets import Caller, SocketListener
-from pswire.memory import keep_large_blocks
+from pswire.process import keep_large_blocks
 from pswire.transport.channels import SERVER_OPTIONS
 from pswire.transport.framed_socket import Parts
 from pswire.transport.frames import Message

@@ -16,8 +16,8 @@ import numpy as np
 
 import psworker
 from benchmarks.programs.lines import serve
-from pswire.memory import keep_large_blocks
 from pswire.plan import Plan, make_plan
+from pswire.process import keep_large_blocks
 from psworker import Grant, Session, Voided
 from psworker.data.payloads import Payload
 from psworker.named import Variables

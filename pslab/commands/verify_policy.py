@@ -60,7 +60,7 @@ def verify_policy(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Does the policy NAME, of the shelf or module:Class of your own, keep the contract?
+    """Does the policy NAME, built in or module:Class of your own, keep the contract?
 
     Plays random schedules of joins, commits, repetitions, broken connections, losses, returns and ends
     through the servers' own coordinator and a shard. After every step it must hold that committed =

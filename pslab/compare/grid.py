@@ -88,7 +88,7 @@ def cells(path: Path, overrides: Sequence[str], varied: Sequence[str], repeat: i
 
 
 def _check_policy(experiment: Experiment) -> None:
-    """A policy of the shelf with its knobs; a user's own is code, and the engine's to import."""
+    """A built-in policy with its knobs; a user's own is code, and the engine's to import."""
     policy, cluster = experiment.policy, experiment.cluster
     if ":" in policy.name:
         return

@@ -1,12 +1,12 @@
 """Sends events to the policy; its decisions become entries, notices and facts."""
 
 from psserver.coordinator import entries, outputs
-from psserver.coordinator.checks import check_apply, check_fold, check_list
+from psserver.coordinator.checks import check_apply, check_fold, check_grant, check_list, check_reason
 from psserver.coordinator.entries import AppliedPart
 from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.members import Member
 from psserver.coordinator.outputs import DispositionNotice
-from psserver.coordinator.tickets import Ticket
+from psserver.coordinator.tickets import Ticket, TicketError
 from psserver.policies import (
     Apply,
     Cancel,
@@ -68,7 +68,9 @@ class PolicyDriver:
             for decision in decisions:
                 self._execute(decision, now)
         except (Exception, SystemExit) as error:  # a policy must not end the server silently
-            reason = f"policy {self.policy.name} failed on {event}: {type(error).__name__}: {error}"
+            # Those errors say what the policy did; others are its own.
+            kind = "" if isinstance(error, PolicyError | TicketError) else f"{type(error).__name__}: "
+            reason = f"policy {self.policy.name} failed on {event}: {kind}{error}"
             self._ledger.stop(reason, now, success=False, cause="policy")
 
     def watch(self, now: float) -> None:
@@ -93,19 +95,23 @@ class PolicyDriver:
             return
         match decision:
             case Grant():
+                check_grant(decision)
                 self._grant(decision, now)
             case Fold():
                 self._fold(decision, now)
             case Apply():
                 self._apply(decision, now)
             case Drop(number, reason):
+                check_reason(decision)
                 ticket = ledger.tickets.allowing("drop", number)
                 if number in self.folded:
                     raise PolicyError(f"drop of ticket {number}, which is folded: expected it in an apply")
                 ledger.drop(ticket, reason, now)
             case Cancel(number, reason):
+                check_reason(decision)
                 ledger.cancel(ledger.tickets.allowing("cancel", number), reason, now)
             case Stop(reason):
+                check_reason(decision)
                 ledger.stop(reason, now, success=True, cause="policy")
             case _:
                 raise PolicyError(f"expected Grant, Fold, Apply, Drop, Cancel or Stop, got {decision!r}")

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from psserver.coordinator.coordinator import Coordinator
 from psserver.coordinator.members import Member
+from psserver.policies import Waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +111,8 @@ def explain(coordinator: Coordinator, member: Member, now: float) -> tuple[str, 
             return f"the policy, whose explain failed with {type(error).__name__}: {error}", ()
         if waiting is None:
             return "the policy, which gives no reason", ()
+        if not isinstance(waiting, Waiting):
+            return f"the policy, whose explain returned {waiting!r}; expected Waiting(...) or None", ()
         event, releasers = waiting.event, waiting.releasers
     doing = "; ".join(_doing(coordinator, name, now) for name in releasers)
     return (f"{event} ({doing})" if doing else event), releasers

@@ -13,11 +13,13 @@ from psserver.policies.errors import PolicyError
 from psserver.policies.events import Abandon, Commit, Done, Event, Join, Leave, Ready
 from psserver.policies.parts.cancel import CancelStale
 from psserver.policies.parts.gates import Gate, WaitForUpdate, listed
+from psserver.policies.parts.saved import restored, save
 from psserver.policies.parts.staleness import Compensate, DropVerdict, StalenessRule
 from psserver.policies.parts.triggers import Trigger
 from psserver.policies.parts.view import Contribution, Member, View
 from psserver.policies.parts.weights import Weight
 from psserver.policies.policy import Policy, Waiting
+from pswire.records import from_plain
 
 # Why contributions are dropped that are too few for the aggregator of their update.
 TOO_FEW = "too few"
@@ -70,6 +72,14 @@ class Composition:
             )
 
 
+@dataclass(frozen=True, slots=True)
+class PolicyState:
+    """What `ComposedPolicy.state` is made of."""
+
+    view: dict[str, object]
+    gate: dict[str, object]
+
+
 class ComposedPolicy(Policy):
     """A policy made of a `Composition`. `name` and `knobs`: see `Policy`; left out, `build` sets them."""
 
@@ -118,6 +128,17 @@ class ComposedPolicy(Policy):
             return None
         return self._hold(self._view.members[worker])
 
+    def state(self) -> dict[str, object]:
+        """The view and what the gate remembers. Triggers, staleness rules, weights and cancels remember nothing."""
+        return {"view": save(self._view), "gate": self._rules.gate.state(self._view)}
+
+    def restore(self, state: Mapping[str, object]) -> None:
+        saved = from_plain(PolicyState, state, f"policy {self.name}")
+        view = restored(saved.view)
+        self._rules.gate.restore(view, saved.gate)
+        # Those who wait are all looked at next time: nobody may start who might not have before.
+        self._view, self._looked = view, None
+
     # Events
 
     def _commit(self, commit: Commit, decisions: list[Decision]) -> None:
@@ -158,7 +179,7 @@ class ComposedPolicy(Policy):
         view = self._view
         decisions.extend(Drop(c.ticket, TOO_FEW) for c in view.buffer)
         view.discard()
-        # Whoever waited for the update waits for the next one's work instead.
+        # Workers that waited for this update wait for the next one instead.
         self._looked = None
 
     def _apply(self, decisions: list[Decision]) -> None:
@@ -208,7 +229,7 @@ class ComposedPolicy(Policy):
                 decisions.append(Grant(worker, ticket, member.rank if self._turns else None))
 
     def _update_waits(self) -> bool:
-        """An update waits, and whoever started now would hold it up."""
+        """An update waits, and a worker that started now would delay it."""
         view, staleness = self._view, self._rules.staleness
         return (
             bool(view.buffer)

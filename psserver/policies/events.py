@@ -1,4 +1,4 @@
-"""Facts that a policy hears. Frozen, in order, without tensors; time is a number that they bring."""
+"""Events that a policy receives: frozen, in order, without tensors. Time is a number in an event."""
 
 from psserver.policies.values import value
 
@@ -36,10 +36,10 @@ class Ready:
 
 @value
 class Commit:
-    """The contribution of a granted ticket exists on every shard. Heard at most once per ticket.
+    """The contribution of a granted ticket exists on every shard. At most one per ticket.
 
     `t`: seconds since the job began, in whole microseconds, as the decision
-    log has it: so that facts from a log are the facts that were heard.
+    log has it: so that events read from a log equal those that the policy received.
     """
 
     worker: str
@@ -60,4 +60,4 @@ class Abandon:
 
 
 Event = Join | Leave | Done | Ready | Commit | Abandon
-"""What a policy is told."""
+"""What a policy receives."""

@@ -128,7 +128,7 @@ class Executor:
             if left <= 0:
                 self._take_back(shard)
                 return
-            # A worker that reads in place wakes nobody when it has read.
+            # A worker that reads in place wakes no thread when it has read.
             state.changed.wait(min(left, LOOK_EVERY) if state.reading else left)
             state.end_reads(shard)
 

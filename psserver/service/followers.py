@@ -23,7 +23,11 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.5, 5.0
 
 
 class Follower:
-    """Delivers the log to one remote shard. `state` is "connecting", "ready", "ended" or "lost"."""
+    """Delivers the log to one remote shard. `state` is "connecting", "ready", "ended" or "lost".
+
+    Its own thread sends and receives on the stream. `_progress` owns `state`,
+    `executed` and `nbytes`; anything may be put into `_outbox`, under the job's lock.
+    """
 
     def __init__(
         self,
@@ -64,7 +68,7 @@ class Follower:
             return self.executed >= count
 
     def shutdown(self, exit_code: ExitCode, reason: str) -> None:
-        """Tell the server to exit, and wait until it has heard."""
+        """Send the server its exit code, and wait until it has read it."""
         self._closing.set()
         self._woken.set()
         message = shard_pb2.Shutdown(reason=reason, exit_code=int(exit_code))
@@ -80,7 +84,7 @@ class Follower:
         try:
             for reply in stub.Follow(self._requests()):
                 check(reply)
-                self._heard(reply)
+                self._received(reply)
             lost = "it ended the decision stream"
         except grpc.RpcError as error:
             lost = reason(error)
@@ -94,7 +98,7 @@ class Follower:
             self._on_lost(self.server, f"server {self.server} at {self.address} was lost: {lost}")
 
     def _connect(self) -> bool:
-        """Keep trying; say which server it is that cannot be reached."""
+        """Keep trying; log which server cannot be reached. False when the job ends meanwhile."""
         pause = FIRST_PAUSE
         waited = 0.0
         grpc.channel_ready_future(self.channel).add_done_callback(lambda _: self._woken.set())
@@ -114,7 +118,7 @@ class Follower:
         while (request := self._outbox.get()) is not None:
             yield request
 
-    def _heard(self, reply: shard_pb2.FollowReply) -> None:
+    def _received(self, reply: shard_pb2.FollowReply) -> None:
         with self._progress:
             if self.state == "connecting":
                 self.state = "ready"

@@ -3,7 +3,7 @@
 Every input takes the lock and goes three steps: the coordinator decides, the
 run log takes its entries, and only then are they sent (`psserver.service.routes`).
 Where one of the steps fails the job ends with a sentence: the log may end
-early, but it has no gap, and nothing happened that it does not say.
+early, but it has no gap, and nothing has happened that is not in it.
 """
 
 import json
@@ -50,7 +50,7 @@ class Failure:
 class Job:
     """Thread-safe face of the coordinator. `_lock` owns it, `routes`, `plan` and `metrics`.
 
-    `announce` is told the plan when it is known.
+    `announce` is called with the plan when it is known.
     """
 
     def __init__(
@@ -196,13 +196,13 @@ class Job:
     def attach(self, worker: str, incarnation: int, session: str, cut: Callable[[], object]) -> Outbox:
         """A session stream stands; it takes the place of an older one of the same process.
 
-        `cut` breaks it off. Raises Refused for anybody else, with nothing changed.
+        `cut` breaks it off. Raises Refused for any other process, with nothing changed.
         """
         outbox = Outbox(session, cut)
         with self._lock:
-            stranger = self._coordinator.stranger(worker, incarnation, session)
-            if stranger is not None:
-                raise precondition(stranger)
+            refusal = self._coordinator.stranger(worker, incarnation, session)
+            if refusal is not None:
+                raise precondition(refusal)
             self.routes.outboxes.open(worker, incarnation, outbox)
             self._step(lambda: self._coordinator.connect(worker, incarnation, session, time.monotonic()))
             if self.failure is not None:

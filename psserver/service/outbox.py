@@ -71,7 +71,7 @@ class Outboxes:
         return True
 
     def post(self, worker: str, incarnation: int, notice: Notice) -> None:
-        """A no-op for a worker without a stream: it is told again when it is back."""
+        """A no-op for a worker without a stream: the coordinator repeats it when it is back."""
         outbox = self._open.get((worker, incarnation))
         if outbox is not None:
             (outbox.inline or outbox).put(notice)

@@ -60,7 +60,7 @@ class Routes:
                     self.outboxes.post(worker, incarnation, notice)
 
     def stop_notice(self, reason: str) -> StopNotice:
-        """Of a job that has failed: with the last version that shards were told to make."""
+        """Of a job that has failed: with the last version of which shards have the order."""
         return StopNotice(reason, self.version, False, self.sent)
 
     def remark(self, entry: Entry) -> None:

@@ -71,16 +71,16 @@ class ServerSettings:
     wait_warning: float
     # None: no metrics; 0: a free port.
     metrics_port: int | None = None
-    # Shared by all servers of the job: who gives orders to a shard proves that it knows this. Empty: nobody has to.
+    # Shared by all servers of the job: a coordinator proves to a shard that it knows this. Empty: it need not.
     job_secret: bytes = b""
 
 
 class Server:
-    """`announce(event, fields)` is told "ready", "plan", "stopped" as they happen.
+    """`announce(event, fields)` is called with "ready", "plan", "stopped" as they happen.
 
     The thread that calls `run` owns it; a signal handler sets `_signal` and
     wakes that thread. `host`, `job` (None but on task 0) and `sockets` are
-    there to be looked at; each says who owns it.
+    there to be looked at; each class says which lock owns it.
     """
 
     def __init__(self, settings: ServerSettings, announce: Callable[[str, Mapping[str, Any]], None]) -> None:
@@ -255,7 +255,7 @@ class Server:
             warn_at = self._warn(job, warn_at)
 
     def _warn(self, job: Job, warn_at: float) -> float:
-        """Say by itself what somebody waits for, each time a wait has doubled."""
+        """Log what a worker waits for, unasked, each time its wait has doubled."""
         held = job.holdup()
         if held is None or held[0] < self.settings.wait_warning:
             return self.settings.wait_warning
@@ -278,5 +278,5 @@ class Server:
 
 
 def new_job_name() -> str:
-    """Unguessable: whoever does not know it cannot speak to the job by accident."""
+    """Unguessable: a process of another job cannot be taken for one of this job."""
     return secrets.token_hex(8)

@@ -193,7 +193,7 @@ class ShardHost:
         with self.state.changed:
             self.state.end_reads(shard)
             if reader.has_read(ticket):
-                # It said so, and the pin has ended or may end at any time.
+                # By its own word; the pin has ended or may end at any time.
                 return None
             values = shard.arena.values(version)
             place = self.sharing.place(values) if values is not None else None

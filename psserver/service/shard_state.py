@@ -10,9 +10,9 @@ class ShardState:
     """The shard, how far it has executed the log, why no further, and who reads its versions in place.
 
     `changed` owns everything here and the shard with all that it holds, except
-    that the arrays of a `Work` belong to the thread that computes it. Whoever
-    changes something notifies it. Single values may be read without it, for a
-    report or a first look.
+    that the arrays of a `PendingUpdate` belong to the thread that computes it. A
+    thread that changes something notifies it. Single values may be read without
+    it, for a report or a first look.
     """
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class ShardState:
 
     @property
     def reading(self) -> bool:
-        """A worker reads in place, and wakes nobody when it has read."""
+        """A worker reads in place, and wakes no thread when it has read."""
         return bool(self._readers)
 
     def begin_read(self, ticket: int, reader: Words) -> None:

@@ -1,6 +1,6 @@
 """gRPC channel and server options on which both ends must agree.
 
-Liveness: each side pings a connection on which it heard nothing for three
+Liveness: each side pings a connection on which it received nothing for three
 tenths of `worker_timeout`, and gives the answer as long again, so a dead peer
 is noticed within six tenths of the time that the others are promised to wait
 at most. The coordinator then waits a third for it to come back; what is left
@@ -15,7 +15,7 @@ Options = list[tuple[str, int]]
 
 # Payloads travel in chunks of a few MiB; anything near this bound is not ours.
 MESSAGE_BYTES: Final = 64 * 2**20
-# What a server takes of a stream before anybody reads it. At 1 ms of latency it allows 4 GB/s.
+# What a server takes of a stream before it is read. At 1 ms of latency it allows 4 GB/s.
 UNREAD_BYTES: Final = 4 * 2**20
 
 

@@ -1,4 +1,4 @@
-"""What a failed call says to people. gRPC's own texts put the reason last, behind addresses and layers of itself."""
+"""Why a call failed, for people. gRPC's own texts put the reason last, behind addresses and layers of itself."""
 
 import re
 from typing import Final

@@ -26,7 +26,7 @@ Floats = NDArray[np.float32]
 # The first page holds the token; contents begin behind it, aligned for any kernel.
 HEADER: Final = 4096
 TOKEN_BYTES: Final = 16
-# As `readlink` shows the files, and `ls -l /proc/*/fd` to whoever looks for them.
+# As `readlink` shows the files, and `ls -l /proc/*/fd` for a person who looks for them.
 NAME: Final = "pswire"
 
 # The 64-bit words of a control segment are this far apart: each has a cache line of its own.
@@ -121,7 +121,7 @@ def words(memory: mmap.mmap) -> NDArray[np.int64]:
 def here() -> str:
     """This kernel and this process namespace: where the same, processes find each other's segments by number.
 
-    Empty where that cannot be told.
+    Empty where that is unknown.
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()

@@ -24,7 +24,7 @@ class Flat(Protocol):
 
 @runtime_checkable
 class Lazy(Protocol):
-    """The same, for whoever wants the arrays no sooner than they are sent."""
+    """The same, made no sooner than they are sent."""
 
     @property
     def payloads(self) -> Sequence[Payload]: ...

@@ -105,22 +105,22 @@ class WeightReader:
         return self._servers.each(lambda shard: self._kept(shard, grant, narrow))
 
     def _kept(self, shard: ShardClient, grant: Grant, narrow: bool) -> Received:
-        """Pulled, and good for as long as it may lie here unread: what is in place only if that is at leisure.
+        """Pulled, and good for as long as it may lie here unread: in place only if that blocks no update.
 
-        Tickets' reads in place end in their order: nothing is read in place
-        at leisure before it and ended after it.
+        Tickets' reads in place end in their order: no other such read begins before it and ends after it.
         """
         received = shard.pull(grant.ticket, grant.version, grant.index, narrow=narrow)
-        if received.attachment is not None and not self._at_leisure(shard):
+        if received.attachment is not None and not self._blocks_no_update(shard):
             received.copied()
         return received
 
     def _readable(self, received: Received, shard: ShardClient, narrow: bool) -> NDArray[Any]:
-        if received.attachment is not None and not self._at_leisure(shard):
+        if received.attachment is not None and not self._blocks_no_update(shard):
             return received.copied()
         return received.values if narrow else received.values.astype(np.float32, copy=False)
 
-    def _at_leisure(self, shard: ShardClient) -> bool:
-        """Every worker but the one whose update is made may hold a version, or two, besides the newest and the next."""
+    def _blocks_no_update(self, shard: ShardClient) -> bool:
+        """The servers hold a version, or two, for every worker, besides the newest and the next: no update waits for
+        readers."""
         held = self._control.reply.worker_count * (2 if self.prefetch is not None else 1)
         return held < shard.arena_versions

@@ -31,15 +31,19 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """To a push with its commit: `events` were heard at `heard` of the monotonic clock; `version` took longer."""
+    """To a push with its commit: `events` were received at `received` of the monotonic clock; `version` took longer."""
 
     events: list[pb.SessionEvent]
-    heard: float
+    received: float
     version: Received | None
 
 
 class ShardClient:
-    """One server's data plane. Calls repeat while the server does not answer; both are idempotent."""
+    """One server's data plane. Calls repeat while the server does not answer; both are idempotent.
+
+    `turn` owns the exchange with the server: the training loop holds it, or the
+    thread that fetches ahead. `close` is for any thread.
+    """
 
     def __init__(
         self,
@@ -57,7 +61,6 @@ class ShardClient:
         self.elements = plan.shards[server].elements
         # Replaced whole at every (re)join.
         self.member = Member()
-        # Whoever exchanges with the server: the training loop, and what fetches for it meanwhile.
         self.turn = threading.RLock()
         self._plan = plan.fingerprint
         # Shared memory is float32, and so is what goes by messages in its stead.
@@ -70,6 +73,7 @@ class ShardClient:
         kind = transport if self.elements or transport == "grpc" else "auto"
         self._transport = Transport(server, address, channel, self._plan, kind, codec)
         # Arrays that versions were received into: a new one for each would cost the system's clearing of its pages.
+        # A list's `append` and `pop` are whole, so the reader may return one without the turn.
         self._spare: list[NDArray[Any]] = []
 
     def admit(self, member: Member) -> None:
@@ -170,8 +174,8 @@ class ShardClient:
                 if error.code() in MEANING:
                     raise translated(error, f"server {self.server} at {self.address}") from error
                 raise
-            heard = time.monotonic()
-            return Answer(list(reply.events), heard, self._version(reply, chunk, narrow))
+            received = time.monotonic()
+            return Answer(list(reply.events), received, self._version(reply, chunk, narrow))
 
     def keep(self, ticket: int) -> None:
         """What was pushed under `ticket` is committed."""

@@ -18,12 +18,12 @@ from psworker.errors import SessionError, Unreachable
 
 R = TypeVar("R")
 
-# Until the servers say theirs.
+# Seconds, as long as the servers' own is not known.
 KEEPALIVE = 10.0
 
 
 class ShardGroup:
-    """`shards`: the data planes, in task order. `closing`: the session ends, and nobody is waited for any more.
+    """`shards`: the data planes, in task order. `closing`: the session ends, and no call waits any more.
 
     `pointless`: no more payload is of use, because it ends or the job has failed.
     """
@@ -65,7 +65,7 @@ class ShardGroup:
             raise SessionError(f"the session is closed: {error}") from error
 
     def admit(self, reply: pb.JoinReply) -> None:
-        """Every shard knows this worker by what the coordinator said."""
+        """Every shard is asked in the name that the coordinator gave at Join."""
         for shard in self.shards:
             shard.admit(Member(reply.job, reply.worker, reply.incarnation, reply.membership_token))
 

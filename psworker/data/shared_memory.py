@@ -1,5 +1,6 @@
 """Memory that a server of this machine shares with this worker: slots to fill, versions to read in place."""
 
+import threading
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -28,7 +29,7 @@ class Received:
     spare: list[NDArray[Any]] | None = None
 
     def copied(self) -> Floats:
-        """A float32 array for whoever asks to keep."""
+        """A float32 array to keep."""
         if self.attachment is not None:
             self.values = self.values.copy()
         else:
@@ -39,7 +40,7 @@ class Received:
     def release(self) -> None:
         """It is read. Its contents may change from now on."""
         if self.attachment is not None:
-            self.attachment.say_read(self.ticket)
+            self.attachment.mark_read(self.ticket)
             self.attachment = None
         if self.spare is not None:
             self.spare.append(self.values)
@@ -47,10 +48,14 @@ class Received:
 
 
 class Attachment:
-    """Raises SegmentError when a segment cannot be opened here. One thread uses it."""
+    """Raises SegmentError when a segment cannot be opened here.
+
+    The server's `turn` owns it, but for word 0, which the thread that has read a version writes under `_guard`.
+    """
 
     def __init__(self, attached: shard_pb2.Attached) -> None:
         self.arena_versions = attached.arena_versions
+        self._guard = threading.Lock()
         self._words = segments.words(segments.open_segment(_place(attached.control), writable=True))
         self._slots = [
             segments.floats(segments.open_segment(_place(slot), writable=True)) for slot in attached.slots
@@ -102,9 +107,10 @@ class Attachment:
             self._versions[token] = segments.floats(memory)
         return Received(self._versions[token], ticket, self)
 
-    def say_read(self, ticket: int) -> None:
-        # Python's locks between the reads and this keep their order on every processor.
-        self._words[0] = max(int(self._words[0]), ticket)
+    def mark_read(self, ticket: int) -> None:
+        # The lock also keeps the order of the reads and this on every processor.
+        with self._guard:
+            self._words[0] = max(int(self._words[0]), ticket)
 
 
 def _place(segment: shard_pb2.Segment) -> Place:

@@ -10,9 +10,9 @@ Clock = Callable[[], float]
 
 
 class Stopwatch:
-    """Hears what one training loop does, in order. `clock` gives monotonic seconds.
+    """Is called as one training loop proceeds, by that loop's thread. `clock` gives monotonic seconds.
 
-    A ticket begins when its grant is heard, or, if that came ahead, when the
+    A ticket begins when its grant is received, or, if that came ahead, when the
     ticket before it is out of hand, and is computed on until its push begins,
     but for the time in which the loop waits for the version. What is fetched
     beside a computation thus costs nothing.
@@ -38,7 +38,7 @@ class Stopwatch:
         """It has one."""
         ended = grant.heard if self._ended is None else self._ended
         if self._ticket:
-            # It was cancelled; nobody need say so before asking again.
+            # It was cancelled; the loop need not abandon it before asking again.
             ended = self._asked
         self._ticket, self._pull, self._computed = grant.ticket, 0.0, None
         self._begun = max(grant.heard, ended)
@@ -54,7 +54,7 @@ class Stopwatch:
             self.pulled(self._clock() - begun)
 
     def pulled(self, seconds: float) -> None:
-        """So long it waited since the grant was heard."""
+        """It waited this long since the grant was received."""
         self._pull += seconds
 
     def push(self, ticket: int) -> None:

@@ -82,8 +82,8 @@ class GradientWriter:
             self._again(grant, flats, message)
             return
         self._keep(grant.ticket)
-        self._control.hear(answer.events, answer.heard)
-        self._watch.end(answer.heard)
+        self._control.hear(answer.events, answer.received)
+        self._watch.end(answer.received)
 
     def _keep(self, ticket: int) -> None:
         for shard in self._servers.shards:
@@ -103,7 +103,7 @@ class GradientWriter:
             )
             granted = [event.grant.ticket for event in answer.events if event.HasField("grant")]
             if granted and answer.version is not None:
-                self._versions.came_along(granted[0], answer.version, time.monotonic() - answer.heard)
+                self._versions.came_along(granted[0], answer.version, time.monotonic() - answer.received)
         return answer
 
     def _again(self, grant: Grant, flats: Sequence[Payload], message: pb.Commit) -> None:

@@ -1,7 +1,7 @@
 """Inner optimizers: elementwise float32 arithmetic on the trainable part of every server's payload.
 
 They follow Keras' formulas (keras.optimizers.SGD, AdamW); rates are constant.
-Arrays are changed in place: whoever wants to keep them copies them before.
+Arrays are changed in place: copy them before to keep them.
 """
 
 import math

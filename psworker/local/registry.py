@@ -12,7 +12,7 @@ from psworker.local.rule import Plain, Rule
 from psworker.local.slim import DanaSlim
 from psworker.local.steps import LocalSteps
 
-# What is done where nothing else is said.
+# The default rule.
 PLAIN = "gradient"
 """The name of the plain rule: one gradient per ticket."""
 

@@ -76,7 +76,7 @@ class Rule(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """One batch, one gradient: what servers expect where nothing else is said."""
+    """One batch, one gradient: what servers expect by default."""
 
     trainable: tuple[int, ...]
     steps: ClassVar[int] = 1

@@ -48,7 +48,7 @@ class LocalWork:
         return self._walk is not None
 
     def can_use(self, portion: TicketBatches) -> bool:
-        """A contribution can be made of it: its steps are taken, or its batches are still to be had."""
+        """A contribution can be made of it: its steps are taken, or its batches are still available."""
         return self.walked or not portion.spent
 
     def ahead(self, gradient: Gradient, batches: Any) -> Walk:
@@ -61,7 +61,7 @@ class LocalWork:
     def contribute(self, weights: Flats, gradient: Gradient, batches: Any) -> Result:
         """What to push for a ticket that was granted `weights`; of no use when its norm is not finite.
 
-        Numbers that are too large become infinite without a warning: the norm tells.
+        Numbers that are too large become infinite without a warning; the norm shows it.
         """
         with np.errstate(over="ignore", invalid="ignore"):
             result, self._next = self._rule.contribute(self._memory, self._walk, weights, gradient, batches)

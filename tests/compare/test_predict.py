@@ -67,7 +67,7 @@ def test_a_ticket_that_was_granted_ahead_is_not_worked_on_before_the_one_before_
         cluster={"workers": 1},
         simulation={"problem": "none", "batches": 4, "compute": "constant(2)"},
     )
-    assert set(step_times_of(run).times[0]) == {2.0}
+    assert set(step_times_of(run).by_worker[0]) == {2.0}
 
     def ahead(records: list[Record]) -> None:
         grants = [record for record in records if record["kind"] == "grant"]
@@ -76,7 +76,7 @@ def test_a_ticket_that_was_granted_ahead_is_not_worked_on_before_the_one_before_
         records.sort(key=lambda record: record["t"])
 
     edit_log(run, ahead)
-    assert step_times_of(run).times[0] == (2.0,) * 4
+    assert step_times_of(run).by_worker[0] == (2.0,) * 4
 
 
 def test_declared_times_and_the_own_seed_predict_the_simulation_itself_exactly(tmp_path: Path) -> None:

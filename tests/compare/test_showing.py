@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("matplotlib")
 
 from pslab.compare.charts import PLOTS, write_picture
-from pslab.compare.groups import best_of_each, grouped
+from pslab.compare.groups import Group, best_of_each, grouped
 from pslab.compare.html import page
 from pslab.compare.measure import MEASURES, Goals, measured
 from pslab.runs.folder import RunError
@@ -30,13 +30,20 @@ def test_every_measure_has_a_name(tmp_path: Path) -> None:
     assert tuple(run.measures.values) == MEASURES
 
 
-@pytest.mark.parametrize("plot", PLOTS)
-def test_every_plot_is_drawn(plot: str, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def k_sync_groups(tmp_path_factory: pytest.TempPathFactory) -> list[Group]:
+    """Three settings that learn, simulated once for all plots."""
+    folder = tmp_path_factory.mktemp("k-sync")
     runs = [
-        simulate(tmp_path / f"{n}", "k-sync", {"aggregate": n}, simulation=LEARNING, optimizer=SGD)
+        simulate(folder / f"{n}", "k-sync", {"aggregate": n}, simulation=LEARNING, optimizer=SGD)
         for n in (1, 2, 3)
     ]
-    groups = grouped([measured(run, Goals()) for run in runs])
+    return grouped([measured(run, Goals()) for run in runs])
+
+
+@pytest.mark.parametrize("plot", PLOTS)
+def test_every_plot_is_drawn(k_sync_groups: list[Group], plot: str, tmp_path: Path) -> None:
+    groups = k_sync_groups
     write_picture(groups, plot, tmp_path / "a.svg")
     ET.fromstring((tmp_path / "a.svg").read_text(encoding="utf-8"))
     write_picture(groups, plot, tmp_path / "new" / "b.png")

@@ -170,6 +170,44 @@ class ListsTwoOfOne(Honest):
         return [Apply(tuple(Part(ticket) for ticket in self.kept))] if len(self.kept) == 3 else []
 
 
+class AppliesNumbers(Honest):
+    def second(self, ticket: int) -> list[Decision]:
+        return [Apply((ticket,))]  # type: ignore[arg-type]
+
+
+class AppliesOne(Honest):
+    def second(self, ticket: int) -> list[Decision]:
+        return [Apply(Part(ticket))]  # type: ignore[arg-type]
+
+
+class WeighsWords(Honest):
+    def second(self, ticket: int) -> list[Decision]:
+        return [Apply((Part(ticket, "much"),))]  # type: ignore[arg-type]
+
+
+class ScalesByNothing(Honest):
+    def second(self, ticket: int) -> list[Decision]:
+        return [Apply((Part(ticket),), scale=None)]  # type: ignore[arg-type]
+
+
+class TurnsToWords(Honest):
+    def step(self, event: Event) -> list[Decision]:
+        match event:
+            case Ready(worker, ticket) if self.commits == 1:
+                return [Grant(worker, ticket, turn="first")]  # type: ignore[arg-type]
+        return super().step(event)
+
+
+class DropsForNumbers(Honest):
+    def second(self, ticket: int) -> list[Decision]:
+        return [Drop(ticket, 404)]  # type: ignore[arg-type]
+
+
+class AnswersATuple(Honest):
+    def second(self, ticket: int) -> list[Decision]:
+        return (Apply((Part(ticket),)),)  # type: ignore[return-value]
+
+
 class Raises(Honest):
     def second(self, ticket: int) -> list[Decision]:
         raise ZeroDivisionError("by whatever")

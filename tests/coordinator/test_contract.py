@@ -6,7 +6,7 @@ from pslab.verify.harness import CoordinatorHarness, notices
 from psserver.coordinator import entries
 from psserver.coordinator.outputs import StopNotice
 from psserver.coordinator.status import explain, holdup, report
-from psserver.policies import Decision, Event
+from psserver.policies import Decision, Event, Waiting
 from tests.coordinator import breaches
 from tests.coordinator.breaches import Honest
 
@@ -60,6 +60,13 @@ def test_who_keeps_the_contract_goes_on() -> None:
         (breaches.CompensatesWithoutBases, "expected a policy whose tensors name a compensator"),
         (breaches.FoldsForAList, "median needs all contributions of an update at once"),
         (breaches.ListsTwoOfOne, "krum needs at least 3, each of another worker"),
+        (breaches.AppliesNumbers, "expected Part(ticket, factor)"),
+        (breaches.AppliesOne, "expected a tuple of Part(ticket, factor)"),
+        (breaches.WeighsWords, "expected finite weights, got Part("),
+        (breaches.ScalesByNothing, "expected finite scales, got None and 1.0"),
+        (breaches.TurnsToWords, "expected a turn of 0 or more, got 'first'"),
+        (breaches.DropsForNumbers, "expected a text as its reason"),
+        (breaches.AnswersATuple, "expected a list of decisions, [] for none"),
         (breaches.Raises, "ZeroDivisionError: by whatever"),
         (breaches.DecidesNonsense, "expected Grant, Fold, Apply, Drop, Cancel or Stop, got 'apply it'"),
         (breaches.AnswersNothing, "its step returned None; expected a list of decisions, [] for none"),
@@ -132,6 +139,17 @@ def test_a_policy_that_gives_no_reason() -> None:
         "the policy, which gives no reason",
         (),
     )
+
+
+def test_an_explanation_of_another_kind() -> None:
+    class Wordy(breaches.ExplainsBadly):
+        def explain(self, worker: str) -> Waiting | None:
+            return "be patient"  # type: ignore[return-value]
+
+    harness = CoordinatorHarness(Wordy(workers=2), workers=2).starts()
+    sentence, releasers = explain(harness.coordinator, harness.member("w1"), harness.now)
+    assert sentence == "the policy, whose explain returned 'be patient'; expected Waiting(...) or None"
+    assert releasers == ()
 
 
 def test_a_policy_may_end_the_job() -> None:

@@ -1,12 +1,11 @@
-"""The promise of the harness: no schedule of joins, departures, delays and repetitions deadlocks or miscounts.
+"""No schedule of joins, departures, delays and repetitions deadlocks or miscounts, whatever the policy.
 
-10,000 schedules per policy, each a different seed over several settings of its knobs; set
-PARAMSERVER_SCHEDULES to run another number. A failure names the setting and the seed.
+A thousand schedules per policy (scripts/soak: 10,000), each a different seed over several settings of its knobs.
+A failure names the setting and the seed.
 """
 
 import io
 import json
-import os
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -25,10 +24,11 @@ from psserver.policies import Done, Event, Leave
 from psserver.policies.composed import ComposedPolicy
 from psserver.policies.parts.gates import Slack
 from psserver.policies.parts.staleness import DropStale
+from tests.repetitions import repetitions, seeds
 
-SCHEDULES = int(os.environ.get("PARAMSERVER_SCHEDULES", "10000"))
-# Every so many schedules `ps-lab check` is asked for a second opinion.
-SECOND_OPINION = 50
+SCHEDULES = repetitions(1000, soak=10_000)
+# Every tenth schedule `ps-lab check` is asked for a second opinion.
+SECOND_OPINION = 10
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def second_opinion(schedule: Schedule) -> list[str]:
 def test_random_schedules(policy: str) -> None:
     group = SETTINGS[policy]
     happened: Counter[str] = Counter()
-    for seed in range(SCHEDULES):
+    for seed in seeds(1000, soak=10_000):
         setting = group[seed % len(group)]
         try:
             schedule = setting.play(Seeded(seed), 40 + seed % 80)
@@ -103,7 +103,7 @@ def test_random_schedules(policy: str) -> None:
         assert wanted <= happened.keys(), happened
 
 
-@settings(max_examples=300)
+@settings(max_examples=repetitions(300, soak=5000))
 @given(setting=st.sampled_from(ALL), choices=st.lists(st.integers(0, 2**16), max_size=300))
 def test_any_schedule(setting: Setting, choices: list[int]) -> None:
     """The same scenes, with a search for the smallest schedule that fails."""
@@ -123,7 +123,7 @@ AHEAD = (
 def test_random_schedules_of_workers_that_ask_ahead() -> None:
     """The same scenes with two tickets of a worker, where the policy grants them."""
     ahead: Counter[str] = Counter()
-    for seed in range(min(SCHEDULES, 3000)):
+    for seed in seeds(1000, soak=10_000):
         setting = AHEAD[seed % len(AHEAD)]
         try:
             schedule = setting.play(Seeded(seed), 40 + seed % 80, eager=True)

@@ -16,10 +16,11 @@ import numpy as np
 import pytest
 
 from psserver.optimizers import OptimizerError, build
+from tests.repetitions import repetitions
 
 pytestmark = pytest.mark.tensorflow
 
-STEPS = 200
+STEPS = repetitions(80, soak=1000, fast=20)
 SHAPES = ((), (3, 1, 4, 2), (1000,))
 ADAM_RTOL = 1e-6
 

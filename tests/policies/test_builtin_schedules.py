@@ -1,10 +1,9 @@
-"""The rest of the shelf under the same random schedules, guards and second opinion as the first four policies.
+"""The other built-in policies under the same random schedules and guards as the first four.
 
-1,000 schedules per policy, each a different seed over several settings of its knobs, and 40 for each that has
-only a local rule of its own; PARAMSERVER_SCHEDULES sets another number for all.
+Hundreds of schedules per policy (scripts/soak: 10,000), each a different seed over several settings of its knobs,
+and some for each that has only a local rule of its own.
 """
 
-import os
 from collections import Counter
 
 import pytest
@@ -16,10 +15,10 @@ from pslab.verify.schedule import TIMEOUT
 from psserver.policies import names
 from tests.coordinator.test_losses import POINTS, others_finish, undisturbed
 from tests.coordinator.test_schedules import Setting, second_opinion
+from tests.repetitions import repetitions, seeds
 
-SCHEDULES = int(os.environ.get("PARAMSERVER_SCHEDULES", "1000"))
-SAME_SCHEDULES = int(os.environ.get("PARAMSERVER_SCHEDULES", "40"))
-SECOND_OPINION = 20
+SCHEDULES = repetitions(300, soak=10_000)
+SECOND_OPINION = 10
 
 SETTINGS = {
     "k-sync": (
@@ -91,17 +90,19 @@ SAME = {
     "easgd": "async",
     "dana-slim": "async",
 }
-ALL = [setting for group in SETTINGS.values() for setting in group]
-
-
-def test_nobody_of_the_shelf_is_left_out() -> None:
-    assert {"sync", "async", "bounded", "ssp", *SETTINGS, *SAME} == set(names())
+# `tests/coordinator/test_schedules.py` has the first four. A policy that is not named above has its defaults.
+OTHERS = {
+    name: SETTINGS.get(name, (Setting(name, 4),))
+    for name in names()
+    if name not in ("sync", "async", "bounded", "ssp", *SAME)
+}
+ALL = [setting for group in OTHERS.values() for setting in group]
 
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("policy", SAME)
 def test_local_rules_change_no_decision(policy: str) -> None:
-    for seed in range(SAME_SCHEDULES):
+    for seed in seeds(20, soak=500):
         ours, theirs = (Setting(name, 2 + seed % 3).play(Seeded(seed), 80) for name in (policy, SAME[policy]))
         # As text, in which a loss that is not a number equals itself.
         assert list(map(repr, ours.log[1:])) == list(map(repr, theirs.log[1:]))
@@ -109,11 +110,11 @@ def test_local_rules_change_no_decision(policy: str) -> None:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("policy", SETTINGS)
+@pytest.mark.parametrize("policy", OTHERS)
 def test_random_schedules(policy: str) -> None:
-    group = SETTINGS[policy]
+    group = OTHERS[policy]
     happened: Counter[str] = Counter()
-    for seed in range(SCHEDULES):
+    for seed in seeds(300, soak=10_000):
         setting = group[seed % len(group)]
         try:
             schedule = setting.play(Seeded(seed), 40 + seed % 80)
@@ -124,11 +125,11 @@ def test_random_schedules(policy: str) -> None:
             assert second_opinion(schedule) == [], (str(setting), seed)
             happened.update({record.entry.kind for record in schedule.log})
     wanted = {"lost", "back", "leave", "abandon", "cancel", "commit", "apply", "done", "stop"}
-    if SCHEDULES >= 1000:
+    if SCHEDULES >= 300:
         assert wanted <= happened.keys(), happened
 
 
-@settings(max_examples=200)
+@settings(max_examples=repetitions(200, soak=5000))
 @given(setting=st.sampled_from(ALL), choices=st.lists(st.integers(0, 2**16), max_size=300))
 def test_any_schedule(setting: Setting, choices: list[int]) -> None:
     schedule = setting.play(Tape(choices), len(choices) // 3)

@@ -17,6 +17,7 @@ from pswire.transport.frames import (
     pull_chunk,
 )
 from pswire.v1 import model_pb2, shard_pb2
+from tests.repetitions import repetitions
 
 # Around the boundaries of varints of one, two, three, nine and ten bytes.
 NUMBERS = st.sampled_from(
@@ -134,7 +135,7 @@ def mutate(message: bytes, at: int, byte: int, cut: bool) -> bytes:
 
 
 @given(fuzz())
-@settings(max_examples=1500)
+@settings(max_examples=repetitions(500, soak=20_000))
 @example(b"\x12\x02\x12\x80")
 def test_garbage_gives_the_generated_parsers_answer_or_a_frame_error(message: bytes) -> None:
     try:

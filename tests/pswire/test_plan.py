@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import ArrayLike
 
 from pswire.plan import Kind, Plan, PlanError, VariableSpec, explain_mismatch, make_plan, weights_sha256
+from tests.repetitions import repetitions
 
 SHAPES = st.lists(st.integers(1, 40), max_size=3).map(tuple)
 KINDS: list[Kind] = ["trainable", "state"]
@@ -63,7 +64,7 @@ def test_every_row_lies_in_exactly_one_place(variables: list[VariableSpec], serv
 
 
 @given(MODELS, st.integers(1, 12))
-@settings(max_examples=300)
+@settings(max_examples=repetitions(100, soak=5000))
 def test_guarantee_of_balance(variables: list[VariableSpec], servers: int) -> None:
     plan = make_plan(variables, servers)
     mean = 4 * sum(spec.size for spec in variables) / servers

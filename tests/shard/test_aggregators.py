@@ -14,6 +14,7 @@ from psserver.shard import Apply, Fold, Pin, Seal, Shard
 from psserver.shard.aggregators import BLOCK, NETWORK, SORTED, Aggregator, Krum, Median, TrimmedMean
 from psserver.shard.shard import ShardError
 from pswire.plan import Plan
+from tests.repetitions import repetitions
 from tests.shard.reference import MOMENTUM, install, numbers, same_bits, shards_of, stage
 
 MEDIAN = TensorParts(aggregator="median")
@@ -81,7 +82,7 @@ def test_a_trim_of_all_but_the_middle_is_the_median() -> None:
 
 
 @given(rows(1), st.randoms(use_true_random=False))
-@settings(max_examples=50)
+@settings(max_examples=repetitions(50, soak=2000))
 def test_the_order_of_workers_does_not_change_a_bit(gradients: np.ndarray, dice) -> None:  # type: ignore[no-untyped-def]
     shuffled = list(gradients)
     dice.shuffle(shuffled)

@@ -10,6 +10,7 @@ from psserver.policies import TensorParts
 from psserver.shard import Apply, Fold, Order, Pin, Release, Seal, Shard
 from psserver.shard.arena import Version
 from psserver.shard.staging import Slot
+from tests.repetitions import repetitions
 from tests.shard.reference import Reference, install, numbers, same_bits, shards_of, stage
 
 T = TypeVar("T")
@@ -185,7 +186,7 @@ class Run:
         assert all(v.values.tobytes() == values for _, _, v, values in self.reads), "a reader saw a change"
 
 
-@settings(max_examples=120)
+@settings(max_examples=repetitions(120, soak=3000))
 @given(st.integers(1, 4), st.integers(2, 3), st.booleans(), schedules)
 def test_shards_agree_with_their_twin(
     servers: int, limit: int, keep_bases: bool, schedule: list[tuple[str, int]]

@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from pswire.v1 import coordinator_pb2 as pb
 from psworker.control.protocol import Requests, SessionProtocol
 from psworker.errors import Refused, SessionError
+from tests.repetitions import repetitions
 
 FATES = [pb.Disposition.FATE_APPLIED, pb.Disposition.FATE_DROPPED, pb.Disposition.FATE_PENDING]
 
@@ -152,7 +153,9 @@ class BrokenLines(RuleBasedStateMachine):
         assert "pending" not in self.told.values()
 
 
-BrokenLines.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+BrokenLines.TestCase.settings = settings(
+    max_examples=repetitions(60, soak=2000), stateful_step_count=30, deadline=None
+)
 TestBrokenLines = BrokenLines.TestCase
 
 

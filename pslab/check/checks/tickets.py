@@ -79,16 +79,8 @@ def _purpose(ticket: Ticket) -> str:
     return "for the initial values" if ticket.base is None else "for a gradient"
 
 
-# Policies whose rules speak against a second ticket: who contributed waits, a worker reads what it wrote
-# (SSP; Ho et al. 2013, section 3), or what is one version old is dropped.
-NEVER_AHEAD = (
-    *("sync", "k-sync", "k-batch-sync", "rennala", "k-async", "ssp", "dssp"),
-    *("median", "trimmed-mean", "krum", "local-sgd", "diloco"),
-)
-
-
 class OneAtATime(LogCheck):
-    """A worker has at most one open ticket; two, if the second says "ahead" and the policy grants ahead."""
+    """A worker has at most one open ticket; two, if the second says "ahead"."""
 
     name = "one open ticket"
 
@@ -115,9 +107,6 @@ class OneAtATime(LogCheck):
             yield f"{worker} is granted ticket {number} ahead while it holds tickets {held[0]} and {held[1]}"
         elif ahead and not held:
             yield f"{worker} is granted ticket {number} ahead, but it holds none"
-        policy = ledger.job.policy.get("name") if ledger.job is not None else None
-        if ahead and policy in NEVER_AHEAD:
-            yield f"{worker} is granted ticket {number} ahead, which {policy} does not permit"
         held.append(number)
 
     def _end(self, worker: str, number: int) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from pslab.check.policies.terms import Terms, constant
 
 Knobs = Mapping[str, Any]
-BARRIER = Terms(size=None, distinct=True, bound=0)
+BARRIER = Terms(size=None, distinct=True, bound=0, ahead=False)
 
 
 def _k(knobs: Knobs) -> int:
@@ -28,12 +28,12 @@ def _inverse(tau: int) -> float:
 
 def _sync(knobs: Knobs, workers: int) -> Terms:
     backup = int(knobs.get("backup", 0))
-    return Terms(size=None, distinct=True, bound=0, backup=backup, cancels=1 if backup else None)
+    return Terms(size=None, distinct=True, bound=0, ahead=False, backup=backup, cancels=1 if backup else None)
 
 
 def _k_sync(knobs: Knobs, workers: int) -> Terms:
     cancels = None if knobs.get("late", "cancel") == "drop" else 1
-    return Terms(_k(knobs), distinct=True, bound=0, cancels=cancels)
+    return Terms(_k(knobs), distinct=True, bound=0, ahead=False, cancels=cancels)
 
 
 def _bounded(knobs: Knobs, workers: int) -> Terms:
@@ -44,6 +44,7 @@ def _bounded(knobs: Knobs, workers: int) -> Terms:
         grows=how == "block",
         bound=bound if how in ("drop", "block") else None,
         drops=how == "drop",
+        ahead=how not in ("drop", "block") or bound > 0,
         weight=lambda tau: (bound + 1) / (tau + 1) if how == "downweight" and tau > bound else 1.0,
         compensation=float(knobs.get("compensation", 0.04)) if how == "compensate" else 0.0,
         compensated_beyond=bound,
@@ -80,12 +81,14 @@ def _delay_adaptive(knobs: Knobs, workers: int) -> Terms:
 
 def _ringmaster(knobs: Knobs, workers: int) -> Terms:
     threshold = int(knobs.get("threshold", 4))
-    return Terms(bound=threshold - 1, cancels=threshold if knobs.get("stops", False) else None)
+    cancels = threshold if knobs.get("stops", False) else None
+    return Terms(bound=threshold - 1, ahead=threshold > 1, cancels=cancels)
 
 
 def _dssp(knobs: Knobs, workers: int) -> Terms:
     # The algorithm as it was printed has no bound.
-    return Terms(lead=math.inf if knobs.get("literal", False) else int(knobs.get("upper", 15)))
+    lead = math.inf if knobs.get("literal", False) else int(knobs.get("upper", 15))
+    return Terms(lead=lead, ahead=False)
 
 
 def _dc_asgd(knobs: Knobs, workers: int) -> Terms:
@@ -116,6 +119,7 @@ def _robust(aggregator: str, fewest: int, numbers: Mapping[str, float]) -> Terms
         size=None,
         distinct=True,
         bound=0,
+        ahead=False,
         fewest=fewest,
         norm="listed",
         aggregator=aggregator,
@@ -137,10 +141,10 @@ def _krum(knobs: Knobs, workers: int) -> Terms:
 KNOWN: dict[str, Callable[[Knobs, int], Terms]] = {
     "sync": _sync,
     "k-sync": _k_sync,
-    "k-batch-sync": lambda knobs, workers: Terms(_k(knobs), bound=0, cancels=1),
-    "rennala": lambda knobs, workers: Terms(_k(knobs), bound=0),
+    "k-batch-sync": lambda knobs, workers: Terms(_k(knobs), bound=0, ahead=False, cancels=1),
+    "rennala": lambda knobs, workers: Terms(_k(knobs), bound=0, ahead=False),
     "async": lambda knobs, workers: Terms(),
-    "k-async": lambda knobs, workers: Terms(_k(knobs), distinct=True),
+    "k-async": lambda knobs, workers: Terms(_k(knobs), distinct=True, ahead=False),
     "k-batch-async": lambda knobs, workers: Terms(_k(knobs)),
     "softsync": _softsync,
     "fedbuff": _fedbuff,
@@ -148,7 +152,8 @@ KNOWN: dict[str, Callable[[Knobs, int], Terms]] = {
     "delay-adaptive": _delay_adaptive,
     "ringmaster": _ringmaster,
     "dc-asgd": _dc_asgd,
-    "ssp": lambda knobs, workers: Terms(lead=int(knobs.get("slack", 3))),
+    # A worker reads what it wrote (Ho et al. 2013, section 3), so it is granted nothing ahead.
+    "ssp": lambda knobs, workers: Terms(lead=int(knobs.get("slack", 3)), ahead=False),
     "dssp": _dssp,
     "dc-asgd-a": _dc_asgd_a,
     "gap-aware": _gap_aware,

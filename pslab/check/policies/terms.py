@@ -26,6 +26,7 @@ class Terms:
     `compensation`: of contributions with a staleness above `compensated_beyond`.
     `cancels`: an update cancels the open tickets that are so many versions behind it. None: none.
     `lead`: clocks that a worker which is granted a ticket may be ahead of the slowest.
+    `ahead`: a worker may be granted its next ticket before it has committed the present one.
     `compensator`, `aggregator`, `numbers`: what the shards were told to use. `undivided`: on one server only.
     """
 
@@ -43,6 +44,7 @@ class Terms:
     compensated_beyond: int = 0
     cancels: int | None = None
     lead: float = math.inf
+    ahead: bool = True
     compensator: str | None = None
     aggregator: str = "mean"
     numbers: Mapping[str, float] = field(default_factory=dict)
@@ -57,6 +59,8 @@ class Terms:
             found.append(Listing(self.fewest))
         if self.distinct:
             found.append(Turns())
+        if not self.ahead:
+            found.append(NoneAhead())
         if self.lead < math.inf:
             found.append(Lead(self.lead))
         return found
@@ -197,6 +201,17 @@ class Turns(LogCheck):
                 yield (
                     f"{worker} is granted ticket {ticket} while its ticket {held.number} waits for an update"
                 )
+
+
+class NoneAhead(LogCheck):
+    """No ticket is granted to a worker that holds one."""
+
+    def see(self, entry: e.Entry, ledger: Ledger) -> Iterator[str]:
+        if isinstance(entry.fact, e.Grant) and entry.fact.ahead:
+            yield (
+                f"{entry.fact.worker} is granted ticket {entry.fact.ticket} ahead, "
+                "which this policy does not permit"
+            )
 
 
 class Lead(LogCheck):

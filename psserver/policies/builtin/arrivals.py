@@ -63,7 +63,7 @@ class KAsync(PolicySpec):
 
 @dataclass(frozen=True, slots=True)
 class KBatchAsync(PolicySpec):
-    """Every update is the mean of the next `aggregate` gradients, whoever sent them, however old."""
+    """Every update is the mean of the next `aggregate` gradients of any workers, however old."""
 
     name: ClassVar[str] = "k-batch-async"
     guarantee: ClassVar[str] = "no waiting; mean staleness (n - 1) / K; nothing is dropped"

@@ -93,7 +93,7 @@ class KSync(PolicySpec):
 
 @dataclass(frozen=True, slots=True)
 class KBatchSync(PolicySpec):
-    """Every update is the mean of the first `aggregate` gradients, whoever sent them; the rest is cancelled.
+    """Every update is the mean of the first `aggregate` gradients of any workers; the rest is cancelled.
 
     Who has finished starts again at once from the same version, so a fast
     worker may contribute several gradients to one update.

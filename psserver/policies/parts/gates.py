@@ -1,10 +1,12 @@
 """Gate: may this worker start its next unit of work?"""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from psserver.policies.parts.view import Member, View
 from psserver.policies.policy import Waiting
+from pswire.records import StateError
 
 
 class Gate(Protocol):
@@ -16,7 +18,7 @@ class Gate(Protocol):
     ahead: bool = False
 
     def completed(self, view: View, member: Member, t: float) -> None:
-        """Hear that the member has committed, `t` seconds after the job began. Its clock counts it."""
+        """The member has committed, `t` seconds after the job began. Its clock counts it."""
         return
 
     def admits(self, view: View, member: Member) -> bool:
@@ -24,7 +26,7 @@ class Gate(Protocol):
         ...
 
     def hold(self, view: View, member: Member) -> Waiting | None:
-        """None: it may start. Otherwise why not, in words: for whoever asks, not for every event."""
+        """None: it may start. Otherwise why not, in words; not called for every event."""
         ...
 
     def epoch(self, view: View) -> object:
@@ -32,9 +34,26 @@ class Gate(Protocol):
 
         While it stays equal, only a worker that has just asked is looked at: a
         step must not cost a look at everybody who waits. A gate that cannot
-        tell returns ``object()``.
+        know returns ``object()``.
         """
         ...
+
+    def state(self, view: View) -> dict[str, object]:
+        """What it has learned by `completed`: JSON-able. A gate that learns nothing has nothing to write here.
+
+        Raises StateError when it learns, and does not say what.
+        """
+        if type(self).completed is not Gate.completed:
+            raise StateError(
+                f"the gate {type(self).__name__} remembers commits and has no state(): it cannot be saved; "
+                "expected state() and restore(), see psserver.policies.parts.gates.Gate"
+            )
+        return {}
+
+    def restore(self, view: View, state: Mapping[str, object]) -> None:
+        """Take up what `state` gave, beside the same view. Raises StateError, with nothing changed."""
+        if state:
+            raise StateError(f"the gate {type(self).__name__} remembers nothing, got {sorted(state)}")
 
 
 class Immediate(Gate):

@@ -81,7 +81,7 @@ class KeepAll:
 
 @dataclass(frozen=True, slots=True)
 class DropStale(KeepAll):
-    """Guarantee: staleness <= bound. Later contributions are dropped, with the reason told."""
+    """Guarantee: staleness <= bound. Later contributions are dropped as "stale"."""
 
     bound: int
 

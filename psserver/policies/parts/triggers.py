@@ -36,7 +36,7 @@ class Everyone:
 class Distinct:
     """`count` different workers have contributed, or all that are left when fewer are.
 
-    Needs a gate that holds whoever has contributed: nobody's work counts twice.
+    Needs a gate that holds contributors, such as WaitForUpdate, so that no worker's gradient counts twice.
     """
 
     count: int

@@ -29,6 +29,8 @@ REASON_LIMIT = 200
 
 
 class CoordinatorRpc:
+    """Called by the thread of each call; it keeps nothing of its own."""
+
     def __init__(self, job: Job, addresses: tuple[Address, ...]) -> None:
         self._job = job
         self._addresses = addresses
@@ -74,7 +76,7 @@ class CoordinatorRpc:
     def session(
         self, requests: Iterator[pb.SessionRequest], context: grpc.ServicerContext
     ) -> Iterator[pb.SessionReply]:
-        """Notices go out on this thread; a second one reads what the worker says."""
+        """Notices go out on this thread; a second one reads the worker's messages."""
         first = next(requests, None)
         if first is None or first.WhichOneof("message") != "hello":
             raise invalid("expected a SessionRequest with hello first")
@@ -100,16 +102,16 @@ class CoordinatorRpc:
     def _listen(self, requests: Iterator[pb.SessionRequest], hello: pb.Hello, outbox: Outbox) -> None:
         try:
             for request in requests:
-                self._hear(request, hello, outbox)
+                self._take(request, hello, outbox)
         except Refused as refused:
             outbox.put(RefusalNotice(refused.message, fatal=True))
         except Exception as error:
-            # How grpc reports a stream that broke; anything else is told apart by its text.
+            # How gRPC reports a stream that broke; the text shows anything else.
             log.debug("session of %s ended: %r", hello.worker, error)
         finally:
             self._job.detach(hello.worker, hello.incarnation, outbox)
 
-    def _hear(self, request: pb.SessionRequest, hello: pb.Hello, outbox: Outbox) -> None:
+    def _take(self, request: pb.SessionRequest, hello: pb.Hello, outbox: Outbox) -> None:
         worker, incarnation, job = hello.worker, hello.incarnation, self._job
         try:
             check(request)
@@ -200,13 +202,13 @@ def _replies(outbox: Outbox) -> Iterator[pb.SessionReply]:
     """What is there at once goes out as one message. Ends after a fatal refusal or at None."""
     while True:
         notices: list[Notice | None] = [outbox.notices.get()]
-        # Nobody else takes from it, so what is not empty has one.
+        # No other thread takes from it, so what is not empty has one.
         while notices[-1] is not None and len(notices) < 256 and not outbox.notices.empty():
             notices.append(outbox.notices.get_nowait())
-        told = [notice for notice in notices if notice is not None]
-        if told:
-            yield pb.SessionReply(events=[event_to_wire(notice) for notice in told])
-        if notices[-1] is None or any(isinstance(n, RefusalNotice) and n.fatal for n in told):
+        sent = [notice for notice in notices if notice is not None]
+        if sent:
+            yield pb.SessionReply(events=[event_to_wire(notice) for notice in sent])
+        if notices[-1] is None or any(isinstance(n, RefusalNotice) and n.fatal for n in sent):
             return
 
 

@@ -38,7 +38,7 @@ class StreamResources:
         if self.token is not None:
             self.token.withdraw()
         if self.attachment is not None:
-            self.attachment.let_go()
+            self.attachment.release()
 
 
 class ExchangeRpc:

@@ -47,7 +47,7 @@ class FollowRpc:
     def follow(
         self, requests: Iterator[shard_pb2.FollowRequest], context: grpc.ServicerContext
     ) -> Iterator[shard_pb2.FollowReply]:
-        # A call that says nothing owns nothing: whoever opens first, with the proof, is the coordinator.
+        # A call that sends nothing owns nothing: the first that opens, with the proof, is the coordinator.
         first = next(requests, None)
         if first is None or first.WhichOneof("message") != "open":
             raise invalid("expected a FollowRequest with open first")

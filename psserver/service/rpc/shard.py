@@ -12,6 +12,8 @@ from pswire.v1 import shard_pb2
 
 
 class ShardRpc:
+    """Called by the thread of each call; it keeps nothing of its own."""
+
     def __init__(self, host: ShardHost) -> None:
         self._host = host
 

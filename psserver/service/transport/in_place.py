@@ -1,4 +1,4 @@
-"""Payloads that stay where they are: attach, stage a filled slot, say where a version lies."""
+"""Payloads that stay where they are: attach, stage a filled slot, locate a version."""
 
 import hmac
 from collections.abc import Callable

@@ -24,7 +24,7 @@ SLOTS = 2
 
 
 class Sharing:
-    """Makes segments and knows which array lies in which.
+    """Makes segments and knows which array lies in which. The lock of the server's ShardState owns it.
 
     `transport`: "auto" goes on without shared memory when the system gives
     none, "shared-memory" raises SegmentError then, "grpc" and "socket" never ask for any.
@@ -39,7 +39,7 @@ class Sharing:
         if transport in ("grpc", "socket"):
             self.refusal = f"the server was started with --transport {transport}"
         elif not segments.here():
-            self._do_without("this system does not tell which kernel it is")
+            self._do_without("this system does not say which kernel it is")
         elif self._strict:
             # Better now than at the first join.
             Segment(segments.HEADER)
@@ -80,7 +80,10 @@ class Sharing:
 
 
 class Words:
-    """The control words of one worker: few bytes that may outlast its slots."""
+    """The control words of one worker: few bytes that may outlast its slots.
+
+    Word 0 has one writer, the worker; the others have one, the server, under the lock of its ShardState.
+    """
 
     def __init__(self) -> None:
         segment = Segment(8 * segments.WORDS_PER_CACHE_LINE * (1 + SLOTS))
@@ -88,16 +91,16 @@ class Words:
         self._words = segments.words(segment.memory)
 
     def has_read(self, ticket: int) -> bool:
-        """The worker says that it no longer reads the ticket's version. Its tickets come in rising order."""
+        """The worker no longer reads the ticket's version, by its own word. Its tickets come in rising order."""
         return int(self._words[0]) >= ticket
 
     def hold(self, slot: int, ticket: int) -> None:
-        """Tell the worker which ticket's payload slot `slot` (from 1) holds; 0: none, it is free."""
+        """Show the worker which ticket's payload slot `slot` (from 1) holds; 0: none, it is free."""
         self._words[segments.WORDS_PER_CACHE_LINE * slot] = ticket
 
 
 class Attachment:
-    """What one worker shares with this server, for as long as its exchange lasts.
+    """What one worker shares with this server, for as long as its exchange lasts. The lock of the ShardState owns it.
 
     The server keeps what it still needs of it: a slot until its contribution
     is settled, the control words until the pins of the worker's tickets end.
@@ -108,7 +111,7 @@ class Attachment:
         slots = [Segment(4 * elements) for _ in range(SLOTS)]
         self.places = (self.words.place, *(slot.place for slot in slots))
         self._slots = [segments.floats(slot.memory) for slot in slots]
-        # As in the words, which the worker could spoil.
+        # As in the words, which the worker could overwrite.
         self._busy: set[int] = set()
 
     def holds(self, number: int) -> bool:
@@ -128,8 +131,8 @@ class Attachment:
         words.hold(number, ticket)
         return BorrowedBuffer(self._slots[number - 1], ended)
 
-    def let_go(self) -> None:
-        """The exchange is over. Said aloud, because a broken call may keep its frames until the next collection."""
+    def release(self) -> None:
+        """The exchange is over. Explicitly, because a broken call may keep its frames until the next collection."""
         del self.words, self._slots
 
 

@@ -1,4 +1,4 @@
-"""The whole shelf side by side: 8 workers, exponential times of mean 1, K = 4.
+"""The built-in policies side by side: 8 workers, exponential times of mean 1, K = 4.
 
 Times: H_P for a barrier and H_P - H_(P-K) for the first K of P (order statistics), K / P when nobody
 idles (renewal; an Erlang time for K-batch-sync). Mean staleness: (P - 1) / K when nobody idles,

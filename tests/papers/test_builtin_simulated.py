@@ -1,6 +1,6 @@
 """The same figures through the simulated cluster: the real coordinator, its log, and `ps-lab check` on it.
 
-What a race of bare policies gives (`test_shelf_table`) must not change when tickets, notices and
+What a race of bare policies gives (`test_builtin_table`) must not change when tickets, notices and
 members come in between. Sources as there.
 """
 

@@ -1,0 +1,65 @@
+"""What a daemon or command does to its own process: Ctrl-C while it loads, its memory, the end of its supervisor."""
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+# Parameters of glibc's mallopt(3), and the largest threshold that it takes.
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+LARGEST = 32 * 2**20
+
+# Between looks at the parent; seconds.
+PERIOD = 0.5
+
+
+@contextmanager
+def quietly_interrupted() -> Iterator[None]:
+    """SIGINT ends the process as SIGTERM does, without a traceback: for the seconds in which a command's modules load.
+
+    Where SIGINT is ignored (in a background job, say) it stays so.
+    """
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def keep_large_blocks() -> bool:
+    """Keep freed blocks of up to 32 MiB for the next payload instead of returning them to the system.
+
+    By default each chunk's buffer is mapped and unmapped again, and the kernel
+    clears every page of it: a fifth of the time of moving 67 MB. Call it at the
+    start of a process. False where the C library is not glibc: nothing is changed then.
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    # Imported here: the commands' own start needs this module, and not that one.
+    import ctypes
+
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
+        return False
+    return bool(mallopt(M_MMAP_THRESHOLD, LARGEST)) and bool(mallopt(M_TRIM_THRESHOLD, 2**30))
+
+
+def die_with(parent: int) -> None:
+    """Send this process SIGTERM once `parent`, its supervisor, is no longer its parent.
+
+    Looks every half second: unlike a death signal of the kernel this also
+    works where the supervisor starts processes from a short-lived thread.
+    """
+
+    def watch() -> None:
+        pause = threading.Event()
+        while os.getppid() == parent:
+            pause.wait(PERIOD)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, name="parent", daemon=True).start()
