@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.coordinator.breaches import Honest
 
 from pslab.verify.harness import CoordinatorHarness
 from psserver.coordinator import Coordinator, CoordinatorState, JobTerms
@@ -15,7 +16,6 @@ from psserver.policies import Policy, TensorParts, build
 from psserver.shard import Apply, Fold, Pin, Seal, Shard, ShardError, ShardState, reshard
 from pswire.plan import make_plan
 from pswire.records import StateError
-from tests.coordinator.breaches import Honest
 from tests.shard.reference import MOMENTUM, SGD, VARIABLES, install, numbers, shards_of, stage
 
 TERMS = JobTerms("j", {"name": "sgd"}, workers=2)
