@@ -47,7 +47,7 @@ def show(first: pb.StatusReply, ask: Callable[[], pb.StatusReply]) -> None:
                 history.add(now, reply)
                 rate.add(now, reply.samples)
                 if screen.is_terminal:
-                    live.update(watch_view(history, screen.height), refresh=True)
+                    live.update(watch_view(history, screen.height, screen.width), refresh=True)
                 elif now - printed >= 2.0:
                     screen.print(status_line(reply, rate.rate), markup=False)
                     printed = now

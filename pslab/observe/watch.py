@@ -15,13 +15,15 @@ from rich.text import Text
 from pslab.display.status import STYLES, number, waiting_sentences
 from pswire.v1 import coordinator_pb2 as pb
 
-COLUMNS = 60  # of a lane and of a curve, the newest on the right
+COLUMNS = 60  # of a lane and of a curve at most, the newest on the right
 COLUMN = 1.0  # seconds of each
 # By state of a worker; the forms differ too, for terminals and eyes without colours. A blank: not here.
 MARKS = {"computing": "█", "waiting": "░", "joined": "▒", "lost": "×", "left": "×", "done": "·"}
 BARS = "▁▂▃▄▅▆▇█"
 # Lines of the screen that are not a worker's.
 OTHER_LINES = 14
+# Characters of a line that are not the lane's, and the least that a lane has.
+OTHER_WIDTH, LEAST = 72, 10
 
 
 class History:
@@ -45,12 +47,12 @@ class History:
                 seen.append((column, Counter()))
             seen[-1][1][worker.state] += 1
 
-    def lane(self, worker: str) -> Text:
+    def lane(self, worker: str, columns: int = COLUMNS) -> Text:
         """What the worker was doing most of each column's time."""
         newest = self._statuses[-1][0]
         states = {column: seen.most_common(1)[0][0] for column, seen in self._seen[worker]}
         lane = Text()
-        for column in range(newest - COLUMNS + 1, newest + 1):
+        for column in range(newest - columns + 1, newest + 1):
             state = states.get(column, "")
             lane.append(MARKS.get(state, " "), STYLES.get(state, ""))
         return lane
@@ -79,14 +81,21 @@ def curve(values: Sequence[float]) -> str:
     return "".join(BARS[round((value - least) * scale)] if math.isfinite(value) else " " for value in values)
 
 
-def watch_view(history: History, height: int) -> RenderableType:
-    """The screen, `height` lines of it. Requires a status."""
+def watch_view(history: History, height: int, width: int) -> RenderableType:
+    """The screen of so many lines and characters. Requires a status."""
     status = history.status
     assert status is not None
     head = Text(f"{status.policy}, {status.optimizer}: {status.phase}", style="bold")
     head.append(f"   version {status.version}   {status.seconds:.0f} s", style="not bold")
+    columns = min(COLUMNS, max(width - OTHER_WIDTH, LEAST))
     rows = max(height - OTHER_LINES - len(status.servers), 1)
-    parts: list[RenderableType] = [head, Text(), _curves(history), Text(), _lanes(history, status, rows)]
+    parts: list[RenderableType] = [
+        head,
+        Text(),
+        _curves(history, columns),
+        Text(),
+        _lanes(history, status, rows, columns),
+    ]
     if status.note:
         parts.append(Text(status.note, style="yellow"))
     parts += [Text(line) for line in waiting_sentences(status, 1.0)[:3]]
@@ -97,31 +106,31 @@ def watch_view(history: History, height: int) -> RenderableType:
     return Group(*parts, Text(), _legend())
 
 
-def _curves(history: History) -> Table:
+def _curves(history: History, columns: int) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim")
     table.add_column(justify="right", min_width=9)
     table.add_column(no_wrap=True)
     for name, values in history.rates().items():
         last = next((value for value in reversed(values) if math.isfinite(value)), math.nan)
-        table.add_row(name, number(last, 3 if name == "loss" else 1), curve(values))
+        table.add_row(name, number(last, 3 if name == "loss" else 1), curve(values[-columns:]).rjust(columns))
     return table
 
 
-def _lanes(history: History, status: pb.StatusReply, rows: int) -> Table:
+def _lanes(history: History, status: pb.StatusReply, rows: int, columns: int) -> Table:
     """The workers that wait longest come first where not all have room."""
     workers = list(status.workers)
     if len(workers) > rows:
         workers.sort(key=lambda w: (w.state != "lost", w.state != "waiting", -w.seconds))
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for title in ("worker", f"the last {COLUMNS * COLUMN:.0f} s", "now"):
+    for title in ("worker", f"last {columns * COLUMN:.0f} s", "now"):
         table.add_column(title, no_wrap=True)
     for title in ("applied", "dropped", "staleness"):
         table.add_column(title, justify="right", no_wrap=True)
     for worker in workers[:rows]:
         table.add_row(
             escape(worker.name),
-            history.lane(worker.name),
+            history.lane(worker.name, columns),
             _doing(worker),
             str(worker.applied),
             str(worker.dropped),

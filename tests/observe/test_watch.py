@@ -27,9 +27,9 @@ def status(second: int, *states: str, **fields: float) -> pb.StatusReply:
     return reply
 
 
-def shown(history: History, height: int = 40) -> str:
-    screen = Console(file=io.StringIO(), width=140)
-    screen.print(watch_view(history, height))
+def shown(history: History, height: int = 40, width: int = 140) -> str:
+    screen = Console(file=io.StringIO(), width=width)
+    screen.print(watch_view(history, height, width))
     text = screen.file.getvalue()  # type: ignore[attr-defined]
     assert isinstance(text, str)
     return text
@@ -68,6 +68,13 @@ def test_the_view_says_who_waits_for_whom() -> None:
     text = shown(history)
     assert "sync, sgd: training" in text and "waiting 2.0 s -> w0" in text
     assert "w1 has waited 2.0 s for the others" in text
+
+
+def test_on_a_narrow_terminal_lanes_are_shorter_and_still_end_now() -> None:
+    history = History()
+    history.add(0.0, status(3, "computing", "waiting"))
+    text = shown(history, width=84)
+    assert "last 12 s" in text and "█  computing 2.0 s" in text and "…" not in text
 
 
 def test_of_more_workers_than_lines_the_lost_and_waiting_come_first() -> None:
