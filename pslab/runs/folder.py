@@ -81,6 +81,18 @@ class Summary:
         return total
 
     @property
+    def mean_staleness(self) -> float:
+        """Of applied contributions, in versions; NaN when nothing was applied."""
+        histogram = self.histogram
+        applied = histogram.total()
+        return sum(tau * n for tau, n in histogram.items()) / applied if applied else math.nan
+
+    def metric(self, name: str) -> float:
+        """A final metric; NaN where the job did not measure it."""
+        value = self.metrics.get(name)
+        return math.nan if value is None else float(value)
+
+    @property
     def samples_per_second(self) -> float:
         return self.samples / self.wall_seconds if self.wall_seconds > 0 else math.nan
 
