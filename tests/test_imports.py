@@ -189,7 +189,7 @@ def test_no_server_module_loads_tensorflow() -> None:
 
 def test_worker_without_tensorflow() -> None:
     """The session is a library for loops that need numpy only."""
-    code = import_all("psworker", but=("psworker.tensorflow",))
+    code = import_all("psworker", but=("psworker.tensorflow", "psworker.keras"))
     assert not loaded(code) & {*TENSORFLOW, "psserver", "psworker.tensorflow"}
 
 

@@ -90,21 +90,15 @@ def fits(model: Any) -> Any:
         lambda: build(),
         lambda: build(keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True)),
         lambda: build("adam", keras.layers.Dropout(0.3)),
-        lambda: build("rmsprop", keras.layers.BatchNormalization()),
         lambda: build(keras.optimizers.SGD(0.1, clipnorm=0.1)),
         lambda: build(keras.optimizers.Lion(0.01, clipvalue=0.01)),
         lambda: build(
             keras.optimizers.Adam(keras.optimizers.schedules.PiecewiseConstantDecay([9], [0.1, 0.01]))
         ),
         lambda: build(keras.optimizers.SGD(0.1, gradient_accumulation_steps=2)),
-        lambda: build(keras.optimizers.Adagrad(0.1, loss_scale_factor=8.0)),
-        lambda: build("adam", steps_per_execution=4),
         lambda: build("adam", run_eagerly=True),
     ],
-    ids=[
-        *("adam", "nesterov", "dropout", "batchnorm", "clipnorm", "clipvalue", "schedule", "accumulation"),
-        *("loss-scale", "steps-per-execution", "eager"),
-    ],
+    ids=["adam", "nesterov", "dropout", "clipnorm", "clipvalue", "schedule", "accumulation", "eager"],
 )
 def test_fit_equals_plain_fit_to_the_bit(make: Callable[[], Any]) -> None:
     (plain, expected), (ours, got) = both(make, fits)
@@ -113,23 +107,30 @@ def test_fit_equals_plain_fit_to_the_bit(make: Callable[[], Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "optimizer",
+    "make",
     [
-        lambda: keras.optimizers.AdamW(0.01, weight_decay=0.1),
-        lambda: keras.optimizers.SGD(0.1, global_clipnorm=0.1),
-        lambda: keras.optimizers.Nadam(0.01),
-        lambda: keras.optimizers.Adamax(0.01),
-        lambda: keras.optimizers.Adadelta(1.0),
+        lambda: build(keras.optimizers.AdamW(0.01, weight_decay=0.1)),
+        lambda: build(keras.optimizers.SGD(0.1, global_clipnorm=0.1)),
+        lambda: build(keras.optimizers.Nadam(0.01)),
+        lambda: build(keras.optimizers.Adamax(0.01)),
+        lambda: build(keras.optimizers.Adadelta(1.0)),
+        lambda: build(keras.optimizers.Adagrad(0.1, loss_scale_factor=8.0)),
+        lambda: build(keras.optimizers.SGD(0.1), keras.layers.BatchNormalization()),
+        lambda: build(keras.optimizers.SGD(0.1), steps_per_execution=4),
     ],
-    ids=["adamw", "global-clipnorm", "nadam", "adamax", "adadelta"],
+    ids=[
+        *("adamw", "global-clipnorm", "nadam", "adamax", "adadelta", "loss-scale"),
+        *("batchnorm", "steps-per-execution"),
+    ],
 )
-def test_fit_equals_plain_fit_within_rounding(optimizer: Callable[[], Any]) -> None:
-    """TensorFlow's graph optimizer may change the order of two products; its threads that of a sum."""
+def test_fit_equals_plain_fit_within_rounding(make: Callable[[], Any]) -> None:
+    """TensorFlow's graph optimizer may change the order of two products, its threads that of a sum; a state
+    travels as a difference, which rounds once more."""
 
     def script(model: Any) -> None:
-        model.fit(X, Y, batch_size=BATCH, epochs=3, verbose=0)
+        model.fit(X, Y, batch_size=BATCH, epochs=2, verbose=0)
 
-    (plain, _), (ours, _) = both(lambda: build(optimizer()), script)
+    (plain, _), (ours, _) = both(make, script)
     assert_same_weights(plain, ours, atol=1e-5)
 
 
