@@ -175,8 +175,10 @@ def test_a_full_disk_at_a_flush_ends_the_job_and_keeps_the_weights_elsewhere_who
         def full(file: int, data: bytes) -> int:
             raise FULL
 
-        monkeypatch.setattr(json_lines.os, "write", full)
         grant = peer.ready()
+        monkeypatch.setattr(json_lines.os, "write", full)
+        # An entry at least is not written yet.
+        peer.send(abandon=pb.Abandon(ticket=grant.ticket, reason="test"))
         stop = peer.receive("stop")
         assert (
             not stop.success and "decisions.jsonl cannot be written: No space left on device" in stop.reason
