@@ -54,11 +54,18 @@ RULES = (
     ),
     *(Rule(module, only=(*STDLIB, *KNOBS), never=IMPURE) for module in KNOBS),
     Rule("psserver", never=(*TENSORFLOW, "psworker", "pslab", "examples")),
-    Rule("psserver.policies", only=(*STDLIB, "psserver.policies", *KNOBS), never=IMPURE),
-    Rule("psserver.coordinator", only=(*STDLIB, "psserver.policies", "psserver.coordinator"), never=IMPURE),
+    Rule("psserver.policies", only=(*STDLIB, "psserver.policies", "pswire.records", *KNOBS), never=IMPURE),
+    Rule(
+        "psserver.coordinator",
+        only=(*STDLIB, "psserver.policies", "psserver.coordinator", "pswire.records"),
+        never=IMPURE,
+    ),
     Rule(
         "psserver.shard",
-        only=(*STDLIB, "numpy", "psserver.shard", "psserver.policies", "psserver.optimizers", "pswire.plan"),
+        only=(
+            *(*STDLIB, "numpy", "psserver.shard", "psserver.policies", "psserver.optimizers"),
+            *("pswire.plan", "pswire.records"),
+        ),
         never=IMPURE,
     ),
     Rule("psserver.optimizers", only=(*STDLIB, "numpy", "psserver.optimizers", *KNOBS), never=IMPURE),

@@ -2,7 +2,7 @@
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 from typing import TypeVar
@@ -39,6 +39,12 @@ class TimeLimitedPolicy(Policy):
 
     def explain(self, worker: str) -> Waiting | None:
         return self._within(lambda: self.policy.explain(worker), "explain")
+
+    def state(self) -> Mapping[str, object]:
+        return self.policy.state()
+
+    def restore(self, state: Mapping[str, object]) -> None:
+        self.policy.restore(state)
 
     def _listed(self, event: Event) -> list[Decision]:
         decisions = self.policy.step(event)

@@ -7,5 +7,6 @@ argument; no I/O, no threads, no tensors. Each input answers with outputs
 
 from psserver.coordinator.coordinator import Coordinator, JobTerms
 from psserver.coordinator.outputs import JoinRefused, Output, Record, Send
+from psserver.coordinator.state import CoordinatorState
 
-__all__ = ["Coordinator", "JobTerms", "JoinRefused", "Output", "Record", "Send"]
+__all__ = ["Coordinator", "CoordinatorState", "JobTerms", "JoinRefused", "Output", "Record", "Send"]

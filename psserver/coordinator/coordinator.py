@@ -9,6 +9,7 @@ from psserver.coordinator.members import Member, Roster
 from psserver.coordinator.membership import Membership
 from psserver.coordinator.outputs import Output
 from psserver.coordinator.policy_driver import PolicyDriver
+from psserver.coordinator.state import CoordinatorState, save, take_up
 from psserver.coordinator.terms import JobTerms, Stopped
 from psserver.coordinator.tickets import TicketTable
 from psserver.policies import Policy
@@ -106,6 +107,22 @@ class Coordinator:
     def over(self) -> bool:
         """The job has stopped and every worker has left."""
         return self._ledger.stopped is not None and not self._ledger.roster.present
+
+    # State
+
+    def state(self) -> CoordinatorState:
+        """All that it and its policy know, between two inputs. Raises StateError for a policy that cannot be saved."""
+        return save(self._ledger, self._driver)
+
+    def restore(self, state: CoordinatorState, *, shift: float = 0.0) -> None:
+        """Go on from that state: in place of `opening`, and before any input.
+
+        `shift` is added to all times, for another process has another clock: `now` minus the time of the
+        state in that clock. The same inputs lead to the same outputs then as they would have before.
+        Members are as they were; for each whose connection does not stand any more, call `disconnect`.
+        Raises StateError, with nothing changed, for a state that does not fit (see `psserver.coordinator.state`).
+        """
+        take_up(state, self._ledger, self._driver, shift)
 
     # Membership
 

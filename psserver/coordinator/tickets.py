@@ -110,7 +110,14 @@ class TicketTable:
         return number
 
     def open(self, ticket: Ticket) -> None:
+        """A new ticket is granted."""
+        self.insert(ticket)
+
+    def insert(self, ticket: Ticket) -> None:
+        """Put an open or a pending ticket into the table."""
         self.live[ticket.number] = ticket
+        if ticket.state != "open":
+            return
         opened = self.opened[ticket.worker] = (*self.open_of(ticket.worker), ticket)
         assert len(opened) <= AHEAD, f"{ticket.worker} holds {len(opened)} open tickets"
 

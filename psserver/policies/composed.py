@@ -13,11 +13,13 @@ from psserver.policies.errors import PolicyError
 from psserver.policies.events import Abandon, Commit, Done, Event, Join, Leave, Ready
 from psserver.policies.parts.cancel import CancelStale
 from psserver.policies.parts.gates import Gate, WaitForUpdate, listed
+from psserver.policies.parts.saved import restored, save
 from psserver.policies.parts.staleness import Compensate, DropVerdict, StalenessRule
 from psserver.policies.parts.triggers import Trigger
 from psserver.policies.parts.view import Contribution, Member, View
 from psserver.policies.parts.weights import Weight
 from psserver.policies.policy import Policy, Waiting
+from pswire.records import from_plain
 
 # Why contributions are dropped that are too few for the aggregator of their update.
 TOO_FEW = "too few"
@@ -70,6 +72,14 @@ class Composition:
             )
 
 
+@dataclass(frozen=True, slots=True)
+class PolicyState:
+    """What `ComposedPolicy.state` is made of."""
+
+    view: dict[str, object]
+    gate: dict[str, object]
+
+
 class ComposedPolicy(Policy):
     """A policy made of a `Composition`. `name` and `knobs`: see `Policy`; left out, `build` sets them."""
 
@@ -117,6 +127,17 @@ class ComposedPolicy(Policy):
         if worker not in self._view.waiting:
             return None
         return self._hold(self._view.members[worker])
+
+    def state(self) -> dict[str, object]:
+        """The view and what the gate remembers. Triggers, staleness rules, weights and cancels remember nothing."""
+        return {"view": save(self._view), "gate": self._rules.gate.state(self._view)}
+
+    def restore(self, state: Mapping[str, object]) -> None:
+        saved = from_plain(PolicyState, state, f"policy {self.name}")
+        view = restored(saved.view)
+        self._rules.gate.restore(view, saved.gate)
+        # Those who wait are all looked at next time: nobody may start who might not have before.
+        self._view, self._looked = view, None
 
     # Events
 

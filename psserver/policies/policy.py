@@ -8,6 +8,7 @@ from types import MappingProxyType
 from psserver.policies.decisions import Decision
 from psserver.policies.declarations import BARE, PLAIN, LocalRule, TensorParts
 from psserver.policies.events import Event
+from pswire.records import StateError
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,3 +61,20 @@ class Policy(ABC):
     @abstractmethod
     def explain(self, worker: str) -> Waiting | None:
         """What would release a waiting worker; None when it does not wait."""
+
+    def state(self) -> Mapping[str, object]:
+        """All that it has learned from its events, JSON-able; asked between two events.
+
+        Optional: without it and `restore`, a job of the policy cannot be taken up from a saved state.
+        """
+        raise StateError(
+            f"policy {self.name} has no state(): a job of it cannot be saved; write state() and restore()"
+        )
+
+    def restore(self, state: Mapping[str, object]) -> None:
+        """Take up what `state` gave, in a policy just made with the same knobs: the same events lead to the
+        same decisions then. Raises for anything else, with nothing changed.
+        """
+        raise StateError(
+            f"policy {self.name} has no restore(): a job of it cannot be taken up; write state() and restore()"
+        )

@@ -5,7 +5,9 @@ threads, no clock. Same orders, same payloads, same bits.
 """
 
 from psserver.shard.orders import Apply, Fold, Install, Note, Order, Pin, Release, Seal
+from psserver.shard.resharding import reshard
 from psserver.shard.shard import Shard, ShardError
+from psserver.shard.state import ShardState
 
 __all__ = [
     "Apply",
@@ -18,4 +20,6 @@ __all__ = [
     "Seal",
     "Shard",
     "ShardError",
+    "ShardState",
+    "reshard",
 ]

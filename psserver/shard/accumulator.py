@@ -14,6 +14,21 @@ Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
+class Added:
+    """What an accumulator holds, to be saved.
+
+    `payloads`: float32 of shape (elements,) each, not copied: a list's or per worker's in the order of the
+    log, or one sum. `factors`: of each payload; of a sum the sum of its factors. `workers`: of each payload,
+    where they matter. `pending`: as in `Total`.
+    """
+
+    payloads: list[Floats]
+    factors: list[float]
+    workers: list[str]
+    pending: float
+
+
+@dataclass(frozen=True, slots=True)
 class Total:
     """An update's contributions as one payload: ``values * pending``.
 
@@ -44,6 +59,14 @@ class Accumulator(Protocol):
 
     def clear(self) -> list[Floats]:
         """Begin anew. Returns the buffers that were kept."""
+        ...
+
+    def state(self) -> Added:
+        """All that was added since the last `clear`."""
+        ...
+
+    def restore(self, added: Added) -> None:
+        """Take up what `state` gave, while empty; keeps its payloads. Raises ValueError, with nothing changed."""
         ...
 
 
@@ -82,6 +105,16 @@ class RunningSum:
         values, self._values = self._values, None
         return [] if values is None else [values]
 
+    def state(self) -> Added:
+        if self._values is None:
+            return Added([], [], [], 1.0)
+        return Added([self._values], [self._factors], [], self._pending)
+
+    def restore(self, added: Added) -> None:
+        _check(added, workers=False, most=1)
+        if added.payloads:
+            (self._values,), (self._factors,), self._pending = added.payloads, added.factors, added.pending
+
 
 class GradientList:
     """All contributions of an update, for an aggregator that must see them side by side.
@@ -118,6 +151,13 @@ class GradientList:
     def clear(self) -> list[Floats]:
         payloads, self._payloads, self._factors = self._payloads, [], []
         return payloads
+
+    def state(self) -> Added:
+        return Added(list(self._payloads), list(self._factors), [], 1.0)
+
+    def restore(self, added: Added) -> None:
+        _check(added, workers=False)
+        self._payloads, self._factors = list(added.payloads), list(added.factors)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +197,28 @@ class PerWorker:
     def clear(self) -> list[Floats]:
         shares, self.shares = self.shares, []
         return [share.values for share in shares]
+
+    def state(self) -> Added:
+        payloads = [share.values for share in self.shares]
+        factors = [share.factor for share in self.shares]
+        return Added(payloads, factors, [share.worker for share in self.shares], 1.0)
+
+    def restore(self, added: Added) -> None:
+        _check(added, workers=True)
+        self.shares = [
+            Share(*each) for each in zip(added.payloads, added.factors, added.workers, strict=True)
+        ]
+
+
+def _check(added: Added, *, workers: bool, most: int | None = None) -> None:
+    count = len(added.payloads)
+    if most is not None and count > most:
+        raise ValueError(f"expected one sum, got {count} contributions: another accumulator's")
+    if len(added.factors) != count or len(added.workers) != (count if workers else 0):
+        raise ValueError(
+            f"expected {count} factors and {'as many' if workers else 'no'} workers, "
+            f"got {len(added.factors)} and {len(added.workers)}"
+        )
 
 
 def accumulator_for(aggregator: Aggregator | None, *, per_worker: bool, trainable: int) -> Accumulator:

@@ -1,6 +1,6 @@
 """Published versions of a shard's variables: immutable, pinned by readers, recycled afterwards."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -158,6 +158,29 @@ class Arena:
             version = self._live.pop(number)
             if version.readers == 0 and not version.left:
                 self._free.append(version.values)
+
+    # State
+
+    def state(self) -> tuple[dict[int, Floats], dict[int, int], dict[int, int]]:
+        """Versions that must be kept, by number (not copied), and the pins and bases of tickets.
+
+        Without those that only a read under way holds.
+        """
+        kept = {self.newest, *self._pins.values(), *self._bases.values()}
+        live = {number: version.values for number, version in self._live.items() if number in kept}
+        return live, dict(self._pins), dict(self._bases)
+
+    def restore(
+        self, versions: Mapping[int, Floats], pins: Mapping[int, int], bases: Mapping[int, int]
+    ) -> None:
+        """Take up what `state` gave, in a new arena; arrays are copied. All that is pinned must be there."""
+        assert self.newest < 0 and {*pins.values(), *bases.values()} <= versions.keys()
+        for number, values in versions.items():
+            own = self._allocate(self.elements)
+            own[...] = values
+            self._live[number] = Version(number, own)
+        self.newest = max(versions, default=-1)
+        self._pins, self._bases = dict(pins), dict(bases)
 
     def _recycle(self, number: int) -> None:
         version = self._live.get(number)

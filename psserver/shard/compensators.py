@@ -10,7 +10,7 @@ float32 are taken for 0 (why: psserver.optimizers.blocks.clear_subnormals).
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,7 +42,14 @@ class Gap:
 
 
 class Compensator(Protocol):
-    """Arrays are flat float32 of one length; only the gradient and the memory are written."""
+    """Arrays are flat float32 of one length; only the gradient and the memory are written.
+
+    `constants`: names of arrays of its memory that are the same on every server. All others have one
+    number per weight, so that they are divided over servers as the weights are.
+    """
+
+    @property
+    def constants(self) -> tuple[str, ...]: ...
 
     def init(self, size: int) -> Memory:
         """What it remembers before the first contribution, for `size` weights."""
@@ -61,6 +68,8 @@ class Compensator(Protocol):
 
 class Taylor:
     """g' = g + (x_now - x_base) g g strength: DC-ASGD-c (Zheng et al. 2017, eq. 10)."""
+
+    constants: ClassVar[tuple[str, ...]] = ()
 
     def init(self, size: int) -> Memory:
         return {}
@@ -83,6 +92,8 @@ class AdaptiveTaylor:
     ``g' = g + (x_now - x_base) g g strength / sqrt(m' + epsilon)``,
     products and quotients from left to right. The paper's m at t holds g at t.
     """
+
+    constants: ClassVar[tuple[str, ...]] = ()
 
     decay: float
     epsilon: float
@@ -142,12 +153,14 @@ class GapAware:
     learning rate has always been 0 nothing has moved, and g stays as it is.
     """
 
+    constants: ClassVar[tuple[str, ...]] = ("weight", "rate_max")
+
     decay: float
     epsilon: float
 
     def init(self, size: int) -> Memory:
         memory = {"mean_square": np.zeros(size, np.float32)}
-        return memory | {name: np.zeros(1, np.float32) for name in ("weight", "rate_max")}
+        return memory | {name: np.zeros(1, np.float32) for name in self.constants}
 
     def correct(
         self, gradient: Floats, gap: Gap, strength: np.float32, memory: Memory, backend: Backend = NUMPY

@@ -1,6 +1,6 @@
 """The shard: stages payloads and executes orders, strictly in their order."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,12 +11,12 @@ from psserver.optimizers import NUMPY, Backend, Loop, Optimizer
 from psserver.policies import TensorParts
 from psserver.policies.declarations import BARE
 from psserver.shard import arithmetic
-from psserver.shard.accumulator import PerWorker, Share, accumulator_for
-from psserver.shard.aggregators import build_aggregator
 from psserver.shard.arena import Allocate, Arena, plain
-from psserver.shard.compensators import Gap, build_compensator
+from psserver.shard.compensators import Gap
 from psserver.shard.orders import Apply, Fold, Install, Note, Order, Pin, Release, Seal
 from psserver.shard.staging import BorrowedBuffer, OpenTicket, Slot, Staging
+from psserver.shard.state import ShardParts, ShardState, save, take_up
+from psserver.shard.updater import Updater
 from pswire.plan import Plan
 
 Floats = NDArray[np.float32]
@@ -35,7 +35,7 @@ class PendingUpdate:
 
 
 class Shard:
-    """Arrays of one server: arena versions, staging, the coming update, state of optimizer and compensator.
+    """Arrays of one server: arena versions, staging, and an updater with the coming update.
 
     A payload is one flat float32 array in the layout of the plan: the
     trainable part (weights, or a gradient), then the state part (values, or
@@ -60,21 +60,15 @@ class Shard:
     ) -> None:
         self.plan = plan
         self.layout = plan.shards[server]
-        self.optimizer = optimizer = optimizer.bound(*_trainable_pieces(plan, server))
+        self.optimizer = optimizer.bound(*_trainable_pieces(plan, server))
         self.tensors = tensors
         self._keep_bases = keep_bases or tensors.keep_bases
         self.arena = Arena(self.layout.elements, versions, unlimited=self._keep_bases, allocate=allocate)
         self.staging = Staging(self.layout.elements, staging)
         self._backend = backend
-        # The optimizer's, by worker where it keeps a set for each (made at the first contribution), else one for "".
-        self._slots: dict[str, dict[str, Floats]] = {}
-        if not optimizer.per_worker:
-            self._slots[""] = optimizer.init(self.layout.trainable)
-        self._compensator = build_compensator(tensors)
-        self._memory = self._compensator.init(self.layout.trainable) if self._compensator else {}
-        self._accumulator = accumulator_for(
-            build_aggregator(tensors), per_worker=optimizer.per_worker, trainable=self.layout.trainable
-        )
+        self._updater = Updater(self.optimizer, tensors, self.layout.trainable, backend)
+        # An order is between `prepare` and the end of `finish`.
+        self._unfinished = False
 
     @property
     def version(self) -> int:
@@ -84,9 +78,7 @@ class Shard:
     @property
     def variants(self) -> list[tuple[Loop, str]]:
         """Every pass over arrays that it runs, for a backend that compiles."""
-        step = self.optimizer.last_step(self.optimizer.init(0))
-        own = self._compensator.variants(step) if self._compensator else []
-        return [*self.optimizer.variants(), *((loop, loop.letters) for loop in arithmetic.LOOPS), *own]
+        return [*self._updater.variants, *((loop, loop.letters) for loop in arithmetic.LOOPS)]
 
     # Payloads
 
@@ -163,9 +155,9 @@ class Shard:
                     # What was read to compute the payload is read.
                     self.arena.unpin(ticket)
             case Fold():
-                return self._fold(order)
+                return self._begun(self._fold(order))
             case Apply():
-                return self._apply(order)
+                return self._begun(self._apply(order))
             case Release(ticket):
                 self.staging.close(ticket)
                 self.arena.forget(ticket)
@@ -194,6 +186,15 @@ class Shard:
         if not self.staging.holds(ticket):
             raise ShardError(f"the payload of ticket {ticket} is not here")
 
+    def _begun(self, update: PendingUpdate) -> PendingUpdate:
+        self._unfinished = True
+
+        def finish() -> None:
+            update.finish()
+            self._unfinished = False
+
+        return PendingUpdate(update.compute, finish)
+
     def _fold(self, fold: Fold) -> PendingUpdate:
         self._check(fold)
         worker = self.staging.tickets[fold.ticket].worker
@@ -201,13 +202,10 @@ class Shard:
         payload = self.staging.take(fold.ticket)
 
         def compute() -> None:
-            if gap is not None and self._compensator is not None:
-                end, strength = self.layout.trainable, np.float32(fold.compensation)
-                self._compensator.correct(payload[:end], gap, strength, self._memory, self._backend)
-            self._accumulator.add(payload, fold.factor, worker, self._backend)
+            self._updater.add(payload, fold.factor, worker, gap, fold.compensation)
 
         def finish() -> None:
-            if not self._accumulator.keeps(payload):
+            if not self._updater.keeps(payload):
                 self.staging.recycle(payload)
             self.arena.forget(fold.ticket)
 
@@ -215,80 +213,65 @@ class Shard:
 
     def _check(self, fold: Fold) -> None:
         self._need(fold.ticket)
-        if fold.compensation and self._compensator is None:
+        if fold.compensation and not self._updater.compensates:
             raise ShardError(
                 f"ticket {fold.ticket} is to be compensated, but the job's policy names no compensator"
             )
 
-    def _slots_of(self, worker: str) -> dict[str, Floats]:
-        key = worker if self.optimizer.per_worker else ""
-        if key not in self._slots:
-            self._slots[key] = self.optimizer.init(self.layout.trainable)
-        return self._slots[key]
-
     def _gap(self, ticket: int, worker: str) -> Gap:
-        end, now, base = self.layout.trainable, self.arena.values(self.version), self.arena.base_of(ticket)
+        now = self.arena.values(self.version)
         assert now is not None
-        step = self.optimizer.last_step(self._slots_of(worker))
-        return Gap(now[:end], base[:end], self.optimizer.rate(self.version), step)
+        return self._updater.gap(now, self.arena.base_of(ticket), worker, self.version)
 
     def _apply(self, apply: Apply) -> PendingUpdate:
         if apply.version != self.version + 1:
             raise ShardError(f"apply makes version {apply.version}, but {self.version} is newest")
         for part in apply.parts:
             self._check(part)
-        if self._accumulator.empty and not apply.parts:
+        if self._updater.empty and not apply.parts:
             raise ShardError(f"apply of version {apply.version} has no contributions")
         folds = [self._fold(part) for part in apply.parts]
-        now = self.arena.values(self.version)
+        now, base = self.arena.values(self.version), self.version
         assert now is not None
         out = self.arena.take()
 
         def compute() -> None:
             for fold in folds:
                 fold.compute()
-            self._step(now, out, apply)
+            self._updater.step(now, out, base, apply.scale, apply.lr_scale)
 
         def finish() -> None:
             for fold in folds:
                 fold.finish()
-            for values in self._accumulator.clear():
+            for values in self._updater.clear():
                 self.staging.recycle(values)
             self.arena.publish(out)
 
         return PendingUpdate(compute, finish)
 
-    def _step(self, now: Floats, out: Floats, apply: Apply) -> None:
-        total, end = self._accumulator.total(), self.layout.trainable
-        arithmetic.scale(total.values[end:], total.pending)
-        arithmetic.add_mean(now[end:], total.values[end:], total.factors, out[end:])
-        if isinstance(self._accumulator, PerWorker):
-            self._steps_per_worker(self._accumulator.shares, now[:end], out[:end], apply)
-        else:
-            self._optimize(now[:end], total.values[:end], out[:end], "", total.pending, apply)
+    # State
 
-    def _steps_per_worker(self, shares: Sequence[Share], now: Floats, out: Floats, apply: Apply) -> None:
-        """One worker's step after the other's, in the order of the log; the last one ends in `out`."""
-        spare = np.empty_like(out) if len(shares) > 1 else out
-        for left, share in zip(range(len(shares) - 1, -1, -1), shares, strict=True):
-            target = spare if left % 2 else out
-            self._optimize(now, share.values[: now.size], target, share.worker, share.factor, apply)
-            now = target
+    def state(self) -> ShardState:
+        """A copy of all that it holds, between two orders: a pass over memory. Raises ShardError within one.
 
-    def _optimize(
-        self, now: Floats, gradient: Floats, out: Floats, worker: str, factor: float, apply: Apply
-    ) -> None:
-        self.optimizer.update(
-            now,
-            gradient,
-            out,
-            self._slots_of(worker),
-            version=self.version,
-            lr_scale=apply.lr_scale,
-            factor=factor,
-            scale=apply.scale,
-            backend=self._backend,
-        )
+        Payloads that are still on their way in are not part of it, nor are readers: a worker pushes and
+        pulls again what it has no answer to.
+        """
+        if self._unfinished:
+            raise ShardError("an order is under way: expected state() between two orders")
+        return save(self._parts)
+
+    def restore(self, state: ShardState) -> None:
+        """Go on from that state, in a new shard of the same plan, server, optimizer and tensors: the same
+        orders and payloads give the same bits then. Arrays are copied. Raises StateError, with nothing
+        changed, for a state that does not fit; for one of another number of servers see `reshard`.
+        """
+        take_up(state, self._parts)
+
+    @property
+    def _parts(self) -> ShardParts:
+        plan, optimizer, tensors = self.plan, self.optimizer, self.tensors
+        return ShardParts(plan, self.layout, optimizer, tensors, self.arena, self.staging, self._updater)
 
 
 def _trainable_pieces(plan: Plan, server: int) -> tuple[list[str], list[tuple[str, int, int]]]:

@@ -1,7 +1,7 @@
 """Pushed payloads that wait for the decision about their ticket."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -128,6 +128,21 @@ class Staging:
             loan.ended()
         elif len(self._free) < self._limit:
             self._free.append(values)
+
+    # State
+
+    def state(self) -> tuple[list[OpenTicket], dict[int, Floats]]:
+        """Open tickets, and the complete payload of each that has one (not copied)."""
+        return [replace(t) for t in self.tickets.values()], {n: s.values for n, s in self._complete.items()}
+
+    def restore(self, tickets: Iterable[OpenTicket], payloads: Mapping[int, Floats]) -> None:
+        """Take up what `state` gave, while nothing is staged; payloads are copied."""
+        self.tickets = {ticket.ticket: replace(ticket) for ticket in tickets}
+        for ticket, values in payloads.items():
+            slot = self.begin(ticket)
+            slot.values[...] = values
+            self._drop_incoming(slot)
+            self._complete[ticket] = slot
 
     def _drop_incoming(self, slot: Slot) -> None:
         slots = self._incoming[slot.ticket]

@@ -207,8 +207,8 @@ def test_with_momentum_the_gap_is_measured_in_steps_that_were_taken() -> None:
     """Steps of momentum are longer than gradients times the rate: a gap counts for less than by gradients alone."""
     plan, (shard,) = shards_of(1, MOMENTUM, tensors=DECLARED["gap-aware"])
     run(plan, [shard], 1.0)
-    slots = shard.optimizer.last_step(shard._slots_of(""))
-    assert slots is not None and slots.any()
+    assert shard.optimizer.rule.step_slot == "momentum"
+    assert shard.state().arrays["slot/0/momentum"].any()
     assert shards_of(1, SGD)[1][0].optimizer.last_step({}) is None
     assert build({"name": "rmsprop", "momentum": 0.5}).rule.step_slot == "momentum"
 

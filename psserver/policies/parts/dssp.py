@@ -1,10 +1,12 @@
 """The gate of DSSP: slack that is chosen anew while the job runs."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from psserver.policies.parts.gates import Gate, listed
 from psserver.policies.parts.view import Member, View
 from psserver.policies.policy import Waiting
+from pswire.records import StateError, from_plain, to_plain
 
 
 @dataclass(slots=True)
@@ -25,6 +27,24 @@ class Pace:
         if self.latest is None or self.previous is None:
             return None
         return self.latest - self.previous
+
+
+@dataclass(frozen=True, slots=True)
+class PaceState:
+    """A `Pace` and whose it is. Times in seconds since the job began."""
+
+    worker: str
+    latest: float | None
+    previous: float | None
+    credit: int
+    free: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PacesState:
+    """Of the members that there are; what former ones left is of no use any more."""
+
+    paces: list[PaceState]
 
 
 class DynamicSlack(Gate):
@@ -72,6 +92,29 @@ class DynamicSlack(Gate):
     def epoch(self, view: View) -> object:
         # What a worker may spend changes only by its own commit, after which it asks anew.
         return view.slowest_clock()
+
+    def state(self, view: View) -> dict[str, object]:
+        found = [self._paces.get(worker) for worker in view.members]
+        # One without a commit yet is as good as none, and so is that of a former member of the name.
+        paces = [
+            PaceState(pace.member.worker, pace.latest, pace.previous, pace.credit, pace.free)
+            for pace in found
+            if pace is not None
+            and pace.latest is not None
+            and view.members[pace.member.worker] is pace.member
+        ]
+        plain: dict[str, object] = to_plain(PacesState(paces))
+        return plain
+
+    def restore(self, view: View, state: Mapping[str, object]) -> None:
+        saved = from_plain(PacesState, state, "gate")
+        unknown = [pace.worker for pace in saved.paces if pace.worker not in view.members]
+        if unknown:
+            raise StateError(f"gate: expected the paces of members, got those of {', '.join(unknown)}")
+        self._paces = {
+            pace.worker: Pace(view.members[pace.worker], pace.latest, pace.previous, pace.credit, pace.free)
+            for pace in saved.paces
+        }
 
     def _limit(self, member: Member) -> float:
         if not self._pace(member).free:

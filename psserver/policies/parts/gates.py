@@ -1,10 +1,12 @@
 """Gate: may this worker start its next unit of work?"""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from psserver.policies.parts.view import Member, View
 from psserver.policies.policy import Waiting
+from pswire.records import StateError
 
 
 class Gate(Protocol):
@@ -35,6 +37,23 @@ class Gate(Protocol):
         know returns ``object()``.
         """
         ...
+
+    def state(self, view: View) -> dict[str, object]:
+        """What it has learned by `completed`: JSON-able. A gate that learns nothing has nothing to write here.
+
+        Raises StateError when it learns, and does not say what.
+        """
+        if type(self).completed is not Gate.completed:
+            raise StateError(
+                f"the gate {type(self).__name__} remembers commits and has no state(): it cannot be saved; "
+                "expected state() and restore(), see psserver.policies.parts.gates.Gate"
+            )
+        return {}
+
+    def restore(self, view: View, state: Mapping[str, object]) -> None:
+        """Take up what `state` gave, beside the same view. Raises StateError, with nothing changed."""
+        if state:
+            raise StateError(f"the gate {type(self).__name__} remembers nothing, got {sorted(state)}")
 
 
 class Immediate(Gate):

@@ -124,15 +124,19 @@ class View:
 
     def join(self, worker: str, rank: int) -> None:
         self.forget(worker)
-        member = Member(worker, rank, clock=self.slowest_clock())
-        self.members[worker] = member
-        self._clocks.add(member.clock)
-        self.active_count += 1
+        self.take_up(Member(worker, rank, clock=self.slowest_clock()))
         self.peak = max(self.peak, self.active_count)
         if worker in self._contributors:
             self._absent -= 1
         elif self._missing is not None:
             heappush(self._missing, (rank, worker))
+
+    def take_up(self, member: Member) -> None:
+        """It is a member, with that clock."""
+        self.members[member.worker] = member
+        if not member.done:
+            self._clocks.add(member.clock)
+            self.active_count += 1
 
     def finish(self, worker: str) -> None:
         """The worker has no more data."""
@@ -163,10 +167,14 @@ class View:
     def grant(self, worker: str) -> int:
         """The waiting worker starts from the current version. Returns its ticket."""
         ticket = self.waiting.pop(worker)
-        self.open[ticket] = Open(ticket, worker, self.version)
-        self.members[worker].held.append(ticket)
-        self._bases.add(self.version)
+        self.reopen(Open(ticket, worker, self.version))
         return ticket
+
+    def reopen(self, opened: Open) -> None:
+        """A member holds that ticket."""
+        self.open[opened.ticket] = opened
+        self.members[opened.worker].held.append(opened.ticket)
+        self._bases.add(opened.base)
 
     def close(self, ticket: int) -> Open | None:
         """The ticket is no longer open. None when it was not."""

@@ -1,0 +1,232 @@
+"""All that a coordinator knows, as plain data between two inputs; taken out, checked, and taken up again."""
+
+from collections import Counter
+from dataclasses import dataclass, replace
+
+from psserver.coordinator.ledger import Ledger
+from psserver.coordinator.members import Member, Roster, Tally
+from psserver.coordinator.policy_driver import PolicyDriver
+from psserver.coordinator.terms import Stopped
+from psserver.coordinator.tickets import AHEAD, Ticket, TicketTable
+from psserver.policies import Part, Policy
+from pswire.records import StateError, from_plain, to_plain
+
+
+@dataclass(frozen=True, slots=True)
+class TallyState:
+    """A `Tally` and whose it is. `staleness`: (staleness, how many) in the order of their first occurrence."""
+
+    worker: str
+    committed: int
+    applied: int
+    dropped: int
+    samples: int
+    staleness: list[tuple[int, int]]
+    next_batch: int
+    incarnations: int
+    sessions: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorState:
+    """Everything but the terms of the job and the policy's code. JSON-able by `to_json`.
+
+    `entries`: the number that the next entry of the log gets. `began` and all other times are seconds of
+    the clock of the process that saved it. `tickets`: open and pending ones in the order of their grants;
+    `settled`: those that are remembered, each worker's oldest first. `folded`: what the shards have summed,
+    in order. `policy_state` is the policy's own. Sessions are what a worker's process proves itself by:
+    keep a saved state as private as a key.
+    """
+
+    policy: str
+    knobs: dict[str, object]
+    policy_state: dict[str, object]
+    entries: int
+    version: int
+    initialised: bool
+    started: bool
+    stopped: Stopped | None
+    evaluator: str | None
+    stop_index: int
+    loss: float | None
+    began: float
+    next_number: int
+    tickets: list[Ticket]
+    settled: list[Ticket]
+    folded: list[Part]
+    members: list[Member]
+    tallies: list[TallyState]
+    prepared: list[str]
+    unfinished: list[tuple[str, float]]
+    empty_since: float | None
+
+    def to_json(self) -> dict[str, object]:
+        plain: dict[str, object] = to_plain(self)
+        return plain
+
+    @classmethod
+    def from_json(cls, data: object) -> "CoordinatorState":
+        """Raises StateError for missing or unknown fields and for values of another type."""
+        return from_plain(cls, data, "coordinator state")
+
+
+def save(ledger: Ledger, driver: PolicyDriver) -> CoordinatorState:
+    """A copy of all that they know. Raises StateError for a policy that cannot be saved."""
+    roster, tickets, policy = ledger.roster, ledger.tickets, driver.policy
+    return CoordinatorState(
+        policy=policy.name,
+        knobs=to_plain(policy.knobs),
+        policy_state=_policy_state(policy),
+        entries=ledger.entries,
+        version=ledger.version,
+        initialised=ledger.initialised,
+        started=ledger.started,
+        stopped=ledger.stopped,
+        evaluator=ledger.evaluator,
+        stop_index=ledger.stop_index,
+        loss=ledger.loss,
+        began=ledger.began,
+        next_number=tickets.next_number,
+        tickets=[replace(ticket) for ticket in tickets.live.values()],
+        settled=[replace(ticket) for recent in tickets.settled.values() for ticket in recent],
+        folded=list(driver.folded.values()),
+        members=[replace(member) for member in roster.present.values()],
+        tallies=[_saved_tally(worker, tally) for worker, tally in roster.tallies.items()],
+        prepared=sorted(roster.prepared),
+        unfinished=list(roster.unfinished.items()),
+        empty_since=roster.empty_since,
+    )
+
+
+def _saved_tally(worker: str, tally: Tally) -> TallyState:
+    return TallyState(
+        worker,
+        tally.committed,
+        tally.applied,
+        tally.dropped,
+        tally.samples,
+        list(tally.staleness.items()),
+        tally.next_batch,
+        tally.incarnations,
+        sorted(tally.sessions),
+    )
+
+
+def take_up(state: CoordinatorState, ledger: Ledger, driver: PolicyDriver, shift: float) -> None:
+    """Give a new ledger and driver that state; `shift` is added to every time.
+
+    Raises StateError, with nothing changed, unless they are new, the policy is the same with the same knobs
+    and takes up its own state, and the parts of the state agree with each other.
+    """
+    policy = driver.policy
+    if ledger.entries:
+        raise StateError(f"expected a new coordinator, this one has written {ledger.entries} entries")
+    knobs = to_plain(policy.knobs)
+    if (state.policy, state.knobs) != (policy.name, knobs):
+        raise StateError(
+            f"expected the state of policy {policy.name} with {knobs}, got one of {state.policy} with {state.knobs}"
+        )
+    _check(state)
+    roster, tickets = _roster(state, shift), _tickets(state, shift)
+    _restore_policy(policy, state.policy_state)
+    # From here on nothing can fail.
+    driver.folded = {part.ticket: part for part in state.folded}
+    ledger.roster, ledger.tickets = roster, tickets
+    ledger.entries, ledger.version, ledger.loss = state.entries, state.version, state.loss
+    ledger.initialised, ledger.started = state.initialised, state.started
+    stopped = state.stopped
+    ledger.stopped = None if stopped is None else replace(stopped, at=stopped.at + shift)
+    ledger.evaluator, ledger.stop_index = state.evaluator, state.stop_index
+    ledger.began = state.began + shift
+
+
+def _policy_state(policy: Policy) -> dict[str, object]:
+    """A policy may be anybody's code: whatever its `state` raises or returns, the answer is a sentence."""
+    try:
+        asked = policy.state()
+    except StateError:
+        raise
+    except Exception as error:
+        raise StateError(f"policy {policy.name} cannot be saved: {type(error).__name__}: {error}") from error
+    try:
+        found = to_plain(asked)
+    except StateError as error:
+        raise StateError(f"policy {policy.name} cannot be saved: state(): {error}") from error
+    if not isinstance(found, dict):
+        raise StateError(f"policy {policy.name}: state() returned {found!r}; expected a dict")
+    return found
+
+
+def _restore_policy(policy: Policy, state: dict[str, object]) -> None:
+    try:
+        policy.restore(state)
+    except Exception as error:
+        raise StateError(
+            f"policy {policy.name} cannot take up its state: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _check(state: CoordinatorState) -> None:
+    """What its parts must agree on, each with the sentence for when they do not."""
+    live = {ticket.number: ticket for ticket in state.tickets}
+    present = {member.worker: member for member in state.members}
+    known = {tally.worker for tally in state.tallies}
+    numbers = [ticket.number for ticket in (*state.tickets, *state.settled)]
+    requested = [member.requested for member in state.members if member.requested is not None]
+    held = Counter(ticket.worker for ticket in state.tickets if ticket.state == "open")
+    for holds, what in (
+        (state.entries > 0, "no entry was written: there is nothing to go on from"),
+        (len(present) == len(state.members), "two members have one name"),
+        (len({m.rank for m in state.members}) == len(state.members), "two members have one rank"),
+        (known >= {*present, *(t.worker for t in state.tickets)}, "a worker has no tally"),
+        (len(known) == len(state.tallies), "a worker has two tallies"),
+        (len(set(numbers)) == len(numbers), "two tickets have one number"),
+        (all(t.state != "settled" for t in state.tickets), "a ticket is open or pending, and settled"),
+        (all(t.state == "settled" and t.fate for t in state.settled), "a settled ticket has no fate"),
+        (all(n < state.next_number for n in (*numbers, *requested)), "a ticket's number is yet to be given"),
+        (all(t.base <= state.version for t in state.tickets), "a ticket started from a version to come"),
+        (all(t.index < state.entries for t in state.tickets), "a ticket was granted by an entry to come"),
+        (all(count <= AHEAD for count in held.values()), f"a worker holds more than {AHEAD} open tickets"),
+        (held.keys() <= present.keys(), "an open ticket is held by nobody"),
+        (
+            all(p.ticket in live and live[p.ticket].state == "pending" for p in state.folded),
+            "what is folded is not pending",
+        ),
+        ((state.empty_since is None) == bool(present), "empty_since contradicts the members"),
+    ):
+        if not holds:
+            raise StateError(f"coordinator state: {what}")
+
+
+def _roster(state: CoordinatorState, shift: float) -> Roster:
+    roster = Roster(0.0)
+    for member in state.members:
+        absent = member.absent_since
+        shifted = replace(
+            member, since=member.since + shift, absent_since=None if absent is None else absent + shift
+        )
+        roster.add(shifted)
+    for saved in state.tallies:
+        roster.tallies[saved.worker] = Tally(
+            saved.committed,
+            saved.applied,
+            saved.dropped,
+            saved.samples,
+            Counter(dict(saved.staleness)),
+            saved.next_batch,
+            saved.incarnations,
+            set(saved.sessions),
+        )
+    roster.prepared = set(state.prepared)
+    roster.unfinished = {worker: since + shift for worker, since in state.unfinished}
+    roster.empty_since = None if state.empty_since is None else state.empty_since + shift
+    return roster
+
+
+def _tickets(state: CoordinatorState, shift: float) -> TicketTable:
+    table = TicketTable(state.next_number)
+    for ticket in state.tickets:
+        table.insert(replace(ticket, granted_at=ticket.granted_at + shift))
+    for ticket in state.settled:
+        table.remember(replace(ticket, granted_at=ticket.granted_at + shift))
+    return table

@@ -1,0 +1,92 @@
+"""The state of a job's shards, divided anew over another number of servers.
+
+Arrays of a payload or of its trainable part are put together by variables and rows, as the old plan has
+them, and cut as the new plan does. Every operation of a shard is elementwise, or was refused on more than
+one server when the job began (`TensorParts.check_servers`), so the new shards go on to the same bits.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from psserver.shard.staging import OpenTicket
+from psserver.shard.state import ShardFacts, ShardState
+from pswire.plan import Plan
+from pswire.records import StateError
+
+Floats = NDArray[np.float32]
+
+
+def reshard(states: Sequence[ShardState], old: Plan, new: Plan) -> list[ShardState]:
+    """States for the shards of `new`, from those of all shards of `old`, in the order of the servers.
+
+    All must be of one moment of the log. What servers reached at different times is settled for the least:
+    a payload counts if every server has it (each committed one does), and a version that some server has
+    given up already is given up, with the pins on it: its readers ask for a new grant. Raises StateError for
+    states that are not of one moment, of other variables, or not of `old`.
+    """
+    _check(states, old, new)
+    shared = set.intersection(*(set(state.arrays) for state in states))
+    facts = _common(states, shared)
+    needed = {facts.version, *dict(facts.pins).values(), *dict(facts.bases).values()}
+    shared -= {
+        name for name in shared if name.startswith("version/") and int(name.split("/")[1]) not in needed
+    }
+    arrays: list[dict[str, Floats]] = [{} for _ in new.shards]
+    for name in states[0].arrays:
+        if name not in shared:
+            continue
+        pieces = _divided([state.arrays[name] for state in states], name, old, new)
+        for into, piece in zip(arrays, pieces, strict=True):
+            into[name] = piece
+    return [
+        ShardState(replace(facts, plan=new.fingerprint, server=server), into)
+        for server, into in enumerate(arrays)
+    ]
+
+
+def _check(states: Sequence[ShardState], old: Plan, new: Plan) -> None:
+    if old.variables != new.variables:
+        raise StateError("reshard: the two plans are of other variables")
+    if len(states) != len(old.shards):
+        raise StateError(f"reshard: expected the states of {len(old.shards)} servers, got {len(states)}")
+    for server, state in enumerate(states):
+        if (state.facts.plan, state.facts.server) != (old.fingerprint, server):
+            raise StateError(
+                f"reshard: expected server {server} of plan {old.fingerprint}, got server "
+                f"{state.facts.server} of plan {state.facts.plan}"
+            )
+        if _moment(state.facts) != _moment(states[0].facts):
+            raise StateError(f"reshard: servers 0 and {server} are not at the same entry of the log")
+
+
+def _moment(facts: ShardFacts) -> object:
+    """What is equal on all servers that have executed the same entries."""
+    return (
+        *(facts.optimizer, facts.tensors, facts.version, facts.tickets, facts.bases),
+        *(facts.factors, facts.workers, facts.pending, facts.slot_workers),
+    )
+
+
+def _common(states: Sequence[ShardState], shared: set[str]) -> ShardFacts:
+    """A pin that has ended on one server may last on another: it lasts while every server has the version."""
+    pins = {ticket: version for state in states for ticket, version in state.facts.pins}
+    kept = [(ticket, version) for ticket, version in pins.items() if f"version/{version}" in shared]
+    tickets: list[OpenTicket] = [replace(ticket) for ticket in states[0].facts.tickets]
+    return replace(states[0].facts, pins=kept, tickets=tickets)
+
+
+def _divided(arrays: Sequence[Floats], name: str, old: Plan, new: Plan) -> list[Floats]:
+    kind = name.split("/")[0]
+    if kind == "constant":
+        return [arrays[0].copy() for _ in new.shards]
+    if kind in ("slot", "memory"):
+        whole = [
+            np.concatenate([array, np.zeros(shard.state, np.float32)])
+            for array, shard in zip(arrays, old.shards, strict=True)
+        ]
+        cut = new.scatter(old.gather(whole))
+        return [piece[: shard.trainable] for piece, shard in zip(cut, new.shards, strict=True)]
+    return new.scatter(old.gather(arrays))

@@ -1,0 +1,224 @@
+"""All that a shard holds, as named arrays and plain data; taken out, checked, and taken up again.
+
+Names of arrays (float32 all of them), with n the elements of a payload and m those that are trainable:
+
+    version/<number>      (n,)  a published version that is the newest, pinned, or the base of an open ticket
+    payload/<ticket>      (n,)  a complete payload of an open or committed ticket
+    update/<k>            (n,)  what the coming update has: one sum, or contributions in the order of the log
+    slot/<k>/<name>       (m,)  the optimizer's, for worker number k of `slot_workers`
+    memory/<name>         (m,)  the compensator's, a number per weight
+    constant/<name>        any  the compensator's, the same on every server
+
+An array of (n,) or (m,) is cut as `Plan` cuts variables: see `psserver.shard.resharding`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from psserver.optimizers import Optimizer
+from psserver.policies import TensorParts
+from psserver.shard.accumulator import Added
+from psserver.shard.arena import Arena
+from psserver.shard.staging import OpenTicket, Staging
+from psserver.shard.updater import Updater
+from pswire.plan import Plan, ShardLayout
+from pswire.records import StateError, from_plain, to_plain
+
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class ShardParts:
+    """What a shard is made of."""
+
+    plan: Plan
+    layout: ShardLayout
+    optimizer: Optimizer
+    tensors: TensorParts
+    arena: Arena
+    staging: Staging
+    updater: Updater
+
+
+@dataclass(frozen=True, slots=True)
+class ShardFacts:
+    """What is not an array: JSON-able.
+
+    `plan`: its fingerprint. `optimizer`, `tensors`: their configurations. `version`: the newest; -1 before the
+    first. `pins`, `bases`: (ticket, version). `factors`, `workers`, `pending`: of the coming update, as in `Added`.
+    """
+
+    plan: str
+    server: int
+    optimizer: dict[str, object]
+    tensors: dict[str, object]
+    version: int
+    tickets: list[OpenTicket]
+    pins: list[tuple[int, int]]
+    bases: list[tuple[int, int]]
+    factors: list[float]
+    workers: list[str]
+    pending: float
+    slot_workers: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class ShardState:
+    """`arrays`: by the names above."""
+
+    facts: ShardFacts
+    arrays: Mapping[str, Floats] = field(repr=False)
+
+    def to_json(self) -> dict[str, object]:
+        """Everything but the arrays."""
+        plain: dict[str, object] = to_plain(self.facts)
+        return plain
+
+    @classmethod
+    def from_json(cls, data: object, arrays: Mapping[str, Floats]) -> "ShardState":
+        """Raises StateError for missing or unknown fields and for values of another type."""
+        return cls(from_plain(ShardFacts, data, "shard state"), arrays)
+
+    def numbered(self, kind: str) -> dict[int, Floats]:
+        """The arrays of "version", "payload" or "update", by number."""
+        named = (name.split("/") for name in self.arrays if name.startswith(f"{kind}/"))
+        return {int(number): self.arrays[f"{kind}/{number}"] for _, number in named}
+
+
+def save(shard: ShardParts) -> ShardState:
+    """A copy of all that the shard holds."""
+    versions, pins, bases = shard.arena.state()
+    tickets, payloads = shard.staging.state()
+    updater = shard.updater
+    added = updater.accumulator.state()
+    constants = updater.constants
+    views = {
+        **{f"version/{number}": values for number, values in versions.items()},
+        **{f"payload/{ticket}": values for ticket, values in payloads.items()},
+        **{f"update/{k}": values for k, values in enumerate(added.payloads)},
+        **{
+            f"slot/{k}/{name}": values
+            for k, slots in enumerate(updater.slots.values())
+            for name, values in slots.items()
+        },
+        **{
+            f"{'constant' if name in constants else 'memory'}/{name}": values
+            for name, values in updater.memory.items()
+        },
+    }
+    facts = ShardFacts(
+        shard.plan.fingerprint,
+        shard.layout.server,
+        to_plain(shard.optimizer.config),
+        to_plain(shard.tensors.config),
+        shard.arena.newest,
+        tickets,
+        list(pins.items()),
+        list(bases.items()),
+        added.factors,
+        added.workers,
+        added.pending,
+        list(updater.slots),
+    )
+    return ShardState(facts, {name: values.copy() for name, values in views.items()})
+
+
+def take_up(state: ShardState, shard: ShardParts) -> None:
+    """Give a new shard that state. Raises StateError, with nothing changed."""
+    facts, updater = state.facts, shard.updater
+    if shard.arena.newest >= 0 or shard.staging.tickets:
+        raise StateError(f"expected a new shard, this one is at version {shard.arena.newest}")
+    _check_kind(facts, shard)
+    _check_facts(facts, state, shard)
+    _check_arrays(state, shard)
+    added = [values.copy() for _, values in sorted(state.numbered("update").items())]
+    try:
+        updater.accumulator.restore(Added(added, facts.factors, facts.workers, facts.pending))
+    except ValueError as error:
+        raise StateError(f"shard state: the coming update: {error}") from error
+    # From here on only memory can run out.
+    shard.arena.restore(state.numbered("version"), dict(facts.pins), dict(facts.bases))
+    shard.staging.restore(facts.tickets, state.numbered("payload"))
+    for k, worker in enumerate(facts.slot_workers):
+        for name, values in updater.slots_of(worker).items():
+            values[...] = state.arrays[f"slot/{k}/{name}"]
+    for name, values in updater.memory.items():
+        kind = "constant" if name in updater.constants else "memory"
+        values[...] = state.arrays[f"{kind}/{name}"]
+
+
+def _check_kind(facts: ShardFacts, shard: ShardParts) -> None:
+    """It is the state of such a shard."""
+    for what, expected, got in (
+        ("plan", shard.plan.fingerprint, facts.plan),
+        ("server", shard.layout.server, facts.server),
+        ("optimizer", to_plain(shard.optimizer.config), facts.optimizer),
+        ("tensors", to_plain(shard.tensors.config), facts.tensors),
+    ):
+        if expected != got:
+            hint = "; for another number of servers use reshard()" if what == "plan" else ""
+            raise StateError(f"shard state: expected the {what} {expected!r}, got {got!r}{hint}")
+
+
+def _check_facts(facts: ShardFacts, state: ShardState, shard: ShardParts) -> None:
+    """Its parts agree with each other."""
+    versions, payloads = _numbers(state, "version"), _numbers(state, "payload")
+    opened = {ticket.ticket for ticket in facts.tickets}
+    pinned = [*facts.pins, *facts.bases]
+    for holds, what in (
+        (facts.version == max(versions, default=-1), "its newest version is not among its arrays"),
+        (versions >= {number for _, number in pinned}, "a version that a ticket needs is missing"),
+        (opened >= {ticket for ticket, _ in pinned}, "a version is kept for a ticket that is not open"),
+        (len(opened) == len(facts.tickets), "two tickets have one number"),
+        (opened >= payloads, "a payload is staged for a ticket that is not open"),
+        (
+            payloads >= {ticket.ticket for ticket in facts.tickets if ticket.sealed},
+            "the payload of a committed ticket is missing",
+        ),
+        (len(set(facts.slot_workers)) == len(facts.slot_workers), "a worker has two sets of slots"),
+        (
+            shard.optimizer.per_worker or facts.slot_workers == [""],
+            f"{shard.optimizer.name} keeps one set of slots for all workers",
+        ),
+    ):
+        if not holds:
+            raise StateError(f"shard state: {what}")
+
+
+def _numbers(state: ShardState, kind: str) -> set[int]:
+    names = [name for name in state.arrays if name.startswith(f"{kind}/")]
+    wrong = [name for name in names if not name.removeprefix(f"{kind}/").isdecimal()]
+    if wrong:
+        raise StateError(f"shard state: expected {kind}/<number>, got the array {wrong[0]!r}")
+    return set(state.numbered(kind))
+
+
+def _check_arrays(state: ShardState, shard: ShardParts) -> None:
+    """Every array has its name, type and shape."""
+    updater, layout = shard.updater, shard.layout
+    whole, weights = (layout.elements,), (layout.trainable,)
+    kinds = ("version", "payload", "update")
+    expected = {
+        f"slot/{k}/{name}": weights
+        for k in range(len(state.facts.slot_workers))
+        for name in shard.optimizer.slots
+    }
+    for name, values in updater.memory.items():
+        expected[f"{'constant' if name in updater.constants else 'memory'}/{name}"] = values.shape
+    expected |= {f"{kind}/{number}": whole for kind in kinds for number in _numbers(state, kind)}
+    expected |= {f"update/{k}": whole for k in range(len(_numbers(state, "update")))}
+    if expected.keys() != state.arrays.keys():
+        missing, more = (
+            sorted(expected.keys() - state.arrays.keys()),
+            sorted(state.arrays.keys() - expected.keys()),
+        )
+        raise StateError(f"shard state: missing arrays: {missing or 'none'}; unknown ones: {more or 'none'}")
+    for name, shape in expected.items():
+        values = state.arrays[name]
+        if values.dtype != np.float32 or values.shape != shape:
+            raise StateError(
+                f"shard state: {name}: expected float32 of shape {shape}, got {values.dtype} of shape {values.shape}"
+            )

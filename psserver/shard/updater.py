@@ -1,0 +1,114 @@
+"""From contributions to the next version: compensator, accumulator and optimizer, with all that they remember."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from psserver.optimizers import NUMPY, Backend, Loop, Optimizer
+from psserver.policies import TensorParts
+from psserver.shard import arithmetic
+from psserver.shard.accumulator import PerWorker, Share, accumulator_for
+from psserver.shard.aggregators import build_aggregator
+from psserver.shard.compensators import Gap, build_compensator
+
+Floats = NDArray[np.float32]
+
+
+class Updater:
+    """Payloads are float32 of shape (elements,): `trainable` of them are a gradient, those behind it state deltas.
+
+    `slots`: the optimizer's arrays by name, under the worker's name where it keeps a set for each (made at
+    the worker's first contribution), else under "". `memory`: the compensator's arrays by name.
+    """
+
+    def __init__(
+        self, optimizer: Optimizer, tensors: TensorParts, trainable: int, backend: Backend = NUMPY
+    ) -> None:
+        self._optimizer = optimizer
+        self._end = trainable
+        self._backend = backend
+        self.slots: dict[str, dict[str, Floats]] = {}
+        if not optimizer.per_worker:
+            self.slots[""] = optimizer.init(trainable)
+        self._compensator = build_compensator(tensors)
+        self.memory = self._compensator.init(trainable) if self._compensator else {}
+        self.accumulator = accumulator_for(
+            build_aggregator(tensors), per_worker=optimizer.per_worker, trainable=trainable
+        )
+
+    @property
+    def compensates(self) -> bool:
+        """The job's policy names a compensator."""
+        return self._compensator is not None
+
+    @property
+    def constants(self) -> tuple[str, ...]:
+        """Names of arrays of `memory` that are the same on every server; all others have a number per weight."""
+        return self._compensator.constants if self._compensator else ()
+
+    @property
+    def empty(self) -> bool:
+        """Nothing has been added since the last step."""
+        return self.accumulator.empty
+
+    @property
+    def variants(self) -> list[tuple[Loop, str]]:
+        """The passes over arrays of its parts, for a backend that compiles."""
+        step = self._optimizer.last_step(self._optimizer.init(0))
+        own = self._compensator.variants(step) if self._compensator else []
+        return [*self._optimizer.variants(), *own]
+
+    def gap(self, now: Floats, base: Floats, worker: str, version: int) -> Gap:
+        """What a contribution of `worker` finds, which started from `base`, while `now` is newest."""
+        step = self._optimizer.last_step(self.slots_of(worker))
+        return Gap(now[: self._end], base[: self._end], self._optimizer.rate(version), step)
+
+    def add(self, payload: Floats, factor: float, worker: str, gap: Gap | None, strength: float) -> None:
+        """Take in a contribution, compensated where there is a gap. Its buffer may be overwritten, or kept."""
+        if gap is not None and self._compensator is not None:
+            gradient = payload[: self._end]
+            self._compensator.correct(gradient, gap, np.float32(strength), self.memory, self._backend)
+        self.accumulator.add(payload, factor, worker, self._backend)
+
+    def keeps(self, payload: Floats) -> bool:
+        """The buffer is needed until `clear`."""
+        return self.accumulator.keeps(payload)
+
+    def clear(self) -> list[Floats]:
+        """Begin the next update. Returns the buffers that were kept."""
+        return self.accumulator.clear()
+
+    def step(self, now: Floats, out: Floats, version: int, scale: float, lr_scale: float) -> None:
+        """Write version ``version + 1`` into `out`, from version `version` in `now` and all that was added."""
+        total, end = self.accumulator.total(), self._end
+        arithmetic.scale(total.values[end:], total.pending)
+        arithmetic.add_mean(now[end:], total.values[end:], total.factors, out[end:])
+        if isinstance(self.accumulator, PerWorker):
+            shares: Sequence[Share] = self.accumulator.shares
+        else:
+            shares = [Share(total.values, total.pending, "")]
+        now, out = now[:end], out[:end]
+        spare = np.empty_like(out) if len(shares) > 1 else out
+        # One worker's step after the other's, in the order of the log; the last one ends in `out`.
+        for left, share in zip(range(len(shares) - 1, -1, -1), shares, strict=True):
+            target = spare if left % 2 else out
+            self._optimizer.update(
+                now,
+                share.values[:end],
+                target,
+                self.slots_of(share.worker),
+                version=version,
+                lr_scale=lr_scale,
+                factor=share.factor,
+                scale=scale,
+                backend=self._backend,
+            )
+            now = target
+
+    def slots_of(self, worker: str) -> dict[str, Floats]:
+        """The optimizer's arrays for a gradient of `worker`."""
+        key = worker if self._optimizer.per_worker else ""
+        if key not in self.slots:
+            self.slots[key] = self._optimizer.init(self._end)
+        return self.slots[key]

@@ -1,0 +1,125 @@
+"""Saved state as plain data: dataclasses to what JSON can hold, and back, with a check of every field.
+
+Records are dataclasses whose fields are bool, int, float, str, None, a choice of strings (Literal), other
+such dataclasses, lists, tuples and dicts with names as keys of all these, or `object` for what is JSON-able
+already. No code is run and no class is looked up by what a file says.
+"""
+
+import dataclasses
+import math
+import types
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+R = TypeVar("R")
+
+# JSON has no word for them.
+_NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+
+
+class StateError(ValueError):
+    """Saved state that cannot be taken up. The text says which part, what was expected and what was got."""
+
+
+def to_plain(value: Any) -> Any:
+    """A record, or any value of a field, as JSON holds it: ``json.dumps(..., allow_nan=False)`` takes it.
+
+    Raises StateError for a value that no field may have.
+    """
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, (list, tuple)):
+        return [to_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {str(key): to_plain(item) for key, item in value.items()}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        kind: Any = type(value)
+        return {name: to_plain(getattr(value, name)) for name in _fields(kind)}
+    raise StateError(f"expected plain data, got a {type(value).__name__}: {value!r}")
+
+
+def from_plain(kind: type[R], data: object, where: str) -> R:
+    """The record of class `kind` that `to_plain` made `data` of; `where` names it in messages.
+
+    Raises StateError for a missing or unknown field and for a value of another type.
+    """
+    return cast(R, _record(kind, data, where))
+
+
+def _record(kind: Any, data: object, where: str) -> object:
+    if not isinstance(data, Mapping):
+        raise StateError(f"{where}: expected the fields of {kind.__name__}, got {data!r}")
+    fields = _fields(kind)
+    unknown = sorted(str(key) for key in data if key not in fields)
+    missing = [name for name in fields if name not in data]
+    if unknown or missing:
+        wrong = [f"unknown {name!r}" for name in unknown] + [f"no {name!r}" for name in missing]
+        raise StateError(
+            f"{where}: expected the fields {', '.join(fields)}; got {', '.join(wrong)}: "
+            "it was saved by another release, or edited"
+        )
+    return kind(**{name: _value(hint, data[name], f"{where}.{name}") for name, hint in fields.items()})
+
+
+@cache
+def _fields(kind: Any) -> dict[str, Any]:
+    """Name -> type of each field."""
+    hints = get_type_hints(kind)
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+
+
+def _value(hint: Any, data: object, where: str) -> object:
+    origin = get_origin(hint)
+    if hint is object or hint is Any:
+        return data
+    if origin in (Union, types.UnionType):
+        return _optional(hint, data, where)
+    if origin is Literal:
+        if data not in get_args(hint):
+            raise StateError(f"{where}: expected one of {', '.join(map(repr, get_args(hint)))}, got {data!r}")
+        return data
+    if origin in (list, tuple):
+        return _sequence(hint, data, where)
+    if origin is not None:
+        if not isinstance(data, Mapping):
+            raise StateError(f"{where}: expected a table, got {data!r}")
+        item = get_args(hint)[1]
+        return {str(key): _value(item, each, f"{where}.{key}") for key, each in data.items()}
+    if dataclasses.is_dataclass(hint):
+        return _record(hint, data, where)
+    return _scalar(hint, data, where)
+
+
+def _optional(hint: Any, data: object, where: str) -> object:
+    """``X | None``: other unions are not for records."""
+    (inner,) = (each for each in get_args(hint) if each is not type(None))
+    return None if data is None else _value(inner, data, where)
+
+
+def _sequence(hint: Any, data: object, where: str) -> object:
+    if not isinstance(data, (list, tuple)):
+        raise StateError(f"{where}: expected a list, got {data!r}")
+    inner = get_args(hint)
+    if get_origin(hint) is tuple and inner[-1] is not Ellipsis:
+        if len(data) != len(inner):
+            raise StateError(f"{where}: expected {len(inner)} values, got {len(data)}")
+        hints: Iterator[Any] = iter(inner)
+        return tuple(_value(next(hints), item, f"{where}[{i}]") for i, item in enumerate(data))
+    items = [_value(inner[0], item, f"{where}[{i}]") for i, item in enumerate(data)]
+    return tuple(items) if get_origin(hint) is tuple else items
+
+
+def _scalar(hint: Any, data: object, where: str) -> object:
+    if hint is float:
+        if isinstance(data, str) and data in _NOT_FINITE:
+            return _NOT_FINITE[data]
+        fits = isinstance(data, (int, float)) and not isinstance(data, bool)
+    else:
+        fits = type(data) is hint
+    if not fits:
+        noun = {int: "a whole number", float: "a number", str: "a word", bool: "true or false"}[hint]
+        raise StateError(f"{where}: expected {noun}, got {data!r}")
+    return data
