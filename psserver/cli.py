@@ -47,6 +47,11 @@ WRONG = (SettingsError, ExperimentError, AddressError, PolicyError, OptimizerErr
     default=0,
     help="TCP port for payloads, beside gRPC; workers that cannot reach it send them over gRPC.  [default: a free one]",
 )
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    help="Serve /metrics for Prometheus on this port of the --bind address; 0: a free one. Default: no metrics.",
+)
 @click.option("--config", type=click.Path(path_type=Path, dir_okay=False), help="Experiment file (TOML).")
 @click.option(
     "--policy", metavar="NAME", help=f"{' | '.join(policies.names())}, or module:Class. Default: sync."
@@ -182,6 +187,8 @@ def announce_text(event: str, fields: Mapping[str, Any]) -> None:
     match event:
         case "ready":
             print(f"ps-server {fields['task_index']} is ready at {fields['address']}", flush=True)
+            if "metrics" in fields:
+                print(f"metrics: http://{fields['metrics']}/metrics", flush=True)
         case "plan":
             print(fields["text"], flush=True)
         case "stopped":

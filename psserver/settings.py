@@ -4,6 +4,7 @@ import ipaddress
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ class Options:
     task_index: int | None = None
     bind: str | None = None
     data_port: int = 0
+    metrics_port: int | None = None
     config: Path | None = None
     overrides: Sequence[str] = ()
     out: Path | None = None
@@ -81,6 +83,7 @@ def resolve(options: Options, tf_config: str | None) -> ServerSettings:
             transport=cluster.transport,
         ),
         data_port=options.data_port,
+        metrics_port=_metrics_port(options.metrics_port, experiment),
         out=options.out,
         wait_warning=options.wait_warning,
         job_secret=options.job_secret.encode(),
@@ -135,6 +138,14 @@ def _experiment(options: Options, servers: int, workers: int | None) -> Experime
 
 def _given(**values: object) -> Mapping[str, object]:
     return {name: value for name, value in values.items() if value is not None}
+
+
+def _metrics_port(asked: int | None, experiment: Experiment) -> int | None:
+    """None: no metrics. A free port where the experiment asks for metrics and nobody for a port."""
+    port = 0 if asked is None and experiment.cluster.metrics else asked
+    if port is not None and find_spec("prometheus_client") is None:
+        raise SettingsError("metrics need prometheus_client: pip install 'paramserver[metrics]'")
+    return port
 
 
 def _bind(bind: str | None, own: Address) -> str:

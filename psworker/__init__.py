@@ -24,7 +24,7 @@ __all__ = [
     "connect",
 ]
 
-# These load gRPC. Whoever wants psworker.local alone (the simulated cluster) does without it.
+# These load gRPC. The simulated cluster uses psworker.local alone and does without it.
 _LATE = {
     "Disposition": "control.messages",
     "Grant": "control.messages",

@@ -1,4 +1,4 @@
-"""Variables by name, as whoever writes a training loop has them, and as flat arrays, as they travel."""
+"""Variables by name, as a training loop has them, and as flat arrays, as they travel."""
 
 from collections.abc import Mapping, Sequence
 

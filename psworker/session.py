@@ -213,9 +213,9 @@ class Session:
 
         They are good until the block ends or the ticket is committed,
         abandoned or cancelled; then they are used again. Where the servers hold too few
-        versions for every worker to read one at leisure, they are copied after all.
-        `narrow`: what came by gRPC stays in the wire dtype (numpy's float16,
-        ml_dtypes' bfloat16), for whoever widens it on a device.
+        versions for every worker to read one without blocking updates, they are copied.
+        `narrow`: what came over gRPC stays in the wire dtype (numpy's float16,
+        ml_dtypes' bfloat16), for callers that widen it on a device.
         """
         return self._versions.view(grant, narrow)
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 import grpc
 
@@ -34,6 +35,8 @@ from pswire.specs import specs_to_wire
 from pswire.v1 import shard_pb2
 
 log = logging.getLogger("ps-server")
+
+Seen = TypeVar("Seen")
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,6 +308,11 @@ class Job:
 
     def stop(self, reason: str, *, success: bool, cause: str) -> None:
         self._input(lambda c, now: c.stop(reason, now, success=success, cause=cause))
+
+    def look(self, read: Callable[[Coordinator, float], Seen]) -> Seen:
+        """What `read` makes of the coordinator and the present time, with nothing changing meanwhile."""
+        with self._lock:
+            return read(self._coordinator, time.monotonic())
 
     def report(self) -> JobReport:
         with self._lock:

@@ -61,7 +61,7 @@ class SessionProtocol:
 
     @property
     def answered(self) -> bool:
-        """Whoever asked need not wait any longer."""
+        """A caller that asked need not wait any longer."""
         return bool(self._grants) or self.stop is not None or self.error is not None
 
     def begin(self) -> Grant | None:

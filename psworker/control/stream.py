@@ -138,7 +138,7 @@ class Control:
             self._say([pb.SessionRequest(report=message)])
 
     def leave(self, reason: str) -> None:
-        """Say goodbye and close the stream. Whoever waits here is told."""
+        """Say goodbye and close the stream. Threads that wait here are woken."""
         self._backoff.closing.set()
         with self._changed:
             self._leaving = pb.Leave(reason=reason)

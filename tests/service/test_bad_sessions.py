@@ -166,7 +166,7 @@ HELLOS: dict[str, tuple[dict[str, Any], list[str]]] = {
 def test_a_hello_that_is_refused(
     cluster: Cluster, peer: Peer, unharmed: Unharmed, whose: str, changed: dict[str, Any], words: list[str]
 ) -> None:
-    """Whoever has that name goes on undisturbed: nothing is taken from its session."""
+    """The worker with that name goes on undisturbed: nothing is taken from its session."""
     hello = pb.Hello(
         job=peer.job, worker=whose, incarnation=0, session=peer.token if whose == "peer" else "?"
     )

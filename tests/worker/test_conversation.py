@@ -142,7 +142,7 @@ class BrokenLines(RuleBasedStateMachine):
             assert self.coordinator.open <= {self.coordinator.tickets}
 
     @invariant()
-    def whoever_asked_is_heard(self) -> None:
+    def callers_get_their_answers(self) -> None:
         """An idle worker that asked, and was not answered, has a coordinator that knows."""
         if self.up and self.talk.asked:
             assert self.coordinator.asked
