@@ -69,10 +69,13 @@ RULES = (
         never=IMPURE,
     ),
     Rule("psserver.optimizers", only=(*STDLIB, "numpy", "psserver.optimizers", *KNOBS), never=IMPURE),
+    # An extra: a server without metrics does not load it.
+    Rule("psserver", never=("prometheus_client",), but=("psserver.metrics",)),
     Rule("psworker", never=("psserver", "pslab", "examples")),
     Rule("psworker", never=TENSORFLOW, but=("psworker.tensorflow", "psworker.keras")),
     Rule("psworker.local", only=(*STDLIB, "numpy", "psworker.local", *KNOBS), never=IMPURE),
     Rule("pslab", never=(*TENSORFLOW, "psworker.tensorflow", "examples")),
+    Rule("pslab", never=("tensorboardX",), but=("pslab.observe.tensorboard",)),
     # Chance comes from generators that are passed in; nobody may ask the clock or the network.
     Rule(
         "pslab.simulator",
