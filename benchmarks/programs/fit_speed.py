@@ -45,10 +45,10 @@ def _data(shape: tuple[int, ...], batch: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 CASES = {
-    "MLP, 1 M parameters, batches of 512": lambda: mlp(512, 4, 512),
-    "MLP, 17 M parameters, batches of 512": lambda: mlp(2048, 4, 512),
+    "MLP, 1 M parameters, batches of 128": lambda: mlp(512, 4, 128),
     "digits CNN, batches of 32": lambda: cnn(32),
     "digits CNN, batches of 256": lambda: cnn(256),
+    "MLP, 17 M parameters, batches of 128": lambda: mlp(2048, 4, 128),
 }
 
 
