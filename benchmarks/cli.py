@@ -10,12 +10,13 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from benchmarks import budget, chart, kernel_speed, loads, tables
-from benchmarks.child import ROOT, ChildError
-from benchmarks.machine import facts
-from benchmarks.results import Results
-from benchmarks.rounds import MODES, Mode, TooFewBytes
-from benchmarks.sections import scaling, training, transport
+from benchmarks import loads
+from benchmarks.measures import budget
+from benchmarks.measures.rounds import MODES, Mode, TooFewBytes
+from benchmarks.peers.child import ROOT, ChildError
+from benchmarks.report import chart, tables
+from benchmarks.report.results import Results, machine_facts
+from benchmarks.sections import optimizers, scaling, training, transport
 from benchmarks.stage import LABELS, Stage
 
 SECTIONS = ("transport", "training", "optimizers", "scaling", "budget")
@@ -54,7 +55,7 @@ def main(
     """
     folder = out or ROOT / "runs" / f"bench-{datetime.now():%Y%m%d-%H%M%S}"
     folder.mkdir(parents=True, exist_ok=True)
-    results = Results(mode, facts())
+    results = Results(mode, machine_facts())
     begin = time.monotonic()
     try:
         run(sections or USUAL[mode], MODES[mode], wanted, peers, folder, results)
@@ -93,9 +94,9 @@ def run(
         console.print(tables.limits(results.limits))
     if "optimizers" in sections:
         with progress() as say:
-            rows = kernel_speed.optimizers(mode, folder / "logs", say)
-        results.optimizers = kernel_speed.as_json(rows)
-        console.print(kernel_speed.table(rows))
+            rows = optimizers(mode, folder / "logs", say)
+        results.optimizers = [row.as_json() for row in rows]
+        console.print(tables.kernels(rows))
 
 
 def _section(name: str, stage: Stage, wanted: Sequence[str], results: Results) -> None:

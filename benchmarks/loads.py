@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 MB = 1e6
 
-# Kinds of peers (see peers.py) as they are named in targets and in the results.
+# Kinds of peers (see peers/) as they are named in targets and in the results.
 TF = "tf"
 TF_PACKED = "tf-packed"
 GRPC = "grpc"
@@ -22,7 +22,7 @@ class Load:
     """One row of a table.
 
     Either `shapes`, whose values are pulled and whose prepared gradient is
-    pushed without any compute, or `model`, a name in models.py, with real
+    pushed without any compute, or `model`, a name in programs/models.py, with real
     training steps. `think`: seconds that each worker idles per step, as if an
     accelerator computed. `targets`: wanted multiples of TensorFlow's rate, by peer.
     """

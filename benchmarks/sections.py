@@ -1,10 +1,12 @@
 """Which loads and which peers make a section of the benchmark."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 from benchmarks import loads
 from benchmarks.loads import ALONE, GRPC, GRPC_BF16, SHM, SOCKET, SOCKET_BF16, TF, TF_PACKED, Load
-from benchmarks.rounds import SHORT, Row
+from benchmarks.measures import kernels
+from benchmarks.measures.rounds import SHORT, Mode, Progress, Row
 from benchmarks.stage import Stage
 
 Chosen = Callable[[Load], bool]
@@ -40,3 +42,13 @@ def scaling(stage: Stage, chosen: Chosen) -> dict[str, list[Row]]:
             (f"scaling, {THINK * 1e3:.0f} ms of compute elsewhere per step, 16.8 MB", THINK),
         )
     }
+
+
+# The short mode leaves out rules that differ little from their neighbours.
+SHORT_KERNELS = ("sgd", "adam", kernels.FOLD)
+
+
+def optimizers(mode: Mode, logs: Path, say: Progress) -> list[kernels.Row]:
+    """Update kernels against the machine's memory bandwidth, numpy and Keras."""
+    names = SHORT_KERNELS if mode is SHORT else kernels.NAMES
+    return kernels.measure(names, repetitions=mode.rounds, seconds=mode.seconds / 4, logs=logs, progress=say)

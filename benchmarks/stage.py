@@ -6,12 +6,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from benchmarks.limits import Limits
 from benchmarks.loads import ALONE, GRPC, GRPC_BF16, SHM, SOCKET, SOCKET_BF16, TF, TF_PACKED, Load
-from benchmarks.ours import Alone, Crew, Ours
+from benchmarks.measures.limits import Limits
+from benchmarks.measures.rounds import Mode, Row, measure
 from benchmarks.peers import Peer
-from benchmarks.rounds import Mode, Row, measure
-from benchmarks.theirs import Clusters, Theirs
+from benchmarks.peers.ours import Alone, Ours, WorkerPool
+from benchmarks.peers.theirs import Clusters, Theirs
 
 PACK = 4
 
@@ -41,12 +41,12 @@ class Stage:
 
     def __enter__(self) -> Self:
         self.limits = self._stack.enter_context(Limits(self._logs))
-        self._crew = Crew(self._logs)
-        self._stack.callback(self._crew.close)
+        self._pool = WorkerPool(self._logs)
+        self._stack.callback(self._pool.close)
         self._clusters = Clusters(self._logs)
         self._stack.callback(self._clusters.close)
         self.peers = {peer.name: peer for peer in (*self._theirs(), *self._ours())}
-        self.peers[ALONE] = Alone(ALONE, LABELS[ALONE], self._crew)
+        self.peers[ALONE] = Alone(ALONE, LABELS[ALONE], self._pool)
         return self
 
     def __exit__(
@@ -80,6 +80,6 @@ class Stage:
 
     def _our(self, name: str, transport: str, dtype: str) -> Ours:
         connect, server = {"wire_dtype": dtype, "transport": transport}, ["--transport", transport]
-        peer = Ours(name, LABELS[name], self._crew, self._logs, connect, server)
+        peer = Ours(name, LABELS[name], self._pool, self._logs, connect, server)
         self._stack.callback(peer.close)
         return peer

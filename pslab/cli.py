@@ -17,6 +17,7 @@ from pslab.commands.sweep import sweep_command
 from pslab.commands.tensorboard import tensorboard
 from pslab.commands.trace import trace
 from pslab.commands.verify_policy import verify_policy
+from pslab.commands.watch import watch
 from pswire.exits import ExitCode
 
 
@@ -41,6 +42,7 @@ def cli() -> None:
 COMMANDS = (
     run,
     status,
+    watch,
     check,
     replay,
     compare,

@@ -15,6 +15,7 @@ from psserver import policies
 from psserver.optimizers import OptimizerError
 from psserver.optimizers import names as optimizer_names
 from psserver.policies import PolicyError
+from psserver.service.agreement import FROM_JOB
 from psserver.service.run_log import FolderError
 from psserver.service.server import Server
 from psserver.service.transport.listening import BindError
@@ -47,11 +48,20 @@ WRONG = (SettingsError, ExperimentError, AddressError, PolicyError, OptimizerErr
     default=0,
     help="TCP port for payloads, beside gRPC; workers that cannot reach it send them over gRPC.  [default: a free one]",
 )
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    help="Serve /metrics for Prometheus on this port of the --bind address; 0: a free one. Default: no metrics.",
+)
 @click.option("--config", type=click.Path(path_type=Path, dir_okay=False), help="Experiment file (TOML).")
 @click.option(
     "--policy", metavar="NAME", help=f"{' | '.join(policies.names())}, or module:Class. Default: sync."
 )
-@click.option("--optimizer", metavar="NAME", help=f"{' | '.join(optimizer_names())}. Default: sgd.")
+@click.option(
+    "--optimizer",
+    metavar="NAME",
+    help=f"{' | '.join(optimizer_names())}, or {FROM_JOB}: that of the first worker, which names it. Default: sgd.",
+)
 @click.option("--learning-rate", type=float, help="Default: 0.01. A schedule needs --config.")
 @click.option("--workers", type=int, help="Training starts when this many workers are ready. Default: 1.")
 @click.option("--versions", type=int, help="Stop at this version. Default: when the workers' data ends.")
@@ -182,6 +192,8 @@ def announce_text(event: str, fields: Mapping[str, Any]) -> None:
     match event:
         case "ready":
             print(f"ps-server {fields['task_index']} is ready at {fields['address']}", flush=True)
+            if "metrics" in fields:
+                print(f"metrics: http://{fields['metrics']}/metrics", flush=True)
         case "plan":
             print(fields["text"], flush=True)
         case "stopped":

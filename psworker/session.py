@@ -4,6 +4,7 @@ The life of one step: `ready` -> `pull` -> compute -> `push` -> `commit`. Only
 numpy is needed; see `examples/numpy_loop.py`.
 """
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -44,6 +45,7 @@ def connect(
     transport: str = "auto",
     prefetch: bool = False,
     local_rules: bool = False,
+    optimizer: Mapping[str, Any] | None = None,
 ) -> "Session":
     """Join the job on `hosts` ("host:port,host:port", in task order) and open a session.
 
@@ -60,13 +62,23 @@ def connect(
     `local_rules`: the caller does what the policy wants done between pull and
     push (`Session.local_work`, as `psworker.loop.train` does). Otherwise a policy
     that wants more than gradients refuses the worker.
+    `optimizer`: the [optimizer] that these workers expect ({"name": "adam", "learning_rate": 0.001}); a
+    server that was started with another one refuses them, one with "from-job" takes it.
 
-    Raises Refused (another model or job, a local rule), Unreachable, and ValueError for
+    Raises Refused (another model, optimizer or job, a local rule), Unreachable, and ValueError for
     variables, addresses, a dtype or a transport that make no sense.
     """
     addresses = parse_hosts(hosts) if isinstance(hosts, str) else tuple(hosts)
     session = Session(
-        addresses, _specified(variables), name, task_index, wire_dtype, server_timeout, transport, prefetch
+        addresses,
+        _specified(variables),
+        name,
+        task_index,
+        wire_dtype,
+        server_timeout,
+        transport,
+        prefetch,
+        optimizer,
     )
     rule = session.local_rule
     if rule != PLAIN and not local_rules:
@@ -91,6 +103,7 @@ class Session:
         server_timeout: float,
         transport: str = "auto",
         prefetch: bool = False,
+        optimizer: Mapping[str, Any] | None = None,
     ) -> None:
         codec = codec_named(wire_dtype)
         if transport not in TRANSPORTS:
@@ -101,10 +114,9 @@ class Session:
         self._servers = ShardGroup(hosts, self.plan, codec, server_timeout, transport)
         self._shards = self._servers.shards
         backoff = Backoff(0, hosts[0], server_timeout, self._servers.closing)
-        channel = self._servers.control
-        registration = Registration(
-            channel, self.plan, wire_dtype, name, task_index, backoff, self._servers.admit
-        )
+        channel, admit = self._servers.control, self._servers.admit
+        wish = "" if optimizer is None else json.dumps(optimizer)
+        registration = Registration(channel, self.plan, wire_dtype, name, task_index, backoff, wish, admit)
         try:
             self._control = Control(
                 channel, registration.join, registration.session, backoff, self._servers.pointless

@@ -69,11 +69,14 @@ RULES = (
         never=IMPURE,
     ),
     Rule("psserver.optimizers", only=(*STDLIB, "numpy", "psserver.optimizers", *KNOBS), never=IMPURE),
+    # An extra: a server without metrics does not load it.
+    Rule("psserver", never=("prometheus_client",), but=("psserver.metrics",)),
     Rule("psworker", never=("psserver", "pslab", "examples")),
-    Rule("psworker", never=TENSORFLOW, but=("psworker.tensorflow",)),
+    Rule("psworker", never=TENSORFLOW, but=("psworker.tensorflow", "psworker.keras")),
     Rule("psworker.local", only=(*STDLIB, "numpy", "pswire.plan", "psworker.local", *KNOBS), never=IMPURE),
     Rule("psworker.engine", only=(*STDLIB, "psworker.engine", "psworker.errors"), never=IMPURE),
     Rule("pslab", never=(*TENSORFLOW, "psworker.tensorflow", "examples")),
+    Rule("pslab", never=("tensorboardX",), but=("pslab.observe.tensorboard",)),
     # Chance comes from generators that are passed in; nobody may ask the clock or the network.
     Rule(
         "pslab.simulator",
@@ -191,7 +194,7 @@ def test_no_server_module_loads_tensorflow() -> None:
 
 def test_worker_without_tensorflow() -> None:
     """The session is a library for loops that need numpy only."""
-    code = import_all("psworker", but=("psworker.tensorflow",))
+    code = import_all("psworker", but=("psworker.tensorflow", "psworker.keras"))
     assert not loaded(code) & {*TENSORFLOW, "psserver", "psworker.tensorflow"}
 
 

@@ -84,6 +84,13 @@ def test_script_is_executable_bash(script: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_a_soak_names_tests_that_exist() -> None:
+    script = ROOT / "scripts" / "soak"
+    assert os.access(script, os.X_OK), "chmod +x scripts/soak"
+    named = set(re.findall(r'"(tests/[a-z_/]+(?:\.py)?)"', script.read_text(encoding="utf-8")))
+    assert named and all((ROOT / name).exists() for name in named), named
+
+
 def test_install_refuses_unknown_extra() -> None:
     done = run(ROOT / "scripts/install", "wroker")
     assert done.returncode == 1

@@ -85,8 +85,8 @@ def main() -> None:
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bench.Echo", methods),))
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
-    told = {"grpc": port, "socket": listener.getsockname()[1], "unix": unix.name, "port": unix.port}
-    print(json.dumps({**told, "tokens": [unix.issue_token().token.hex() for _ in range(2)]}), flush=True)
+    ports = {"grpc": port, "socket": listener.getsockname()[1], "unix": unix.name, "port": unix.port}
+    print(json.dumps({**ports, "tokens": [unix.issue_token().token.hex() for _ in range(2)]}), flush=True)
     sys.stdin.read()
     unix.close()
     server.stop(None)

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 import psworker
-from benchmarks.programs.lines import serve
+from benchmarks.programs.json_commands import serve
 from pswire.plan import Plan, make_plan
 from pswire.process import keep_large_blocks
 from psworker import Grant, Session, Voided
@@ -26,7 +26,7 @@ Flats = list[np.ndarray]  # one payload per server, float32 or in the wire dtype
 
 
 class Computation(Protocol):
-    """Flat weights to flat gradients. `variables`: what psworker.connect is told."""
+    """Flat weights to flat gradients. `variables`: as for psworker.connect."""
 
     @property
     def variables(self) -> Variables: ...

@@ -15,8 +15,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from benchmarks.models import MODELS
-from benchmarks.programs.lines import serve
+from benchmarks.programs.json_commands import serve
+from benchmarks.programs.models import MODELS
 
 
 @dataclass

@@ -1,11 +1,11 @@
-"""Real training steps of ours: a model of models.py as a job, through the worker's own Trainer."""
+"""Real training steps of ours: a model of programs/models.py as a job, through the worker's own Trainer."""
 
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from benchmarks.models import MODELS, Batch
+from benchmarks.programs.models import MODELS, Batch
 from pswire.plan import Plan
 from psworker.data.payloads import Payload
 from psworker.job import Job

@@ -3,13 +3,17 @@
 import inspect
 from collections.abc import Mapping
 
+import psserver.policies
 from docs.generate.docstrings import escaped, paragraphs
 from docs.generate.table import code, table
 from psserver.policies.builtin import BUILTIN, FAMILIES, PolicySpec
+from psserver.policies.declarations import PLAIN, TensorParts
 from psserver.policies.parts.weights import FAMILIES as WEIGHTS
 from pswire.knobs import knobs_of, toml
 from psworker.local.registry import KINDS
 
+# A job's workers, where a policy's parts depend on their number.
+WORKERS = 8
 # Staleness at which weights are shown, in versions.
 TAUS = (0, 1, 2, 4, 8, 16)
 
@@ -69,6 +73,7 @@ def _page(name: str, entry: type[PolicySpec]) -> str:
     rule, details = _rule(entry)
     facts = (
         ("Guarantee", escaped(entry.guarantee)),
+        ("Made of", _parts(entry)),
         ("Source", entry.source),
         ("Servers keep", entry.cost.stores),
         ("Work per push", entry.cost.work),
@@ -93,6 +98,34 @@ def _page(name: str, entry: type[PolicySpec]) -> str:
         f"```sh\nps-lab run examples/digits-sync.toml --set 'policy={{name = \"{name}\"}}'\n```",
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _parts(entry: type[PolicySpec]) -> str:
+    """The choices that the policy composes at its defaults, for a few workers."""
+    composition = entry().compose(WORKERS)
+    chosen = {
+        "gate": composition.gate,
+        "trigger": composition.trigger,
+        "staleness rule": composition.staleness,
+        "weight": composition.weight,
+        "learning rate": composition.lr_scale,
+        "cancel rule": composition.cancel,
+    }
+    parts = [f"{what} {_linked(type(part).__name__)}" for what, part in chosen.items() if part is not None]
+    tensors = composition.tensors
+    if tensors.compensator:
+        parts.append(f"compensator {code(tensors.compensator)}")
+    if tensors.aggregator != TensorParts().aggregator:
+        parts.append(f"aggregator {code(tensors.aggregator)}")
+    if composition.local != PLAIN:
+        parts.append(f"[local rule](README.md#local-rules) {code(composition.local.name)}")
+    return ", ".join(parts)
+
+
+def _linked(name: str) -> str:
+    """A part of a policy, with a link to the reference where it is public."""
+    there = f"../api/psserver.policies.md#psserver.policies.{name}"
+    return f"[{code(name)}]({there})" if name in psserver.policies.__all__ else code(name)
 
 
 def _rule(entry: type[PolicySpec]) -> tuple[str, list[str]]:

@@ -40,7 +40,7 @@ def quickstart(context: click.Context, overrides: tuple[str, ...], out: Path) ->
         return choose()
 
     try:
-        code = tour(out, overrides, display, lambda stop: _tell(screen, stop))
+        code = tour(out, overrides, display, lambda stop: _print(screen, stop))
         screen.rule()
         screen.print(rich_table(rows(finished_runs(out))))
         drawn = picture(out)
@@ -52,7 +52,7 @@ def quickstart(context: click.Context, overrides: tuple[str, ...], out: Path) ->
     context.exit(int(code))
 
 
-def _tell(screen: Console, stop: Stop) -> None:
+def _print(screen: Console, stop: Stop) -> None:
     screen.print(outcome_text(stop.finished))
     if stop.verdict is None:
         screen.print("check: there is no decision log")

@@ -20,7 +20,7 @@ from pswire.v1 import coordinator_pb2 as pb
 @click.option("--json", "as_json", is_flag=True, help="The whole status as one JSON object.")
 @click.option("--watch", is_flag=True, help="Ask again and again until the server is gone, or Ctrl-C.")
 def status(address: str, as_json: bool, watch: bool) -> None:
-    """What a cluster is doing, and why whoever waits is waiting.
+    """What a cluster is doing, and why each waiting worker waits.
 
     HOST:PORT is the server with task index 0. For every waiting worker there is a sentence
     that says what would release it and since when it waits.

@@ -72,11 +72,11 @@ def sweep_command(
         folder = out or Path("runs") / f"{grid[0].experiment.run.name}-sweep"
         codes: list[int] = []
 
-        def tell(outcome: Outcome) -> None:
+        def report(outcome: Outcome) -> None:
             codes.append(outcome.code)
-            _tell(outcome, len(codes), len(grid), how.as_json)
+            _print(outcome, len(codes), len(grid), how.as_json)
 
-        runs = sweep(experiment, grid, folder, cast(Literal["local", "simulated"], engine), tell)
+        runs = sweep(experiment, grid, folder, cast(Literal["local", "simulated"], engine), report)
         if runs:
             show(runs, how)
     except JobError as error:
@@ -88,7 +88,7 @@ def sweep_command(
     context.exit(next((code for code in codes if code), int(ExitCode.OK)))
 
 
-def _tell(outcome: Outcome, number: int, total: int, as_json: bool) -> None:
+def _print(outcome: Outcome, number: int, total: int, as_json: bool) -> None:
     if as_json:
         print_json(
             {

@@ -13,7 +13,7 @@ from pslab.runs.table import policy_label
 # Settings that say how a run was carried out, not what was run.
 _INCIDENTAL = ("run.seed", "run.name", "cluster.idle_timeout")
 
-# Runs that differ in more settings than so many are told apart by the name of a folder.
+# Runs that differ in more settings than this are labelled by their folders' names.
 MOST = 3
 
 

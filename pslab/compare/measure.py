@@ -96,14 +96,14 @@ def _flat(path: str, value: Any) -> dict[str, Any]:
 
 
 def _measures(run: Run, summary: Summary, goals: Goals) -> Measures:
-    histogram, counts = summary.histogram, summary.contributions
+    counts = summary.contributions
     applied = sum(c.applied for c in counts.values())
     committed = sum(c.committed for c in counts.values())
     dropped = sum(c.dropped for c in counts.values())
     shares = {w: c.applied / applied if applied else math.nan for w, c in counts.items()}
     values = {
-        "accuracy": _metric(summary, "accuracy"),
-        "loss": _metric(summary, "loss"),
+        "accuracy": summary.metric("accuracy"),
+        "loss": summary.metric("loss"),
         "versions": float(summary.versions),
         "samples_per_second": summary.samples_per_second,
         "seconds": summary.wall_seconds,
@@ -111,18 +111,13 @@ def _measures(run: Run, summary: Summary, goals: Goals) -> Measures:
         "dropped_share": dropped / committed if committed else math.nan,
         "least_share": min(shares.values(), default=math.nan),
         "most_share": max(shares.values(), default=math.nan),
-        "mean_staleness": sum(tau * n for tau, n in histogram.items()) / applied if applied else math.nan,
-        "max_staleness": float(max(histogram, default=0)),
+        "mean_staleness": summary.mean_staleness,
+        "max_staleness": float(max(summary.histogram, default=0)),
     }
     if goals.loss is not None or goals.accuracy is not None:
         values |= _times(run, goals)
     acceptance = {w: c.applied / c.committed if c.committed else math.nan for w, c in counts.items()}
     return Measures(values, shares, acceptance)
-
-
-def _metric(summary: Summary, name: str) -> float:
-    value = summary.metrics.get(name)
-    return math.nan if value is None else float(value)
 
 
 def first_grant(run: Run) -> float:

@@ -28,9 +28,9 @@ class Outcome:
 
 
 def sweep(
-    path: Path, cells: Sequence[Cell], out: Path, engine: Engine, tell: Callable[[Outcome], None]
+    path: Path, cells: Sequence[Cell], out: Path, engine: Engine, report: Callable[[Outcome], None]
 ) -> list[Run]:
-    """The runs that came to a summary, in order; `tell` hears of each cell.
+    """The runs that came to a summary, in order; `report` is called after each cell.
 
     A run folder that is complete and was made from the same experiment is
     kept; a partial one is made again. Stops at an interruption. Raises
@@ -39,7 +39,7 @@ def sweep(
     runs = []
     for cell in cells:
         outcome = _one(path, cell, out / cell.name, engine)
-        tell(outcome)
+        report(outcome)
         if outcome.code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):
             break
         if (outcome.folder / SUMMARY).is_file():

@@ -72,6 +72,9 @@ class Lines(Quiet):
         self._printed = float("-inf")
         self._phase = ""
 
+    def event(self, name: str, event: dict[str, Any]) -> None:
+        _show_metrics(self._console, name, event)
+
     def status(self, status: pb.StatusReply, now: float) -> None:
         self._rate.add(now, status.samples)
         if now - self._printed < LINE_INTERVAL and status.phase == self._phase:
@@ -87,6 +90,9 @@ class Table(Quiet):
         self._console = console or Console(highlight=False)
         self._rate = SampleRate()
         self._live = Live(Text("starting servers and workers ..."), console=self._console, auto_refresh=False)
+
+    def event(self, name: str, event: dict[str, Any]) -> None:
+        _show_metrics(self._console, name, event)
 
     def status(self, status: pb.StatusReply, now: float) -> None:
         self._rate.add(now, status.samples)
@@ -131,6 +137,11 @@ def choose(*, as_json: bool = False, quiet: bool = False) -> Display:
         return Quiet()
     console = Console(highlight=False)
     return Table(console) if console.is_terminal else Lines()
+
+
+def _show_metrics(console: Console, name: str, event: dict[str, Any]) -> None:
+    if event.get("event") == "ready" and "metrics" in event:
+        console.print(f"{name}: metrics at http://{event['metrics']}/metrics", markup=False)
 
 
 def _warning(sentence: str, tail: str) -> Text:

@@ -49,6 +49,11 @@ def number(value: float, digits: int = 3) -> str:
     return "-" if not math.isfinite(value) else f"{value:.{digits}f}"
 
 
+def finite_or_none(value: float) -> float | None:
+    """A number for JSON, which has neither NaN nor infinity."""
+    return value if math.isfinite(value) else None
+
+
 def status_line(status: pb.StatusReply, rate: float) -> str:
     """Everything in one line, for logs and pipes."""
     states: dict[str, int] = {}
@@ -152,7 +157,7 @@ def _plain(message: Any) -> dict[str, Any]:
 
 def _value(value: Any) -> Any:
     if isinstance(value, float):
-        return value if math.isfinite(value) else None
+        return finite_or_none(value)
     if isinstance(value, (str, int)):
         return value
     return [item if isinstance(item, str) else _plain(item) for item in value]

@@ -42,11 +42,11 @@ def examples() -> Path:
 
 
 def tour(
-    out: Path, overrides: Sequence[str], display: Callable[[str], Display], tell: Callable[[Stop], None]
+    out: Path, overrides: Sequence[str], display: Callable[[str], Display], report: Callable[[Stop], None]
 ) -> int:
     """Run the three experiments in turn into folders below `out`; an exit code.
 
-    `display` makes the progress display of a policy's run, `tell` hears of each finished one.
+    `display` makes the progress display of a policy's run, `report` is called after each.
     A failure does not keep the others from running; an interruption does.
     """
     folder = examples()
@@ -56,7 +56,7 @@ def tour(
         # The examples name their job module from the checkout's root.
         finished = run_local(experiment, display(policy), out=out / policy, force=True, cwd=folder.parent)
         stop = Stop(policy, finished, _check(finished.folder))
-        tell(stop)
+        report(stop)
         worst = worst or stop.code
         if finished.result.verdict.code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):
             return finished.result.verdict.code

@@ -55,10 +55,10 @@ def run_simulated(
 
 
 def _simulate(cluster: Cluster, quiet: bool) -> None:
-    with _no_collection(), _signals(cluster) as heard:
+    with _no_collection(), _signals(cluster) as received:
         cluster.run(None if quiet else _progress())
-    if heard and cluster.coordinator.stopped is None:
-        cluster.stop(_SAID[heard[0]], success=False, cause=heard[0].name)
+    if received and cluster.coordinator.stopped is None:
+        cluster.stop(_SAID[received[0]], success=False, cause=received[0].name)
     cluster.conclude()
 
 
@@ -86,18 +86,18 @@ def _no_collection() -> Iterator[None]:
 
 @contextmanager
 def _signals(cluster: Cluster) -> Iterator[list[signal.Signals]]:
-    """The signals heard. The first one halts the cluster between two actions, so that the log stays whole.
+    """The signals received. The first one halts the cluster between two actions, so that the log stays whole.
 
     A second one is Python's own again: it gets through to a policy or job that does not end.
     """
-    heard: list[signal.Signals] = []
+    received: list[signal.Signals] = []
     if threading.current_thread() is not threading.main_thread():
-        yield heard
+        yield received
         return
     former = {number: signal.getsignal(number) for number in _SAID}
 
     def halt(number: int, frame: FrameType | None) -> None:
-        heard.append(signal.Signals(number))
+        received.append(signal.Signals(number))
         cluster.halted = True
         restore()
 
@@ -108,7 +108,7 @@ def _signals(cluster: Cluster) -> Iterator[list[signal.Signals]]:
     for number in _SAID:
         signal.signal(number, halt)
     try:
-        yield heard
+        yield received
     finally:
         restore()
 

@@ -137,7 +137,7 @@ class Replay:
             except ShardError as error:
                 raise DataError(
                     f"entry {step.index}, {step.entry.kind}, cannot be executed: {error}; "
-                    "ps-lab check tells whether the log was edited"
+                    "ps-lab check shows whether the log was edited"
                 ) from error
             if isinstance(step.entry, entries.Install | entries.Apply):
                 self._made(step.entry)

@@ -85,7 +85,7 @@ Move = Arrive | Ask | Finish | GiveUp | Initialised | Done | Depart
 
 @dataclass(slots=True)
 class _Placed:
-    """`place`: behind which entry of the log a move comes; `order` tells moves of one place apart."""
+    """`place`: behind which entry of the log a move comes; `order` is that of moves at one place."""
 
     place: int
     order: int

@@ -6,6 +6,7 @@ metrics.jsonl        loss over time, evaluations
 summary.json         counts and final metrics, once the job has stopped
 weights.safetensors  the final weights
 logs/*.log           what each process said
+metrics.prom         the last metrics of server 0, where it had any
 trace.json           the decision log for a timeline viewer, where it was asked for
 tensorboard/         event files, where they were asked for
 """
@@ -30,6 +31,8 @@ WEIGHTS = "weights.safetensors"
 LOGS = "logs"
 # Made from the others: by ps-lab trace;
 TRACE = "trace.json"
+# By server 0, where it has metrics.
+PROMETHEUS = "metrics.prom"
 # event files, by ps-lab tensorboard.
 TENSORBOARD = "tensorboard"
 # Job names of the simulated cluster begin so.
@@ -76,6 +79,18 @@ class Summary:
         for counts in self.staleness.values():
             total.update(counts)
         return total
+
+    @property
+    def mean_staleness(self) -> float:
+        """Of applied contributions, in versions; NaN when nothing was applied."""
+        histogram = self.histogram
+        applied = histogram.total()
+        return sum(tau * n for tau, n in histogram.items()) / applied if applied else math.nan
+
+    def metric(self, name: str) -> float:
+        """A final metric; NaN where the job did not measure it."""
+        value = self.metrics.get(name)
+        return math.nan if value is None else float(value)
 
     @property
     def samples_per_second(self) -> float:
@@ -266,7 +281,7 @@ def make_folder(path: Path, force: bool = False) -> Path:
 
 
 def _clear(path: Path) -> None:
-    for name in (EXPERIMENT, DECISIONS, METRICS, SUMMARY, WEIGHTS, TRACE):
+    for name in (EXPERIMENT, DECISIONS, METRICS, SUMMARY, WEIGHTS, TRACE, PROMETHEUS):
         (path / name).unlink(missing_ok=True)
     for log in (path / LOGS).glob("*.log"):
         log.unlink()

@@ -188,7 +188,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Malformed:
-    """A line of the log that could not be read, and why. `i` where it could be told."""
+    """A line of the log that could not be read, and why. `i` where it is known."""
 
     line: int
     i: int | None

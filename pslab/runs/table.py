@@ -1,6 +1,5 @@
 """Runs side by side as a table: what was run, how well it went, how stale it was."""
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pslab.display.status import number
-from pslab.runs.folder import Run, Summary
+from pslab.runs.folder import Run
 from psserver.policies.builtin import BUILTIN
 from pswire.knobs import knobs_of
 
@@ -38,25 +37,18 @@ def rows(runs: Iterable[Run]) -> list[Row]:
 
 def _row(run: Run) -> Row:
     summary = run.summary
-    histogram = summary.histogram
-    applied = histogram.total()
     return Row(
         run=str(run.path),
         policy=policy_label(summary.policy),
-        accuracy=_metric(summary, "accuracy"),
-        loss=_metric(summary, "loss"),
+        accuracy=summary.metric("accuracy"),
+        loss=summary.metric("loss"),
         versions=summary.versions,
         samples_per_second=summary.samples_per_second,
         dropped=sum(counts.dropped for counts in summary.contributions.values()),
-        mean_staleness=sum(tau * n for tau, n in histogram.items()) / applied if applied else math.nan,
-        max_staleness=max(histogram, default=0),
+        mean_staleness=summary.mean_staleness,
+        max_staleness=max(summary.histogram, default=0),
         success=summary.success,
     )
-
-
-def _metric(summary: Summary, name: str) -> float:
-    value = summary.metrics.get(name)
-    return math.nan if value is None else float(value)
 
 
 def policy_label(policy: Any) -> str:

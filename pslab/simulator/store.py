@@ -41,7 +41,7 @@ class Store(Protocol):
         ...
 
     def let_in(self) -> None:
-        """Entries were executed: whoever waits for memory may go on. Never between two entries of one step: what
+        """Entries were executed: workers that wait for memory may go on. Never between two entries of one step: what
         the waiting ones commit is decided after them, so it stands behind them in the log."""
         ...
 

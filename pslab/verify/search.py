@@ -24,7 +24,7 @@ OTHERWISE = "the same events led to other decisions the second time"
 class Finding:
     """A fault. `acts` is the shortest schedule found for it, `found` the length of the first; `case` is its job.
 
-    `schedule` and `seed` say where it was found: the so-manieth, counted from 1, and its seed.
+    `schedule` is the number of the schedule that found it, counted from 1, and `seed` its seed.
     `story` is a golden trace; empty when the fault cannot be told as one.
     """
 

@@ -1,5 +1,8 @@
 """The coordinator: every method is one input, and answers with outputs in order."""
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 from psserver.coordinator import entries
 from psserver.coordinator.contributions import Contributions
 from psserver.coordinator.entries import NO_FACTS, CommitFacts
@@ -35,6 +38,10 @@ class Coordinator:
         self._lifecycle = Lifecycle(self._ledger, self._driver)
         self._membership = Membership(self._ledger, self._driver, self._lifecycle)
         self._contributions = Contributions(self._ledger, self._driver, self._lifecycle)
+
+    def agree(self, optimizer: Mapping[str, object]) -> None:
+        """The job's optimizer, where it was not known at the start. Before `opening`."""
+        self.terms = self._ledger.terms = replace(self.terms, optimizer=optimizer)
 
     def opening(self) -> list[Output]:
         """The first log entry. Call once, before any other input."""

@@ -17,7 +17,7 @@ from psserver.optimizers.schedules import Schedule, schedule_config, unknown
 from pswire.domains import LARGEST_SINGLE
 from pswire.knobs import settings
 
-# Slots are cleared of subnormals once per so many versions: often enough that
+# Slots are cleared of subnormals every N versions: often enough that
 # they never linger, seldom enough that it costs nothing. A function of the
 # version alone, so that replays and restored runs clear at the same updates.
 SWEEP_EVERY = 64

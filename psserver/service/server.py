@@ -9,14 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 from grpc_health.v1 import health
 
 from psserver.coordinator import JobTerms
 from psserver.optimizers import Optimizer
-from psserver.policies import Policy, advice
+from psserver.policies import Policy
 from psserver.receipts import new_secret, opening
 from psserver.service.ending import conclude
 from psserver.service.followers import Follower
@@ -44,6 +44,9 @@ from pswire.transport.framed_socket import Parts, SocketError
 from pswire.transport.frames import Message
 from pswire.v1 import shard_pb2
 
+if TYPE_CHECKING:
+    from psserver.metrics.endpoint import Metrics
+
 log = logging.getLogger("ps-server")
 
 # Threads are made as calls need them: a session keeps one, a push or pull one while it lasts.
@@ -61,11 +64,14 @@ class ServerSettings:
     bind: str
     terms: JobTerms
     policy: Policy
-    optimizer: Optimizer
+    # None: the first worker's.
+    optimizer: Optimizer | None
     host: HostOptions
     data_port: int
     out: Path | None
     wait_warning: float
+    # None: no metrics; 0: a free port.
+    metrics_port: int | None = None
     # Shared by all servers of the job: a coordinator proves to a shard that it knows this. Empty: it need not.
     job_secret: bytes = b""
 
@@ -86,6 +92,7 @@ class Server:
         self.sockets = SocketListener(self._exchanged, settings.bind, settings.data_port)
         self._exchange: ExchangeRpc | None = None
         self._follow: FollowRpc | None = None
+        self._metrics: Metrics | None = None
         self._signal: str | None = None
         self._wake = threading.Event()
         self._grpc = grpc.server(
@@ -101,8 +108,12 @@ class Server:
         hosts[self.settings.task_index] = address
         health = self._register(tuple(hosts))
         self._open_data_port()
+        self._metrics = self._open_metrics(address.host)
         self._grpc.start()
-        self._announce("ready", {"address": str(address), "task_index": self.settings.task_index})
+        ready = {"address": str(address), "task_index": self.settings.task_index}
+        if self._metrics is not None:
+            ready["metrics"] = str(self._metrics.address)
+        self._announce("ready", ready)
         try:
             return self._coordinate(self.job) if self.job else self._obey()
         finally:
@@ -111,6 +122,8 @@ class Server:
             # gRPC's own end never comes after some malformed calls (of reflection, say): do not wait for ever.
             self._grpc.stop(grace=0.5).wait(STOP_PATIENCE)
             self.sockets.close()
+            if self._metrics is not None:
+                self._metrics.close()
 
     def interrupt(self, number: int, frame: FrameType | None) -> None:
         """A signal handler: end the job, then the server. Twice: at once."""
@@ -133,6 +146,33 @@ class Server:
             except SocketError as error:
                 raise BindError(f"--data-port: {error}; is another process using it?") from error
 
+    def _open_metrics(self, name: str) -> "Metrics | None":
+        """Raises BindError. Imported here: prometheus_client is an extra, and costs a server its memory."""
+        port = self.settings.metrics_port
+        if port is None:
+            return None
+        from psserver.metrics.endpoint import Metrics
+
+        try:
+            return Metrics(self.settings.bind, port, {name.lower()}, self.host, self.job)
+        except OSError as error:
+            raise BindError(f"--metrics-port {port}: {error.strerror or error}") from error
+
+    def _run_log(self) -> RunLog:
+        if self.settings.metrics_port is None:
+            return RunLog(self.settings.out)
+        from psserver.metrics.counts import CountedRunLog
+
+        return CountedRunLog(self.settings.out)
+
+    def _write_metrics(self) -> None:
+        """The last numbers: a scrape may come too late for them."""
+        if self._metrics is not None and self.settings.out is not None:
+            try:
+                self._metrics.write(self.settings.out / "metrics.prom")
+            except OSError as error:
+                log.error("metrics.prom was not written: %s", error.strerror or error)
+
     def _register(self, hosts: tuple[Address, ...]) -> health.HealthServicer:
         services = {}
         if self.settings.task_index == 0:
@@ -151,12 +191,9 @@ class Server:
 
     def _make_job(self, hosts: tuple[Address, ...]) -> Job:
         settings = self.settings
-        advised = advice(settings.policy.name, settings.terms.optimizer)
-        if advised is not None:
-            log.warning("%s", advised)
         if settings.out is not None:
             make_folder(settings.out)
-        run_log = RunLog(settings.out)
+        run_log = self._run_log()
         job = Job(settings.terms, settings.policy, settings.optimizer, self.host, run_log, self._planned)
         secret = new_secret()
         self.host.open(settings.terms.job, secret)
@@ -191,6 +228,7 @@ class Server:
             follower.start()
         self._watch(job)
         code = conclude(job)
+        self._write_metrics()
         stopped = job.stopped()
         assert stopped is not None
         for follower in job.routes.followers:

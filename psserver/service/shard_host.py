@@ -159,6 +159,7 @@ class ShardHost:
             if not shard.staging.finish(slot):
                 refusal = shard.refusal(slot.ticket) or "its payload came too late"
                 raise Refused(grpc.StatusCode.ABORTED, refusal)
+            self.state.received += 1
             self.state.changed.notify_all()
             return receipt(self.secret, self.job, slot.ticket, self.server)
 
@@ -182,6 +183,7 @@ class ShardHost:
                     f"version {version} is gone (its lease of {self.options.lease:g} s is over, or ticket {ticket} "
                     f"is settled); the newest is {newest}: ask for a new grant",
                 )
+            self.state.served += 1
             return found
 
     def read_in_place(
@@ -198,6 +200,7 @@ class ShardHost:
             if place is None or shard.arena.read_in_place(ticket, version) is None:
                 return None
             self.state.begin_read(ticket, reader)
+            self.state.served += 1
             return place, self.sharing.places(shard.arena.arrays)
 
     def still_readable(self, shard: Shard, version: Version) -> bool:

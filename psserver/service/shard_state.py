@@ -23,6 +23,9 @@ class ShardState:
         # Why no entry is executed any more.
         self.failure: str | None = None
         self.closed = False
+        # Complete payloads that were staged, and versions that were given out, since the start.
+        self.received = 0
+        self.served = 0
         # The control words of workers that read in place, by ticket.
         self._readers: dict[int, Words] = {}
 

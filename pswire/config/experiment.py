@@ -79,6 +79,9 @@ class ClusterSection(Section):
     """how payloads travel: `auto` is shared memory on one machine (float32 only), else a socket, else gRPC; any other:
     that, or an error"""
 
+    metrics: bool = False
+    """every server has `/metrics` for Prometheus, on a free port unless `--metrics-port` names one"""
+
     prefetch: bool = False
     """fetch the next weights while computing, where the policy permits, for a staleness of one more"""
 

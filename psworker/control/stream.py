@@ -35,13 +35,15 @@ class Registration:
         name: str | None,
         task_index: int | None,
         backoff: Backoff,
+        optimizer: str,
         admit: Callable[[pb.JoinReply], None],
     ) -> None:
-        """`admit` is called with every answer."""
+        """`optimizer`: the one that is expected, as JSON, or empty. `admit` is called with every answer."""
         self.session = secrets.token_hex(16)
         self._plan = plan
         self._wire_dtype = wire_dtype
         self._name, self._task_index = name, task_index
+        self._optimizer = optimizer
         self._backoff = backoff
         self._admit = admit
         self._stub = coordinator_pb2_grpc.CoordinatorStub(channel)
@@ -56,6 +58,7 @@ class Registration:
             servers=len(self._plan.shards),
             wire_dtype=codec_named(self._wire_dtype).number,
             task_index=self._task_index,
+            optimizer=self._optimizer,
         )
         reply = insist(lambda: self._stub.Join(request), self._backoff)
         self._backoff.reset()
@@ -177,7 +180,7 @@ class Control:
             self._send(self._engine.report(version, metrics))
 
     def leave(self, reason: str) -> None:
-        """Say goodbye and close the stream. Every thread that waits here goes on."""
+        """Send the last message and close the stream. Threads that wait here are woken."""
         self._backoff.closing.set()
         with self._changed:
             self._leaving = True

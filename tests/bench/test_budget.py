@@ -5,10 +5,10 @@ import io
 import pytest
 from rich.console import Console
 
-from benchmarks import budget
-from benchmarks.budget import PARTS, Budget
 from benchmarks.loads import GRPC, SHM
-from benchmarks.samples import collected
+from benchmarks.measures import budget
+from benchmarks.measures.budget import PARTS, Budget
+from benchmarks.measures.samples import collected
 from psserver.fast import FastBackend
 
 PART = {name: collected([1.0, 3.0, 2.0]) for name in PARTS}
@@ -34,7 +34,7 @@ def test_every_part_does_its_work():
     pytest.importorskip("numba")
     carried: list[int] = []
     carry = {
-        "line": lambda p: carried.append(p.size),
+        "unix": lambda p: carried.append(p.size),
         "stream": lambda p: carried.append(-p.size),
         "socket": lambda p: carried.append(-p.size),
     }

@@ -3,12 +3,12 @@
 import psutil
 import pytest
 
-from benchmarks.child import Child, ChildError, together
 from benchmarks.loads import Load, even
-from benchmarks.ours import Crew, Ours
+from benchmarks.peers.child import Child, ChildError, together
+from benchmarks.peers.ours import Ours, WorkerPool
 
 PROGRAM = """
-from benchmarks.programs.lines import serve
+from benchmarks.programs.json_commands import serve
 print("chatter")
 def double(number): return {"twice": 2 * number}
 def fail(): raise ValueError("as planned")
@@ -37,14 +37,14 @@ def test_a_failure_says_whose_and_why(child):
 def test_a_child_that_ends_is_noticed_with_the_end_of_its_log(tmp_path):
     child = Child("brief", ["-c", "import sys; sys.exit('out of luck')"], tmp_path / "child.log")
     with pytest.raises(ChildError, match="(?s)brief has ended.*out of luck"):
-        child.hear()
+        child.receive()
     child.close()
 
 
 @pytest.mark.cluster
 def test_real_servers_and_workers_take_steps_and_are_gone(tmp_path):
-    crew = Crew(tmp_path)
-    peer = Ours("grpc", "ours", crew, tmp_path, {"wire_dtype": "bfloat16"})
+    pool = WorkerPool(tmp_path)
+    peer = Ours("grpc", "ours", pool, tmp_path, {"wire_dtype": "bfloat16"})
     load = Load("small", even(0.01, 2), workers=2, servers=2)
     try:
         peer.prepare(load)
@@ -52,7 +52,7 @@ def test_real_servers_and_workers_take_steps_and_are_gone(tmp_path):
         peer.release()
     finally:
         peer.close()
-        crew.close()
+        pool.close()
     assert (first.steps, second.steps) == (6, 10)
     assert second.server_cpu >= 0 and second.seconds > 0
     left = [each.cmdline() for each in psutil.Process().children(recursive=True)]

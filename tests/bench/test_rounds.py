@@ -4,12 +4,12 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from benchmarks import chart, tables
 from benchmarks.loads import GRPC, TF, Load, even
+from benchmarks.measures.rounds import SHORT, Row, TooFewBytes, measure
+from benchmarks.measures.samples import Samples, collected
 from benchmarks.peers import Burst, calibrated
-from benchmarks.results import Results
-from benchmarks.rounds import SHORT, Row, TooFewBytes, measure
-from benchmarks.samples import Samples, collected
+from benchmarks.report import chart, tables
+from benchmarks.report.results import Results
 
 LOAD = Load("1 MB", even(1, 4), targets={GRPC: 2})
 

@@ -153,8 +153,13 @@ class Cluster:
         quiet = {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         return Process(name, command, self.folder / f"{name}.log", inherited | quiet | environment)
 
-    def start_servers(self, count: int = 1, *flags: str, timeout: float = 3.0) -> str:
-        """All servers; the --ps-hosts of the workers. `flags` go to server 0, `timeout` is worker_timeout."""
+    def start_servers(
+        self, count: int = 1, *flags: str, timeout: float = 3.0, every: Sequence[str] = ()
+    ) -> str:
+        """All servers; the --ps-hosts of the workers. `flags` go to server 0, those of `every` to all.
+
+        `timeout` is worker_timeout.
+        """
         self.addresses = ["127.0.0.1:0"] * count
         self.servers = []
         for index in [*range(1, count), 0]:
@@ -162,7 +167,7 @@ class Cluster:
             hosts = ("--ps-hosts", ",".join(self.addresses), "--task-index", str(index))
             name = f"server-{index}"
             server = self.launch(
-                name, "-m", "psserver", *hosts, "--json", "--worker-timeout", str(timeout), *extra
+                name, "-m", "psserver", *hosts, "--json", "--worker-timeout", str(timeout), *every, *extra
             )
             self.servers.append(server)
             self.addresses[index] = server.wait_event("ready")["address"]

@@ -70,7 +70,7 @@ FACTS: dict[str, Record] = {
 }
 
 
-def story(folder: Path, change: Callable[[Record], None] = lambda commit: None) -> Run:
+def three_commits(folder: Path, change: Callable[[Record], None] = lambda commit: None) -> Run:
     """`change` is called with every commit."""
     records: list[Record] = []
     for index, (t, kind, fields) in enumerate(STORY):
@@ -94,7 +94,7 @@ def story(folder: Path, change: Callable[[Record], None] = lambda commit: None) 
     return run
 
 
-def told(lane: Lane) -> list[tuple[str, float, float]]:
+def stretches(lane: Lane) -> list[tuple[str, float, float]]:
     return [(stretch.kind, stretch.begin, stretch.end) for stretch in lane.stretches]
 
 
@@ -103,10 +103,10 @@ def group(run: Run) -> list[Group]:
 
 
 def test_the_stretches_of_a_hand_made_log(tmp_path: Path) -> None:
-    found = timeline(story(tmp_path / "run"))
+    found = timeline(three_commits(tmp_path / "run"))
     first, second = found.lanes
     assert (first.worker, second.worker, found.reported, found.seconds) == ("w0", "w1", True, 19.0)
-    assert told(first) == [
+    assert stretches(first) == [
         (RECEIVING, 0.0, 1.0),
         (COMPUTING, 1.0, 4.0),
         (SENDING, 4.0, 6.0),
@@ -119,7 +119,7 @@ def test_the_stretches_of_a_hand_made_log(tmp_path: Path) -> None:
         (SENDING, 13.5, 14.0),
     ]
     assert first.commits == [(6.0, "applied"), (11.0, "dropped"), (14.0, "applied")]
-    assert told(second) == [
+    assert stretches(second) == [
         (WAITING, 0.0, 1.0),
         (VAIN, 1.0, 7.0),
         # Nobody knows whether it stopped at once.
@@ -133,7 +133,7 @@ def test_the_stretches_of_a_hand_made_log(tmp_path: Path) -> None:
 
 
 def test_where_the_time_went(tmp_path: Path) -> None:
-    found = timeline(story(tmp_path / "run"))
+    found = timeline(three_commits(tmp_path / "run"))
     assert found.lanes[0].seconds == {
         COMPUTING: 8.5, RECEIVING: 1.5, SENDING: 3.0, WAITING: 1.0, VAIN: 0.0, UNREPORTED: 0.0
     }  # fmt: skip
@@ -151,7 +151,7 @@ def test_clocks_that_differ_do_not_reach_beyond_the_commit(tmp_path: Path) -> No
         if "pull" in commit:
             commit |= {"compute": 50.0, "before": 60.0}
 
-    for lane in timeline(story(tmp_path / "run", exaggerate)).lanes:
+    for lane in timeline(three_commits(tmp_path / "run", exaggerate)).lanes:
         assert all(one.end <= other.begin for one, other in pairwise(lane.stretches))
         assert lane.stretches[-1].end == lane.ends[-1]
 
@@ -186,7 +186,7 @@ def drawn(figure: Any) -> Iterator[str]:
 
 
 def test_the_chart_has_a_row_for_each_worker_and_a_mark_for_each_fate(tmp_path: Path) -> None:
-    figure = timeline_chart(group(story(tmp_path / "run")))
+    figure = timeline_chart(group(three_commits(tmp_path / "run")))
     words = list(drawn(figure))
     kinds = {COMPUTING, RECEIVING, SENDING, WAITING, VAIN, UNREPORTED, "applied", "dropped"}
     assert kinds | {"w0", "w1"} <= set(words)
@@ -224,14 +224,14 @@ def test_of_many_workers_some_are_shown(tmp_path: Path) -> None:
     assert [line[0] for line in share_rows(timeline(run))] == [f"{workers} workers"]
 
 
-def untell(commit: Record) -> None:
+def without_times(commit: Record) -> None:
     """As of a release whose workers did not say what they did."""
     for key in ("pull", "compute", "before"):
         commit.pop(key, None)
 
 
 def test_a_run_without_times_has_a_bar_for_each_ticket(tmp_path: Path) -> None:
-    run = story(tmp_path / "run", untell)
+    run = three_commits(tmp_path / "run", without_times)
     assert not timeline(run).reported and share_rows(timeline(run)) == []
     words = set(drawn(timeline_chart(group(run))))
     assert {"applied", "dropped", "lost", "w0", "w1"} <= words and COMPUTING not in words
@@ -244,6 +244,6 @@ def test_a_run_without_commits_has_an_empty_timeline() -> None:
 
 
 def test_the_report_tells_where_the_time_went(tmp_path: Path) -> None:
-    text = page(group(story(tmp_path / "run")), Goals())
+    text = page(group(three_commits(tmp_path / "run")), Goals())
     assert "computing %" in text and "60.7" in text and "a gap is waiting" not in text
     assert io.StringIO(text).readline().startswith("<!doctype html>")

@@ -10,7 +10,7 @@ from pslab.replay.whatif import Alternative, what_if
 from pslab.verify.harness import CoordinatorHarness, granted
 from psserver.coordinator import entries
 from psserver.policies import build, names
-from tests.coordinator import breaches
+from tests.coordinator import faulty_policies
 from tests.lab.logs import FakeLog, verify
 
 PERMITTING: list[tuple[str, Mapping[str, object]]] = [
@@ -144,7 +144,7 @@ def test_an_abandoned_first_leaves_the_second() -> None:
 
 
 def test_a_policy_that_never_heard_of_it_is_not_asked() -> None:
-    harness = CoordinatorHarness(breaches.Honest(workers=2), workers=2).starts()
+    harness = CoordinatorHarness(faulty_policies.Honest(workers=2), workers=2).starts()
     assert ahead(harness, "w0") == []
     harness.commits("w0")
     assert harness.holds("w0") is not None and not harness.stopped

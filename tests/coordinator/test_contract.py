@@ -7,8 +7,8 @@ from psserver.coordinator import entries
 from psserver.coordinator.outputs import StopNotice
 from psserver.coordinator.status import explain, holdup, report
 from psserver.policies import Decision, Event, Waiting
-from tests.coordinator import breaches
-from tests.coordinator.breaches import Honest
+from tests.coordinator import faulty_policies
+from tests.coordinator.faulty_policies import Honest
 
 
 def play(policy: type[Honest]) -> CoordinatorHarness:
@@ -34,43 +34,46 @@ def test_who_keeps_the_contract_goes_on() -> None:
 @pytest.mark.parametrize(
     ("policy", "sentence"),
     [
-        (breaches.GrantsUnknown, "grant of ticket 999, for which w0 does not wait"),
-        (breaches.GrantsToNobody, "grant of ticket 1, for which nobody does not wait"),
-        (breaches.GrantsTwice, "for which w0 does not wait"),
-        (breaches.AppliesTwice, "which is settled or unknown; expected one that is pending"),
-        (breaches.AppliesTwiceAtOnce, "expected at least one, and each once"),
-        (breaches.AppliesNothing, "expected at least one, and each once"),
+        (faulty_policies.GrantsUnknown, "grant of ticket 999, for which w0 does not wait"),
+        (faulty_policies.GrantsToNobody, "grant of ticket 1, for which nobody does not wait"),
+        (faulty_policies.GrantsTwice, "for which w0 does not wait"),
+        (faulty_policies.AppliesTwice, "which is settled or unknown; expected one that is pending"),
+        (faulty_policies.AppliesTwiceAtOnce, "expected at least one, and each once"),
+        (faulty_policies.AppliesNothing, "expected at least one, and each once"),
         (
-            breaches.AppliesUnknown,
+            faulty_policies.AppliesUnknown,
             "apply of ticket 999, which is settled or unknown; expected one that is pending",
         ),
-        (breaches.AppliesOpen, "which is settled or unknown; expected one that is pending"),
-        (breaches.AppliesAgainstItsFold, "expected first what was folded, as it was"),
-        (breaches.ForgetsItsFold, "expected first what was folded, as it was"),
-        (breaches.FoldsTwice, "is folded already"),
+        (faulty_policies.AppliesOpen, "which is settled or unknown; expected one that is pending"),
+        (faulty_policies.AppliesAgainstItsFold, "expected first what was folded, as it was"),
+        (faulty_policies.ForgetsItsFold, "expected first what was folded, as it was"),
+        (faulty_policies.FoldsTwice, "is folded already"),
         (
-            breaches.FoldsUnknown,
+            faulty_policies.FoldsUnknown,
             "fold of ticket 999, which is settled or unknown; expected one that is pending",
         ),
-        (breaches.DropsFolded, "which is folded: expected it in an apply"),
-        (breaches.DropsTwice, "which is settled or unknown; expected one that is pending"),
-        (breaches.CancelsCommitted, "which is pending; expected one that is open"),
-        (breaches.WeighsNaN, "expected finite weights"),
-        (breaches.ScalesToInfinity, "expected finite scales"),
-        (breaches.CompensatesWithoutBases, "expected a policy whose tensors name a compensator"),
-        (breaches.FoldsForAList, "median needs all contributions of an update at once"),
-        (breaches.ListsTwoOfOne, "krum needs at least 3, each of another worker"),
-        (breaches.AppliesNumbers, "expected Part(ticket, factor)"),
-        (breaches.AppliesOne, "expected a tuple of Part(ticket, factor)"),
-        (breaches.WeighsWords, "expected finite weights, got Part("),
-        (breaches.ScalesByNothing, "expected finite scales, got None and 1.0"),
-        (breaches.TurnsToWords, "expected a turn of 0 or more, got 'first'"),
-        (breaches.DropsForNumbers, "expected a text as its reason"),
-        (breaches.AnswersATuple, "expected a list of decisions, [] for none"),
-        (breaches.Raises, "ZeroDivisionError: by whatever"),
-        (breaches.DecidesNonsense, "expected Grant, Fold, Apply, Drop, Cancel or Stop, got 'apply it'"),
-        (breaches.AnswersNothing, "its step returned None; expected a list of decisions, [] for none"),
-        (breaches.NeverGrants, "deadlocked: w0, w1 wait and no ticket is open"),
+        (faulty_policies.DropsFolded, "which is folded: expected it in an apply"),
+        (faulty_policies.DropsTwice, "which is settled or unknown; expected one that is pending"),
+        (faulty_policies.CancelsCommitted, "which is pending; expected one that is open"),
+        (faulty_policies.WeighsNaN, "expected finite weights"),
+        (faulty_policies.ScalesToInfinity, "expected finite scales"),
+        (faulty_policies.CompensatesWithoutBases, "expected a policy whose tensors name a compensator"),
+        (faulty_policies.FoldsForAList, "median needs all contributions of an update at once"),
+        (faulty_policies.ListsTwoOfOne, "krum needs at least 3, each of another worker"),
+        (faulty_policies.AppliesNumbers, "expected Part(ticket, factor)"),
+        (faulty_policies.AppliesOne, "expected a tuple of Part(ticket, factor)"),
+        (faulty_policies.WeighsWords, "expected finite weights, got Part("),
+        (faulty_policies.ScalesByNothing, "expected finite scales, got None and 1.0"),
+        (faulty_policies.TurnsToWords, "expected a turn of 0 or more, got 'first'"),
+        (faulty_policies.DropsForNumbers, "expected a text as its reason"),
+        (faulty_policies.AnswersATuple, "expected a list of decisions, [] for none"),
+        (faulty_policies.Raises, "ZeroDivisionError: by whatever"),
+        (
+            faulty_policies.DecidesNonsense,
+            "expected Grant, Fold, Apply, Drop, Cancel or Stop, got 'apply it'",
+        ),
+        (faulty_policies.AnswersNothing, "its step returned None; expected a list of decisions, [] for none"),
+        (faulty_policies.NeverGrants, "deadlocked: w0, w1 wait and no ticket is open"),
     ],
 )
 def test_a_breach_ends_the_job(policy: type[Honest], sentence: str) -> None:
@@ -89,7 +92,7 @@ def test_a_breach_ends_the_job(policy: type[Honest], sentence: str) -> None:
 
 
 def test_after_a_breach_everything_is_answered() -> None:
-    harness = play(breaches.Raises)
+    harness = play(faulty_policies.Raises)
     for worker in ("w0", "w1"):
         assert notices(harness.ready(worker), StopNotice)
         assert notices(harness.done(worker), StopNotice)
@@ -120,7 +123,7 @@ def test_a_policy_that_wants_to_exit_ends_the_job_not_the_process() -> None:
 
 
 def test_a_policy_that_cannot_explain_itself_harms_nobody() -> None:
-    harness = CoordinatorHarness(breaches.ExplainsBadly(workers=2), workers=2).starts()
+    harness = CoordinatorHarness(faulty_policies.ExplainsBadly(workers=2), workers=2).starts()
     sentence, releasers = explain(harness.coordinator, harness.member("w1"), harness.now)
     assert sentence == "the policy, whose explain failed with KeyError: 'w1'"
     assert releasers == ()
@@ -130,7 +133,7 @@ def test_a_policy_that_cannot_explain_itself_harms_nobody() -> None:
 
 
 def test_a_policy_that_gives_no_reason() -> None:
-    class Silent(breaches.ExplainsBadly):
+    class Silent(faulty_policies.ExplainsBadly):
         def explain(self, worker: str) -> None:
             return None
 
@@ -142,7 +145,7 @@ def test_a_policy_that_gives_no_reason() -> None:
 
 
 def test_an_explanation_of_another_kind() -> None:
-    class Wordy(breaches.ExplainsBadly):
+    class Wordy(faulty_policies.ExplainsBadly):
         def explain(self, worker: str) -> Waiting | None:
             return "be patient"  # type: ignore[return-value]
 
@@ -153,7 +156,7 @@ def test_an_explanation_of_another_kind() -> None:
 
 
 def test_a_policy_may_end_the_job() -> None:
-    harness = play(breaches.StopsItself)
+    harness = play(faulty_policies.StopsItself)
     assert harness.stopped == "policy: it is good enough"
     stops = harness.entries(entries.Stop)
     assert [(stop.version, stop.success) for stop in stops] == [(2, True)]

@@ -2,7 +2,7 @@
 
     python fake_daemon.py server|worker BEHAVIOUR --ps-hosts ... --task-index ... [...]
 
-A server says ready, hears `cluster.workers` workers come and go, and exits 0. A worker visits
+A server says ready, waits for `cluster.workers` workers to come and go, and exits 0. A worker visits
 every server. BEHAVIOUR changes that; "crash@1" is the behaviour of task 1 only.
 """
 
@@ -24,25 +24,25 @@ def option(name: str) -> str:
     return sys.argv[sys.argv.index(name) + 1]
 
 
-def behaviour() -> str:
+def behaviour_of_task() -> str:
     """What this task is to do; "ok" when the word is for another task."""
     word, _, task = sys.argv[2].partition("@")
     return word if not task or task == option("--task-index") else "ok"
 
 
-def serve(mood: str) -> int:
-    if mood == "in-use":
+def serve(behaviour: str) -> int:
+    if behaviour == "in-use":
         print("ps-server: the address is in use", file=sys.stderr)
         return 4
-    if mood == "mute":
+    if behaviour == "mute":
         wait_for_ever()
     workers = tomllib.loads(Path(option("--config")).read_text())["cluster"]["workers"]
     with socket.create_server(("127.0.0.1", 0)) as listener:
         host, port = listener.getsockname()
         say("ready", address=f"{host}:{port}", pid=os.getpid(), hosts=option("--ps-hosts"))
-        if mood == "stay":
+        if behaviour == "stay":
             wait_for_ever()
-        if mood == "die":
+        if behaviour == "die":
             listener.accept()
             print("ps-server: cannot go on", file=sys.stderr)
             return 8
@@ -53,7 +53,7 @@ def serve(mood: str) -> int:
 
 
 def visit(listener: socket.socket) -> None:
-    """One worker from its greeting to its goodbye. Whoever does not greet is no worker."""
+    """One worker from its greeting to its goodbye. A connection without a greeting is no worker's."""
     while True:
         connection, _ = listener.accept()
         with connection:
@@ -64,23 +64,23 @@ def visit(listener: socket.socket) -> None:
             return
 
 
-def work(mood: str) -> int:
+def work(behaviour: str) -> int:
     addresses = [address.rsplit(":", 1) for address in option("--ps-hosts").split(",")]
     servers = [socket.create_connection((host, int(port))) for host, port in addresses]
     for server in servers:
         server.sendall(b"w")
     say("started", pid=os.getpid(), tf_config=os.environ.get("TF_CONFIG"))
-    if mood == "crash":
+    if behaviour == "crash":
         # In one piece: `print` writes the line's end by itself, and what was said before may come between.
         sys.stderr.write("Traceback of the job\nValueError: no data\n")
         return 6
-    if mood == "stubborn":
+    if behaviour == "stubborn":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    if mood == "fertile":
+    if behaviour == "fertile":
         child = subprocess.Popen(["sleep", "600"])
         say("child", pid=child.pid)
         return 0
-    if mood in ("hang", "stubborn"):
+    if behaviour in ("hang", "stubborn"):
         say("computing", pid=os.getpid())
         wait_for_ever()
     for server in servers:
@@ -94,4 +94,4 @@ def wait_for_ever() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(serve(behaviour()) if sys.argv[1] == "server" else work(behaviour()))
+    sys.exit(serve(behaviour_of_task()) if sys.argv[1] == "server" else work(behaviour_of_task()))

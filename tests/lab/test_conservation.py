@@ -92,7 +92,7 @@ class Playground:
             self.take(coordinator.abandon(worker, number, opened[0].number, "no more data", now))
             self.take(coordinator.done(worker, number, now))
         elif chance < 0.05:
-            self.take(coordinator.abandon(worker, number, opened[0].number, "mood", now))
+            self.take(coordinator.abandon(worker, number, opened[0].number, "no reason", now))
             self.take(coordinator.ready(worker, number, now))
         else:
             if not opened[0].initialise:

@@ -72,7 +72,7 @@ def test_weights_of_a_job_that_came_to_none_are_foreign(tmp_path: Path) -> None:
 def test_a_file_without_the_order_is_not_compared_and_a_remark_says_so(tmp_path: Path) -> None:
     verdict = checked(tmp_path / "a", lambda file: save_file(WEIGHTS, file))
     assert verdict.ok
-    assert any("does not tell the order of its variables" in note for note in verdict.notes)
+    assert any("does not state the order of its variables" in note for note in verdict.notes)
 
 
 def test_saved_weights_come_back_in_their_order(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.local import plain
-from tests.local.home import contribute, descending, flats, worker
+from tests.local.single_worker import contribute, descending, flats, worker
 
 RATE, MOMENTUM = 0.05, 0.9
 

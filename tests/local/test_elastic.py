@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from psworker.local import LocalWork
-from tests.local.home import contribute, descending, flats, worker
+from tests.local.single_worker import contribute, descending, flats, worker
 
 RATES = [0.1, 1.0, 1.9]
 

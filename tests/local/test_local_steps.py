@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.local import plain
-from tests.local.home import ADAMW, contribute, descending, flats, worker
+from tests.local.single_worker import ADAMW, contribute, descending, flats, worker
 
 H = (1.0, 0.3, 2.0)
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from psworker.local import by_ticket
-from tests.local.home import portions
+from tests.local.single_worker import portions
 
 
 def test_portions_of_one_are_batches() -> None:

@@ -20,7 +20,7 @@ from pslab.observe.points import Point, Points, evaluation
 from pslab.observe.trackers import RunInfo, TrackerError, TrackerSink, load_trackers
 from pslab.runs.folder import Run, RunError
 from pswire.config.experiment import parse_experiment
-from tests.compare.test_timeline import story
+from tests.compare.test_timeline import three_commits
 from tests.lab.drive import FAKE
 from tests.observe.my_trackers import Lines, NoLog, Stuck, told
 from tests.replay.simulated import document, simulate
@@ -37,7 +37,7 @@ def points(run: Run, every: int = 1) -> list[Point]:
 
 def test_points_of_a_hand_made_log(tmp_path: Path) -> None:
     """Versions at 7, 15 and 20 s, the first grant at 1 s, a drop before the second."""
-    found = points(story(tmp_path / "run"))
+    found = points(three_commits(tmp_path / "run"))
     assert [(p.version, p.seconds, p.staleness) for p in found] == [
         (1, 7.0, (0,)),
         (2, 15.0, (0,)),
@@ -49,7 +49,7 @@ def test_points_of_a_hand_made_log(tmp_path: Path) -> None:
 
 
 def test_a_point_of_more_versions_and_the_rest(tmp_path: Path) -> None:
-    first, rest = points(story(tmp_path / "run"), every=2)
+    first, rest = points(three_commits(tmp_path / "run"), every=2)
     assert (first.version, rest.version) == (2, 3)
     assert first.metrics == {
         "loss": 0.5, "staleness/mean": 0.0, "staleness/max": 0.0, "accepted_share": 2 / 3,
@@ -61,7 +61,7 @@ def test_a_loss_that_is_not_finite_is_left_out(tmp_path: Path) -> None:
     def diverge(commit: dict[str, Any]) -> None:
         commit["loss"] = None
 
-    assert all("loss" not in point.metrics for point in points(story(tmp_path / "run", diverge)))
+    assert all("loss" not in point.metrics for point in points(three_commits(tmp_path / "run", diverge)))
 
 
 @pytest.mark.parametrize("policy", ["sync", "async", "bounded"])

@@ -16,7 +16,7 @@ from pslab.observe.work import WorkReader
 from pslab.runs import log as facts
 from pslab.runs.folder import TRACE, Run
 from tests.cluster.cluster import Cluster
-from tests.compare.test_timeline import story
+from tests.compare.test_timeline import three_commits
 from tests.observe import trace_format
 from tests.observe.trace_format import Event
 from tests.replay.simulated import simulate
@@ -40,7 +40,7 @@ def named(events: list[Event], phase: str, start: str = "") -> list[Event]:
 
 
 def test_a_hand_made_log(tmp_path: Path) -> None:
-    events = traced(story(tmp_path / "run"))
+    events = traced(three_commits(tmp_path / "run"))
     lanes = {e["args"]["name"]: e["tid"] for e in events if e["name"] == "thread_name" and e["pid"] == 1}
     assert lanes == {"w0": 1, "w1": 2}
     tickets = {e["args"]["ticket"]: e for e in named(events, "X", "ticket ")}

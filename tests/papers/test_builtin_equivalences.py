@@ -11,7 +11,7 @@ import pytest
 from psserver.policies import Apply, Decision, Fold
 from tests.papers.race import Race
 from tests.papers.side_by_side import WORKERS, Named, Pair
-from tests.policies.table import sit
+from tests.policies.harness import sit
 
 HUGE = 10**9
 ALL = WORKERS

@@ -62,7 +62,7 @@ def test_each_worker_has_its_own_previous_weights() -> None:
     """A trap in published code: one previous weight for all, overwritten by every update, is not DC-ASGD.
 
     The slow worker's gradient is three versions old. The correction goes by the way since its own base; by the
-    way since the last update, of whomever, it would be a third of that.
+    way since the last update, by any worker, it would be a third of that.
     """
     made = shard()
     made.execute(Pin(2, 0))  # the slow one

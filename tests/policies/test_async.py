@@ -2,7 +2,7 @@
 
 import random
 
-from tests.policies.table import kinds, sit
+from tests.policies.harness import kinds, sit
 
 
 def test_every_commit_is_a_version() -> None:

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from psserver.policies import Apply, build
-from tests.policies.table import Table, kinds, sit
+from tests.policies.harness import Table, kinds, sit
 
 HUGE = 10**9
 

@@ -8,6 +8,7 @@ from click.testing import CliRunner, Result
 from pslab.cli import cli
 from pslab.commands.failure import Failure
 from pslab.runs.table import policy_label
+from psserver import optimizers
 from psserver.policies import names
 from psserver.policies.builtin import BUILTIN
 from pswire.knobs import knobs_of
@@ -71,3 +72,28 @@ def test_runs_are_told_apart_by_the_knobs_that_were_set() -> None:
         policy_label({"name": "k-sync", "aggregate": 4, "late": "drop"}) == "k-sync (aggregate 4, late drop)"
     )
     assert policy_label({"name": "mine:Own", "size": 3}) == "mine:Own"
+
+
+def test_optimizers_in_brief_and_one_explained() -> None:
+    brief = text(ps_lab("optimizers"))
+    for name in (*optimizers.names(), *optimizers.schedule_names()):
+        assert f" {name} " in brief, name
+    shown = text(ps_lab("optimizers", "adam"))
+    assert shown.startswith("adam: Steps scaled by running means")
+    assert "beta_1 0.9 a number >= 0 and < 1 decay of the running mean of gradients" in shown
+    assert "decay_steps required" in text(ps_lab("optimizers", "cosine"))
+
+
+def test_optimizers_as_json() -> None:
+    lines = [json.loads(line) for line in ps_lab("optimizers", "--json").output.splitlines()]
+    assert [line["name"] for line in lines] == [*optimizers.names(), *optimizers.schedule_names()]
+    (line,) = ps_lab("optimizers", "rmsprop", "--json").output.splitlines()
+    assert json.loads(line)["knobs"]["rho"] == {
+        **{"default": 0.9, "type": "number", "at_least": 0, "below": 1, "range": ">= 0 and < 1"},
+        "meaning": "decay of the running means",
+    }
+
+
+def test_an_unknown_optimizer_is_answered_with_the_nearest() -> None:
+    result = CliRunner().invoke(cli, ["optimizers", "adm"], standalone_mode=False)
+    assert isinstance(result.exception, Failure) and 'did you mean "adam"?' in str(result.exception)

@@ -3,7 +3,7 @@
 import pytest
 
 from psserver.policies import Commit, build
-from tests.policies.table import Table
+from tests.policies.harness import Table
 
 
 class Clocked(Table):

@@ -5,7 +5,7 @@ import pytest
 from psserver.policies import Apply, PolicyError, build, describe, names
 from psserver.policies.builtin import BUILTIN
 from pswire.knobs import knobs_of
-from tests.policies.table import sit
+from tests.policies.harness import sit
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 
 from psserver.policies import Cancel, Drop
 from psserver.policies.parts.weights import FAMILIES, Concurrency
-from tests.policies.table import kinds, sit
+from tests.policies.harness import kinds, sit
 
 
 def test_k_sync_takes_the_first_k_and_cancels_the_others() -> None:

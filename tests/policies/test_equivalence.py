@@ -19,7 +19,7 @@ from psserver.policies import (
     Ready,
     build,
 )
-from tests.policies.table import Table, sit
+from tests.policies.harness import Table, sit
 
 HUGE = 10**9
 

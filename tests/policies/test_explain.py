@@ -1,7 +1,7 @@
-"""Whoever waits is told for which event, and whose move it is."""
+"""The status names, for each waiting worker, the event that it waits for and the workers that can cause it."""
 
 from psserver.policies import Waiting
-from tests.policies.table import sit
+from tests.policies.harness import sit
 
 
 def test_a_working_worker_waits_for_nothing() -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.policies.table import Table, sit
+from tests.policies.harness import Table, sit
 
 P = 8
 

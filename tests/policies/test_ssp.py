@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from tests.policies.table import Table, sit
+from tests.policies.harness import Table, sit
 
 
 def test_a_worker_executes_at_most_slack_clocks_ahead() -> None:

@@ -5,7 +5,7 @@ from itertools import permutations
 import pytest
 
 from psserver.policies import Apply, Grant, Part
-from tests.policies.table import kinds, sit
+from tests.policies.harness import kinds, sit
 
 
 def test_an_update_is_the_mean_of_one_gradient_per_worker() -> None:
@@ -21,7 +21,7 @@ def test_an_update_is_the_mean_of_one_gradient_per_worker() -> None:
     assert all(table.base[ticket] == 3 for ticket in table.held.values())
 
 
-def test_whoever_is_early_waits_for_the_rest() -> None:
+def test_early_workers_wait_for_the_rest() -> None:
     table = sit("sync")
     table.commit("w1")
     table.commit("w2")

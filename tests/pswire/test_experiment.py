@@ -83,6 +83,7 @@ def test_defaults(tmp_path: Path) -> None:
         "wire_dtype": "float32",
         "transport": "auto",
         "prefetch": False,
+        "metrics": False,
     }
     assert (experiment.policy.name, experiment.policy.knobs) == ("sync", {})
     assert experiment.optimizer.config == {"name": "sgd", "learning_rate": 0.01}

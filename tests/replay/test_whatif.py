@@ -27,7 +27,7 @@ SAME: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 }
 
 
-def told(steps: list[Step]) -> list[dict[str, Any]]:
+def as_json(steps: list[Step]) -> list[dict[str, Any]]:
     """Every decision and fact, up to the stop and without its reason."""
     found = []
     for step in steps:
@@ -39,14 +39,14 @@ def told(steps: list[Step]) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("name", SAME)
 def test_the_same_policy_decides_the_same(tmp_path: Path, name: str) -> None:
-    """One recorded schedule: the coordinator that hears it again writes an equal log, entry for entry."""
+    """One recorded schedule: the coordinator that receives it again writes an equal log, entry for entry."""
     policy, knobs, sections = SAME[name]
     steps = read_steps(simulate(tmp_path / "run", policy, knobs, **sections))
     found = what_if(steps, policy, knobs)
     assert found.held == found.never == 0 and not found.failure
     # A connection that breaks and what the crash looks like from inside are no part of the schedule.
-    recorded = [entry for entry in told(steps) if entry["kind"] not in ("lost", "back")]
-    for ours, theirs in zip(told(found.steps), recorded, strict=True):
+    recorded = [entry for entry in as_json(steps) if entry["kind"] not in ("lost", "back")]
+    for ours, theirs in zip(as_json(found.steps), recorded, strict=True):
         assert ours == theirs
 
 

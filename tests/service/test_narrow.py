@@ -60,7 +60,7 @@ def test_shared_memory_stays_float32(name: str) -> None:
 
 
 def test_rounding_does_not_depend_on_the_machine() -> None:
-    """Shared memory is to be had here, but was not asked for."""
+    """Shared memory is available here, but was not asked for."""
     with serving() as cluster, connect(cluster.hosts, "bfloat16", "auto") as session:
         assert session.dtypes == ("bfloat16",)
         session.pull_flat(granted(session))

@@ -164,7 +164,7 @@ def test_any_order_of_arrival(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_workers_that_die_hold_nobody_up(seed: int) -> None:
-    """Whoever's payload comes next may die at any moment: in a stream, between two, before its commit."""
+    """The worker whose payload comes next may die at any moment: in a stream, between two, before its commit."""
     random = Random(seed)
     limit = random.randint(1, 3)
     barrier = Barrier(WORKERS, 3, limit, random)

@@ -214,7 +214,7 @@ def test_with_momentum_the_gap_is_measured_in_steps_that_were_taken() -> None:
 
 
 def test_one_previous_weight_for_all_is_not_dc_asgd() -> None:
-    """MXNet's DCASGD keeps the weights before the last update, whoever made it: it corrects for one update only.
+    """MXNet's DCASGD keeps the weights before the last update, by any worker: it corrects for one update only.
 
     Three workers in turn, f = x^2 / 2, so that the gradient is x_base. Ours corrects over the worker's own gap.
     """

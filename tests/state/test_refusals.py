@@ -15,7 +15,7 @@ from psserver.policies import Policy, TensorParts, build
 from psserver.shard import Apply, Fold, Pin, Seal, Shard, ShardError, ShardState, reshard
 from pswire.plan import make_plan
 from pswire.records import StateError
-from tests.coordinator.breaches import Honest
+from tests.coordinator.faulty_policies import Honest
 from tests.shard.reference import MOMENTUM, SGD, VARIABLES, install, numbers, shards_of, stage
 
 TERMS = JobTerms("j", {"name": "sgd"}, workers=2)

@@ -10,7 +10,7 @@ from pslab.cli import cli
 from pslab.verify.trace_format import replay
 from pswire.exits import ExitCode
 
-FAULTY = "tests.verify.planted:DeadlocksOnLeave"
+FAULTY = "tests.verify.faulty_policies:DeadlocksOnLeave"
 
 
 def run(*arguments: str | Path) -> Result:

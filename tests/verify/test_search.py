@@ -13,7 +13,9 @@ SCHEDULES = 1000  # the default of ps-lab verify-policy
 
 
 def found(policy: str, workers: int = 3, seed: int = 0) -> Finding:
-    report = verify(Case(f"tests.verify.planted:{policy}", workers=workers), schedules=SCHEDULES, seed=seed)
+    report = verify(
+        Case(f"tests.verify.faulty_policies:{policy}", workers=workers), schedules=SCHEDULES, seed=seed
+    )
     assert report.finding is not None
     return report.finding
 
@@ -95,8 +97,8 @@ def test_built_in_policies_keep_the_contract(policy: str) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("tests.verify.planted:NoKnobs", "are not JSON, as the decision log needs"),
-        ("tests.verify.planted:Nowhere", "has no 'Nowhere'"),
+        ("tests.verify.faulty_policies:NoKnobs", "are not JSON, as the decision log needs"),
+        ("tests.verify.faulty_policies:Nowhere", "has no 'Nowhere'"),
         ("tests.verify.nothing:X", "cannot import 'tests.verify.nothing'"),
         ("assync", 'did you mean "async"'),
     ],

@@ -41,7 +41,7 @@ def gone() -> Absent:
     return Absent(Failure(grpc.StatusCode.UNAVAILABLE, "Socket closed"))
 
 
-def test_whoever_waits_is_woken_when_the_answer_is_not_needed_any_more() -> None:
+def test_a_waiting_caller_is_woken_when_the_answer_is_not_needed_any_more() -> None:
     pointless = Watched()
     found: list[BaseException] = []
 

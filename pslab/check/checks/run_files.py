@@ -139,6 +139,6 @@ class WeightsAgree(LogCheck):
     def remarks(self, ledger: Ledger) -> Iterator[str]:
         if self._uncertain:
             yield (
-                f"{self._path.name} does not tell the order of its variables (an older version wrote it):"
+                f"{self._path.name} does not state the order of its variables (an older version wrote it):"
                 " it was not compared with weights_sha256"
             )

@@ -26,7 +26,7 @@ LEGAL: dict[str, tuple[str, ...]] = {
     "cancel": (OPEN,),
     "abandon": (OPEN,),
 }
-# What a reader is told when the ticket is in another state than that.
+# The words of a violation, by the state that the ticket is in.
 SPOKEN = {
     OPEN: "is open and was never committed",
     COMMITTED: "is already committed",

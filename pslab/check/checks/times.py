@@ -15,10 +15,10 @@ DRIFT = 1e-3
 class WorkersTimes(LogCheck):
     """What a worker pulled and computed fits between grant and commit; with what it did before, behind its last grant.
 
-    A worker's intervals lie within the coordinator's: it hears of a grant
-    after the entry, and says its commit before it. So only rounding and the
+    A worker's intervals lie within the coordinator's: it receives a grant
+    after the entry, and sends its commit before it. So only rounding and the
     rates of two clocks may make them longer; on a virtual clock it is rounding.
-    A worker may also say nothing, but not a part.
+    A worker may also report nothing, but not a part.
     """
 
     name = "workers' times"
@@ -43,15 +43,15 @@ class WorkersTimes(LogCheck):
 
 
 def _spoken(commit: e.Commit) -> Iterator[str]:
-    told = {"pull": commit.pull, "compute": commit.compute, "before": commit.before}
-    for name, seconds in told.items():
+    reported = {"pull": commit.pull, "compute": commit.compute, "before": commit.before}
+    for name, seconds in reported.items():
         if seconds is not None and seconds < 0:
             yield f"commit of ticket {commit.ticket}: {name} is {seconds:g} s, less than none"
     if (commit.pull is None) != (commit.compute is None) or (
         commit.before is not None and commit.pull is None
     ):
-        names = " and ".join(name for name, seconds in told.items() if seconds is not None)
-        yield f"commit of ticket {commit.ticket} tells {names}, but not the rest"
+        names = " and ".join(name for name, seconds in reported.items() if seconds is not None)
+        yield f"commit of ticket {commit.ticket} reports {names}, but not the rest"
 
 
 def _fits(commit: e.Commit, now: float, granted: float, former: float | None) -> Iterator[str]:

@@ -82,7 +82,7 @@ def _knob(groups: Sequence[Group]) -> str | None:
 
 def _grouped_by_others(groups: Sequence[Group], key: str) -> dict[str, list[Group]]:
     """Groups that differ in `key` only, under what they share of the other settings that vary."""
-    # A knob that one policy has and another has not tells nothing that the policy's name does not.
+    # A knob of one policy only says no more than the policy's name.
     others = [name for name, values in varied_settings(groups).items() if name != key and len(values) > 1]
     lines: dict[str, list[Group]] = {}
     for group in groups:

@@ -10,7 +10,7 @@ from pslab.compare.groups import Group
 from pslab.runs.folder import Run
 from pslab.runs.table import worker_order
 
-# Okabe and Ito's palette: told apart with any kind of colour vision. What is in vain is hatched, too.
+# Okabe and Ito's palette: told apart with any kind of colour vision. What is in vain is hatched as well.
 PALETTE = {
     tl.COMPUTING: "#0072B2",
     tl.RECEIVING: "#56B4E9",

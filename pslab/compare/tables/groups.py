@@ -9,6 +9,7 @@ from rich.text import Text
 
 from pslab.compare.groups import Group, Spread
 from pslab.compare.measure import Goals
+from pslab.display.status import finite_or_none
 
 # Measure, column title, digits, factor.
 COLUMNS: tuple[tuple[str, str, int, float], ...] = (
@@ -113,8 +114,8 @@ def compare_json(groups: Sequence[Group]) -> dict[str, Any]:
 
 def spread_json(spread: Spread) -> dict[str, Any]:
     """NaN becomes null."""
-    return {"mean": _plain(spread.mean), "deviation": _plain(spread.deviation), "count": spread.count}
-
-
-def _plain(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+    return {
+        "mean": finite_or_none(spread.mean),
+        "deviation": finite_or_none(spread.deviation),
+        "count": spread.count,
+    }

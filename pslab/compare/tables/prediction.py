@@ -7,6 +7,7 @@ from typing import Any
 from rich.table import Table
 
 from pslab.compare.predict import Prediction, Row, prediction_rows, relative_error
+from pslab.display.status import finite_or_none
 from pslab.runs.table import labels
 
 
@@ -73,16 +74,15 @@ def prediction_json(prediction: Prediction) -> dict[str, Any]:
 def _row_json(row: Row) -> dict[str, Any]:
     own = row.plays[0]
     return {
-        "predicted": _plain(row.predicted.mean),
-        "deviation": _plain(row.predicted.deviation),
-        "least": _plain(min(row.plays)),
-        "most": _plain(max(row.plays)),
-        "real": _plain(row.real),
-        "error": _plain(row.error),
+        "predicted": finite_or_none(row.predicted.mean),
+        "deviation": finite_or_none(row.predicted.deviation),
+        "least": finite_or_none(min(row.plays)),
+        "most": finite_or_none(max(row.plays)),
+        "real": finite_or_none(row.real),
+        "error": finite_or_none(row.error),
         "within": row.within,
-        "own_seed": {"predicted": _plain(own), "error": _plain(relative_error(own, row.real))},
+        "own_seed": {
+            "predicted": finite_or_none(own),
+            "error": finite_or_none(relative_error(own, row.real)),
+        },
     }
-
-
-def _plain(value: float) -> float | None:
-    return value if math.isfinite(value) else None

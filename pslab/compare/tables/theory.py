@@ -1,12 +1,12 @@
 """Measured beside expected, for groups of runs: as a table, as JSON, and the curves that have a bound."""
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 from rich.table import Table
 
 from pslab.compare.groups import Group
+from pslab.display.status import finite_or_none
 from pslab.theory.claims import Claim, claims_of
 from pslab.theory.curves import BoundedCurve, bounded_curve
 from pslab.theory.quadratics import NoTheoryError
@@ -80,9 +80,9 @@ def theory_json(groups: Sequence[Group]) -> dict[str, Any]:
                 "claims": [
                     {
                         "what": claim.what,
-                        "measured": _plain(claim.measured),
+                        "measured": finite_or_none(claim.measured),
                         "relation": claim.relation,
-                        "theory": _plain(claim.expected),
+                        "theory": finite_or_none(claim.expected),
                         "formula": claim.formula,
                         "source": claim.source,
                     }
@@ -92,7 +92,3 @@ def theory_json(groups: Sequence[Group]) -> dict[str, Any]:
             for label, claims in claims_by_group(groups)
         ],
     }
-
-
-def _plain(value: float) -> float | None:
-    return value if math.isfinite(value) else None

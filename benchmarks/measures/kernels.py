@@ -4,7 +4,7 @@
     print(text(rows))
 
 Bandwidth counts each word that a pass must read or write once, as STREAM
-counts: no write-allocate traffic. The triad runs through the same crew of
+counts: no write-allocate traffic. The triad runs through the same pool of
 threads over arrays of the same size, next to each measurement, so that the
 ratio holds for this machine at this moment.
 """
@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.child import Child
-from benchmarks.samples import Samples, collected, each
+from benchmarks.measures.samples import Samples, collected, each
+from benchmarks.peers.child import Child
 from psserver.fast import FastBackend
 from psserver.optimizers import NUMPY, Backend, Loop, Optimizer, build, loop
 from psserver.shard import arithmetic
@@ -124,9 +124,9 @@ def measure(
     seconds: float = 0.2,
     keras: bool = True,
     logs: Path = Path("runs/bench-kernels"),
-    tell: Callable[[str], None] = lambda line: None,
+    progress: Callable[[str], None] = lambda line: None,
 ) -> list[Row]:
-    """Measure passes of `elements` float32; about `seconds` per sample. `tell` hears of progress.
+    """Measure passes of `elements` float32; about `seconds` per sample. `progress` gets a line before each.
 
     Raises RuntimeError when the loops cannot be compiled, and ChildError when Keras fails.
     """
@@ -139,7 +139,7 @@ def measure(
                 raise RuntimeError(f"expected compiled loops, but {backend.reason}")
             oracle = stack.enter_context(_keras(elements, count, logs)) if keras else None
             for name in names:
-                tell(f"{name}, {count} thread(s)")
+                progress(f"{name}, {count} thread(s)")
                 rows.append(_row(arena, name, backend, oracle, repetitions, seconds))
     return rows
 

@@ -12,9 +12,9 @@ from typing import Any, Self
 import grpc
 import numpy as np
 
-from benchmarks.child import Child
-from benchmarks.kernels import Arena, triad
-from benchmarks.samples import each
+from benchmarks.measures.kernels import Arena, triad
+from benchmarks.measures.samples import each
+from benchmarks.peers.child import Child
 from psserver.fast import FastBackend
 from pswire.transport import socket_handshake as handshake
 
@@ -46,7 +46,7 @@ class Limits:
                 raise RuntimeError(f"expected a compiled triad, but {self._backend.reason}")
             echo = Child("echo", ["-m", "benchmarks.programs.echo"], logs / "echo.log")
             stack.callback(echo.close)
-            ports = echo.hear()
+            ports = echo.receive()
             self._socket = stack.enter_context(socket.create_connection(("127.0.0.1", ports["socket"])))
             self._channel = stack.enter_context(grpc.insecure_channel(f"127.0.0.1:{ports['grpc']}"))
             self._unix = handshake.connect_unix(ports["unix"], bytes.fromhex(ports["tokens"][0]))

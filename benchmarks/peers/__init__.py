@@ -12,7 +12,7 @@ from benchmarks.loads import Load
 @dataclass(frozen=True, slots=True)
 class Burst:
     """One measurement: `steps` of all workers together, in `seconds` from the first one's begin to the
-    last one's end. `loopback`: bytes that the network interface lo carried meanwhile, for whomever;
+    last one's end. `loopback`: bytes that the network interface lo carried meanwhile, all processes together;
     `server_cpu`: CPU seconds of all servers."""
 
     steps: int

@@ -11,7 +11,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 # Seconds. Loading TensorFlow on busy cores and tracing a model with 200 variables come first in mind.
 PATIENCE = 240.0
@@ -25,7 +25,7 @@ class ChildError(RuntimeError):
 class Child:
     """One started program. Lines on its standard output that are JSON objects are its messages.
 
-    Everything else that it says goes to `log`. `close` leaves no process behind.
+    Everything else that it prints goes to `log`. `close` leaves no process behind.
     """
 
     def __init__(
@@ -63,16 +63,16 @@ class Child:
                     self._messages.put(json.loads(line))
         self._messages.put(None)
 
-    def tell(self, do: str, **fields: Any) -> None:
-        """Send a command; `hear` gives the answer. Raises ChildError when it has ended."""
+    def send(self, do: str, **fields: Any) -> None:
+        """Send a command; `receive` gives the answer. Raises ChildError when it has ended."""
         assert self._process.stdin is not None
         try:
             print(json.dumps({"do": do, **fields}), file=self._process.stdin, flush=True)
         except BrokenPipeError:
             raise self._failure("has ended") from None
 
-    def hear(self, patience: float = PATIENCE) -> dict[str, Any]:
-        """The next message. Raises ChildError when it fails, ends, or says nothing in time (seconds)."""
+    def receive(self, patience: float = PATIENCE) -> dict[str, Any]:
+        """The next message. Raises ChildError when it fails, ends, or sends nothing in time (seconds)."""
         try:
             message = self._messages.get(timeout=patience)
         except Empty:
@@ -84,9 +84,9 @@ class Child:
         return message
 
     def ask(self, do: str, **fields: Any) -> dict[str, Any]:
-        """`tell`, then `hear`."""
-        self.tell(do, **fields)
-        return self.hear()
+        """`send`, then `receive`."""
+        self.send(do, **fields)
+        return self.receive()
 
     def leave(self, patience: float = FAREWELL) -> None:
         """Let it end by itself; then as `close`."""
@@ -118,7 +118,7 @@ class Child:
 
 
 def together(children: Sequence[Child], do: str, **fields: Any) -> list[dict[str, Any]]:
-    """Tell all of them at once; their answers, in order."""
+    """Send all of them a command at once; their answers, in order."""
     for child in children:
-        child.tell(do, **fields)
-    return [child.hear() for child in children]
+        child.send(do, **fields)
+    return [child.receive() for child in children]

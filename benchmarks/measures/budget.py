@@ -20,11 +20,11 @@ import grpc
 import numpy as np
 from rich.table import Table
 
-from benchmarks.child import Child
 from benchmarks.loads import GRPC, SHM, SOCKET, Load, even
-from benchmarks.samples import Samples, collected, each
+from benchmarks.measures.samples import Samples, collected, each
+from benchmarks.peers.child import Child
+from benchmarks.report.tables import number
 from benchmarks.stage import Stage
-from benchmarks.tables import number
 from psserver.coordinator import CommitFacts, Coordinator, JobTerms
 from psserver.fast import FastBackend
 from psserver.optimizers import build as build_optimizer
@@ -48,7 +48,7 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     "worker: gradient into its slot (copy)": (SHM,),
     "there and back on a Unix socket": (SHM,),
     "there and back by a bare gRPC stream, with both payloads": (GRPC,),
-    "there and back by a bare socket of TCP, with both payloads": (SOCKET,),
+    "there and back by a bare TCP socket, with both payloads": (SOCKET,),
     "worker: chunks into its array (copy)": (GRPC, SOCKET),
     "server: check that all numbers are finite": (SHM,),
     "server: chunks into staging, checked (one pass)": (GRPC, SOCKET),
@@ -153,7 +153,7 @@ def _carrier(logs: Path) -> Iterator[Carry]:
     """What carries a step's messages, with nothing behind it: an echo in another process."""
     echo = Child("carrier", ["-m", "benchmarks.programs.echo"], logs / "carrier.log")
     try:
-        said = echo.hear()
+        said = echo.receive()
         here, there = (bytes.fromhex(token) for token in said["tokens"])
         unix = handshake.connect_unix(said["unix"], here)
         tcp = handshake.connect_tcp("127.0.0.1", said["port"], there)

@@ -1,20 +1,27 @@
 """The results of one run as JSON: every single sample, and where it was taken."""
 
 import json
+import os
+import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from benchmarks.loads import TF
-from benchmarks.rounds import Row
+from benchmarks.measures.rounds import Row
 
 FORMAT = 1
+PACKAGES = ("paramserver", "numpy", "grpcio", "protobuf", "numba", "tensorflow")
 
 
 @dataclass
 class Results:
-    """Filled as sections end. `sections`: rows by section; `optimizers`: whatever kernels.py measured."""
+    """Filled as sections end. `sections`: rows by section; `optimizers`: what measures/kernels.py measured."""
 
     mode: str
     machine: Mapping[str, Any]
@@ -66,3 +73,30 @@ def _peer(row: Row, name: str) -> dict[str, Any]:
     if TF in row.bursts:
         record["multiple_of_tf"] = rate.per(row.rate(TF)).median
     return record
+
+
+def machine_facts() -> dict[str, Any]:
+    """Processor, memory, versions, load and date; nothing that names the machine."""
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_bytes": psutil.virtual_memory().total,
+        "load_before": [round(value, 2) for value in os.getloadavg()],
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in PACKAGES},
+    }
+
+
+def _processor() -> str:
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None

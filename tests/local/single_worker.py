@@ -1,4 +1,4 @@
-"""Verbs for tests of local rules: one worker at home, without servers."""
+"""Verbs for tests of local rules: one worker, without servers."""
 
 from collections.abc import Callable, Iterable
 from typing import Any

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from benchmarks.child import Child
 from benchmarks.loads import Load
-from benchmarks.ours import CPU_ONLY
 from benchmarks.peers import Burst, watched
+from benchmarks.peers.child import Child
+from benchmarks.peers.ours import CPU_ONLY
 
 SERVER = "benchmarks.programs.tf_server"
 CHIEF = "benchmarks.programs.tf_chief"
@@ -21,7 +21,7 @@ class Cluster:
             for job, index in [("ps", 0), *(("worker", index) for index in range(workers))]:
                 self._start(f"tf{workers}-{job}-{index}", ["-m", SERVER, job, str(index)], logs)
             self.chief = self._start(f"tf{workers}-chief", ["-m", CHIEF], logs)
-            addresses = [child.hear()["address"] for child in self._children[:-1]]
+            addresses = [child.receive()["address"] for child in self._children[:-1]]
             self.chief.ask("connect", servers=addresses[:1], workers=addresses[1:])
         except BaseException:
             self.close()

@@ -5,15 +5,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from rich.table import Table
 from rich.text import Text
 
-from benchmarks.limits import MEANING
-from benchmarks.loads import ALONE, MB, TF
-from benchmarks.rounds import Row
-from benchmarks.samples import Samples, collected
-from benchmarks.shares import share
+from benchmarks.loads import ALONE, GRPC, MB, SHM, SOCKET, TF
+from benchmarks.measures.kernels import Row as KernelRow
+from benchmarks.measures.limits import MEANING
+from benchmarks.measures.rounds import Row
+from benchmarks.measures.samples import Samples, collected
 from benchmarks.stage import LABELS
 
-# From this size on it is bandwidth that counts, and a share of it means something.
+# From this size on bandwidth is what limits a step, and a share of it means something.
 LARGE = 10 * MB
+# The share of the triad limit that was aimed at, for Adam.
+TRIAD_TARGET = 0.7
+# Through shared memory weights are read in place, the gradient is copied once
+# into its staging slot and read once to be checked, and plain SGD reads two
+# words and writes one: as much traffic as half a copy, and as one and a half.
+COPIES = 3.0
 
 
 def plain(samples: Samples) -> str:
@@ -50,7 +56,7 @@ def _cell(row: Row, name: str) -> Text:
     if name != TF and TF in row.bursts:
         text.append("\n")
         text.append(_ratio(row, name))
-    reached = share(row, name)
+    reached = share_of_limit(row, name)
     if reached is not None and row.load.nbytes >= LARGE:
         text.append(f"\n{reached.median:.2f} of the limit", style="dim")
     return text
@@ -63,6 +69,19 @@ def _ratio(row: Row, name: str) -> Text:
         return Text(f"{number(ratio.median)}x")
     reached = ratio.median >= target
     return Text(f"{number(ratio.median)}x (aim {target:g}x)", style="green" if reached else "red")
+
+
+def share_of_limit(row: Row, peer: str) -> Samples | None:
+    """Over TCP: GB/s both ways against the one-way rate of a bare socket. Shared memory: the time that its
+    copies cost at memcpy speed against a step's time. None where neither limit is the peer's."""
+    if not row.load.nbytes:
+        return None
+    if peer in (GRPC, SOCKET):
+        return row.moved(peer).per(row.limit("socket"))
+    if peer == SHM:
+        copied = Samples(tuple(COPIES / 2 * value for value in row.moved(peer).values))
+        return copied.per(row.limit("memcpy"))
+    return None
 
 
 def limits(samples: Mapping[str, Sequence[float]]) -> Table:
@@ -99,3 +118,31 @@ def scaling(title: str, rows: Iterable[Row]) -> Table:
                 number(sum(burst.server_cpu for burst in bursts) / moved),
             )
     return table
+
+
+def kernels(rows: Sequence[KernelRow]) -> Table:
+    """GB/s of ours, and what that is against the triad limit, numpy and Keras on this CPU."""
+    shown = Table(
+        title=f"Updates of {rows[0].elements / 2**20:g}M floats", title_justify="left", header_style="bold"
+    )
+    headings = ("pass", "threads", "triad GB/s", "ours GB/s", "of the triad", "times numpy", "times Keras")
+    for index, heading in enumerate(headings):
+        shown.add_column(heading, justify="right" if index else "left")
+    for row in rows:
+        shown.add_row(
+            row.name,
+            str(row.threads),
+            plain(row.triad),
+            plain(row.fused),
+            _triad_share(row),
+            number(row.fused.per(row.numpy).median),
+            number(row.fused.per(row.keras).median) if row.keras else "-",
+        )
+    return shown
+
+
+def _triad_share(row: KernelRow) -> Text:
+    share = row.of_triad.median
+    if row.name != "adam":
+        return Text(f"{share:.2f}")
+    return Text(f"{share:.2f} (aim {TRIAD_TARGET})", style="green" if share >= TRIAD_TARGET else "red")

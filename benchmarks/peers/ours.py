@@ -5,16 +5,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.child import Child, together
 from benchmarks.loads import Load
 from benchmarks.peers import Burst, watched
+from benchmarks.peers.child import Child, together
 
 TERMS = ("--policy", "async", "--optimizer", "sgd", "--learning-rate", "0.001", "--idle-timeout", "600")
 # Both sides compute on the CPU: whose accelerator is faster is not the question.
 CPU_ONLY = {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "2"}
 
 
-class Crew:
+class WorkerPool:
     """Worker processes, shared by our peers: only one of those works at a time, and loading TensorFlow
     and tracing a model once is enough."""
 
@@ -46,7 +46,7 @@ def start_servers(name: str, load: Load, extra: Sequence[str], logs: Path) -> tu
             arguments += ["--json", "--parent", str(os.getpid())]
             label = f"{name}-server-{index}"
             servers.append(Child(label, arguments, logs / f"{label}.log"))
-            while (said := servers[-1].hear()).get("event") != "ready":
+            while (said := servers[-1].receive()).get("event") != "ready":
                 pass
             hosts[index] = said["address"]
     except BaseException:
@@ -63,20 +63,20 @@ class Ours:
         self,
         name: str,
         label: str,
-        crew: Crew,
+        pool: WorkerPool,
         logs: Path,
         connect: Mapping[str, Any],
         server: Sequence[str] = (),
     ) -> None:
         self.name, self.label = name, label
-        self._crew, self._logs = crew, logs
+        self._pool, self._logs = pool, logs
         self._connect, self._options = dict(connect), tuple(server)
         self._servers: list[Child] = []
         self._workers: list[Child] = []
 
     def prepare(self, load: Load) -> None:
         self._servers, hosts = start_servers(self.name, load, self._options, self._logs)
-        self._workers = self._crew.first(load.workers)
+        self._workers = self._pool.first(load.workers)
         together(
             self._workers,
             "prepare",
@@ -107,15 +107,15 @@ class Ours:
 class Alone:
     """Our training step without any server: what is left when communication costs nothing."""
 
-    def __init__(self, name: str, label: str, crew: Crew) -> None:
+    def __init__(self, name: str, label: str, pool: WorkerPool) -> None:
         self.name, self.label = name, label
-        self._crew = crew
+        self._pool = pool
 
     def prepare(self, load: Load) -> None:
-        self._crew.first(1)[0].ask("prepare", load=self.name, model=load.model)
+        self._pool.first(1)[0].ask("prepare", load=self.name, model=load.model)
 
     def measure(self, steps: int) -> Burst:
-        return watched([], lambda: [self._crew.first(1)[0].ask("measure", load=self.name, steps=steps)])
+        return watched([], lambda: [self._pool.first(1)[0].ask("measure", load=self.name, steps=steps)])
 
     def release(self) -> None:
-        self._crew.first(1)[0].ask("release", load=self.name)
+        self._pool.first(1)[0].ask("release", load=self.name)

@@ -8,8 +8,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from benchmarks.loads import TF
-from benchmarks.rounds import Row
-from benchmarks.samples import Samples
+from benchmarks.measures.rounds import Row
+from benchmarks.measures.samples import Samples
 from benchmarks.stage import LABELS
 from pslab.runs.report import COLOURS
 

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from benchmarks.limits import Limits
 from benchmarks.loads import GRPC, MB, TF, TF_PACKED, Load
+from benchmarks.measures.limits import Limits
+from benchmarks.measures.samples import Samples, collected
 from benchmarks.peers import Burst, Peer, calibrated
-from benchmarks.samples import Samples, collected
 
 # Below this share of the bytes that must have moved, a measurement is void.
 MOVED = 0.98

@@ -1,0 +1,1 @@
+"""The results: tables, a picture, and every sample as JSON."""

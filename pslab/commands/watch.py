@@ -1,0 +1,59 @@
+"""``ps-lab watch``"""
+
+import time
+from collections.abc import Callable
+
+import click
+from rich.live import Live
+
+from pslab.commands.failure import EPILOG, Failure, console
+from pslab.display.status import SampleRate, status_line
+from pslab.launch.status_poll import INTERVAL, StatusClient, StatusError
+from pslab.observe.watch import History, watch_view
+from pswire.addresses import AddressError, parse_address
+from pswire.exits import ExitCode
+from pswire.v1 import coordinator_pb2 as pb
+
+
+@click.command(epilog=EPILOG)
+@click.argument("address", metavar="HOST:PORT")
+def watch(address: str) -> None:
+    """Watch a cluster on the whole terminal until its server is gone, or Ctrl-C.
+
+    HOST:PORT is the server with task index 0. There are curves of the last minute (samples, versions, loss,
+    staleness of what was applied), a lane for each worker that shows when it computed, waited or was lost, and
+    who waits for whom. Where standard output is no terminal, a line is printed every two seconds.
+    """
+    try:
+        client = StatusClient(str(parse_address(address)))
+    except AddressError as error:
+        raise Failure(error) from error
+    try:
+        show(client.ask(), client.ask)
+    except StatusError as error:
+        raise Failure(error, ExitCode.UNREACHABLE) from error
+    finally:
+        client.close()
+
+
+def show(first: pb.StatusReply, ask: Callable[[], pb.StatusReply]) -> None:
+    """Show the status until `ask` raises StatusError."""
+    screen = console()
+    with Live(console=screen, auto_refresh=False, screen=screen.is_terminal) as live:
+        history, rate, reply, printed = History(), SampleRate(), first, float("-inf")
+        try:
+            while True:
+                now = time.monotonic()
+                history.add(now, reply)
+                rate.add(now, reply.samples)
+                if screen.is_terminal:
+                    live.update(watch_view(history, screen.height, screen.width), refresh=True)
+                elif now - printed >= 2.0:
+                    screen.print(status_line(reply, rate.rate), markup=False)
+                    printed = now
+                time.sleep(INTERVAL)
+                reply = ask()
+        except StatusError as error:
+            gone = f"the server is gone: {error}"
+    screen.print(status_line(reply, rate.rate), markup=False)
+    click.echo(gone, err=True)

@@ -1,0 +1,170 @@
+"""A server's numbers as Prometheus metrics. Counters are read at the scrape; only updates are timed as they happen."""
+
+from collections.abc import Callable, Iterator, Mapping
+from importlib.metadata import version
+
+import grpc
+from prometheus_client import CollectorRegistry, Histogram, ProcessCollector
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+    StateSetMetricFamily,
+)
+from prometheus_client.registry import Collector
+
+from psserver.metrics.counts import CountedRunLog
+from psserver.metrics.snapshot import (
+    JobNumbers,
+    ShardNumbers,
+    WorkerNumbers,
+    job_numbers,
+    shard_numbers,
+)
+from psserver.service.job import Job
+from psserver.service.shard_host import ShardHost
+from psserver.shard import Apply, Order
+
+PREFIX = "paramserver_"
+PHASES = ("waiting for workers", "initialising", "training", "stopping", "stopped")
+STALENESS = (0, 1, 2, 4, 8, 16, 32, 64)
+# Seconds of an update: from models of a few numbers to those of gigabytes.
+UPDATE_SECONDS = (1e-5, 1e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
+
+
+class ServerCollector(Collector):
+    """Of one server; with the job's numbers on the coordinator, where `job` is given and its run log counts."""
+
+    def __init__(self, host: ShardHost, job: Job | None) -> None:
+        self._host, self._job = host, job
+        run_log = job.routes.run_log if job is not None else None
+        self._counts = run_log.counts if isinstance(run_log, CountedRunLog) else None
+
+    def collect(self) -> Iterator[Metric]:
+        about = {"version": version("paramserver"), "grpc": grpc.__version__}
+        yield InfoMetricFamily(f"{PREFIX}build", "Versions of this server.", about)
+        yield from _shard(shard_numbers(self._host))
+        if self._job is None or self._counts is None:
+            return
+        terms, policy = self._job.terms, self._job.policy.name
+        about = {"job": terms.job, "policy": policy, "optimizer": str(terms.optimizer.get("name", ""))}
+        yield InfoMetricFamily(f"{PREFIX}job", "What is trained, and how.", about)
+        numbers = job_numbers(self._job, self._counts)
+        yield from _job(numbers)
+        yield from _workers(numbers.workers)
+        yield _evaluation(dict(self._job.metrics))
+        executed = {f.server: f.executed for f in self._job.routes.followers}
+        lag = {str(server): max(numbers.entries - at, 0) for server, at in executed.items()}
+        yield _gauges("follower_lag_entries", "Entries that a server has not executed yet.", "server", lag)
+
+
+def registry(host: ShardHost, job: Job | None) -> CollectorRegistry:
+    """Everything that this server shows; times its updates from now on."""
+    found = CollectorRegistry()
+    found.register(ServerCollector(host, job))
+    ProcessCollector(registry=found)
+    host.orders.timed = _timer(found)
+    return found
+
+
+def _timer(found: CollectorRegistry) -> Callable[[Order, float], None]:
+    names = {True: "apply_seconds", False: "fold_seconds"}
+    help_of = {True: "Time of an update's arithmetic.", False: "Time to add a payload to the coming update."}
+    timers = {
+        is_apply: Histogram(PREFIX + name, help_of[is_apply], buckets=UPDATE_SECONDS, registry=found)
+        for is_apply, name in names.items()
+    }
+    return lambda order, seconds: timers[isinstance(order, Apply)].observe(seconds)
+
+
+def _shard(numbers: ShardNumbers) -> Iterator[Metric]:
+    size = numbers.payload_bytes
+    yield _counter("executed_entries", "Entries of the decision log executed here.", numbers.executed)
+    yield _counter("received_payloads", "Complete payloads staged here.", numbers.received)
+    yield _counter("received_bytes", "Their bytes, as float32 in memory.", numbers.received * size)
+    yield _counter("sent_versions", "Versions given to readers, copied or in place.", numbers.served)
+    yield _counter("sent_bytes", "Their bytes, as float32 in memory.", numbers.served * size)
+    yield _gauge("staging_payloads", "Payload buffers in use.", numbers.staged)
+    yield _gauge("staging_bytes", "Their bytes.", numbers.staged * size)
+    yield _gauge("arena_versions", "Buffers for versions of the model.", numbers.buffers)
+    yield _gauge("arena_bytes", "Their bytes.", numbers.buffers * size)
+
+
+def _job(numbers: JobNumbers) -> Iterator[Metric]:
+    phases = {phase: phase == numbers.phase for phase in PHASES}
+    yield StateSetMetricFamily(f"{PREFIX}job_phase", "What the job is doing.", phases)
+    yield _counter("versions", "Updates made: the number of the newest version.", numbers.version)
+    yield _counter("sessions_lost", "Connections of workers that broke.", numbers.lost)
+    yield _counter("rejoins", "Workers that came back, with the same process or another.", numbers.rejoined)
+    yield _gauge("held_up_seconds", "The longest present wait of a worker.", numbers.held_up)
+    if numbers.loss is not None:
+        yield _gauge("loss", "Smoothed training loss of recent commits.", numbers.loss)
+    states = {state: numbers.states[state] for state in ("joined", "waiting", "computing", "done", "lost")}
+    yield _gauges("workers", "Present workers.", "state", states)
+    kinds = CounterMetricFamily(f"{PREFIX}decisions", "Entries of the decision log.", labels=["kind"])
+    for kind, count in sorted(numbers.kinds.items()):
+        kinds.add_metric([kind], count)
+    yield kinds
+
+
+def _workers(workers: Mapping[str, WorkerNumbers]) -> Iterator[Metric]:
+    def family(name: str, text: str, *labels: str) -> CounterMetricFamily:
+        return CounterMetricFamily(PREFIX + name, text, labels=["worker", *labels])
+
+    grants = family("grants", "Tickets granted.")
+    samples = family("samples", "Samples of committed contributions.")
+    fates = family("contributions", "Contributions whose fate is known.", "fate", "reason")
+    closed = family("closed_tickets", "Tickets that came to no contribution.", "by")
+    losses = family("nonfinite_losses", "Commits with a loss that is not finite.")
+    seconds = family("worker_seconds", "Where workers' time went, up to their last ticket.", "activity")
+    pending = GaugeMetricFamily(
+        f"{PREFIX}contributions_pending", "Committed, and neither applied nor dropped.", labels=["worker"]
+    )
+    ages = HistogramMetricFamily(
+        f"{PREFIX}staleness_versions", "Staleness of applied contributions.", labels=["worker"]
+    )
+    for name, of in workers.items():
+        grants.add_metric([name], of.grants)
+        samples.add_metric([name], of.samples)
+        fates.add_metric([name, "applied", ""], of.applied)
+        for reason, count in sorted(of.dropped.items()):
+            fates.add_metric([name, "dropped", reason], count)
+        closed.add_metric([name, "coordinator"], of.cancelled)
+        closed.add_metric([name, "worker"], of.abandoned)
+        losses.add_metric([name], of.nonfinite_losses)
+        for activity, spent in sorted(of.seconds.items()):
+            seconds.add_metric([name, activity], spent)
+        pending.add_metric([name], of.pending)
+        total = float(sum(age * count for age, count in of.staleness.items()))
+        ages.add_metric([name], _buckets(of.staleness), total)
+    yield from (grants, samples, fates, closed, losses, seconds, pending, ages)
+
+
+def _buckets(staleness: Mapping[int, int]) -> list[tuple[str, float]]:
+    """Cumulative counts, by upper bound."""
+    below = [
+        (f"{bound}.0", float(sum(count for age, count in staleness.items() if age <= bound)))
+        for bound in STALENESS
+    ]
+    return [*below, ("+Inf", float(sum(staleness.values())))]
+
+
+def _evaluation(metrics: Mapping[str, float]) -> Metric:
+    return _gauges("evaluation", "The last evaluation.", "metric", metrics)
+
+
+def _counter(name: str, text: str, value: float) -> Metric:
+    return CounterMetricFamily(PREFIX + name, text, value=value)
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(PREFIX + name, text, value=value)
+
+
+def _gauges(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
+    family = GaugeMetricFamily(PREFIX + name, text, labels=[label])
+    for of, value in sorted(values.items()):
+        family.add_metric([of], value)
+    return family

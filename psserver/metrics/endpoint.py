@@ -1,0 +1,116 @@
+"""The port that Prometheus scrapes: GET /metrics, and nothing else."""
+
+import ipaddress
+import threading
+import time
+from collections.abc import Callable, Collection
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+from psserver.metrics.collector import registry
+from psserver.service.job import Job
+from psserver.service.shard_host import ShardHost
+from pswire.addresses import Address
+
+# A text is given to every scrape of so many seconds: rendering holds the interpreter's lock.
+AGE = 1.0
+# How long a connection may be silent, in seconds.
+PATIENCE = 10.0
+
+
+class Metrics:
+    """Serves one server's metrics from its own threads until it is closed.
+
+    `port` 0 takes a free one; raises OSError where the address cannot be had. A request must name
+    the host as an IP address, as localhost or as one of `names`: a web page that has made its own name
+    lead here is refused (DNS rebinding).
+    """
+
+    def __init__(
+        self, bind: str, port: int, names: Collection[str], host: ShardHost, job: Job | None
+    ) -> None:
+        self._registry = registry(host, job)
+        self._rendering = threading.Lock()
+        self._text, self._rendered = b"", float("-inf")
+        self._http = _listen(bind, port, _handler(self.text, frozenset(names) | {"localhost"}))
+        self.address = Address(bind, self._http.server_port)
+        self._thread = threading.Thread(
+            target=self._http.serve_forever, kwargs={"poll_interval": 0.1}, name="metrics", daemon=True
+        )
+        self._thread.start()
+
+    def text(self) -> bytes:
+        """Prometheus's text format, at most AGE old."""
+        with self._rendering:
+            if time.monotonic() - self._rendered > AGE:
+                self._text = generate_latest(self._registry)
+                self._rendered = time.monotonic()
+            return self._text
+
+    def write(self, file: Path) -> None:
+        """The metrics of now, for a run that ends before the next scrape. Raises OSError."""
+        file.write_bytes(generate_latest(self._registry))
+
+    def close(self) -> None:
+        self._http.shutdown()
+        self._http.server_close()
+        self._thread.join()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    allow_reuse_address = False
+
+
+def _listen(bind: str, port: int, handler: type[BaseHTTPRequestHandler]) -> _Server:
+    class Server(_Server):
+        address_family = _family(bind)
+
+    return Server((bind, port), handler)
+
+
+def _family(bind: str) -> int:
+    import socket
+
+    [found, *_] = socket.getaddrinfo(bind, None, type=socket.SOCK_STREAM)
+    return int(found[0])
+
+
+def _handler(text: Callable[[], bytes], names: Collection[str]) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        timeout = PATIENCE
+        server_version = "ps-server"
+        sys_version = ""
+
+        def do_GET(self) -> None:
+            if not _known(self.headers.get("Host", ""), names):
+                self.send_error(HTTPStatus.MISDIRECTED_REQUEST)
+            elif self.path.partition("?")[0] != "/metrics":
+                self.send_error(HTTPStatus.NOT_FOUND)
+            else:
+                body = text()
+                self.send_response(HTTPStatus.OK)
+                self.send_header("Content-Type", CONTENT_TYPE_LATEST)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Scrapes are not logged."""
+
+    return Handler
+
+
+def _known(host: str, names: Collection[str]) -> bool:
+    """`host` is a header: a name or address, perhaps with a port."""
+    name = host.rpartition("]")[0].lstrip("[") if host.startswith("[") else host.partition(":")[0]
+    if name.lower() in names:
+        return True
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
