@@ -22,9 +22,10 @@ from pswire.exits import ExitCode, exit_codes_text
 from pswire.process import die_with, keep_large_blocks
 from psworker.engine import Disposition
 from psworker.errors import Refused, SessionError, Unreachable
-from psworker.job import JobError, load_trainer
+from psworker.job import JobError
 from psworker.loop import Diverged, Outcome, Pause, no_pause, train
 from psworker.session import Session, connect
+from psworker.trainers import load_trainer
 
 log = logging.getLogger("ps-worker")
 

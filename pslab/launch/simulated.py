@@ -64,7 +64,7 @@ def _simulate(cluster: Cluster, quiet: bool) -> None:
 
 def _job_trainers(experiment: Experiment) -> TrainerFactory:
     """Every worker has a trainer of its own: a model may keep state that does not travel."""
-    from psworker.job import load_trainer
+    from psworker.trainers import load_trainer
 
     def make(number: int) -> Trainer:
         section = experiment.workers.get(number)

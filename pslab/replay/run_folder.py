@@ -20,8 +20,8 @@ from psserver.optimizers import build as build_optimizer
 from psserver.weights_file import WeightsFileError
 from pswire.config.experiment import Experiment
 from pswire.plan import weights_sha256
-from psworker.job import load_trainer
 from psworker.local import Trainer
+from psworker.trainers import load_trainer
 
 # What `export` writes beside the weights.
 VERSION_METRICS = "metrics.json"

@@ -235,4 +235,4 @@ class Cluster:
 
     def conclude(self) -> None:
         """Write summary and weights. Call once `run` has returned."""
-        self.folder.conclude(self)
+        self.folder.conclude(self.coordinator, self.store, self.metrics, self.first_grant)
