@@ -25,8 +25,8 @@ from pswire.config.sections import Fault, Join
 from pswire.plan import make_plan
 from psworker.local import Trainer
 
-# From a worker's index to its trainer. Workers may share one that keeps nothing between steps.
 TrainerFactory = Callable[[int], Trainer]
+"""From a worker's index to its trainer. Workers may share one that keeps nothing between steps."""
 
 
 class SimulationError(ValueError):

@@ -47,13 +47,13 @@ from psworker.engine.state import EngineState
 from psworker.errors import IllegalInput, Refused, SessionError
 
 WorkState = Literal["idle", "waiting", "granted", "working", "cancelled", "committing", "exhausted"]
+"""Where the training loop stands, as the engine sees it."""
 
 Requests = list[Request]
 
 _HOLDING: frozenset[WorkState] = frozenset({"working", "cancelled"})
 _BETWEEN: frozenset[WorkState] = frozenset({"idle", "waiting", "granted"})
 
-# From each input of the training loop to the states in which it is legal.
 LEGAL: Mapping[str, frozenset[WorkState]] = {
     "ready": _BETWEEN | {"cancelled"},
     "take_grant": frozenset({"granted"}),
@@ -63,6 +63,7 @@ LEGAL: Mapping[str, frozenset[WorkState]] = {
     "abandon": _HOLDING,
     "done": _BETWEEN | _HOLDING | {"exhausted"},
 }
+"""From each input of the training loop to the states in which it is legal."""
 
 KEPT_DISPOSITIONS = 4096
 

@@ -55,6 +55,8 @@ class Commit:
 
 @message
 class Abandon:
+    """The ticket will not be used."""
+
     ticket: int
     reason: str
 
@@ -66,6 +68,8 @@ class Done:
 
 @message
 class Leave:
+    """The worker goes, before the job is over."""
+
     reason: str
 
 
@@ -139,4 +143,7 @@ class Refusal:
 
 
 Request = Ready | Commit | Abandon | Done | Leave | Report
+"""What a worker sends on its control stream."""
+
 Event = Grant | Cancel | Disposition | Stop | Refusal
+"""What a worker receives on its control stream."""

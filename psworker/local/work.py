@@ -9,8 +9,8 @@ from psworker.local.rule import Rule
 from psworker.local.ticket_batches import TicketBatches
 from psworker.local.trainer import Flats, Gradient, Result
 
-# So many tickets in a row without a finite gradient are no accident: a worker gives up.
 NONFINITE_LIMIT = 10
+"""So many tickets in a row without a finite gradient are no accident: a worker gives up."""
 
 
 class LocalWork:

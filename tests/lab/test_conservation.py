@@ -9,7 +9,7 @@ import pytest
 from pslab.check.checker import check_log
 from pslab.check.conservation import StalenessGroup, conservation
 from pslab.runs import log as entries
-from psserver.coordinator import Coordinator, JobTerms, Output, Record
+from psserver.coordinator import CommitFacts, Coordinator, JobTerms, Output, Record
 from psserver.policies import build
 from tests.lab.logs import async_log, bounded_log, sync_log, text
 
@@ -101,9 +101,8 @@ class Playground:
 
     def commit(self, worker: str, incarnation: int, ticket: int) -> None:
         for _ in range(self.dice.choice((1, 1, 2))):  # resent now and then
-            outputs = self.coordinator.commit(
-                worker, incarnation, ticket, self.now, samples=8, loss=1.0, ready=True
-            )
+            facts = CommitFacts(samples=8, loss=1.0)
+            outputs = self.coordinator.commit(worker, incarnation, ticket, self.now, facts, ready=True)
             self.take(outputs)
 
     def run(self) -> list[dict[str, object]]:

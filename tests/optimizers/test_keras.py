@@ -233,7 +233,7 @@ def test_an_excluded_variable_that_is_not_there_is_named() -> None:
     ours = build({"name": "adamw", "exclude_from_weight_decay": ["dense/bia"]})
     with pytest.raises(OptimizerError, match=r"did you mean .dense/bias"):
         ours.bound(["dense/kernel", "dense/bias"], [])
-    with pytest.raises(OptimizerError, match="must be a list of names"):
+    with pytest.raises(OptimizerError, match="must be a list of words"):
         build({"name": "adamw", "exclude_from_weight_decay": "bias"})
     with pytest.raises(OptimizerError, match="no weight_decay"):
         build({"name": "delayed-nesterov", "exclude_from_weight_decay": ["bias"]})
