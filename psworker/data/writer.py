@@ -17,7 +17,7 @@ from psworker.data.shard_client import Answer
 from psworker.data.shard_group import ShardGroup
 from psworker.data.timing import Stopwatch
 from psworker.engine import Commit, Grant
-from psworker.errors import SessionError, Voided
+from psworker.errors import Voided
 
 log = logging.getLogger("ps-worker")
 
@@ -73,13 +73,14 @@ class GradientWriter:
         commit = self._control.begin_commit(replace(commit, times=self._watch.times(commit.ticket)))
         try:
             answer = self._stepped(grant, flats[0], commit)
-        except SessionError:
-            self._control.rollback_commit(grant.ticket)
-            raise
         except grpc.RpcError:
             # The answer is lost, perhaps the commit too: both steps again, which counts once.
             self._again(grant, flats, commit)
             return
+        except Exception:
+            # Refused, or a payload that could not be made or does not fit: nothing was committed.
+            self._control.rollback_commit(grant.ticket)
+            raise
         self._keep(grant.ticket)
         self._control.receive(answer.events, answer.received)
         self._watch.end(answer.received)
@@ -111,7 +112,7 @@ class GradientWriter:
         except Voided:
             # Its payload is final, or it was cancelled: the answer to the commit says which.
             log.info("ticket %d was settled while its answer was lost", grant.ticket)
-        except SessionError:
+        except Exception:
             self._control.rollback_commit(grant.ticket)
             raise
         self.commit(commit)

@@ -14,7 +14,7 @@ STEPS = 24
 @pytest.mark.parametrize("servers", [1, 2])
 def test_the_worker_asks_again(servers: int) -> None:
     """Whether it hears of grant and cancel in one message or in two is chance; it goes on either way."""
-    with serving(servers, policy=Fickle.name) as cluster:
+    with serving(servers, policy=f"{Fickle.__module__}:{Fickle.__name__}") as cluster:
         with psworker.connect(cluster.hosts, {"w": np.ones(4, np.float32)}) as session:
             done, void = 0, 0
             while done < STEPS:
