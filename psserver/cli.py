@@ -15,6 +15,7 @@ from psserver import policies
 from psserver.optimizers import OptimizerError
 from psserver.optimizers import names as optimizer_names
 from psserver.policies import PolicyError
+from psserver.service.agreement import FROM_JOB
 from psserver.service.run_log import FolderError
 from psserver.service.server import Server
 from psserver.service.transport.listening import BindError
@@ -56,7 +57,11 @@ WRONG = (SettingsError, ExperimentError, AddressError, PolicyError, OptimizerErr
 @click.option(
     "--policy", metavar="NAME", help=f"{' | '.join(policies.names())}, or module:Class. Default: sync."
 )
-@click.option("--optimizer", metavar="NAME", help=f"{' | '.join(optimizer_names())}. Default: sgd.")
+@click.option(
+    "--optimizer",
+    metavar="NAME",
+    help=f"{' | '.join(optimizer_names())}, or {FROM_JOB}: that of the first worker, which names it. Default: sgd.",
+)
 @click.option("--learning-rate", type=float, help="Default: 0.01. A schedule needs --config.")
 @click.option("--workers", type=int, help="Training starts when this many workers are ready. Default: 1.")
 @click.option("--versions", type=int, help="Stop at this version. Default: when the workers' data ends.")

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from psserver.coordinator import JobTerms
+from psserver.optimizers import Optimizer
 from psserver.optimizers import build as build_optimizer
 from psserver.policies import build as build_policy
+from psserver.service.agreement import FROM_JOB
 from psserver.service.server import ServerSettings, new_job_name
 from psserver.service.shard_host import HostOptions
 from pswire.addresses import Address, cluster_from_tf_config, parse_hosts
@@ -56,16 +58,17 @@ def resolve(options: Options, tf_config: str | None) -> ServerSettings:
     hosts, index, workers = _cluster(options, tf_config)
     experiment = _experiment(options, len(hosts), workers)
     cluster, run = experiment.cluster, experiment.run
-    optimizer = build_optimizer(experiment.optimizer.config)
+    optimizer = _optimizer(experiment)
     policy = build_policy(experiment.policy.name, experiment.policy.knobs, cluster.workers, len(hosts))
-    optimizer.check_aggregator(policy.tensors.aggregator)
+    if optimizer is not None:
+        optimizer.check_aggregator(policy.tensors.aggregator)
     return ServerSettings(
         hosts=hosts,
         task_index=index,
         bind=_bind(options.bind, hosts[index]),
         terms=JobTerms(
             job=new_job_name(),
-            optimizer=optimizer.config,
+            optimizer={"name": FROM_JOB} if optimizer is None else optimizer.config,
             servers=len(hosts),
             workers=cluster.workers,
             seed=run.seed,
@@ -88,6 +91,19 @@ def resolve(options: Options, tf_config: str | None) -> ServerSettings:
         wait_warning=options.wait_warning,
         job_secret=options.job_secret.encode(),
     )
+
+
+def _optimizer(experiment: Experiment) -> Optimizer | None:
+    """None: the first worker's."""
+    section = experiment.optimizer
+    if section.name != FROM_JOB:
+        return build_optimizer(section.config)
+    said = sorted({*section.model_fields_set, *(section.model_extra or {})} - {"name"})
+    if said:
+        raise SettingsError(
+            f'optimizer "{FROM_JOB}" is the first worker\'s, with its numbers: expected no more, got {said[0]}'
+        )
+    return None
 
 
 def _cluster(options: Options, tf_config: str | None) -> tuple[tuple[Address, ...], int, int | None]:

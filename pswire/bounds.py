@@ -11,6 +11,7 @@ without a row fails there.
 """
 
 import math
+import sys
 from collections.abc import Callable, Mapping, Sized
 from dataclasses import dataclass
 from functools import cache
@@ -153,6 +154,7 @@ TABLE: Final[tuple[Row, ...]] = (
         ("servers", Whole(SERVERS), "one process each"),
         ("wire_dtype", FLAG, TYPED),
         ("task_index", Whole(WORKERS - 1), "a worker's index; index + 1 is sent back in 32 bits"),
+        ("optimizer", JSON, "a name and a few numbers"),
     ),
     *_rows(
         "SessionRequest",
@@ -401,6 +403,7 @@ TABLE: Final[tuple[Row, ...]] = (
 BOUNDS: Final[Mapping[tuple[str, str], Row]] = {(row.message, row.field): row for row in TABLE}
 
 _Check = Callable[[Any], None]
+_LARGEST: Final = sys.float_info.max
 
 
 def check(message: Message) -> None:
@@ -411,17 +414,44 @@ def check(message: Message) -> None:
 @cache
 def _checker(kind: Descriptor) -> _Check:
     """The checks of one kind of message, put together once: a message of a small step is checked in microseconds."""
-    tests: dict[int, _Check] = {}
+    numbers: list[tuple[str, float, float, _Check]] = []
+    texts: list[tuple[str, int, _Check]] = []
+    nested: list[str] = []
+    others: list[tuple[str, _Check]] = []
     for field in kind.fields:
         row = BOUNDS.get((kind.name, field.name))
         if row is None:
             raise TypeError(f"{kind.name}.{field.name} has no row in pswire.bounds.TABLE")
-        tests[field.number] = _test(f"{kind.name}.{field.name}", row.bound, field)
+        test = _test(f"{kind.name}.{field.name}", row.bound, field)
+        match row.bound:
+            case Whole(most, least):
+                numbers.append((field.name, least, most, test))
+            case Real(most, least):
+                numbers.append((field.name, max(least, -_LARGEST), min(most, _LARGEST), test))
+            case Text(most):
+                texts.append((field.name, most, test))
+            case Nested():
+                nested.append(field.name)
+            case Data() | Many():
+                others.append((field.name, test))
+            case Closed():
+                pass
 
     def run(message: Message) -> None:
-        # Only fields that are set: an absent one is zero or empty, which no bound excludes.
-        for field, value in message.ListFields():
-            tests[field.number](value)
+        # Numbers and texts of the usual kind pass without a call each: this is on the path of every step.
+        # `test` has the last word on the others, and the sentence.
+        for name, least, most, test in numbers:
+            if not least <= getattr(message, name) <= most:
+                test(getattr(message, name))
+        for name, size, test in texts:
+            text = getattr(message, name)
+            if len(text) > size or not (text.isascii() and text.isprintable()):
+                test(text)
+        for name in nested:
+            if message.HasField(name):
+                check(getattr(message, name))
+        for name, test in others:
+            test(getattr(message, name))
 
     return run
 
@@ -440,14 +470,13 @@ def _test(where: str, bound: Bound, field: FieldDescriptor) -> _Check:
         case Many():
             return _many(where, bound, field)
         case Nested():
-            # Looked up when it is used: messages may hold each other.
             return check
         case Closed():
             return _anything
 
 
 def _anything(value: object) -> None:
-    pass
+    """A truth value, or a number that its reader looks up."""
 
 
 def _many(where: str, bound: Many, field: FieldDescriptor) -> _Check:

@@ -6,7 +6,7 @@ number of servers give the same plan on every machine; its fingerprint proves it
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -121,6 +121,22 @@ class Plan:
                     whole = arrays[piece.variable] = np.empty(spec.shape, np.float32)
                 whole[piece.start : piece.stop] = values.reshape(-1, *spec.shape[1:])
         return [array for array in arrays if array is not None]
+
+    def gather_by_name(self, flats: Sequence[Flat]) -> dict[str, Flat]:
+        """As `gather`: arrays by variable name."""
+        return {spec.name: array for spec, array in zip(self.variables, self.gather(flats), strict=True)}
+
+    def scatter_by_name(self, arrays: Mapping[str, ArrayLike]) -> list[Flat]:
+        """As `scatter`, from arrays by variable name; zero where there is none of a name.
+
+        Raises ValueError for an unknown name besides.
+        """
+        known = {spec.name for spec in self.variables}
+        unknown = sorted(set(arrays) - known)
+        if unknown:
+            raise ValueError(f"no variable is named {unknown[0]!r}; expected some of {sorted(known)}")
+        found = (arrays.get(spec.name, np.zeros(spec.shape, np.float32)) for spec in self.variables)
+        return self.scatter(list(found))
 
     def _check_flats(self, flats: Sequence[Flat]) -> None:
         if len(flats) != len(self.shards):

@@ -2,33 +2,34 @@
 
 from typing import TYPE_CHECKING, Any
 
-from psworker.errors import PayloadRefused, Refused, SessionError, Unreachable, Voided
+from psworker.errors import IllegalInput, PayloadRefused, Refused, SessionError, Unreachable, Voided
 
 if TYPE_CHECKING:
-    from psworker.control.messages import Disposition, Grant, StopNotice
+    from psworker.engine import Disposition, Grant, Stop
     from psworker.job import Job, JobError
     from psworker.session import Session, connect
 
 __all__ = [
     "Disposition",
     "Grant",
+    "IllegalInput",
     "Job",
     "JobError",
     "PayloadRefused",
     "Refused",
     "Session",
     "SessionError",
-    "StopNotice",
+    "Stop",
     "Unreachable",
     "Voided",
     "connect",
 ]
 
-# These load gRPC. The simulated cluster uses psworker.local alone and does without it.
+# Some of these load gRPC. A program that uses only psworker.engine or psworker.local (a simulated cluster) does not.
 _LATE = {
-    "Disposition": "control.messages",
-    "Grant": "control.messages",
-    "StopNotice": "control.messages",
+    "Disposition": "engine",
+    "Grant": "engine",
+    "Stop": "engine",
     "Job": "job",
     "JobError": "job",
     "Session": "session",

@@ -15,17 +15,17 @@ from typing import Any
 import click
 
 from pswire.addresses import Address, AddressError, cluster_from_tf_config, parse_hosts
-from pswire.config.distributions import DelayError
+from pswire.config.distributions import DelayError, parse, stream
 from pswire.config.experiment import Experiment, ExperimentError, load_experiment, parse_experiment
 from pswire.config.overrides import OverrideError, apply_overrides
 from pswire.exits import ExitCode, exit_codes_text
 from pswire.process import die_with, keep_large_blocks
-from psworker.control.messages import Disposition
+from psworker.engine import Disposition
 from psworker.errors import Refused, SessionError, Unreachable
-from psworker.job import JobError, load_trainer
-from psworker.loop import Diverged, Outcome, train
-from psworker.pacing import pause_of
+from psworker.job import JobError
+from psworker.loop import Diverged, Outcome, Pause, no_pause, train
 from psworker.session import Session, connect
+from psworker.trainers import load_trainer
 
 log = logging.getLogger("ps-worker")
 
@@ -237,8 +237,21 @@ def _train(
     ) as session:
         trainer.attach(session.plan, session.dtypes)
         report.joined(session, trainer.device)
-        pause = pause_of(experiment, session.worker_index, session.seed)
+        pause = injected_delay(experiment, session.worker_index, session.seed)
         return train(session, trainer, experiment.job.epochs, report.progress, pause)
+
+
+def injected_delay(experiment: Experiment, worker_index: int, seed: int) -> Pause:
+    """Sleeps for as long as ``[workers.N] delay`` says, drawn anew at each call, as the simulated worker's delays are.
+
+    Raises DelayError for a trace file that cannot be used.
+    """
+    section = experiment.workers.get(worker_index)
+    delay = parse(section.delay) if section is not None else None
+    if delay is None or delay.never:
+        return no_pause
+    draw = delay.draws(stream(seed, worker_index, "delay"))
+    return lambda: time.sleep(draw())
 
 
 def _trainer(experiment: Experiment, device: str) -> Any:

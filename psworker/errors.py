@@ -5,6 +5,7 @@ SessionError
   Refused          the servers do not want this worker: another model, job or newer process
   PayloadRefused   one payload was not accepted (NaN, wrong shape); the ticket is still open
   Voided           the ticket is no longer valid; abandon it and ask again
+  IllegalInput     a call that the session's state does not allow; nothing has changed
 """
 
 
@@ -26,3 +27,7 @@ class PayloadRefused(SessionError):
 
 class Voided(SessionError):
     """The ticket was cancelled or lost its version: abandon it and ask for the next."""
+
+
+class IllegalInput(SessionError):
+    """The session's state does not allow this call, and has not changed; the text names both."""

@@ -6,47 +6,27 @@ is the local rule's affair (`psworker.local`): usually it is one, pushed as it i
 
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from psworker.control.messages import Disposition, Grant, StopNotice
 from psworker.data.payloads import payloads_of
+from psworker.engine import Disposition, Grant, Stop
 from psworker.errors import PayloadRefused, SessionError, Voided
-from psworker.local import PLAIN, LocalWork, Portions, Result, TicketBatches
+from psworker.local import NONFINITE_LIMIT, PLAIN, LocalWork, Result, TicketBatches, Trainer, by_ticket
 from psworker.session import Session
 
 log = logging.getLogger("ps-worker")
 
 Floats = NDArray[np.float32]
 
-# So many batches in a row without a finite gradient are no accident.
-NONFINITE_LIMIT = 10
-
 
 class Diverged(SessionError):
     """Gradient after gradient is NaN or infinite."""
-
-
-class Trainer(Protocol):
-    """What computes gradients; `psworker.tensorflow.Trainer` is one."""
-
-    def batches(
-        self, worker_index: int, worker_count: int, seed: int, epochs: int, skip: int
-    ) -> Iterator[tuple[int, Any]]: ...
-
-    @property
-    def narrow(self) -> bool:
-        """It takes weights in the wire dtype, too, and answers in the dtype that they came in."""
-        ...
-
-    def step(self, flats: list[NDArray[Any]], batch: Any) -> Result: ...
-
-    def evaluate(self, flats: list[Floats]) -> dict[str, float]: ...
 
 
 @dataclass(slots=True)
@@ -56,7 +36,7 @@ class Outcome:
     steps: int = 0
     fates: dict[str, int] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
-    stop: StopNotice | None = None
+    stop: Stop | None = None
 
 
 Progress = Callable[[int, float, list[Disposition]], None]
@@ -84,10 +64,10 @@ def train(
         session.worker_index, session.worker_count, session.seed, epochs, session.next_batch
     )
     bad = 0
-    for portion in Portions(batches, work.steps):
+    for ticket in by_ticket(batches, work.steps):
         if session.stop is not None:
             break
-        committed = step(session, trainer, work, portion, outcome, progress, pause)
+        committed = step(session, trainer, work, ticket, outcome, progress, pause)
         bad = 0 if committed else bad + 1
         if bad >= NONFINITE_LIMIT:
             raise Diverged(
@@ -106,33 +86,33 @@ def step(
     session: Session,
     trainer: Trainer,
     work: LocalWork,
-    portion: TicketBatches,
+    batches: TicketBatches,
     outcome: Outcome,
     progress: Progress,
     pause: Pause = no_pause,
 ) -> bool:
     """The batches of one ticket, with a fresh grant whenever it is cancelled. False: a gradient is not finite."""
-    if work.roaming and not walk_ahead(session, trainer, work, portion, pause):
+    if work.has_own_weights and not take_steps(session, trainer, work, batches, pause):
         return False
-    while work.can_use(portion) and (grant := session.ready()) is not None:
+    while work.can_use(batches) and (grant := session.ready()) is not None:
         try:
-            result = contribution(session, trainer, work, portion, grant, pause)
+            result = payload(session, trainer, work, batches, grant, pause)
             session.contribute(
                 grant,
                 payloads_of(result),
                 samples=result.samples,
                 loss=result.loss,
                 norm=result.norm,
-                batch=portion.last,
-                # A rule that roams has steps to take before it asks again.
-                ready=portion.more and not work.roams,
+                batch=batches.last,
+                # Steps that come before a pull come before asking for it, too.
+                ready=batches.more and not work.steps_before_pull,
             )
         except Voided as reason:
             log.info("%s", reason)
             session.abandon(grant, "cancelled")
             continue
         except PayloadRefused as refusal:
-            log.warning("%s skipped: %s", spoken(portion), refusal)
+            log.warning("%s skipped: %s", spoken(batches), refusal)
             session.abandon(grant, "nonfinite")
             return False
         work.keep()
@@ -145,16 +125,16 @@ def step(
     return True
 
 
-def contribution(
-    session: Session, trainer: Trainer, work: LocalWork, portion: TicketBatches, grant: Grant, pause: Pause
+def payload(
+    session: Session, trainer: Trainer, work: LocalWork, batches: TicketBatches, grant: Grant, pause: Pause
 ) -> Result:
     """What to push under `grant`. Raises Voided, and PayloadRefused when it is not finite."""
     work.renew(session.incarnation)
-    if not work.can_use(portion):
-        raise Voided(f"{spoken(portion)} used up by a ticket of another incarnation")
+    if not work.can_use(batches):
+        raise Voided(f"{spoken(batches)} used up by a ticket of another incarnation")
     with weights_of(session, trainer, grant, work) as weights:
-        result = work.contribute(weights, Gradients(session, trainer, pause, portion, grant), portion)
-    if not work.walked:
+        result = work.payload(weights, Gradients(session, trainer, pause, batches, grant), batches)
+    if not work.steps_taken:
         pause()
     if not math.isfinite(result.norm):
         raise PayloadRefused(f"the gradient's norm is {result.norm} (loss {result.loss})")
@@ -168,23 +148,25 @@ def weights_of(
 
     As it travelled, for a trainer that takes it so, unless a local rule reckons with it.
     """
-    if work.steps == 1 or work.walked:
+    if work.steps == 1 or work.steps_taken:
         return session.view_flat(grant, narrow=trainer.narrow and session.local_rule == PLAIN)
     return nullcontext(session.pull_flat(grant))
 
 
-def walk_ahead(
-    session: Session, trainer: Trainer, work: LocalWork, portion: TicketBatches, pause: Pause
+def take_steps(
+    session: Session, trainer: Trainer, work: LocalWork, batches: TicketBatches, pause: Pause
 ) -> bool:
     """The steps that come before the grant. False: a gradient is not finite."""
     try:
-        walk = work.ahead(Gradients(session, trainer, pause, portion), portion)
+        taken = work.take_steps(Gradients(session, trainer, pause, batches), batches)
     except Voided:
         return True  # the job is over
     pause()
-    if not walk.finite:
-        log.warning("%s skipped: the gradient's norm is %s (loss %s)", spoken(portion), walk.norm, walk.loss)
-    return walk.finite
+    if not taken.finite:
+        log.warning(
+            "%s skipped: the gradient's norm is %s (loss %s)", spoken(batches), taken.norm, taken.loss
+        )
+    return taken.finite
 
 
 @dataclass(slots=True)
@@ -197,7 +179,7 @@ class Gradients:
     session: Session
     trainer: Trainer
     pause: Pause
-    portion: TicketBatches
+    batches: TicketBatches
     grant: Grant | None = None
     taken: int = 0
 
@@ -209,12 +191,12 @@ class Gradients:
             if self.grant is not None and self.session.cancelled(self.grant):
                 raise Voided(f"ticket {self.grant.ticket} was cancelled after {self.taken} steps")
         self.taken += 1
-        if self.grant is not None and self.portion.followed:
+        if self.grant is not None and self.batches.followed:
             self.session.prefetch(self.grant)
         return self.trainer.step(weights, batch)
 
 
-def spoken(portion: TicketBatches) -> str:
-    if portion.first == portion.last:
-        return f"batch {portion.first} is"
-    return f"batches {portion.first} to {portion.last} are"
+def spoken(batches: TicketBatches) -> str:
+    if batches.first == batches.last:
+        return f"batch {batches.first} is"
+    return f"batches {batches.first} to {batches.last} are"

@@ -1,9 +1,10 @@
-"""A worker's session with the parameter servers; usable from anybody's training loop.
+"""A worker's session with the parameter servers; usable from any training loop.
 
 The life of one step: `ready` -> `pull` -> compute -> `push` -> `commit`. Only
 numpy is needed; see `examples/numpy_loop.py`.
 """
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -16,22 +17,21 @@ from numpy.typing import ArrayLike, NDArray
 from pswire.addresses import Address, parse_hosts
 from pswire.plan import VariableSpec, make_plan
 from pswire.transport.codecs import codec_named
-from pswire.v1 import coordinator_pb2 as pb
 from psworker.control.backoff import Backoff
-from psworker.control.join import Joining
-from psworker.control.messages import Disposition, Grant, StopNotice
-from psworker.control.stream import Control
+from psworker.control.stream import Control, Registration
 from psworker.data.payloads import Payload
 from psworker.data.reader import WeightReader
 from psworker.data.shard_group import ShardGroup
 from psworker.data.timing import Stopwatch
 from psworker.data.transport import TRANSPORTS
 from psworker.data.writer import GradientWriter
+from psworker.engine import Commit, Disposition, Grant, Stop
 from psworker.errors import Refused, Voided
 from psworker.local import PLAIN, LocalRuleError, LocalWork, build
-from psworker.named import Variables, by_name, flattened, specified
 
 Floats = NDArray[np.float32]
+# Initial values, by name, or with the specifications of the variables.
+Variables = Mapping[str, ArrayLike] | Sequence[tuple[VariableSpec, ArrayLike]]
 
 
 def connect(
@@ -45,6 +45,7 @@ def connect(
     transport: str = "auto",
     prefetch: bool = False,
     local_rules: bool = False,
+    optimizer: Mapping[str, Any] | None = None,
 ) -> "Session":
     """Join the job on `hosts` ("host:port,host:port", in task order) and open a session.
 
@@ -53,21 +54,31 @@ def connect(
     same variables. `name` and `task_index` (which part of the data is ours)
     are chosen by the servers when None. A server that does not answer is
     tried again for `server_timeout` seconds. `transport`: "auto" shares memory
-    with the servers of this machine where it can be had and `wire_dtype` is
+    with the servers of this machine where it is available and `wire_dtype` is
     float32, as all shared memory is, and uses a socket beside gRPC where it
     cannot; "grpc" does neither; "socket" and "shared-memory" raise Refused,
     with the first payload, where there is none.
     `prefetch`: `Session.prefetch` does something.
     `local_rules`: the caller does what the policy wants done between pull and
-    push (`Session.local_work`, as `psworker.loop.train` does). Who does not say
-    so is refused by a policy that wants more than gradients.
+    push (`Session.local_work`, as `psworker.loop.train` does). Otherwise a policy
+    that wants more than gradients refuses the worker.
+    `optimizer`: the [optimizer] that these workers expect ({"name": "adam", "learning_rate": 0.001}); a
+    server that was started with another one refuses them, one with "from-job" takes it.
 
-    Raises Refused (another model or job, a local rule), Unreachable, and ValueError for
+    Raises Refused (another model, optimizer or job, a local rule), Unreachable, and ValueError for
     variables, addresses, a dtype or a transport that make no sense.
     """
     addresses = parse_hosts(hosts) if isinstance(hosts, str) else tuple(hosts)
     session = Session(
-        addresses, specified(variables), name, task_index, wire_dtype, server_timeout, transport, prefetch
+        addresses,
+        _specified(variables),
+        name,
+        task_index,
+        wire_dtype,
+        server_timeout,
+        transport,
+        prefetch,
+        optimizer,
     )
     rule = session.local_rule
     if rule != PLAIN and not local_rules:
@@ -92,6 +103,7 @@ class Session:
         server_timeout: float,
         transport: str = "auto",
         prefetch: bool = False,
+        optimizer: Mapping[str, Any] | None = None,
     ) -> None:
         codec = codec_named(wire_dtype)
         if transport not in TRANSPORTS:
@@ -102,18 +114,20 @@ class Session:
         self._servers = ShardGroup(hosts, self.plan, codec, server_timeout, transport)
         self._shards = self._servers.shards
         backoff = Backoff(0, hosts[0], server_timeout, self._servers.closing)
-        joining = Joining(self._servers, self.plan, wire_dtype, name, task_index, backoff)
+        channel, admit = self._servers.control, self._servers.admit
+        wish = "" if optimizer is None else json.dumps(optimizer)
+        registration = Registration(channel, self.plan, wire_dtype, name, task_index, backoff, wish, admit)
         try:
             self._control = Control(
-                self._servers.control, joining.join, joining.session, backoff, self._servers.pointless
+                channel, registration.join, registration.session, backoff, self._servers.pointless
             )
         except BaseException:
             self._servers.close()
             raise
         self._servers.explain = self._control.explained
         self._watch = Stopwatch()
-        self._versions = WeightReader(self._servers, self._control, self._watch, prefetch)
-        self._contributions = GradientWriter(self._servers, self._control, self._versions, self._watch)
+        self._reader = WeightReader(self._servers, self._control, self._watch, prefetch)
+        self._writer = GradientWriter(self._servers, self._control, self._reader, self._watch)
 
     # What the servers said at Join
 
@@ -164,7 +178,7 @@ class Session:
         return self._control.reply.next_batch
 
     @property
-    def stop(self) -> StopNotice | None:
+    def stop(self) -> Stop | None:
         """Set once the job is over."""
         return self._control.stop
 
@@ -186,7 +200,7 @@ class Session:
     def ready(self) -> Grant | None:
         """Ask for the next unit of work and wait for its grant. None: the job is over (see `stop`)."""
         self._watch.ask()
-        while (grant := self._control.ask()) is not None and grant.initialise:
+        while (grant := self._control.wait_grant()) is not None and grant.initialise:
             self._initialise(grant)
         if grant is not None:
             self._watch.begin(grant)
@@ -194,7 +208,7 @@ class Session:
 
     def pull(self, grant: Grant) -> dict[str, Floats]:
         """The granted version: arrays by variable name. Raises Voided, Refused, Unreachable."""
-        return by_name(self.plan, self.pull_flat(grant))
+        return self.plan.gather_by_name(self.pull_flat(grant))
 
     def push(self, grant: Grant, gradients: Mapping[str, ArrayLike]) -> None:
         """Send gradients (and, for state variables, deltas) by name; absent ones are zero.
@@ -202,22 +216,22 @@ class Session:
         Raises ValueError for an unknown name or wrong shape, PayloadRefused
         for NaN and Inf, Voided when the ticket was cancelled, Refused, Unreachable.
         """
-        self.push_flat(grant, flattened(self.plan, gradients))
+        self.push_flat(grant, self.plan.scatter_by_name(gradients))
 
     def pull_flat(self, grant: Grant) -> list[Floats]:
         """As `pull`, but one float32 array per server: its trainable part, then its state part."""
-        return self._versions.copied(grant)
+        return self._reader.copied(grant)
 
     def view_flat(self, grant: Grant, *, narrow: bool = False) -> AbstractContextManager[list[NDArray[Any]]]:
         """As `pull_flat`, but for reading within the `with` block: arrays in shared memory where they lie, uncopied.
 
         They are good until the block ends or the ticket is committed,
         abandoned or cancelled; then they are used again. Where the servers hold too few
-        versions for every worker to read one without blocking updates, they are copied.
+        versions for every worker to read one without blocking updates, they are copied after all.
         `narrow`: what came over gRPC stays in the wire dtype (numpy's float16,
-        ml_dtypes' bfloat16), for callers that widen it on a device.
+        ml_dtypes' bfloat16), for a caller that widens it on a device.
         """
-        return self._versions.view(grant, narrow)
+        return self._reader.view(grant, narrow)
 
     def prefetch(self, grant: Grant) -> None:
         """Ask for the next ticket while `grant`, which is read, is computed on, and fetch its version.
@@ -227,7 +241,7 @@ class Session:
         staler. For the last unit of work it is not to be called. Without
         `connect(prefetch=True)` it does nothing.
         """
-        self._versions.fetch_ahead(grant.ticket)
+        self._reader.fetch_ahead(grant.ticket)
 
     def slot_flat(self, grant: Grant) -> list[Floats]:
         """Arrays to write the payload of `grant` into, for `push_flat` or `contribute`.
@@ -235,11 +249,11 @@ class Session:
         Those in shared memory are pushed without a copy. Each call may return
         the same arrays again until they are pushed. Raises Voided.
         """
-        return self._contributions.slots(grant)
+        return self._writer.slots(grant)
 
     def push_flat(self, grant: Grant, flats: Sequence[Payload]) -> None:
         """As `push`, but one flat payload per server: gradient, then state deltas; see `psworker.data.payloads`."""
-        self._contributions.push(grant, flats)
+        self._writer.push(grant, flats)
 
     def commit(
         self,
@@ -256,10 +270,7 @@ class Session:
         `samples`: how many it was averaged over; `batch`: its number in this
         worker's data; `ready`: ask for the next grant in the same message.
         """
-        message = pb.Commit(
-            ticket=grant.ticket, batch=batch, samples=samples, loss=loss, norm=norm, ready=ready
-        )
-        self._contributions.commit(message)
+        self._writer.commit(Commit(grant.ticket, batch, samples, loss, norm, ready))
 
     def contribute(
         self,
@@ -276,10 +287,8 @@ class Session:
 
         That saves most of a small step's time. Raises as `push_flat`.
         """
-        message = pb.Commit(
-            ticket=grant.ticket, batch=batch, samples=samples, loss=loss, norm=norm, ready=ready
-        )
-        self._contributions.contribute(grant, flats, message)
+        commit = Commit(grant.ticket, batch, samples, loss, norm, ready)
+        self._writer.push_and_commit(grant, flats, commit)
 
     def abandon(self, grant: Grant, reason: str) -> None:
         """Give the ticket back unused."""
@@ -291,12 +300,12 @@ class Session:
         return self._control.void(grant.ticket) is not None
 
     def dispositions(self) -> list[Disposition]:
-        """What became of earlier contributions; each is told once."""
+        """What became of earlier contributions; each is returned once."""
         return self._control.dispositions()
 
     # The end
 
-    def done(self) -> StopNotice:
+    def done(self) -> Stop:
         """There is no more data here. Waits until the whole job is over."""
         self._control.done()
         return self._control.wait_stop()
@@ -305,18 +314,18 @@ class Session:
         """One flat array per server of the job's last version. Only after `stop`."""
         stop = self.stop
         assert stop is not None, "pull_final is for after the stop"
-        return self._versions.final(stop)
+        return self._reader.final(stop)
 
     def report(self, metrics: Mapping[str, float]) -> None:
         """Metrics of the final version, for the run's summary."""
         assert self.stop is not None, "report is for after the stop"
-        self._control.report(pb.Report(version=self.stop.version, metrics=dict(metrics)))
+        self._control.report(self.stop.version, metrics)
 
     def close(self, reason: str = "finished") -> None:
         """Leave the job. Open tickets are void, commits stay valid. Safe to call twice."""
         if not self._servers.closing.is_set():
             self._control.leave(reason)
-            self._versions.close()
+            self._reader.close()
             self._servers.close()
 
     def __enter__(self) -> Self:
@@ -336,3 +345,11 @@ class Session:
             self.abandon(grant, str(error))
             return
         self.commit(grant, samples=0)
+
+
+def _specified(variables: Variables) -> list[tuple[VariableSpec, ArrayLike]]:
+    """With the specifications that their values imply, if they have none."""
+    if not isinstance(variables, Mapping):
+        return list(variables)
+    arrays = {name: np.asarray(value) for name, value in variables.items()}
+    return [(VariableSpec(name, a.shape, str(a.dtype)), a) for name, a in arrays.items()]

@@ -72,8 +72,9 @@ RULES = (
     # An extra: a server without metrics does not load it.
     Rule("psserver", never=("prometheus_client",), but=("psserver.metrics",)),
     Rule("psworker", never=("psserver", "pslab", "examples")),
-    Rule("psworker", never=TENSORFLOW, but=("psworker.tensorflow",)),
-    Rule("psworker.local", only=(*STDLIB, "numpy", "psworker.local", *KNOBS), never=IMPURE),
+    Rule("psworker", never=TENSORFLOW, but=("psworker.tensorflow", "psworker.keras")),
+    Rule("psworker.local", only=(*STDLIB, "numpy", "pswire.plan", "psworker.local", *KNOBS), never=IMPURE),
+    Rule("psworker.engine", only=(*STDLIB, "psworker.engine", "psworker.errors"), never=IMPURE),
     Rule("pslab", never=(*TENSORFLOW, "psworker.tensorflow", "examples")),
     Rule("pslab", never=("tensorboardX",), but=("pslab.observe.tensorboard",)),
     # Chance comes from generators that are passed in; nobody may ask the clock or the network.
@@ -86,8 +87,9 @@ RULES = (
             "psserver.service",
         ),
         but=("pslab.simulator.folder",),
-        save=("psworker.local",),
+        save=("psworker.engine", "psworker.local"),
     ),
+    Rule("pslab.protocol_adapter", never=(*IMPURE, "psserver.service")),
     Rule("pslab.simulator.folder", never=("grpc", "time", "psserver.service.server", "psserver.service.job")),
 )
 
@@ -192,7 +194,7 @@ def test_no_server_module_loads_tensorflow() -> None:
 
 def test_worker_without_tensorflow() -> None:
     """The session is a library for loops that need numpy only."""
-    code = import_all("psworker", but=("psworker.tensorflow",))
+    code = import_all("psworker", but=("psworker.tensorflow", "psworker.keras"))
     assert not loaded(code) & {*TENSORFLOW, "psserver", "psworker.tensorflow"}
 
 
@@ -204,7 +206,9 @@ def test_simulator_loads_no_network() -> None:
     found = loaded(import_all("pslab/simulator"))
     assert not found & {*TENSORFLOW, "grpc"}
     worker = {name for name in found if name.startswith("psworker.")}
-    assert all(within(name, ("psworker.local", "psworker.errors")) for name in worker), worker
+    assert all(within(name, ("psworker.engine", "psworker.local", "psworker.errors")) for name in worker), (
+        worker
+    )
 
 
 def test_light_parts_of_the_wire_stay_light() -> None:

@@ -25,7 +25,7 @@ from benchmarks.measures.samples import Samples, collected, each
 from benchmarks.peers.child import Child
 from benchmarks.report.tables import number
 from benchmarks.stage import Stage
-from psserver.coordinator import Coordinator, JobTerms
+from psserver.coordinator import CommitFacts, Coordinator, JobTerms
 from psserver.fast import FastBackend
 from psserver.optimizers import build as build_optimizer
 from psserver.policies import build as build_policy
@@ -139,11 +139,11 @@ def _deciding() -> Callable[[], object]:
     coordinator.connect("w0", 0, "session", 0.0)
     coordinator.ready("w0", 0, 0.0)
     (first,) = coordinator.tickets.live
-    coordinator.commit("w0", 0, first, 0.0, batch=0, samples=0, loss=0.0, norm=0.0, ready=True)
+    coordinator.commit("w0", 0, first, 0.0, ready=True)
 
     def step() -> None:
         (ticket,) = coordinator.tickets.live
-        coordinator.commit("w0", 0, ticket, 0.0, batch=0, samples=1, loss=0.1, norm=1.0, ready=True)
+        coordinator.commit("w0", 0, ticket, 0.0, CommitFacts(0, samples=1, loss=0.1, norm=1.0), ready=True)
 
     return step
 

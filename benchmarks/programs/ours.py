@@ -20,7 +20,7 @@ from pswire.plan import Plan, make_plan
 from pswire.process import keep_large_blocks
 from psworker import Grant, Session, Voided
 from psworker.data.payloads import Payload
-from psworker.named import Variables
+from psworker.session import Variables
 
 Flats = list[np.ndarray]  # one payload per server, float32 or in the wire dtype
 

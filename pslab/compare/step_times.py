@@ -58,9 +58,10 @@ def step_times_of(run: Run) -> StepTimes:
                 since, delays = granted.pop(ticket)
                 before, last = committed.get(worker, (since, -1))
                 steps = max(1, min(rule.steps, batch - last))
-                # Who roams takes its steps between the last commit and the grant; a ticket that was granted ahead waits
-                # for the one before it.
-                busy = entry.t - (before if rule.roams else max(since, before)) - sum(delays[:steps])
+                # Steps before the pull are taken between the last commit and the grant; a ticket that was granted
+                # ahead waits for the one before it.
+                begun = before if rule.steps_before_pull else max(since, before)
+                busy = entry.t - begun - sum(delays[:steps])
                 times.setdefault(ranks[worker], []).extend([max(0.0, busy / steps)] * steps)
                 committed[worker] = entry.t, batch
     if not times:

@@ -17,10 +17,10 @@ from pslab.launch.supervisor import Verdict
 from pslab.observe.live import Observing, Sink
 from pslab.observe.trackers import RunInfo
 from pslab.runs.folder import EXPERIMENT, free_folder, make_folder
-from pslab.simulator import Cluster, Folder, build
-from pslab.simulator.trainers import Trainer, TrainerFactory
+from pslab.simulator import Cluster, Folder, TrainerFactory, build
 from pswire.config.experiment import Experiment, ExperimentError
 from pswire.exits import ExitCode
+from psworker.local import Trainer
 
 # Between two lines of progress, in seconds of the real clock.
 LINE_INTERVAL = 2.0
@@ -64,7 +64,7 @@ def _simulate(cluster: Cluster, quiet: bool) -> None:
 
 def _job_trainers(experiment: Experiment) -> TrainerFactory:
     """Every worker has a trainer of its own: a model may keep state that does not travel."""
-    from psworker.job import load_trainer
+    from psworker.trainers import load_trainer
 
     def make(number: int) -> Trainer:
         section = experiment.workers.get(number)

@@ -10,14 +10,13 @@ from numpy.typing import NDArray
 from pslab.replay.log_entries import Step, job_of
 from pslab.replay.worker_replica import DataError, DataPart, Remembering, WorkerReplica, memory_of
 from pslab.simulator.store import ShardStore
-from pslab.simulator.trainers import Result, Trainer
 from psserver.coordinator import entries
 from psserver.optimizers import build as build_optimizer
 from psserver.policies import PolicyError, TensorParts
 from psserver.policies.declarations import from_config
 from psserver.shard.shard import ShardError
 from pswire.plan import Plan, make_plan
-from psworker.local import LocalRuleError, LocalWork
+from psworker.local import LocalRuleError, LocalWork, Result, Trainer
 from psworker.local import build as build_local
 
 Floats = NDArray[np.float32]

@@ -13,7 +13,6 @@ from pslab.replay.execution import Replay
 from pslab.replay.log_entries import job_of, read_steps
 from pslab.runs.folder import EXPERIMENT, SIMULATED, WEIGHTS, Run, RunError
 from pslab.simulator.problems import ProblemError, numpy_problem
-from pslab.simulator.trainers import Trainer
 from psserver import weights_file
 from psserver.coordinator.entries import Job
 from psserver.optimizers import OptimizerError
@@ -21,7 +20,8 @@ from psserver.optimizers import build as build_optimizer
 from psserver.weights_file import WeightsFileError
 from pswire.config.experiment import Experiment
 from pswire.plan import weights_sha256
-from psworker.job import load_trainer
+from psworker.local import Trainer
+from psworker.trainers import load_trainer
 
 # What `export` writes beside the weights.
 VERSION_METRICS = "metrics.json"

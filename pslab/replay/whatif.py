@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from pslab.replay import schedule as s
 from pslab.replay.log_entries import Step, job_of
-from psserver.coordinator import Coordinator, JobTerms, Output, Record, entries
+from psserver.coordinator import CommitFacts, Coordinator, JobTerms, Output, Record, entries
 from psserver.coordinator.outputs import GrantNotice
 from psserver.policies import Policy
 from psserver.policies import build as build_policy
@@ -177,19 +177,8 @@ class Counterfactual:
             self._take(self.coordinator.ready(worker, self._incarnations[worker], now, holding=holding))
 
     def _commit(self, move: s.Finish, incarnation: int, ticket: int) -> None:
-        self._take(
-            self.coordinator.commit(
-                move.worker,
-                incarnation,
-                ticket,
-                move.t,
-                batch=move.batch,
-                samples=move.samples,
-                loss=move.loss,
-                norm=move.norm,
-                times=move.times,
-            )
-        )
+        facts = CommitFacts(move.batch, move.samples, move.loss, move.norm, move.times)
+        self._take(self.coordinator.commit(move.worker, incarnation, ticket, move.t, facts))
 
     def _take(self, outputs: list[Output]) -> None:
         for output in outputs:

@@ -8,8 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from pslab.simulator.trainers import Result, Trainer
-from psworker.local import LocalWork
+from psworker.local import LocalWork, Result, Trainer
 
 Floats = NDArray[np.float32]
 
@@ -71,7 +70,7 @@ class WorkerReplica:
             self._memory, work = before, copy(self.work)
             for _ in range(spare):
                 self._step(weights, batches[0])
-            result = work.contribute(weights, self._step, batches)
+            result = work.payload(weights, self._step, batches)
             if found is None or fits(result):
                 found = result, self._memory, work
             if fits(result):

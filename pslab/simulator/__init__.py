@@ -15,8 +15,8 @@ Same experiment, same run, to the last bit.
     problems  numpy problems with a known optimum
 """
 
-from pslab.simulator.build import SimulationError, build
+from pslab.simulator.build import SimulationError, TrainerFactory, build
 from pslab.simulator.cluster import Cluster
 from pslab.simulator.folder import Folder
 
-__all__ = ["Cluster", "Folder", "SimulationError", "build"]
+__all__ = ["Cluster", "Folder", "SimulationError", "TrainerFactory", "build"]

@@ -13,7 +13,6 @@ from pslab.simulator.faults import put_down
 from pslab.simulator.network import Network
 from pslab.simulator.problems import ProblemError, numpy_problem
 from pslab.simulator.store import ShardStore, Store, TimingOnlyStore
-from pslab.simulator.trainers import Trainer, TrainerFactory
 from pslab.simulator.worker import Worker
 from psserver.coordinator import JobTerms
 from psserver.optimizers import Optimizer
@@ -24,6 +23,10 @@ from pswire.config.distributions import Delay, DelayError, Draw, parse, stream
 from pswire.config.experiment import Experiment
 from pswire.config.sections import Fault, Join
 from pswire.plan import make_plan
+from psworker.local import Trainer
+
+# From a worker's index to its trainer. Workers may share one that keeps nothing between steps.
+TrainerFactory = Callable[[int], Trainer]
 
 
 class SimulationError(ValueError):

@@ -8,25 +8,28 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pslab.protocol_adapter import deliver
 from pslab.simulator.channel import Channel, LinkFaults
 from pslab.simulator.event_queue import EventQueue
 from pslab.simulator.folder import Folder
 from pslab.simulator.network import Network
 from pslab.simulator.store import ShardStore, Store
-from pslab.simulator.trainers import Trainer
 from pslab.simulator.worker import Worker
 from psserver.coordinator import Coordinator, JobTerms, JoinRefused, Output, Record, Send
-from psserver.coordinator.entries import UNTOLD, Apply, Grant, Times
+from psserver.coordinator.entries import Apply, Grant
 from psserver.coordinator.outputs import DispositionNotice, Notice
 from psserver.policies import Policy
 from pswire.config.distributions import Draw
-from psworker.local import LocalWork
+from psworker.engine import Done, Leave, Request
+from psworker.local import LocalWork, Trainer
 from psworker.local import build as build_local
 
 Floats = NDArray[np.float32]
 
 # From a worker and its first batch to its numbered batches.
 Batches = Callable[[Worker, int], Iterator[tuple[int, Any]]]
+# Requests behind which a deadline of the coordinator begins.
+_LAST = (Done, Leave)
 # Beyond a deadline of the coordinator, in seconds: the sum of two times may round below it.
 SLACK = 1e-6
 
@@ -86,7 +89,7 @@ class Cluster:
                 self._strand()
             while inbox:
                 worker, life, notice = inbox.popleft()
-                worker.hear(life, notice)
+                worker.receive(life, notice)
             if watch is not None and agenda.done % every == 0:
                 watch(self)
 
@@ -108,7 +111,7 @@ class Cluster:
     def stop(self, reason: str, *, success: bool, cause: str = "policy") -> None:
         self._route(self.coordinator.stop(reason, self.agenda.now, success=success, cause=cause))
 
-    # What workers say. A message of an incarnation that is gone is answered by a refusal.
+    # What workers send. A request of an incarnation that is gone is answered by a refusal.
 
     def join(self, worker: Worker, life: int) -> None:
         if life != worker.life:
@@ -127,46 +130,10 @@ class Cluster:
         worker.down.send(worker.joined, life, member.incarnation, next_batch)
         self._route(self.coordinator.connect(worker.name, member.incarnation, worker.session, now))
 
-    def ready(self, worker: Worker, incarnation: int) -> None:
-        self._route(self.coordinator.ready(worker.name, incarnation, self.agenda.now))
-
-    def commit(
-        self,
-        worker: Worker,
-        incarnation: int,
-        ticket: int,
-        batch: int,
-        samples: int,
-        loss: float,
-        norm: float,
-        ready: bool,
-        times: Times = UNTOLD,
-    ) -> None:
-        self._route(
-            self.coordinator.commit(
-                worker.name,
-                incarnation,
-                ticket,
-                self.agenda.now,
-                batch=batch,
-                samples=samples,
-                loss=loss,
-                norm=norm,
-                ready=ready,
-                times=times,
-            )
-        )
-
-    def abandon(self, worker: Worker, incarnation: int, ticket: int, reason: str) -> None:
-        self._route(self.coordinator.abandon(worker.name, incarnation, ticket, reason, self.agenda.now))
-
-    def done(self, worker: Worker, incarnation: int) -> None:
-        self._route(self.coordinator.done(worker.name, incarnation, self.agenda.now))
-        self.tick_after(self.terms.worker_timeout)
-
-    def leave(self, worker: Worker, incarnation: int, reason: str) -> None:
-        self._route(self.coordinator.leave(worker.name, incarnation, reason, self.agenda.now))
-        self.tick_after(self.terms.worker_timeout)
+    def receive(self, worker: Worker, incarnation: int, request: Request) -> None:
+        self._route(deliver(self.coordinator, worker.name, incarnation, request, self.agenda.now))
+        if type(request) in _LAST:
+            self.tick_after(self.terms.worker_timeout)
 
     def closed(self, ticket: int) -> bool:
         """The shards take no payload for it any more."""
@@ -243,7 +210,8 @@ class Cluster:
                     self._post(self.workers[output.worker], output.incarnation, output.notice)
             elif read:
                 self._read(output)
-        self.store.let_in()
+        if read:
+            self.store.let_in()
 
     def _read(self, record: Record) -> None:
         entry = record.entry
@@ -263,8 +231,8 @@ class Cluster:
         if worker.down.immediate():
             self._inbox.append((worker, worker.life, notice))
         else:
-            worker.down.send(worker.hear, worker.life, notice)
+            worker.down.send(worker.receive, worker.life, notice)
 
     def conclude(self) -> None:
         """Write summary and weights. Call once `run` has returned."""
-        self.folder.conclude(self)
+        self.folder.conclude(self.coordinator, self.store, self.metrics, self.first_grant)

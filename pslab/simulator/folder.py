@@ -3,15 +3,13 @@
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pslab.simulator.store import ShardStore
+from pslab.simulator.store import ShardStore, Store
+from psserver.coordinator import Coordinator
 from psserver.coordinator.outputs import Record
 from psserver.service.run_log import RunLog
 from psserver.summary import summarise
-
-if TYPE_CHECKING:
-    from pslab.simulator.cluster import Cluster
 
 
 class Folder:
@@ -34,21 +32,27 @@ class Folder:
         line = {"t": round(t, 6), "kind": "eval", "version": version, "worker": worker, "metrics": kept}
         self._log.metric(line)
 
-    def conclude(self, cluster: "Cluster") -> None:
-        store = cluster.store
+    def conclude(
+        self,
+        coordinator: Coordinator,
+        store: Store,
+        measured: Mapping[str, float],
+        first_grant: float | None,
+    ) -> None:
+        """Of a job that has stopped: weights and summary. `measured`: the evaluation of its last version."""
         sha256 = None
         if isinstance(store, ShardStore) and store.installed:
             sha256 = store.sha256()
             self._log.write_weights(store.weights())
-        metrics: dict[str, Any] = _finite(cluster.metrics)
+        metrics: dict[str, Any] = _finite(measured)
         if "loss" not in metrics and self._log.last_loss is not None:
             metrics["loss"] = self._log.last_loss
-        begun, stopped = cluster.first_grant, cluster.coordinator.stopped
+        stopped = coordinator.stopped
         assert stopped is not None
         self.summary = summarise(
-            cluster.coordinator,
+            coordinator,
             metrics=metrics,
-            seconds=0.0 if begun is None else stopped.at - begun,
+            seconds=0.0 if first_grant is None else stopped.at - first_grant,
             sha256=sha256,
         )
         self._log.write_summary(self.summary)

@@ -1,36 +1,73 @@
 """A simulated worker: the loop of a real one (grant, pull, gradients, push, commit) as a state machine."""
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pslab.protocol_adapter import event_of
 from pslab.simulator.channel import Channel
-from pslab.simulator.trainers import Result, Trainer
-from pslab.simulator.units import Unit, units
-from psserver.coordinator.entries import Times
-from psserver.coordinator.outputs import (
-    CancelNotice,
-    DispositionNotice,
-    GrantNotice,
-    Notice,
-    RefusalNotice,
-    StopNotice,
-)
+from pslab.simulator.event_queue import EventQueue
+from pslab.simulator.network import Network
+from pslab.simulator.store import Store
+from psserver.coordinator.outputs import Notice
 from pswire.config.distributions import Draw
-from psworker.local import LocalWork
-
-if TYPE_CHECKING:
-    from pslab.simulator.cluster import Cluster
+from psworker.engine import Cancel, ClientEngine, Commit, Grant, Refusal, Request, Stop, Times
+from psworker.local import NONFINITE_LIMIT, LocalWork, ReadAhead, Result, Trainer
 
 Floats = NDArray[np.float32]
 
-# As in the real worker: so many batches in a row without a finite gradient are no accident.
-NONFINITE_LIMIT = 10
+
+class Surroundings(Protocol):
+    """What a worker needs of the cluster around it."""
+
+    agenda: EventQueue
+    network: Network
+    store: Store
+    # Cancelled workers stop at once.
+    interrupt: bool
+    # Samples of a batch, where only time matters.
+    batch_size: int
+    # From a worker and its first batch to its numbered batches.
+    batches: Callable[["Worker", int], Iterator[tuple[int, Any]]]
+
+    def join(self, worker: "Worker", life: int) -> None: ...
+
+    def receive(self, worker: "Worker", incarnation: int, request: Request) -> None:
+        """A request of this incarnation arrives at the coordinator."""
+        ...
+
+    def gone(self, worker: "Worker") -> None:
+        """The process has ended after the stop."""
+        ...
+
+    def closed(self, ticket: int) -> bool:
+        """The shards take no payload for it any more."""
+        ...
+
+    def local_work(self) -> LocalWork: ...
+
+    def initial(self, worker: "Worker") -> list[Floats]:
+        """The payload of version 0."""
+        ...
+
+    def evaluate(self, worker: "Worker", version: int) -> None: ...
+
+
+@dataclass(slots=True)
+class Unit:
+    """The batches of one ticket. `last`: the number of the last; `more`: there is data behind them."""
+
+    batches: list[Any]
+    last: int
+    more: bool
+    # Their steps were taken before the grant, in `before` seconds.
+    steps_taken: bool = False
+    before: float | None = None
 
 
 @dataclass(slots=True)
@@ -39,27 +76,26 @@ class Step:
 
     ticket: int
     initialise: bool
-    # When its grant was heard, its weights were there and its gradient was ready.
-    heard: float
+    # When its grant was received, its weights were there and its gradient was ready.
+    granted: float
     pulled: float = 0.0
     computed: float = 0.0
     before: float | None = None
-    weights: list[Floats] = field(default_factory=list)
+    weights: list[Floats] | None = None
     result: Result | None = None
-    void: bool = False
     # It was pulled, and the batches are being worked through.
     begun: bool = False
 
 
 class Worker:
-    """One worker. `life` counts its processes: what an earlier life has put down does not happen.
+    """One worker. `life` counts its processes: what an earlier life has scheduled does not happen.
 
     `compute` draws the seconds of a step, the injected delay included.
     """
 
     def __init__(
         self,
-        cluster: "Cluster",
+        cluster: Surroundings,
         index: int,
         compute: Draw,
         up: Channel,
@@ -78,16 +114,18 @@ class Worker:
         self.failure = ""
         self._cluster = cluster
         self._compute = compute
+        self._engine = ClientEngine(lossless_link=True)
+        self._joined = False
         self._step: Step | None = None
-        self._last_ticket = 0
         # Set at each join: what is remembered between tickets belongs to an incarnation.
         self._work: LocalWork
-        self._units: Iterator[Unit] = iter(())
+        self._data = ReadAhead(iter(()))
+        self._steps = 1
         self._unit: Unit | None = None
         # What the local rule of this incarnation says.
-        self._roams = False
-        # It has weights of its own to take steps from: the rule roams, and there was a contribution.
-        self._roaming = False
+        self._steps_before_pull = False
+        # It has weights of its own to take steps from: such a rule, and there was a contribution.
+        self._has_own_weights = False
         self._nonfinite = 0
 
     @property
@@ -100,7 +138,8 @@ class Worker:
         """A new process, or the same one that has to join again."""
         self.life += 1
         self.alive = True
-        self._step, self._last_ticket, self._nonfinite = None, 0, 0
+        self._engine = ClientEngine(lossless_link=True)
+        self._joined, self._step, self._nonfinite = False, None, 0
         self.up.send(self._cluster.join, self, self.life)
 
     def die(self) -> None:
@@ -109,37 +148,48 @@ class Worker:
         self._step = None
 
     def joined(self, life: int, incarnation: int, next_batch: int) -> None:
-        if life != self.life:
+        if life != self.life or self._joined:
             return
-        self.incarnation = incarnation
+        self._joined, self.incarnation = True, incarnation
         self._work = self._cluster.local_work()
-        self._roams, self._roaming = self._work.roams, False
-        self._units = units(self._cluster.batches(self, next_batch), self._work.steps)
+        self._steps_before_pull, self._has_own_weights = self._work.steps_before_pull, False
+        self._data = ReadAhead(self._cluster.batches(self, next_batch))
+        self._steps = self._work.steps
         self._next_unit()
         self._begin()
 
-    # What it hears
+    # What it receives
 
-    def hear(self, life: int, notice: Notice) -> None:
+    def receive(self, life: int, notice: Notice) -> None:
         if life != self.life:
             return
-        match notice:
-            case GrantNotice():
-                self._granted(notice)
-            case CancelNotice(ticket):
-                self._cancelled(ticket)
-            case StopNotice():
-                self._stopped(notice)
-            case RefusalNotice(_, True, _):
-                self.start()
-            case DispositionNotice() | RefusalNotice():
-                pass
+        event = event_of(notice, self._cluster.agenda.now)
+        self._engine.receive(event)
+        match event:
+            case Grant():
+                self._take_grant()
+            case Cancel(ticket):
+                if self._step is not None and self._step.ticket == ticket and self._cluster.interrupt:
+                    self._abandon(self._step, "cancelled")
+            case Stop(version=version, evaluate=evaluate):
+                if evaluate:
+                    self._cluster.evaluate(self, version)
+                self.die()
+                self._cluster.gone(self)
+            case Refusal(message, fatal):
+                if fatal:
+                    self.start()
+                else:
+                    self.failure = message
+                    self.leave(f"Refused: {message}")
 
-    def _granted(self, grant: GrantNotice) -> None:
-        if grant.ticket <= self._last_ticket:
-            return  # told again
-        self._last_ticket = grant.ticket
-        self._step = step = Step(grant.ticket, grant.initialise, self._cluster.agenda.now)
+    def _take_grant(self) -> None:
+        if self._step is not None or not self._engine.grants:
+            return
+        grant = self._engine.take_grant()
+        if grant is None:
+            return
+        self._step = step = Step(grant.ticket, grant.initialise, grant.received_at)
         if step.initialise:
             self._upload(step)
         elif self._cluster.network.free:
@@ -148,60 +198,52 @@ class Worker:
             sizes = self._cluster.store.sizes
             self._cluster.network.download(sizes, partial(self._pulled, step, grant.version))
 
-    def _cancelled(self, ticket: int) -> None:
-        step = self._step
-        if step is None or step.ticket != ticket:
-            return
-        step.void = True
-        if self._cluster.interrupt:
-            self._abandon(step, "cancelled")
-
-    def _stopped(self, notice: StopNotice) -> None:
-        if notice.evaluate:
-            self._cluster.evaluate(self, notice.version)
-        self.die()
-        self._cluster.gone(self)
-
     # A step
 
     def _pulled(self, step: Step, version: int) -> None:
         if step is not self._step:
             return
-        weights = self._cluster.store.read(step.ticket, version)
-        if weights is None or step.void:
+        store = self._cluster.store
+        weights = [] if store.empty else store.read(step.ticket, version)
+        if weights is None or step.ticket in self._engine.void:
             self._abandon(step, "cancelled")
             return
         step.weights, step.begun, step.pulled = weights, True, self._cluster.agenda.now
         self.steps += 1
         assert self._unit is not None
-        if self._unit.walked:
+        if self._unit.steps_taken:
             step.before, self._unit.before = self._unit.before, None
             self._computed(step)
         else:
-            self._cluster.agenda.after(self._seconds(self._unit), self._computed, step)
+            batches = self._unit.batches
+            seconds = self._compute() if len(batches) == 1 else self._seconds(self._unit)
+            self._cluster.agenda.after(seconds, self._computed, step)
 
     def _computed(self, step: Step) -> None:
         if step is not self._step:
             return
-        if step.void:
+        if step.ticket in self._engine.void:
             self._abandon(step, "cancelled")
             return
         step.computed = self._cluster.agenda.now
         if self.trainer is not None:
-            assert self._unit is not None
-            step.result = self._work.contribute(step.weights, self.trainer.step, self._unit.batches)
+            assert self._unit is not None and step.weights is not None
+            step.result = self._work.payload(step.weights, self.trainer.step, self._unit.batches)
             if not math.isfinite(step.result.norm):
                 self._not_finite(step)
                 return
         self._upload(step)
 
     def _upload(self, step: Step) -> None:
-        if self._cluster.store.empty:
-            self._send(step)
+        store = self._cluster.store
+        if not store.empty:
+            store.admit(step.ticket, partial(self._transfer, step))
+        elif self._cluster.network.free:
+            self._pushed(step)
         else:
-            self._cluster.store.admit(step.ticket, partial(self._send, step))
+            self._transfer(step)
 
-    def _send(self, step: Step) -> None:
+    def _transfer(self, step: Step) -> None:
         network = self._cluster.network
         if network.free:
             self._pushed(step)
@@ -212,7 +254,7 @@ class Worker:
         if step is not self._step:
             return
         store = self._cluster.store
-        if step.void or self._cluster.closed(step.ticket):
+        if step.ticket in self._engine.void or self._cluster.closed(step.ticket):
             self._abandon(step, "cancelled")
         elif not store.empty and store.push(step.ticket, self._payload(step)) is not None:
             self._not_finite(step)
@@ -225,33 +267,33 @@ class Worker:
         return step.result.flats if step.result is not None else []
 
     def _commit(self, step: Step) -> None:
-        cluster, result = self._cluster, step.result
+        result, unit = step.result, self._unit
         self._step = None
         if step.initialise:
-            self._say(cluster.commit, step.ticket, 0, 0, math.nan, math.nan, False)
+            self._send(self._engine.commit(Commit(step.ticket)))
             self._ask()
             return
-        unit = self._unit
         assert unit is not None
         self._nonfinite = 0
         if result is not None:
             self._work.keep()
-        self._roaming = self._roams
-        samples = result.samples if result is not None else cluster.batch_size * len(unit.batches)
-        loss = result.loss if result is not None else math.nan
-        norm = result.norm if result is not None else math.nan
-        asks = unit.more and not self._roams
+        self._has_own_weights = self._steps_before_pull
+        asks = unit.more and not self._steps_before_pull
+        times = Times(step.pulled - step.granted, step.computed - step.pulled, step.before)
+        if result is None:
+            samples, loss, norm = self._cluster.batch_size * len(unit.batches), math.nan, math.nan
+        else:
+            samples, loss, norm = result.samples, result.loss, result.norm
         self._next_unit()
-        times = Times(step.pulled - step.heard, step.computed - step.pulled, step.before)
-        self._say(cluster.commit, step.ticket, unit.last, samples, loss, norm, asks, times)
+        self._send(self._engine.commit(Commit(step.ticket, unit.last, samples, loss, norm, asks, times)))
         if not asks:
             self._begin()
 
     def _abandon(self, step: Step, reason: str) -> None:
         self._step = None
-        self._say(self._cluster.abandon, step.ticket, reason)
-        if step.begun and self._work.steps > 1 and not (self._unit and self._unit.walked):
-            # As in a real worker: several batches cannot be had again.
+        self._send(self._engine.abandon(step.ticket, reason))
+        if step.begun and self._work.steps > 1 and not (self._unit and self._unit.steps_taken):
+            # As in a real worker: several batches cannot be read again.
             self._next_unit()
             self._begin()
         else:
@@ -259,7 +301,7 @@ class Worker:
 
     def _not_finite(self, step: Step) -> None:
         self._step = None
-        self._say(self._cluster.abandon, step.ticket, "nonfinite")
+        self._send(self._engine.abandon(step.ticket, "nonfinite"))
         self._skip()
 
     def _skip(self) -> None:
@@ -268,8 +310,7 @@ class Worker:
         if self._nonfinite >= NONFINITE_LIMIT:
             what = "batches" if self._work.steps == 1 else "tickets"
             self.failure = f"{self._nonfinite} {what} in a row gave no finite gradient"
-            self._say(self._cluster.leave, f"Diverged: {self.failure}")
-            self.die()
+            self.leave(f"Diverged: {self.failure}")
             return
         self._next_unit()
         self._begin()
@@ -277,48 +318,60 @@ class Worker:
     # Its data
 
     def _next_unit(self) -> None:
-        self._unit = next(self._units, None)
+        """A real worker reads batch by batch, during the ticket; here they may as well be read at once."""
+        data = self._data
+        if data.following is None:
+            self._unit = None
+            return
+        last, batch = data.take()
+        batches = [batch]
+        while len(batches) < self._steps and data.following is not None:
+            last, batch = data.take()
+            batches.append(batch)
+        self._unit = Unit(batches, last, data.following is not None)
 
     def _begin(self) -> None:
         """With the next unit: ask, take its steps before asking, or say that there is none."""
         if self._unit is None:
-            self._say(self._cluster.done)
-        elif self._roaming:
+            self._send(self._engine.done())
+        elif self._has_own_weights:
             self._unit.before = self._seconds(self._unit)
-            self._cluster.agenda.after(self._unit.before, self._walked, self.life)
+            self._cluster.agenda.after(self._unit.before, self._took_steps, self.life)
         else:
             self._ask()
 
-    def _walked(self, life: int) -> None:
+    def _took_steps(self, life: int) -> None:
         if life != self.life:
             return
         assert self._unit is not None
-        self._unit.walked = True
-        if self.trainer is not None:
-            walk = self._work.ahead(self.trainer.step, self._unit.batches)
-            if not walk.finite:
-                self._skip()
-                return
+        self._unit.steps_taken = True
+        if (
+            self.trainer is not None
+            and not self._work.take_steps(self.trainer.step, self._unit.batches).finite
+        ):
+            self._skip()
+            return
         self._ask()
 
     def _seconds(self, unit: Unit) -> float:
-        if len(unit.batches) == 1:
-            return self._compute()
         return sum(self._compute() for _ in unit.batches)
 
-    # What it says
+    # What it sends
 
     def _ask(self) -> None:
-        self._say(self._cluster.ready)
+        self._send(self._engine.ready())
+        self._take_grant()
 
-    def _say(self, action: Any, *arguments: object) -> None:
-        if self.up.immediate():
-            action(self, self.incarnation, *arguments)
-        else:
-            self.up.send(action, self, self.incarnation, *arguments)
+    def _send(self, requests: list[Request]) -> None:
+        up, receive = self.up, self._cluster.receive
+        for request in requests:
+            if up.immediate():
+                receive(self, self.incarnation, request)
+            else:
+                up.send(receive, self, self.incarnation, request)
 
     def leave(self, reason: str) -> None:
-        """Say goodbye before the data ends."""
+        """Leave before the data ends."""
         if self.alive:
-            self._say(self._cluster.leave, reason)
+            self._send(self._engine.leave(reason))
             self.die()

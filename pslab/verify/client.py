@@ -1,28 +1,17 @@
-"""A worker as the coordinator sees it: an honest client with a line that delays, breaks and repeats.
+"""A worker as the coordinator sees it: an honest client over a connection that delays, breaks and repeats.
 
-It follows the same rules as the real session: what was said and not answered
-is said again after a reconnection; a new incarnation starts with a clean slate.
+`ClientEngine` knows the protocol, as in a real worker; here is a training loop without gradients around it.
 """
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any
 
-from psserver.coordinator.outputs import (
-    CancelNotice,
-    DispositionNotice,
-    GrantNotice,
-    Notice,
-    RefusalNotice,
-    StopNotice,
-)
-
-Message = tuple[Any, ...]
+from psworker.engine import ClientEngine, Commit, Event, Request
 
 
 @dataclass
 class Client:
-    """`up` and `down` are messages on their way. `progress` is what a restarted process goes on from."""
+    """`up` and `down` are messages on their way. `batch` is the next one; a restarted process goes on from there."""
 
     worker: str
     batches: int
@@ -32,99 +21,79 @@ class Client:
     # Killed, and never to come back.
     gone: bool = False
     connected: bool = False
-    up: deque[Message] = field(default_factory=deque)
-    down: deque[Notice] = field(default_factory=deque)
+    up: deque[Request] = field(default_factory=deque)
+    down: deque[Event] = field(default_factory=deque)
     batch: int = 0
-    highest: int = 0
-    # The ticket that is being computed, and whether it brings the initial values.
-    held: int | None = None
+    # The ticket in hand brings the initial values.
     initialise: bool = False
-    # Granted ahead, for when `held` is over.
-    following: int | None = None
-    asked: bool = False
-    finished: bool = False
-    unanswered: dict[int, Message] = field(default_factory=dict)
-    abandoned: dict[int, Message] = field(default_factory=dict)
-    stop: StopNotice | None = None
-    fatal: str = ""
+    # Why this process can never go on: the job would not have it.
+    turned_away: str = ""
+    engine: ClientEngine = field(default_factory=ClientEngine)
 
     # The program
 
     @property
+    def failed(self) -> bool:
+        return bool(self.turned_away) or self.engine.refusal is not None
+
+    @property
+    def finished(self) -> bool:
+        return self.engine.exhausted
+
+    @property
     def can_move(self) -> bool:
         """The training loop has something to do; otherwise it waits for a notice."""
-        return (
-            self.alive
-            and not (self.fatal or self.stop or self.finished)
-            and not (self.asked and self.held is None)
-        )
+        over = not self.alive or self.failed or self.engine.stop is not None
+        return not over and self.engine.work in ("idle", "working")
 
     @property
     def may_ask_ahead(self) -> bool:
+        """It works on a ticket, will want another one, and has none yet."""
+        held = self.engine.held
         more = self.batch + 1 < self.batches
-        return self.held is not None and self.following is None and not self.initialise and more
+        return held is not None and self.engine.after(held) is None and not self.initialise and more
 
     def ask_ahead(self) -> None:
-        self.say(("ready", self.held))
+        assert self.engine.held is not None
+        self._send(self.engine.ready_ahead(self.engine.held))
 
-    def move(self, *, mood: bool, ready: bool) -> None:
-        """One step of the training loop. `mood`: it abandons; `ready`: it asks with its commit."""
-        if self.held is None:
-            if self.batch < self.batches:
-                self.asked = True
-                self.say(("ready",))
-            else:
-                self.finished = True
-                self.say(("done",))
-            return
-        ticket, self.held, self.following = self.held, self.following, None
-        if mood:
-            self.abandoned[ticket] = ("abandon", ticket)
-            self.say(self.abandoned[ticket])
-            return
-        if self.initialise:
-            message = ("commit", ticket, 0, False)
+    def move(self, *, abandon: bool, ready: bool) -> None:
+        """One step of the training loop. `abandon`: it gives the ticket back; `ready`: it asks with its commit."""
+        engine = self.engine
+        ticket = engine.held
+        if ticket is None:
+            self._send(engine.ready() if self.batch < self.batches else engine.done())
+        elif abandon:
+            self._send(engine.abandon(ticket, "mood"))
         else:
-            asks = ready and self.batch + 1 < self.batches and self.held is None
-            message = ("commit", ticket, self.batch, asks)
-            self.batch += 1
-        self.asked = message[3]
-        self.unanswered[ticket] = message
-        self.say(message)
+            asks = ready and self.batch + 1 < self.batches and not self.initialise
+            commit = Commit(ticket, self.batch, samples=8, loss=0.5, norm=1.0, ready=asks)
+            self.batch += not self.initialise
+            self._send(engine.commit(commit))
+        self._go_on()
 
-    def say(self, message: Message) -> None:
-        # Without a line nothing is lost: `resume` says what is still owed.
+    def _go_on(self) -> None:
+        """A training loop notices at once that its ticket is void, and that another one was granted."""
+        engine = self.engine
+        if engine.work == "cancelled":
+            assert engine.held is not None
+            self._send(engine.abandon(engine.held, "cancelled"))
+        if engine.work == "granted" and engine.stop is None:
+            grant = engine.take_grant()
+            assert grant is not None
+            self.initialise = grant.initialise
+
+    # The connection
+
+    def _send(self, requests: list[Request]) -> None:
+        # Without a connection nothing is lost: `resume` sends what is still owed.
         if self.connected:
-            self.up.append(message)
+            self.up.extend(requests)
 
-    # Notices
-
-    def hear(self) -> None:
-        notice = self.down.popleft()
-        match notice:
-            case GrantNotice(ticket, _, _, initialise):
-                if ticket > self.highest:
-                    self.highest, self.asked = ticket, False
-                    if self.held is None:
-                        self.held, self.initialise = ticket, initialise
-                    else:
-                        self.following = ticket
-            case CancelNotice(ticket):
-                self.abandoned.pop(ticket, None)
-                if self.held == ticket:
-                    # Nothing is said: the coordinator knows. The loop asks again.
-                    self.held, self.following = self.following, None
-                elif self.following == ticket:
-                    self.following = None
-            case DispositionNotice(ticket):
-                self.unanswered.pop(ticket, None)
-                self.abandoned.pop(ticket, None)
-            case StopNotice():
-                self.stop = notice
-            case RefusalNotice(message):
-                self.fatal = message
-
-    # The line
+    def receive(self) -> None:
+        self.engine.receive(self.down.popleft())
+        if not self.failed:
+            self._go_on()
 
     def hang_up(self) -> None:
         self.connected = False
@@ -132,28 +101,18 @@ class Client:
         self.down.clear()
 
     def resume(self) -> None:
-        """The line stands again, as the same incarnation."""
-        for message in (*self.abandoned.values(), *self.unanswered.values()):
-            self.say(message)
-        if self.asked:
-            self.say(("ready",))
-        if self.finished:
-            self.say(("done",))
+        """The connection stands again, as the same incarnation."""
+        self._send(self.engine.owed())
 
     def renew(self) -> None:
-        """The line stands, as a new incarnation: all that was open is void."""
-        self.held = self.following = None
-        self.unanswered.clear()
-        self.abandoned.clear()
+        """The connection stands, as a new incarnation: all that was open is void."""
+        self.engine.renew("given up")
+        self._go_on()
         self.resume()
 
-    def restart(self, progress: int) -> None:
+    def restart(self, batch: int) -> None:
         """Another process takes over where the commits of the former one ended."""
         self.session += 1
         self.hang_up()
-        self.alive = True
-        self.batch, self.highest, self.held, self.following = progress, 0, None, None
-        self.asked = self.finished = False
-        self.stop, self.fatal = None, ""
-        self.unanswered.clear()
-        self.abandoned.clear()
+        self.alive, self.turned_away = True, ""
+        self.batch, self.engine = batch, ClientEngine()

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from pslab.check.checker import CheckResult, check_log
 from pslab.runs import log as log_entries
-from psserver.coordinator import Coordinator, JobTerms, Output, Record, Send
+from psserver.coordinator import CommitFacts, Coordinator, JobTerms, Output, Record, Send
 from psserver.coordinator.entries import Entry
 from psserver.coordinator.members import Member
 from psserver.coordinator.outputs import GrantNotice, RefusalNotice
@@ -78,10 +78,12 @@ class CoordinatorHarness:
 
     def commits(self, worker: str, ticket: int | None = None, **facts: Any) -> list[Output]:
         """What it holds, unless told which ticket; asks for more unless told `ready=False`."""
-        facts = {"batch": 0, "samples": 8, "loss": 0.5, "norm": 1.0, "ready": True} | facts
+        ready = facts.pop("ready", True)
+        facts = {"samples": 8, "loss": 0.5, "norm": 1.0} | facts
         ticket = self.holds(worker) if ticket is None else ticket
         assert ticket is not None, f"{worker} holds nothing"
-        return self.take(self.coordinator.commit(worker, self.incarnation(worker), ticket, self.now, **facts))
+        who, now = (worker, self.incarnation(worker)), self.now
+        return self.take(self.coordinator.commit(*who, ticket, now, CommitFacts(**facts), ready=ready))
 
     def abandons(self, worker: str, ticket: int | None = None, reason: str = "mood") -> list[Output]:
         ticket = self.holds(worker) if ticket is None else ticket

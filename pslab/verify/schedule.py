@@ -1,15 +1,18 @@
-"""Random schedules against the real coordinator: delay, repetition, broken lines, deaths, returns, strangers.
+"""Random schedules against the real coordinator: delay, repetition, broken connections, deaths, returns, strangers.
 
 Choices are drawn from a `ChoiceSource`, so that a seeded generator and a search for
 the smallest failing schedule drive the same scenes.
 """
 
+import math
 from collections.abc import Mapping
+from dataclasses import replace
 
-from pslab.verify import adversarial as mischief
+from pslab.protocol_adapter import deliver, event_of
+from pslab.verify.adversarial import Adversary
 from pslab.verify.breach import InvariantViolation, expect
 from pslab.verify.choices import ChoiceSource
-from pslab.verify.client import Client, Message
+from pslab.verify.client import Client
 from pslab.verify.invariants import Guard
 from pslab.verify.shard import Servers
 from pslab.verify.time_limit import TimeLimitedPolicy
@@ -17,6 +20,7 @@ from psserver.coordinator import Coordinator, JobTerms, JoinRefused, Output, Rec
 from psserver.coordinator.outputs import RefusalNotice
 from psserver.coordinator.status import report
 from psserver.policies import build
+from psworker.engine import Abandon, Commit, Done, Ready, Request
 
 TIMEOUT = 3.0
 
@@ -32,13 +36,13 @@ class Schedule:
         self,
         policy: str,
         knobs: Mapping[str, object],
-        dice: ChoiceSource,
+        choices: ChoiceSource,
         *,
         workers: int = 3,
         servers: bool = False,
         eager: bool = False,
     ) -> None:
-        self.dice = dice
+        self.choices = choices
         # Workers ask ahead.
         self.eager = eager
         self.now = 0.0
@@ -49,7 +53,7 @@ class Schedule:
         self.servers = Servers(workers=workers, tensors=self.policy.tensors) if servers else None
         self.log: list[Record] = []
         self.acts: list[str] = []
-        self.clients = {f"w{n}": Client(f"w{n}", batches=dice.pick(5)) for n in range(workers)}
+        self.clients = {f"w{n}": Client(f"w{n}", batches=choices.pick(5)) for n in range(workers)}
         if not any(client.batches for client in self.clients.values()):
             self.clients["w0"].batches = 1
         self.take(self.coordinator.opening())
@@ -65,7 +69,7 @@ class Schedule:
                     self.servers.execute(output.entry)
             elif (client := self.clients.get(output.worker)) and client.incarnation == output.incarnation:
                 if client.connected:
-                    client.down.append(output.notice)
+                    client.down.append(event_of(output.notice, self.now))
         self.guard.compare(self.coordinator)
         if self.servers is not None:
             self.servers.somebody_can_move(self.coordinator)
@@ -74,21 +78,21 @@ class Schedule:
     # Scenes
 
     def run(self, steps: int) -> None:
-        """So many random scenes, then the calm in which everything must come to its end."""
-        pick = self.dice.pick
+        """`steps` random scenes, then no more faults: everything must come to its end."""
+        pick = self.choices.pick
         for _ in range(steps):
             self.scene(self.clients[self.names[pick(len(self.names))]], pick(64))
             if self.coordinator.stopped is not None:
                 break
-        self.calm()
+        self.run_to_completion()
 
     def scene(self, client: Client, chance: int) -> None:
         if chance < 50:
             self.proceed(client)
         elif chance < 52:
-            mischief.repeat(self, client)
+            self.adversary().repeat(client.worker)
         elif chance < 54:
-            mischief.hostile(self, client)
+            self.adversary().lie(client.worker, client.incarnation)
         elif chance < 56:
             self.cut(client)
         elif chance == 56:
@@ -96,62 +100,61 @@ class Schedule:
         elif chance == 57:
             self.goodbye(client)
         elif chance < 61:
-            self.wait(0.2 * self.dice.pick(4))
+            self.wait(0.2 * self.choices.pick(4))
         elif chance == 61:
             self.wait(TIMEOUT)
         else:
-            mischief.again(self, client)
+            self.adversary().join_again(client.worker)
+
+    def adversary(self) -> Adversary:
+        return Adversary(self.coordinator, self.choices, self.now, self.guard)
 
     def proceed(self, client: Client) -> None:
         """Whatever comes next for this worker: a message arrives, a notice arrives, or it computes."""
         if not client.alive or not client.connected:
-            if not client.gone and not client.fatal:
+            if not client.gone and not client.failed:
                 self.connect(client)
             return
-        way = self.dice.pick(3)
+        way = self.choices.pick(3)
         if client.up and (way == 0 or not (client.down or client.can_move)):
             self.deliver(client, client.up.popleft())
         elif client.down and (way == 1 or not client.can_move):
-            client.hear()
-        elif self.eager and client.may_ask_ahead and self.dice.pick(2):
+            client.receive()
+        elif self.eager and client.may_ask_ahead and self.choices.pick(2):
             client.ask_ahead()
         elif client.can_move:
-            client.move(mood=self.dice.pick(16) == 15, ready=self.dice.pick(4) != 3)
+            client.move(abandon=self.choices.pick(16) == 15, ready=self.choices.pick(4) != 3)
 
-    def deliver(self, client: Client, message: Message) -> bool:
-        """The coordinator hears a message. False: it is a commit whose payload waits to be let in, for later."""
-        coordinator, who, now = self.coordinator, (client.worker, client.incarnation), self.now
-        match message:
-            case ("ready",):
-                self._act(client, "ready")
-                outputs = coordinator.ready(*who, now)
-            case ("ready", holding):
-                outputs = coordinator.ready(*who, now, holding=holding)
-            case ("done",):
-                self._act(client, "done")
-                outputs = coordinator.done(*who, now)
-            case ("abandon", ticket):
-                self._act(client, "abandons", self._named(client, ticket))
-                outputs = coordinator.abandon(*who, ticket, "mood", now)
-            case ("commit", ticket, batch, ready):
-                if self.servers is not None and not self.servers.push(ticket):
-                    client.up.appendleft(message)
-                    return False
-                loss = float("nan") if self.dice.pick(64) == 63 else 0.5
-                verb = "commits" if ready else "commits-its-last"
-                self._act(client, verb, self._named(client, ticket), "" if loss == loss else "loss=nan")
-                outputs = coordinator.commit(
-                    *who, ticket, now, batch=batch, samples=8, loss=loss, norm=1.0, ready=ready
-                )
-            case _:
-                raise ValueError(message)
+    def deliver(self, client: Client, request: Request) -> bool:
+        """The coordinator receives a request. False: it is a commit whose payload waits to be let in, for later."""
+        if isinstance(request, Commit):
+            if self.servers is not None and not self.servers.push(request.ticket):
+                client.up.appendleft(request)
+                return False
+            if self.choices.pick(64) == 63:
+                request = replace(request, loss=math.nan)
+        self._note(client, request)
+        outputs = deliver(self.coordinator, client.worker, client.incarnation, request, self.now)
         refused = [o for o in outputs if isinstance(o, Send) and isinstance(o.notice, RefusalNotice)]
-        # A line that was superseded or given up may still carry a message; an honest one is never refused.
-        present = coordinator.roster.present.get(client.worker)
+        # A connection that was superseded or given up may still carry a message; an honest one is never refused.
+        present = self.coordinator.roster.present.get(client.worker)
         honest = present is not None and present.incarnation == client.incarnation
         expect(not (refused and honest), f"{client.worker} is refused: {refused}")
         self.take(outputs)
         return True
+
+    def _note(self, client: Client, request: Request) -> None:
+        """Those requests that the policy hears of are acts."""
+        match request:
+            case Ready(0):
+                self._act(client, "ready")
+            case Done():
+                self._act(client, "done")
+            case Abandon(ticket):
+                self._act(client, "abandons", self._named(client, ticket))
+            case Commit(ticket, ready=ready, loss=loss):
+                verb = "commits" if ready else "commits-its-last"
+                self._act(client, verb, self._named(client, ticket), "loss=nan" if math.isnan(loss) else "")
 
     def _named(self, client: Client, ticket: int) -> str:
         """Nothing for the ticket that it holds: a story says "commits" and means that one."""
@@ -177,7 +180,7 @@ class Schedule:
             present = coordinator.roster.present.get(client.worker)
             known = present is not None and present.session == session
             expect(coordinator.stopped is not None and not known, f"{client.worker} may not join")
-            client.fatal = "the job is over"
+            client.turned_away = "the job is over"
             return
         self._act(client, "joins", "" if session == name_of(0) else session)
         self.take(outputs)
@@ -201,8 +204,8 @@ class Schedule:
         client.alive = False
         # One that never joined is waited for: the start is for all.
         others = sum(not c.gone for c in self.clients.values()) > 1
-        client.gone = self.dice.pick(3) == 2 and others and client.incarnation >= 0
-        if client.gone or self.dice.pick(2):
+        client.gone = self.choices.pick(3) == 2 and others and client.incarnation >= 0
+        if client.gone or self.choices.pick(2):
             self.cut(client)
 
     def goodbye(self, client: Client) -> None:
@@ -219,10 +222,12 @@ class Schedule:
 
     # The end
 
-    def calm(self) -> None:
+    def run_to_completion(self) -> None:
         """Nothing goes wrong any more. All but the lost come back and work on: the job must end in success."""
         for client in self.clients.values():
-            client.fatal = ""
+            client.turned_away = ""
+            if client.failed:
+                client.alive = False
         for _ in range(400):
             if self.coordinator.stopped is not None:
                 break
@@ -241,11 +246,11 @@ class Schedule:
                 if not self.deliver(client, client.up.popleft()):
                     if not client.down:
                         return  # others are before it
-                    client.hear()
+                    client.receive()
             elif client.down:
-                client.hear()
+                client.receive()
             else:
-                client.move(mood=False, ready=True)
+                client.move(abandon=False, ready=True)
 
     def ended(self) -> None:
         stopped = self.coordinator.stopped
@@ -258,10 +263,10 @@ class Schedule:
         expect(not self.guard.complaint, self.guard.complaint)
         expect(self.guard.stopped, "the log does not tell of the stop")
         for client in self.clients.values():
-            if not client.gone and not client.fatal:
+            if not client.gone and not client.failed:
                 self.settle(client)
-                heard = client.stop is not None or bool(client.fatal)
-                expect(heard, f"{client.worker} never hears of the end")
+                notified = client.engine.stop is not None or client.failed
+                expect(notified, f"{client.worker} is never notified of the end")
         for name, tally in self.coordinator.roster.tallies.items():
             expect(tally.pending == 0, f"{tally.pending} contributions of {name} are left without a fate")
         picture = report(self.coordinator, self.now)

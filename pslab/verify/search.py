@@ -61,10 +61,10 @@ def verify(
         for number in range(schedules):
             if watch is not None:
                 watch("schedules", number)
-            dice = Seeded(seed + number)
-            schedule = Schedule(case.policy, case.knobs, dice, workers=case.workers, servers=True)
+            choices = Seeded(seed + number)
+            schedule = Schedule(case.policy, case.knobs, choices, workers=case.workers, servers=True)
             fault = _fault_of(schedule, 40 + number % 80)
-            events += schedule.policy.heard
+            events += schedule.policy.events
             if not fault and number % TWICE == 0:
                 fault = _otherwise(case, schedule)
             if fault:

@@ -24,17 +24,17 @@ class _TooLong(BaseException):
 class TimeLimitedPolicy(Policy):
     """The policy itself, but that a step which takes longer than `patience` CPU seconds raises PolicyError.
 
-    The limit holds inside of `timed()` only. `heard` counts events.
+    The limit holds inside of `timed()` only. `events` counts those it was asked about.
     """
 
     def __init__(self, policy: Policy, patience: float = PATIENCE) -> None:
         self.policy, self.patience = policy, patience
-        self.heard = 0
+        self.events = 0
         self.name, self.knobs, self.ahead = policy.name, policy.knobs, policy.ahead
         self.tensors, self.local_rule = policy.tensors, policy.local_rule
 
     def step(self, event: Event) -> list[Decision]:
-        self.heard += 1
+        self.events += 1
         return self._within(lambda: self._listed(event), "step")
 
     def explain(self, worker: str) -> Waiting | None:

@@ -6,7 +6,17 @@ argument; no I/O, no threads, no tensors. Each input answers with outputs
 """
 
 from psserver.coordinator.coordinator import Coordinator, JobTerms
+from psserver.coordinator.entries import CommitFacts
 from psserver.coordinator.outputs import JoinRefused, Output, Record, Send
 from psserver.coordinator.state import CoordinatorState
 
-__all__ = ["Coordinator", "CoordinatorState", "JobTerms", "JoinRefused", "Output", "Record", "Send"]
+__all__ = [
+    "CommitFacts",
+    "Coordinator",
+    "CoordinatorState",
+    "JobTerms",
+    "JoinRefused",
+    "Output",
+    "Record",
+    "Send",
+]

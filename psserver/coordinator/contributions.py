@@ -50,9 +50,9 @@ class Contributions:
             self._driver.request(member, now)
         self._driver.watch(now)
 
-    def commit(self, member: Member, facts: entries.Commit, ready: bool, now: float) -> None:
+    def commit(self, member: Member, entry: entries.Commit, ready: bool, now: float) -> None:
         """The payload of a ticket is on every shard. `ready`: it asks for the next one with it."""
-        ledger, number = self._ledger, facts.ticket
+        ledger, number = self._ledger, entry.ticket
         ticket = ledger.own(member, number, "commit")
         if ticket is not None:
             if ticket.state != "open":
@@ -60,35 +60,35 @@ class Contributions:
             elif ticket.initialise:
                 self._lifecycle.install(member, ticket, now)
             else:
-                self._contribute(member, ticket, facts, now)
+                self._contribute(member, ticket, entry, now)
             if ready and member.requested is None and member.state != "done":
                 self.ready(member, number, now)
                 return
         self._driver.watch(now)
 
-    def _contribute(self, member: Member, ticket: Ticket, facts: entries.Commit, now: float) -> None:
+    def _contribute(self, member: Member, ticket: Ticket, entry: entries.Commit, now: float) -> None:
         ledger = self._ledger
         ledger.tickets.commit(ticket)
-        ticket.samples, ticket.loss = facts.samples, facts.loss
-        self._count(facts)
-        ledger.record(facts, now)
+        ticket.samples, ticket.loss = entry.samples, entry.loss
+        self._count(entry)
+        ledger.record(entry, now)
         if member.requested is not None:
             ledger.rest(member, now)
         # The time as the log has it, which is written in whole microseconds.
         t = round(now - ledger.began, 6)
-        event = Commit(facts.worker, facts.ticket, facts.samples, facts.loss, facts.norm, t)
+        event = Commit(entry.worker, entry.ticket, entry.samples, entry.loss, entry.norm, t)
         self._driver.decide(event, now)
         if ticket.fate is None:
             ledger.notify(member, outputs.DispositionNotice(ticket.number, "pending"))
 
-    def _count(self, facts: entries.Commit) -> None:
-        tally = self._ledger.roster.tally(facts.worker)
+    def _count(self, entry: entries.Commit) -> None:
+        tally = self._ledger.roster.tally(entry.worker)
         tally.committed += 1
-        tally.samples += facts.samples
-        tally.next_batch = max(tally.next_batch, facts.batch + 1)
-        if math.isfinite(facts.loss):
+        tally.samples += entry.samples
+        tally.next_batch = max(tally.next_batch, entry.batch + 1)
+        if math.isfinite(entry.loss):
             before = self._ledger.loss
-            self._ledger.loss = facts.loss if before is None else 0.9 * before + 0.1 * facts.loss
+            self._ledger.loss = entry.loss if before is None else 0.9 * before + 0.1 * entry.loss
 
     def abandon(self, member: Member, number: int, reason: str, now: float) -> None:
         """It will not use the ticket."""

@@ -1,8 +1,11 @@
 """The coordinator: every method is one input, and answers with outputs in order."""
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 from psserver.coordinator import entries
 from psserver.coordinator.contributions import Contributions
-from psserver.coordinator.entries import UNTOLD, Times
+from psserver.coordinator.entries import NO_FACTS, CommitFacts
 from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.lifecycle import Lifecycle
 from psserver.coordinator.members import Member, Roster
@@ -35,6 +38,10 @@ class Coordinator:
         self._lifecycle = Lifecycle(self._ledger, self._driver)
         self._membership = Membership(self._ledger, self._driver, self._lifecycle)
         self._contributions = Contributions(self._ledger, self._driver, self._lifecycle)
+
+    def agree(self, optimizer: Mapping[str, object]) -> None:
+        """The job's optimizer, where it was not known at the start. Before `opening`."""
+        self.terms = self._ledger.terms = replace(self.terms, optimizer=optimizer)
 
     def opening(self) -> list[Output]:
         """The first log entry. Call once, before any other input."""
@@ -186,23 +193,20 @@ class Coordinator:
         incarnation: int,
         ticket: int,
         now: float,
+        facts: CommitFacts = NO_FACTS,
         *,
-        batch: int = 0,
-        samples: int = 0,
-        loss: float = 0.0,
-        norm: float = 0.0,
         ready: bool = False,
-        times: Times = UNTOLD,
     ) -> list[Output]:
         """The ticket's payload is on every shard. Sent twice, it is answered twice and counted once.
 
-        `times` are for the log; nothing is decided by them.
+        `ready`: the worker asks for its next ticket as well.
         """
         member = self._ledger.member(worker, incarnation)
         if member is None:
             return self._ledger.refuse_stranger(worker, incarnation)
-        facts = entries.Commit(worker, ticket, batch, samples, loss, norm, *times)
-        self._contributions.commit(member, facts, ready, now)
+        batch, samples, loss, norm = facts.batch, facts.samples, facts.loss, facts.norm
+        entry = entries.Commit(worker, ticket, batch, samples, loss, norm, *facts.times)
+        self._contributions.commit(member, entry, ready, now)
         return self._ledger.emit()
 
     def abandon(self, worker: str, incarnation: int, ticket: int, reason: str, now: float) -> list[Output]:

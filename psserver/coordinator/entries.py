@@ -131,6 +131,24 @@ UNTOLD = Times(None, None)
 
 
 @value
+class CommitFacts:
+    """What a worker reports of the contribution that it commits: the number of its (last) batch in the worker's data,
+    over how many samples it was averaged, its mean loss and the L2 norm of its gradient.
+
+    `times` are for the log, as in `Times`; nothing is decided by them.
+    """
+
+    batch: int = 0
+    samples: int = 0
+    loss: float = 0.0
+    norm: float = 0.0
+    times: tuple[float | None, float | None, float | None] = UNTOLD
+
+
+NO_FACTS = CommitFacts()
+
+
+@value
 class Commit(Fields):
     kind = "commit"
     worker: str

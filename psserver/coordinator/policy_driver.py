@@ -41,13 +41,13 @@ class PolicyDriver:
 
     def introduce(self, member: Member, now: float) -> None:
         """The policy learns of a member, once."""
-        if not member.known_to_policy:
-            member.known_to_policy = True
-            self.decide(Join(member.worker, member.rank), now)
+        member.known_to_policy = True
+        self.decide(Join(member.worker, member.rank), now)
 
     def request(self, member: Member, now: float) -> None:
         """Bring a member's request before the policy."""
-        self.introduce(member, now)
+        if not member.known_to_policy:
+            self.introduce(member, now)
         if member.requested is not None and self._ledger.stopped is None:
             self.decide(Ready(member.worker, member.requested), now)
 
@@ -162,15 +162,12 @@ class PolicyDriver:
         version = ledger.version = version + 1
         ledger.record(entries.Apply(version, scale, apply.lr_scale, parts), now)
         for applied, ticket in zip(parts, tickets, strict=True):
-            self._count(applied)
+            tally = ledger.roster.tally(applied.worker)
+            tally.applied += 1
+            counts = tally.staleness
+            # With many workers hardly any staleness comes twice: get is quicker than Counter's way with new keys.
+            counts[applied.staleness] = counts.get(applied.staleness, 0) + 1
             fate = DispositionNotice(ticket.number, "applied", version, applied.staleness, applied.weight)
             ledger.settle(ticket, "apply", fate)
         if ledger.terms.versions and version >= ledger.terms.versions:
             ledger.stop(f"version {version} is reached", now, success=True, cause="versions")
-
-    def _count(self, applied: AppliedPart) -> None:
-        tally = self._ledger.roster.tally(applied.worker)
-        tally.applied += 1
-        counts = tally.staleness
-        # With many workers hardly any staleness comes twice: get is quicker than Counter's way with new keys.
-        counts[applied.staleness] = counts.get(applied.staleness, 0) + 1

@@ -1,13 +1,13 @@
 """All that a coordinator knows, as plain data between two inputs; taken out, checked, and taken up again."""
 
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass, replace
 
 from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.members import Member, Roster, Tally
 from psserver.coordinator.policy_driver import PolicyDriver
 from psserver.coordinator.terms import Stopped
-from psserver.coordinator.tickets import AHEAD, Ticket, TicketTable
+from psserver.coordinator.tickets import AHEAD, REMEMBERED, Ticket, TicketTable
 from psserver.policies import Part, Policy
 from pswire.records import StateError, from_plain, to_plain
 
@@ -226,7 +226,12 @@ def _roster(state: CoordinatorState, shift: float) -> Roster:
 def _tickets(state: CoordinatorState, shift: float) -> TicketTable:
     table = TicketTable(state.next_number)
     for ticket in state.tickets:
-        table.insert(replace(ticket, granted_at=ticket.granted_at + shift))
+        shifted = replace(ticket, granted_at=ticket.granted_at + shift)
+        if shifted.state == "open":
+            table.open(shifted)
+        else:
+            table.live[shifted.number] = shifted
     for ticket in state.settled:
-        table.remember(replace(ticket, granted_at=ticket.granted_at + shift))
+        recent = table.settled.setdefault(ticket.worker, deque(maxlen=REMEMBERED))
+        recent.append(replace(ticket, granted_at=ticket.granted_at + shift))
     return table

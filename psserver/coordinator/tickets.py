@@ -110,14 +110,8 @@ class TicketTable:
         return number
 
     def open(self, ticket: Ticket) -> None:
-        """A new ticket is granted."""
-        self.insert(ticket)
-
-    def insert(self, ticket: Ticket) -> None:
-        """Put an open or a pending ticket into the table."""
+        """A ticket is granted: it is open."""
         self.live[ticket.number] = ticket
-        if ticket.state != "open":
-            return
         opened = self.opened[ticket.worker] = (*self.open_of(ticket.worker), ticket)
         assert len(opened) <= AHEAD, f"{ticket.worker} holds {len(opened)} open tickets"
 
@@ -130,10 +124,6 @@ class TicketTable:
         self._move(ticket, event)
         ticket.fate = fate
         del self.live[ticket.number]
-        self.remember(ticket)
-
-    def remember(self, ticket: Ticket) -> None:
-        """Keep a settled ticket in place of its worker's oldest."""
         recent = self.settled.get(ticket.worker)
         if recent is None:
             recent = self.settled[ticket.worker] = deque(maxlen=REMEMBERED)

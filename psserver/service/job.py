@@ -17,12 +17,13 @@ from typing import TypeVar
 
 import grpc
 
-from psserver.coordinator import Coordinator, JobTerms, JoinRefused, Output, entries
+from psserver.coordinator import CommitFacts, Coordinator, JobTerms, JoinRefused, Output
 from psserver.coordinator.members import Member
 from psserver.coordinator.outputs import StopNotice
 from psserver.coordinator.status import JobReport, holdup, report
 from psserver.optimizers import Optimizer, OptimizerError
-from psserver.policies import Policy
+from psserver.policies import Policy, advice
+from psserver.service.agreement import agreed
 from psserver.service.json_lines import LogError
 from psserver.service.outbox import InlineReply, Outbox
 from psserver.service.routes import Routes
@@ -57,7 +58,7 @@ class Job:
         self,
         terms: JobTerms,
         policy: Policy,
-        optimizer: Optimizer,
+        optimizer: Optimizer | None,
         host: ShardHost,
         run_log: RunLog,
         announce: Callable[[Plan], None],
@@ -76,10 +77,23 @@ class Job:
         self._announce = announce
         self._lock = threading.Lock()
         self._coordinator = Coordinator(terms, policy, self.began)
+        self._opened = False
 
     def open(self) -> None:
-        """The log's first entry."""
-        self._input(lambda c, now: c.opening())
+        """The log's first entry; it names the optimizer, so it may have to wait for the first worker."""
+        if self.optimizer is not None:
+            with self._lock:
+                self._open(self.optimizer)
+            self._execute()
+
+    def _open(self, optimizer: Optimizer | None) -> None:
+        self._opened = True
+        if optimizer is not None:
+            self._coordinator.agree(optimizer.config)
+            advised = advice(self.policy.name, optimizer.config)
+            if advised is not None:
+                log.warning("%s", advised)
+        self._step(self._coordinator.opening)
 
     @property
     def coordinator(self) -> Coordinator:
@@ -126,9 +140,15 @@ class Job:
     # Members
 
     def join(
-        self, variables: tuple[VariableSpec, ...], plan: str, worker: str, session: str, rank: int | None
+        self,
+        variables: tuple[VariableSpec, ...],
+        plan: str,
+        worker: str,
+        session: str,
+        rank: int | None,
+        optimizer: str = "",
     ) -> Member:
-        """Raises Refused when the model is another one, PlanError when it cannot be planned."""
+        """Raises Refused when model or optimizer are other ones, PlanError when it cannot be planned."""
         proposed = make_plan(variables, self.terms.servers)
         if plan != proposed.fingerprint:
             raise precondition(
@@ -139,9 +159,13 @@ class Job:
             if self.plan is not None and proposed.fingerprint != self.plan.fingerprint:
                 difference = explain_mismatch(self.plan.variables, variables)
                 raise precondition(f"this job trains another model: {difference}")
+            chosen = agreed(self.optimizer, optimizer)
             if self.plan is None:
                 # First of all, because it may fail: then nothing has changed.
-                self._hold(proposed)
+                self._hold(proposed, chosen)
+                self.optimizer = chosen
+            if not self._opened:
+                self._open(chosen)
             try:
                 member = self._admit(worker, session, rank, proposed)
             except JoinRefused as refusal:
@@ -165,19 +189,21 @@ class Job:
             raise Refused(grpc.StatusCode.UNAVAILABLE, f"the job is over: {self.failure.reason}")
         return admitted[0]
 
-    def _hold(self, plan: Plan) -> None:
+    def _hold(self, plan: Plan, optimizer: Optimizer) -> None:
         try:
-            self.host.configure(plan, self.optimizer, self.policy.tensors)
+            optimizer.check_aggregator(self.policy.tensors.aggregator)
+            self.host.configure(plan, optimizer, self.policy.tensors)
         except MemoryError as error:
             raise Refused(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
                 f"server 0 has no memory for this model: its part has {plan.shards[0].nbytes} bytes, and "
-                f"{self.optimizer.name} keeps {len(self.optimizer.slots)} more arrays of that size",
+                f"{optimizer.name} keeps {len(optimizer.slots)} more arrays of that size",
             ) from error
         except OptimizerError as error:
             raise precondition(f"this model and the job's optimizer do not go together: {error}") from error
 
     def _adopt(self, plan: Plan) -> None:
+        assert self.optimizer is not None
         self.plan = plan
         message = shard_pb2.Configure(
             variables=specs_to_wire(plan.variables),
@@ -242,33 +268,8 @@ class Job:
     def ready(self, worker: str, incarnation: int, holding: int = 0) -> None:
         self._input(lambda c, now: c.ready(worker, incarnation, now, holding=holding))
 
-    def commit(
-        self,
-        worker: str,
-        incarnation: int,
-        ticket: int,
-        *,
-        batch: int,
-        samples: int,
-        loss: float,
-        norm: float,
-        ready: bool,
-        times: entries.Times,
-    ) -> None:
-        self._input(
-            lambda c, now: c.commit(
-                worker,
-                incarnation,
-                ticket,
-                now,
-                batch=batch,
-                samples=samples,
-                loss=loss,
-                norm=norm,
-                ready=ready,
-                times=times,
-            )
-        )
+    def commit(self, worker: str, incarnation: int, ticket: int, facts: CommitFacts, *, ready: bool) -> None:
+        self._input(lambda c, now: c.commit(worker, incarnation, ticket, now, facts, ready=ready))
 
     def repeated(self, worker: str, ticket: int) -> bool:
         """The worker's ticket is no longer open: a commit of it is a repeated one and changes nothing."""
@@ -295,6 +296,11 @@ class Job:
     # Time and the outside world
 
     def tick(self) -> None:
+        idle = self.terms.idle_timeout
+        if not self._opened:
+            if not idle or time.monotonic() - self.began < idle:
+                return
+            self._open_without_workers()
         self._input(lambda c, now: c.tick(now))
         with self._lock:
             self._write_or_fail(self.routes.run_log.flush)
@@ -306,7 +312,15 @@ class Job:
             except LogError as error:
                 self._fail(str(error), ExitCode.STORAGE)
 
+    def _open_without_workers(self) -> None:
+        """The end comes before any worker said what the optimizer is: the log begins all the same."""
+        with self._lock:
+            if not self._opened:
+                self._open(None)
+        self._execute()
+
     def stop(self, reason: str, *, success: bool, cause: str) -> None:
+        self._open_without_workers()
         self._input(lambda c, now: c.stop(reason, now, success=success, cause=cause))
 
     def look(self, read: Callable[[Coordinator, float], Seen]) -> Seen:

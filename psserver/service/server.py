@@ -16,7 +16,7 @@ from grpc_health.v1 import health
 
 from psserver.coordinator import JobTerms
 from psserver.optimizers import Optimizer
-from psserver.policies import Policy, advice
+from psserver.policies import Policy
 from psserver.receipts import new_secret, opening
 from psserver.service.ending import conclude
 from psserver.service.followers import Follower
@@ -64,7 +64,8 @@ class ServerSettings:
     bind: str
     terms: JobTerms
     policy: Policy
-    optimizer: Optimizer
+    # None: the first worker's.
+    optimizer: Optimizer | None
     host: HostOptions
     data_port: int
     out: Path | None
@@ -190,9 +191,6 @@ class Server:
 
     def _make_job(self, hosts: tuple[Address, ...]) -> Job:
         settings = self.settings
-        advised = advice(settings.policy.name, settings.terms.optimizer)
-        if advised is not None:
-            log.warning("%s", advised)
         if settings.out is not None:
             make_folder(settings.out)
         run_log = self._run_log()

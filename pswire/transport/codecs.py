@@ -125,6 +125,8 @@ class Elementwise(Codec):
         return elements * self.raw.itemsize
 
     def encode(self, values: Array) -> Array:
+        if values.dtype == self.raw:
+            return values
         with np.errstate(over="ignore"):
             return values.astype(self.raw, copy=False)
 

@@ -1,18 +1,22 @@
-"""The session stream to the coordinator, across reconnections."""
+"""The session with the coordinator: joined, and kept open across reconnections."""
 
 import logging
 import queue
+import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import grpc
 
+from pswire.plan import Plan
+from pswire.specs import specs_to_wire
+from pswire.transport.codecs import codec_named
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import coordinator_pb2_grpc
-from psworker.control.backoff import PASSING, Backoff, translated
-from psworker.control.messages import Disposition, Grant, StopNotice
-from psworker.control.protocol import Requests, SessionProtocol
+from psworker.control.backoff import PASSING, Backoff, insist, translated
+from psworker.control.wire import event_from_wire, request_to_wire
+from psworker.engine import ClientEngine, Commit, Disposition, Grant, Request, Stop
 from psworker.errors import Refused, SessionError, Unreachable, Voided
 
 log = logging.getLogger("ps-worker")
@@ -20,10 +24,53 @@ log = logging.getLogger("ps-worker")
 Sender = queue.SimpleQueue[pb.SessionRequest | None]
 
 
-class Control:
-    """Keeps one session stream open, in a thread of its own; the training loop talks and waits.
+class Registration:
+    """What one session says at Join. `session` is the secret by which the servers know it again."""
 
-    `SessionProtocol` decides what to say, and what to say again after a
+    def __init__(
+        self,
+        channel: grpc.Channel,
+        plan: Plan,
+        wire_dtype: str,
+        name: str | None,
+        task_index: int | None,
+        backoff: Backoff,
+        optimizer: str,
+        admit: Callable[[pb.JoinReply], None],
+    ) -> None:
+        """`optimizer`: the one that is expected, as JSON, or empty. `admit` is called with every answer."""
+        self.session = secrets.token_hex(16)
+        self._plan = plan
+        self._wire_dtype = wire_dtype
+        self._name, self._task_index = name, task_index
+        self._optimizer = optimizer
+        self._backoff = backoff
+        self._admit = admit
+        self._stub = coordinator_pb2_grpc.CoordinatorStub(channel)
+
+    def join(self) -> pb.JoinReply:
+        """For the first time, or again: for the same name and part of the data. Raises Refused, Unreachable."""
+        request = pb.JoinRequest(
+            worker=self._name or "",
+            session=self.session,
+            variables=specs_to_wire(self._plan.variables),
+            plan=self._plan.fingerprint,
+            servers=len(self._plan.shards),
+            wire_dtype=codec_named(self._wire_dtype).number,
+            task_index=self._task_index,
+            optimizer=self._optimizer,
+        )
+        reply = insist(lambda: self._stub.Join(request), self._backoff)
+        self._backoff.reset()
+        self._name, self._task_index = reply.worker, reply.worker_index
+        self._admit(reply)
+        return reply
+
+
+class Control:
+    """Keeps one session stream open, in a thread of its own; the training loop sends and waits.
+
+    `ClientEngine` decides what to send, and what to send again after a
     reconnection. A new incarnation (the coordinator had given this worker up)
     starts with a clean slate.
     """
@@ -43,155 +90,170 @@ class Control:
         self._backoff = backoff
         self._pointless = pointless
         self._stub = coordinator_pb2_grpc.CoordinatorStub(channel)
-        # Guards what follows; notified when something was heard.
+        # Guards engine, sender and failure; notified when one of them changed.
         self._changed = threading.Condition()
-        self._talk = SessionProtocol()
+        self._engine = ClientEngine()
+        # Of the stream that stands; None while there is none.
         self._sender: Sender | None = None
-        self._conversed = False
-        self._leaving: pb.Leave | None = None
+        # Why this end gave up, if it did.
+        self._failure: SessionError | None = None
+        self._ever_opened = False
+        self._leaving = False
         self._thread = threading.Thread(target=self._run, name="session", daemon=True)
         self._thread.start()
 
-    # Saying
+    # For the training loop
 
-    def ask(self) -> Grant | None:
-        """Say ready, unless said already, and wait. None: the job has stopped. Raises SessionError."""
+    def wait_grant(self) -> Grant | None:
+        """Ask for the next ticket, unless that was done, and wait. None: the job has stopped. Raises SessionError."""
+        engine = self._engine
         with self._changed:
             while True:
-                self._talk.raise_error()
-                self._say(self._talk.ask())
-                if self._talk.answered:
-                    return self._talk.begin()
+                self._raise_error()
+                self._send(engine.ready())
+                if engine.answered:
+                    return engine.take_grant()
                 # Neither asked nor answered: a cancel came close behind the grant, and took it back.
-                self._changed.wait_for(lambda: self._talk.answered or not self._talk.asked)
+                self._changed.wait_for(lambda: engine.answered or self._failure or not engine.asked)
 
-    def foresee(self, ticket: int) -> Grant | None:
+    def wait_next_grant(self, ticket: int) -> Grant | None:
         """While `ticket` is worked on: ask for the next one ahead, and wait until it is granted, if not before that
-        ticket's commit, then by it. `ask` hands it out. None: the job has stopped, or the session ends.
+        ticket's commit, then by it. `wait_grant` hands it out. None: the job has stopped, or the session ends.
         """
-        talk = self._talk
+        engine = self._engine
         with self._changed:
-            self._say(talk.ask_ahead(ticket))
-            self._changed.wait_for(
-                lambda: (
-                    talk.after(ticket)
-                    or talk.stop
-                    or talk.error
-                    or talk.exhausted
-                    or self._backoff.closing.is_set()
-                )
-            )
-            return talk.after(ticket)
+            self._send(engine.ready_ahead(ticket))
+            self._changed.wait_for(lambda: engine.after(ticket) or engine.exhausted or self._over())
+            return engine.after(ticket)
 
-    def expect(self, message: pb.Commit) -> None:
-        """The commit is on its way by an exchange: `hear` or `commit` will follow. It asks for nothing that
-        was granted ahead."""
+    def begin_commit(self, commit: Commit) -> Commit:
+        """The commit that an exchange shall carry: `receive`, `commit` or `rollback_commit` follows."""
         with self._changed:
-            self._talk.raise_error()
-            self._talk.expect(message)
+            self._raise_error()
+            return self._engine.begin_commit(commit)
 
-    def unexpect(self, ticket: int) -> None:
+    def rollback_commit(self, ticket: int) -> None:
         """The exchange was refused before the commit was made."""
         with self._changed:
-            self._talk.unexpect(ticket)
+            self._engine.rollback_commit(ticket)
 
-    def hear(self, events: Iterable[pb.SessionEvent], heard: float) -> None:
-        """Events that came by an exchange instead of the session stream, at `heard` of the monotonic clock."""
+    def receive(self, events: Iterable[pb.SessionEvent], received_at: float) -> None:
+        """Events that came by an exchange instead of the session stream, at `received_at` of the monotonic clock."""
         with self._changed:
-            self._hear_all(events, self._sender, heard)
+            self._receive_all(events, self._sender, received_at)
 
     @property
     def hello(self) -> pb.Hello:
-        """Who this is, as every stream says first."""
+        """Who this is: the first message of every stream."""
         reply = self.reply
         return pb.Hello(
             job=reply.job, worker=reply.worker, incarnation=reply.incarnation, session=self._session
         )
 
-    def commit(self, message: pb.Commit) -> None:
+    def commit(self, commit: Commit) -> None:
         with self._changed:
-            self._talk.raise_error()
-            self._say(self._talk.commit(message))
+            self._raise_error()
+            self._send(self._engine.commit(commit))
 
     def abandon(self, ticket: int, reason: str) -> None:
         with self._changed:
-            self._talk.raise_error()
-            self._say(self._talk.abandon(ticket, reason))
+            self._raise_error()
+            self._send(self._engine.abandon(ticket, reason))
 
     def done(self) -> None:
         with self._changed:
-            self._talk.raise_error()
-            self._say(self._talk.finish())
+            self._raise_error()
+            self._send(self._engine.done())
             self._changed.notify_all()
 
-    def wait_stop(self) -> StopNotice:
+    def wait_stop(self) -> Stop:
         """Wait for the end of the job. Raises SessionError."""
         with self._changed:
-            self._changed.wait_for(lambda: self._talk.stop or self._talk.error)
-            if self._talk.stop is None:
-                self._talk.raise_error()
-            assert self._talk.stop is not None
-            return self._talk.stop
+            self._changed.wait_for(lambda: self._engine.stop or self._error)
+            if self._engine.stop is None:
+                self._raise_error()
+            assert self._engine.stop is not None
+            return self._engine.stop
 
-    def report(self, message: pb.Report) -> None:
+    def report(self, version: int, metrics: Mapping[str, float]) -> None:
         with self._changed:
-            self._say([pb.SessionRequest(report=message)])
+            self._send(self._engine.report(version, metrics))
 
     def leave(self, reason: str) -> None:
-        """Say goodbye and close the stream. Threads that wait here are woken."""
+        """Send the last message and close the stream. Threads that wait here are woken."""
         self._backoff.closing.set()
         with self._changed:
-            self._leaving = pb.Leave(reason=reason)
-            self._take_leave()
+            self._leaving = True
+            self._send(self._engine.leave(reason))
             self._changed.notify_all()
         self._thread.join(timeout=5.0)
-        if not self._talk.stop and not self._talk.error:
+        if self._engine.stop is None and self._error is None:
             self._fail(SessionError("the session is closed"))
 
-    # Knowing
+    # State
 
     @property
-    def stop(self) -> StopNotice | None:
+    def stop(self) -> Stop | None:
         """Set once the job is over."""
-        return self._talk.stop
+        return self._engine.stop
 
     def void(self, ticket: int) -> str | None:
         """Why a granted ticket is no longer valid; None while it is."""
         with self._changed:
-            return self._talk.void(ticket)
+            return self._engine.void.get(ticket)
 
     def dispositions(self) -> list[Disposition]:
         with self._changed:
-            return self._talk.dispositions()
+            return self._engine.dispositions()
 
     def explained(self, error: Unreachable) -> SessionError:
-        """What to say of a server that does not answer: that the job is over, if it is. Servers end with their
-        coordinator: while that is out of reach too, wait for what becomes of it."""
+        """Why a server does not answer: because the job is over, if it is. Servers end with their coordinator: while
+        that is out of reach too, wait for what becomes of it."""
         with self._changed:
             self._changed.wait_for(lambda: self._sender is not None or self._over())
-            if self._talk.stop is not None and self._failed:
-                return Voided(f"the job is over: {self._talk.stop.reason}")
-            return self._talk.error or error
+            if self._engine.stop is not None and self._job_failed:
+                return Voided(f"the job is over: {self._engine.stop.reason}")
+            return self._error or error
+
+    @property
+    def _error(self) -> SessionError | None:
+        return self._failure or self._engine.error
+
+    def _raise_error(self) -> None:
+        error = self._error
+        if error is not None:
+            raise error
+
+    @property
+    def _job_failed(self) -> bool:
+        """The job is over, and the servers end without a result."""
+        return self._engine.stop is not None and not self._engine.stop.success
+
+    def _over(self) -> bool:
+        """Nothing is to be sent or received any more."""
+        return self._error is not None or self._engine.stop is not None or self._backoff.closing.is_set()
+
+    def _fail(self, error: SessionError) -> None:
+        with self._changed:
+            self._failure = error
+            self._pointless.set()
+            self._changed.notify_all()
 
     # The stream
 
-    def _say(self, requests: Requests) -> None:
-        # Without a stream nothing is lost: what is owed is said when there is one.
+    def _send(self, requests: Iterable[Request]) -> None:
+        # Without a stream nothing is lost: what is owed is sent when there is one.
         if self._sender is not None:
             for request in requests:
-                self._sender.put(request)
-
-    def _take_leave(self) -> None:
-        """At once, or when the stream that is being opened stands."""
-        if self._leaving is not None and self._sender is not None:
-            self._sender.put(pb.SessionRequest(leave=self._leaving))
-            self._sender.put(None)
+                self._sender.put(request_to_wire(request))
+            if self._leaving:
+                self._sender.put(None)
 
     def _run(self) -> None:
         try:
             while not self._backoff.closing.is_set():
                 try:
-                    self._converse()
+                    self._run_stream()
                     if self._over():
                         return
                     log.info("the coordinator closed the session; joining again")
@@ -210,28 +272,18 @@ class Control:
         except SessionError as error:
             self._fail(error)
 
-    def _over(self) -> bool:
-        """Nothing is to be said or heard any more."""
-        return self._talk.error is not None or self._talk.stop is not None or self._backoff.closing.is_set()
-
-    def _fail(self, error: SessionError) -> None:
-        with self._changed:
-            self._talk.error = error
-            self._pointless.set()
-            self._changed.notify_all()
-
-    def _converse(self) -> None:
+    def _run_stream(self) -> None:
         """One stream, from hello to its end."""
-        if self._conversed:
+        if self._ever_opened:
             self._rejoin()
-        self._conversed = True
+        self._ever_opened = True
         sender: Sender = queue.SimpleQueue()
         sender.put(pb.SessionRequest(hello=self.hello))
         try:
             for reply in self._stub.Session(_drained(sender)):
-                heard = time.monotonic()
+                received_at = time.monotonic()
                 with self._changed:
-                    self._hear_all(reply.events, sender, heard)
+                    self._receive_all(reply.events, sender, received_at)
         finally:
             sender.put(None)
             with self._changed:
@@ -247,28 +299,22 @@ class Control:
         with self._changed:
             reason = "the coordinator had given this worker up"
             log.warning("joined again as incarnation %d: %s", self.reply.incarnation, reason)
-            self._talk.given_up(reason)
+            self._engine.renew(reason)
 
-    def _hear_all(self, events: Iterable[pb.SessionEvent], sender: Sender | None, heard: float) -> None:
-        for event in events:
-            self._hear(event, sender, heard)
-        if self._talk.error is not None or self._failed:
+    def _receive_all(
+        self, messages: Iterable[pb.SessionEvent], sender: Sender | None, received_at: float
+    ) -> None:
+        for message in messages:
+            event = event_from_wire(message, received_at)
+            if event is not None:
+                self._engine.receive(event)
+            elif message.HasField("welcome"):
+                self._sender = sender
+                self._backoff.reset()
+                self._send(self._engine.owed())
+        if self._engine.refusal is not None or self._job_failed:
             self._pointless.set()
         self._changed.notify_all()
-
-    @property
-    def _failed(self) -> bool:
-        """The job is over, and the servers end without it having come to anything."""
-        return self._talk.stop is not None and not self._talk.stop.success
-
-    def _hear(self, event: pb.SessionEvent, sender: Sender | None, heard: float) -> None:
-        if event.HasField("welcome"):
-            self._sender = sender
-            self._backoff.reset()
-            self._say(self._talk.owed())
-            self._take_leave()
-        else:
-            self._talk.hear(event, heard)
 
 
 def _drained(sender: Sender) -> Iterator[pb.SessionRequest]:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from psworker.control.messages import Grant
 from psworker.data.shared_memory import Received
+from psworker.engine import Grant
 from psworker.errors import SessionError
 
 
@@ -23,7 +23,7 @@ class Fetched:
 class Prefetch:
     """One thread that waits for the next grant and pulls its version.
 
-    `foresee(ticket)` gives the grant after that of `ticket`, or None at the
+    `wait_next_grant(ticket)` gives the grant after that of `ticket`, or None at the
     end; `pull(grant, narrow)` its version, None where that has come in another
     way. Both run in that thread. Its methods are for the training loop's
     thread, to which all attributes belong; the two share the queue and the
@@ -31,9 +31,11 @@ class Prefetch:
     """
 
     def __init__(
-        self, foresee: Callable[[int], Grant | None], pull: Callable[[Grant, bool], list[Received] | None]
+        self,
+        wait_next_grant: Callable[[int], Grant | None],
+        pull: Callable[[Grant, bool], list[Received] | None],
     ) -> None:
-        self._foresee = foresee
+        self._wait_next_grant = wait_next_grant
         self._pull = pull
         self._wanted: queue.SimpleQueue[tuple[int, bool, Future[Fetched | None]] | None] = queue.SimpleQueue()
         # A daemon, unlike an executor's: a program that forgets to close its session ends all the same.
@@ -79,7 +81,7 @@ class Prefetch:
                 found.set_exception(error)
 
     def _fetch(self, ticket: int, narrow: bool) -> Fetched | None:
-        grant = self._foresee(ticket)
+        grant = self._wait_next_grant(ticket)
         if grant is None:
             return None
         try:

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from psworker.control.messages import Grant, StopNotice
 from psworker.control.stream import Control
 from psworker.data.prefetch import Prefetch
 from psworker.data.shard_client import ShardClient
 from psworker.data.shard_group import ShardGroup
 from psworker.data.shared_memory import Received
 from psworker.data.timing import Stopwatch
+from psworker.engine import Grant, Stop
 
 Floats = NDArray[np.float32]
 
@@ -36,7 +36,7 @@ class WeightReader:
         self._ahead: dict[int, tuple[list[Received], float]] = {}
         # How the loop read last: versions as they travel, or float32. The loop's thread only.
         self.narrow = False
-        self.prefetch = Prefetch(control.foresee, self._fetch) if prefetch else None
+        self.prefetch = Prefetch(control.wait_next_grant, self._fetch) if prefetch else None
 
     def copied(self, grant: Grant) -> list[Floats]:
         """Float32, to keep. Raises Voided, Refused, Unreachable."""
@@ -58,7 +58,7 @@ class WeightReader:
             for each in received:
                 each.release()
 
-    def final(self, stop: StopNotice) -> list[Floats]:
+    def final(self, stop: Stop) -> list[Floats]:
         """The job's last version: as `copied`, without a ticket."""
         return self._servers.each(lambda shard: shard.pull(0, stop.version, stop.index).copied())
 

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from psworker.control.messages import Grant
+from psworker.engine import Grant, Times
 
 Clock = Callable[[], float]
 
@@ -36,13 +36,13 @@ class Stopwatch:
 
     def begin(self, grant: Grant) -> None:
         """It has one."""
-        ended = grant.heard if self._ended is None else self._ended
+        ended = grant.received_at if self._ended is None else self._ended
         if self._ticket:
             # It was cancelled; the loop need not abandon it before asking again.
             ended = self._asked
         self._ticket, self._pull, self._computed = grant.ticket, 0.0, None
-        self._begun = max(grant.heard, ended)
-        self._before = max(0.0, min(self._asked, grant.heard) - ended)
+        self._begun = max(grant.received_at, ended)
+        self._before = max(0.0, min(self._asked, grant.received_at) - ended)
 
     @contextmanager
     def pulling(self) -> Iterator[None]:
@@ -63,11 +63,11 @@ class Stopwatch:
         if ticket == self._ticket and self._computed is None:
             self._computed = self._clock()
 
-    def times(self, ticket: int) -> tuple[float, float, float] | None:
+    def times(self, ticket: int) -> Times | None:
         """Seconds of pull, compute and before, see `Times` in the protocol; None before the ticket's push."""
         if ticket != self._ticket or self._computed is None:
             return None
-        return self._pull, max(0.0, self._computed - self._begun - self._pull), self._before
+        return Times(self._pull, max(0.0, self._computed - self._begun - self._pull), self._before)
 
     def end(self, at: float | None = None) -> None:
         """The ticket is out of hand, now, or since `at`, when the answer to its commit came."""

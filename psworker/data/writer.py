@@ -3,19 +3,20 @@
 import logging
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import grpc
 import numpy as np
 from numpy.typing import NDArray
 
-from pswire.v1 import coordinator_pb2 as pb
-from psworker.control.messages import Grant
 from psworker.control.stream import Control
+from psworker.control.wire import commit_to_wire
 from psworker.data.payloads import Payload
 from psworker.data.reader import WeightReader
 from psworker.data.shard_client import Answer
 from psworker.data.shard_group import ShardGroup
 from psworker.data.timing import Stopwatch
+from psworker.engine import Commit, Grant
 from psworker.errors import SessionError, Voided
 
 log = logging.getLogger("ps-worker")
@@ -54,42 +55,40 @@ class GradientWriter:
             )
         }
 
-    def commit(self, message: pb.Commit) -> None:
+    def commit(self, commit: Commit) -> None:
         """What was pushed under its ticket counts from now on."""
-        message.receipts.extend(self._receipts.pop(message.ticket, []))
-        self._time(message)
-        self._control.commit(message)
-        self._keep(message.ticket)
+        receipts = tuple(self._receipts.pop(commit.ticket, ()))
+        self._control.commit(replace(commit, receipts=receipts, times=self._watch.times(commit.ticket)))
+        self._keep(commit.ticket)
         self._watch.end()
 
-    def contribute(self, grant: Grant, flats: Sequence[Payload], message: pb.Commit) -> None:
+    def push_and_commit(self, grant: Grant, flats: Sequence[Payload], commit: Commit) -> None:
         """`push` and `commit`, in one step if there is one server only. Raises as `push`."""
         if len(self._servers.shards) > 1:
             self.push(grant, flats)
-            self.commit(message)
+            self.commit(commit)
             return
         self._check(grant)
         self._watch.push(grant.ticket)
-        self._time(message)
-        self._control.expect(message)
+        commit = self._control.begin_commit(replace(commit, times=self._watch.times(commit.ticket)))
         try:
-            answer = self._stepped(grant, flats[0], message)
+            answer = self._stepped(grant, flats[0], commit)
         except SessionError:
-            self._control.unexpect(grant.ticket)
+            self._control.rollback_commit(grant.ticket)
             raise
         except grpc.RpcError:
             # The answer is lost, perhaps the commit too: both steps again, which counts once.
-            self._again(grant, flats, message)
+            self._again(grant, flats, commit)
             return
         self._keep(grant.ticket)
-        self._control.hear(answer.events, answer.received)
+        self._control.receive(answer.events, answer.received)
         self._watch.end(answer.received)
 
     def _keep(self, ticket: int) -> None:
         for shard in self._servers.shards:
             shard.keep(ticket)
 
-    def _stepped(self, grant: Grant, payload: Payload, message: pb.Commit) -> Answer:
+    def _stepped(self, grant: Grant, payload: Payload, commit: Commit) -> Answer:
         """With one server: what came of it; the version that came along is put aside."""
         shard = self._servers.shards[0]
         with shard.turn:
@@ -97,7 +96,7 @@ class GradientWriter:
                 grant.ticket,
                 payload,
                 grant.index,
-                message,
+                commit_to_wire(commit),
                 self._control.hello,
                 narrow=self._versions.narrow,
             )
@@ -106,19 +105,16 @@ class GradientWriter:
                 self._versions.came_along(granted[0], answer.version, time.monotonic() - answer.received)
         return answer
 
-    def _again(self, grant: Grant, flats: Sequence[Payload], message: pb.Commit) -> None:
+    def _again(self, grant: Grant, flats: Sequence[Payload], commit: Commit) -> None:
         try:
             self.push(grant, flats)
         except Voided:
             # Its payload is final, or it was cancelled: the answer to the commit says which.
             log.info("ticket %d was settled while its answer was lost", grant.ticket)
-        self.commit(message)
-
-    def _time(self, message: pb.Commit) -> None:
-        times = self._watch.times(message.ticket)
-        if times is not None:
-            pull, compute, before = times
-            message.times.CopyFrom(pb.Times(pull=pull, compute=compute, before=before))
+        except SessionError:
+            self._control.rollback_commit(grant.ticket)
+            raise
+        self.commit(commit)
 
     def _check(self, grant: Grant) -> None:
         reason = self._control.void(grant.ticket)

@@ -1,5 +1,5 @@
 """A user's job: the class that describes it, how its module is found, its options, and its errors."""
 
-from psworker.job.job import Job, JobError, load_job, load_trainer
+from psworker.job.job import Job, JobError, load_job
 
-__all__ = ["Job", "JobError", "load_job", "load_trainer"]
+__all__ = ["Job", "JobError", "load_job"]

@@ -17,17 +17,14 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from pswire.nearest import nearest
 from psworker.job.errors import JobError, blame
 from psworker.job.importing import import_job_module, split_target
 from psworker.job.options import checked, declared, require_all, unknown_option
 
-if TYPE_CHECKING:
-    from pswire.config.experiment import Experiment
-
-__all__ = ["Job", "JobError", "load_job", "load_trainer"]
+__all__ = ["Job", "JobError", "load_job"]
 
 
 class Job(ABC):
@@ -118,18 +115,6 @@ def load_job(target: str, options: Mapping[str, object] | None = None) -> Job:
     if callable(found):
         return _from_factory(found, target, given)
     raise JobError(_not_a_job(target, found))
-
-
-def load_trainer(experiment: Experiment, device: str) -> Any:
-    """A `psworker.tensorflow.Trainer` of the experiment's [job]: the call loads TensorFlow.
-
-    `device`: "auto", "cpu" or "gpu:N". Raises JobError and DeviceError.
-    """
-    import psworker.tensorflow.quiet  # noqa: F401
-    from psworker.tensorflow.trainer import Trainer
-
-    job, run = load_job(experiment.job.module, experiment.job.options), experiment.run
-    return Trainer(job, device=device, seed=run.seed, deterministic=run.deterministic)
 
 
 def _attribute(module: ModuleType, place: str, name: str) -> Any:

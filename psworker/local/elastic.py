@@ -7,8 +7,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from psworker.local.inner import Sgd, Slots
-from psworker.local.rule import Contribution, Flats, Gradient, Result
-from psworker.local.walk import Walk, norm_of, walk
+from psworker.local.inner_steps import InnerSteps, inner_steps, norm_of
+from psworker.local.rule import Contribution
+from psworker.local.trainer import Flats, Gradient, Result
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,21 +27,21 @@ class Elastic:
     alpha: float
     inner: Sgd
     remembers: ClassVar[bool] = True
-    roams: ClassVar[bool] = True
+    steps_before_pull: ClassVar[bool] = True
 
-    def ahead(self, memory: Flats, gradient: Gradient, batches: Iterable[Any]) -> Walk:
-        return walk(memory, Slots(), self.inner, self.trainable, gradient, batches)
+    def take_steps(self, memory: Flats, gradient: Gradient, batches: Iterable[Any]) -> InnerSteps:
+        return inner_steps(memory, Slots(), self.inner, self.trainable, gradient, batches)
 
-    def contribute(
+    def payload(
         self,
         memory: Flats | None,
-        walked: Walk | None,
+        taken: InnerSteps | None,
         weights: Flats,
         gradient: Gradient,
         batches: Iterable[Any],
     ) -> tuple[Result, Flats]:
         start = memory if memory is not None else weights
-        made = walked if walked is not None else self.ahead(start, gradient, batches)
+        made = taken if taken is not None else self.take_steps(start, gradient, batches)
         if not made.finite:
             return Contribution(made.x, made.loss, made.norm, made.samples), start
         alpha, own, payload = np.float32(self.alpha), [], []

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from pswire.domains import Domain
 from pswire.knobs import Knob, KnobError
+from psworker.local.dana_slim import DanaSlim
 from psworker.local.elastic import Elastic
 from psworker.local.inner import AdamW, Sgd
+from psworker.local.local_steps import LocalSteps
 from psworker.local.rule import Plain, Rule
-from psworker.local.slim import DanaSlim
-from psworker.local.steps import LocalSteps
 
 # The default rule.
 PLAIN = "gradient"

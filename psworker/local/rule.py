@@ -1,34 +1,11 @@
 """What a local rule is."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
-from psworker.local.walk import Walk
-
-Floats = NDArray[np.float32]
-# One array per server: its trainable part, then its state part.
-Flats = list[Floats]
-
-
-class Result(Protocol):
-    """`flats`: [gradient | change of the state] per server; `norm`: L2, of the gradients of all servers."""
-
-    @property
-    def flats(self) -> Flats: ...
-    @property
-    def loss(self) -> float: ...
-    @property
-    def norm(self) -> float: ...
-    @property
-    def samples(self) -> int: ...
-
-
-Gradient = Callable[[Flats, Any], Result]
-"""From weights and a batch to the gradient of its mean loss. It must not change the weights."""
+from psworker.local.inner_steps import InnerSteps
+from psworker.local.trainer import Flats, Gradient, Result
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +23,8 @@ class Rule(Protocol):
     so that a ticket that comes to nothing leaves no trace.
 
     `steps`: batches of a ticket. `remembers`: contributions depend on earlier
-    ones. `roams`: between its tickets it has weights of its own, and takes its
-    steps from there *before* it asks for a grant.
+    ones. `steps_before_pull`: between its tickets it has weights of its own, and takes
+    its steps from there *before* it asks for a grant.
     """
 
     @property
@@ -55,20 +32,25 @@ class Rule(Protocol):
     @property
     def remembers(self) -> bool: ...
     @property
-    def roams(self) -> bool: ...
+    def steps_before_pull(self) -> bool: ...
 
-    def ahead(self, memory: Any, gradient: Gradient, batches: Iterable[Any]) -> Walk:
-        """The steps of the next ticket. Only for a rule that roams, and only with a memory."""
+    def take_steps(self, memory: Any, gradient: Gradient, batches: Iterable[Any]) -> InnerSteps:
+        """The steps of the next ticket. Only for a rule that takes them before it pulls, and only with a memory."""
         ...
 
-    def contribute(
-        self, memory: Any, walked: Walk | None, weights: Flats, gradient: Gradient, batches: Iterable[Any]
+    def payload(
+        self,
+        memory: Any,
+        taken: InnerSteps | None,
+        weights: Flats,
+        gradient: Gradient,
+        batches: Iterable[Any],
     ) -> tuple[Result, Any]:
-        """The contribution from `weights`, and what is to be remembered once it is committed.
+        """The payload for a ticket that was granted `weights`, and what is to be remembered once it is committed.
 
-        `memory`: None at a worker's beginning. `walked`: what `ahead` returned,
+        `memory`: None at a worker's beginning. `taken`: what `take_steps` returned,
         if it was called; `batches` are not touched then. A norm that is not
-        finite says that the contribution is good for nothing; it is the norm
+        finite says that the payload is of no use; it is the norm
         of the first gradient that was not finite, and no batch behind it was read.
         """
         ...
@@ -81,13 +63,18 @@ class Plain:
     trainable: tuple[int, ...]
     steps: ClassVar[int] = 1
     remembers: ClassVar[bool] = False
-    roams: ClassVar[bool] = False
+    steps_before_pull: ClassVar[bool] = False
 
-    def ahead(self, memory: Any, gradient: Gradient, batches: Iterable[Any]) -> Walk:
+    def take_steps(self, memory: Any, gradient: Gradient, batches: Iterable[Any]) -> InnerSteps:
         raise TypeError("a plain gradient is computed from pulled weights only")
 
-    def contribute(
-        self, memory: Any, walked: Walk | None, weights: Flats, gradient: Gradient, batches: Iterable[Any]
+    def payload(
+        self,
+        memory: Any,
+        taken: InnerSteps | None,
+        weights: Flats,
+        gradient: Gradient,
+        batches: Iterable[Any],
     ) -> tuple[Result, Any]:
         (batch,) = batches
         return gradient(weights, batch), None

@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 from pswire.plan import Plan
 from pswire.transport.codecs import codec_named
 from psworker.data.payloads import Payload, array_of
+from psworker.tensorflow.flats import FlatLayout
 from psworker.tensorflow.losses import Loss
 from psworker.tensorflow.signatures import Traces
 from psworker.tensorflow.variables import ModelVariables
-from psworker.tensorflow.wire import payload_of, rounded, tensor_of, widened
+from psworker.tensorflow.wire import payload_of, tensor_of
 
 Flat = NDArray[Any]
 
@@ -56,9 +57,9 @@ class FlatStep:
 
     def __init__(self, plan: Plan, model: ModelVariables, loss: Loss) -> None:
         self._plan = plan
+        self._layout = FlatLayout(plan, model)
         self._model = model
         self._loss = loss
-        self._pieces = _pieces(plan)
         self._traces = Traces(self._compute, [shard.elements for shard in plan.shards])
 
     @property
@@ -86,7 +87,7 @@ class FlatStep:
         """The traced body. Order: weights in, forward and backward, state out (automatic control
         dependencies keep reads and writes of a variable in this order)."""
         variables = self._model.variables
-        before = self._cut(flats)
+        before = self._layout.cut(flats)
         for variable, value in zip(variables, before, strict=True):
             variable.assign(value)
         trained, state = variables[: self._model.trainable], variables[self._model.trainable :]
@@ -100,30 +101,10 @@ class FlatStep:
             for variable, value in zip(state, before[self._model.trainable :], strict=True)
         ]
         return (
-            self._join([*gradients, *deltas], [flat.dtype for flat in flats]),
+            self._layout.join([*gradients, *deltas], [flat.dtype for flat in flats]),
             loss,
             tf.linalg.global_norm(gradients),
         )
-
-    def _cut(self, flats: list[Any]) -> list[Any]:
-        """Payloads to one tensor per variable, in its own shape and dtype."""
-        values = []
-        for variable, pieces in zip(self._model.variables, self._pieces, strict=True):
-            parts = [widened(flats[server][start:stop]) for server, start, stop in pieces]
-            whole = parts[0] if len(parts) == 1 else tf.concat(parts, axis=0)
-            values.append(tf.cast(tf.reshape(whole, variable.shape), variable.dtype))
-        return values
-
-    def _join(self, values: list[Any], dtypes: list[Any]) -> list[Any]:
-        """One float32 tensor per variable to payloads of `dtypes`: each shard's rows, in the order of its slices."""
-        specs = self._plan.variables
-        rows = [tf.reshape(value, [spec.rows, -1]) for value, spec in zip(values, specs, strict=True)]
-        flats = []
-        for shard, dtype in zip(self._plan.shards, dtypes, strict=True):
-            parts = [rows[piece.variable][piece.start : piece.stop] for piece in shard.slices]
-            flat = [rounded(tf.reshape(part, [-1]), dtype) for part in parts]
-            flats.append(tf.concat(flat, axis=0) if flat else tf.zeros([0], dtype))
-        return flats
 
 
 def count_samples(batch: Any) -> int:
@@ -133,12 +114,3 @@ def count_samples(batch: Any) -> int:
         if len(shape):
             return int(shape[0])
     return 1
-
-
-def _pieces(plan: Plan) -> list[list[tuple[int, int, int]]]:
-    """Per variable, where its elements lie: (server, start, stop) in that server's payload, in row order."""
-    found: list[list[tuple[int, int, int, int]]] = [[] for _ in plan.variables]
-    for number, shard in enumerate(plan.shards):
-        for piece in shard.slices:
-            found[piece.variable].append((piece.start, number, piece.offset, piece.offset + piece.size))
-    return [[(server, start, stop) for _, server, start, stop in sorted(pieces)] for pieces in found]

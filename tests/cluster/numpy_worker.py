@@ -47,8 +47,8 @@ class Hold:
 
     def install(self, session: Session) -> None:
         """Put the hold where no parameter reaches: half-way through a payload, and between two messages."""
-        contributions = session._contributions
-        step, chunks, split_reply, commit = loop.step, frames.chunks, frames.split_reply, contributions.commit
+        writer = session._writer
+        step, chunks, split_reply, commit = loop.step, frames.chunks, frames.split_reply, writer.commit
 
         def numbered_step(session: Session, trainer: Any, work: Any, portion: Any, *rest: Any) -> bool:
             self.now = portion.first if self.now >= 0 else self.now
@@ -75,7 +75,7 @@ class Hold:
         mock.patch.object(loop, "step", numbered_step).start()
         mock.patch.object(frames, "chunks", half_pushed).start()
         mock.patch.object(frames, "split_reply", half_pulled).start()
-        mock.patch.object(contributions, "commit", before_commit).start()
+        mock.patch.object(writer, "commit", before_commit).start()
 
 
 @dataclass

@@ -54,7 +54,7 @@ def test_killed_for_good(setting: Setting) -> None:
             client.alive, client.gone = False, True
             schedule.cut(client)
             assert others_finish(schedule, victim) <= TIMEOUT
-            schedule.calm()
+            schedule.run_to_completion()
             assert second_opinion(schedule) == [], (point, victim)
 
 
@@ -70,7 +70,7 @@ def test_killed_and_started_again(setting: Setting) -> None:
             client.alive = False
             if point % 4 < 2:
                 schedule.cut(client)
-            schedule.calm()
+            schedule.run_to_completion()
             batches = [
                 record.entry.to_json()["batch"]
                 for record in schedule.log
@@ -94,7 +94,7 @@ def test_a_line_that_breaks(setting: Setting) -> None:
             client = schedule.clients[victim]
             schedule.cut(client)
             schedule.wait(0.5)
-            schedule.calm()
+            schedule.run_to_completion()
             assert client.incarnation == 0
             if "backup" not in setting.knobs:
                 assert schedule.guard.committed[victim] == client.batches, (point, victim)

@@ -1,5 +1,6 @@
 """What workers say of their time is for the log: kept as they said it, and nothing is decided by it."""
 
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 
 from pslab.verify.choices import Seeded
 from pslab.verify.schedule import Schedule
-from psserver.coordinator import Coordinator, JobTerms, Record
+from psserver.coordinator import CommitFacts, Coordinator, JobTerms, Record
 from psserver.coordinator.entries import UNTOLD, Commit, Times
 from psserver.policies import build
 
@@ -33,8 +34,8 @@ def test_a_commit_that_is_repeated_with_other_times_changes_nothing() -> None:
     coordinator.ready("w0", 0, 0.0)
     coordinator.commit("w0", 0, 1, 0.0, ready=True)
     (ticket,) = [found.number for found in coordinator.tickets.open_of("w0")]
-    first = coordinator.commit("w0", 0, ticket, 1.0, samples=8, times=Times(0.25, 0.5))
-    again = coordinator.commit("w0", 0, ticket, 2.0, samples=8, times=Times(7.0, 7.0))
+    first = coordinator.commit("w0", 0, ticket, 1.0, CommitFacts(samples=8, times=Times(0.25, 0.5)))
+    again = coordinator.commit("w0", 0, ticket, 2.0, CommitFacts(samples=8, times=Times(7.0, 7.0)))
     (told,) = [o.entry for o in first if isinstance(o, Record) and isinstance(o.entry, Commit)]
     assert (told.pull, told.compute, told.before) == (0.25, 0.5, None)
     assert not [o for o in again if isinstance(o, Record)]
@@ -58,8 +59,10 @@ def test_nothing_is_decided_by_them(
 
     plain, chance, commit = log(), Random(seed), Coordinator.commit
 
-    def told(*args: Any, **facts: Any) -> Any:
-        return commit(*args, **facts, times=Times(chance.random(), 9 * chance.random(), chance.random()))
+    def told(*args: Any, ready: bool = False) -> Any:
+        *others, facts = args
+        times = Times(chance.random(), 9 * chance.random(), chance.random())
+        return commit(*others, replace(facts, times=times), ready=ready)
 
     monkeypatch.setattr(Coordinator, "commit", told)
     timed = log()

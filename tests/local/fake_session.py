@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from psworker.control.messages import Disposition, Grant, StopNotice
+from psworker.engine import Disposition, Grant, Stop
 from psworker.errors import Voided
 from psworker.local import LocalWork, build
 
@@ -35,7 +35,7 @@ class FakeSession:
     mishaps: dict[int, Exception] = field(default_factory=dict)
     before_grant: dict[int, Callable[["FakeSession"], None]] = field(default_factory=dict)
     incarnation: int = 0
-    stop: StopNotice | None = None
+    stop: Stop | None = None
     said: list[Said] = field(default_factory=list)
     abandoned: list[tuple[int, str]] = field(default_factory=list)
     voided: set[int] = field(default_factory=set)
@@ -93,6 +93,6 @@ class FakeSession:
     def dispositions(self) -> list[Disposition]:
         return []
 
-    def done(self) -> StopNotice:
+    def done(self) -> Stop:
         assert self.held is None and not self.asked, "done with a ticket open or asked for"
-        return StopNotice("all workers are done", 0, True, False, 0)
+        return Stop("all workers are done", 0, True, False, 0)

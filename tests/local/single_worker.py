@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from psworker.local import Gradient, LocalWork, Portions, build
+from psworker.local import Gradient, LocalWork, build, by_ticket
 from psworker.local.rule import Contribution
 
 Floats = NDArray[np.float32]
@@ -40,12 +40,12 @@ def worker(name: str, sizes: Iterable[int], **knobs: float) -> LocalWork:
 
 def contribute(work: LocalWork, weights: list[Floats], gradient: Gradient, count: int = 1) -> Any:
     """One committed ticket of `count` batches, numbered 0, 1, ..."""
-    result = work.contribute(weights, gradient, range(count))
+    result = work.payload(weights, gradient, range(count))
     work.keep()
     return result
 
 
 def portions(count: int, steps: int) -> list[tuple[list[int], int, bool]]:
     """(batches, last, more) of every portion of `count` numbered batches."""
-    source = Portions(((number, 10 * number) for number in range(count)), steps)
+    source = by_ticket(((number, 10 * number) for number in range(count)), steps)
     return [(list(portion), portion.last, portion.more) for portion in source]

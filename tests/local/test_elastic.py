@@ -31,7 +31,7 @@ class Farm:
 
     def whole(self) -> np.ndarray:
         """Centre and all workers that have begun."""
-        begun = [self.own(who) for who, work in enumerate(self.works) if work.roaming]
+        begun = [self.own(who) for who, work in enumerate(self.works) if work.has_own_weights]
         return np.stack([self.centre, *begun]).astype(np.float64)
 
 
@@ -41,19 +41,19 @@ def test_one_exchange_is_the_formula() -> None:
     result = contribute(work, flats([8]), descending(lambda x: x))
     assert result.flats[0].tolist() == [1.0]
     # The worker is at 5 now. The next step is taken before the centre is seen: 2.5, e = (2.5 - 0) / 4.
-    walk = work.ahead(descending(lambda x: x), range(1))
-    assert walk.x[0].tolist() == [2.5] and work.walked
+    walk = work.take_steps(descending(lambda x: x), range(1))
+    assert walk.x[0].tolist() == [2.5] and work.steps_taken
     unread = iter(range(1))
-    assert work.contribute(flats([0]), descending(lambda x: x), unread).flats[0].tolist() == [-0.625]
+    assert work.payload(flats([0]), descending(lambda x: x), unread).flats[0].tolist() == [-0.625]
     assert next(unread) == 0
     work.keep()
-    assert not work.walked and work.roaming
+    assert not work.steps_taken and work.has_own_weights
 
 
 def test_state_is_elastic_too_and_pushed_as_a_change() -> None:
     """The batch adds 4 to the state: e = (6 - 2) / 2 for the worker, pushed with its sign."""
     work = worker("elastic", [1], alpha=0.5, learning_rate=0.5, steps=1)
-    result = work.contribute(flats([8, 2]), descending(lambda x: x, state=1), [4])
+    result = work.payload(flats([8, 2]), descending(lambda x: x, state=1), [4])
     assert result.flats[0].tolist() == [2.0, 2.0]
 
 
@@ -65,7 +65,7 @@ def test_state_is_elastic_too_and_pushed_as_a_change() -> None:
 def test_exchanges_conserve_the_sum_and_never_lead_away(order: list[int], alpha: float, rate: float) -> None:
     farm = Farm(4, alpha, rate)
     for who in order:
-        begins = not farm.works[who].roaming
+        begins = not farm.works[who].has_own_weights
         start = farm.own(who).astype(np.float64)
         before, size = farm.whole(), np.linalg.norm(farm.whole())
         farm.exchange(who)
@@ -115,8 +115,8 @@ def test_the_centre_is_a_moving_average_of_workers() -> None:
 
 def test_a_roaming_worker_needs_a_beginning() -> None:
     work: LocalWork = worker("elastic", [1], alpha=0.5, learning_rate=0.1, steps=2)
-    assert work.roams and not work.roaming
+    assert work.steps_before_pull and not work.has_own_weights
     contribute(work, flats([1]), descending(lambda x: x), 2)
-    assert work.roaming
+    assert work.has_own_weights
     work.renew(3)
-    assert not work.roaming
+    assert not work.has_own_weights

@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from psworker.control.messages import StopNotice
+from psworker.engine import Stop
 from psworker.errors import PayloadRefused, Voided
 from psworker.local.rule import Contribution
 from psworker.loop import Diverged, Outcome, train
@@ -17,7 +17,7 @@ from tests.local.fake_session import FakeSession
 
 LOCAL = {"steps": 3.0, "learning_rate": 0.5}
 ELASTIC = LOCAL | {"alpha": 0.5}
-STOPPED = StopNotice("enough", 0, True, False, 0)
+STOPPED = Stop("enough", 0, True, False, 0)
 
 
 @dataclass

@@ -231,7 +231,7 @@ def test_variables_may_be_excluded_from_weight_decay(keras: Any) -> None:
 
 def test_an_excluded_variable_that_is_not_there_is_named() -> None:
     ours = build({"name": "adamw", "exclude_from_weight_decay": ["dense/bia"]})
-    with pytest.raises(OptimizerError, match="did you mean 'dense/bias'"):
+    with pytest.raises(OptimizerError, match=r"did you mean .dense/bias"):
         ours.bound(["dense/kernel", "dense/bias"], [])
     with pytest.raises(OptimizerError, match="must be a list of names"):
         build({"name": "adamw", "exclude_from_weight_decay": "bias"})

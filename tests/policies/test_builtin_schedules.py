@@ -147,5 +147,5 @@ def test_lose_any_worker_at_any_point(setting: Setting) -> None:
             client.alive, client.gone = False, True
             schedule.cut(client)
             assert others_finish(schedule, client.worker) <= TIMEOUT
-            schedule.calm()
+            schedule.run_to_completion()
             assert second_opinion(schedule) == []

@@ -50,31 +50,31 @@ class Peer:
 
     # Session
 
-    def say(self, **message: Any) -> None:
-        self.stream.say(**message)
+    def send(self, **message: Any) -> None:
+        self.stream.send(**message)
 
-    def hear(self, kind: str) -> Any:
-        return self.stream.hear(kind)
+    def receive(self, kind: str) -> Any:
+        return self.stream.receive(kind)
 
     def ready(self) -> pb.Grant:
         """The grant that this peer holds or gets; initial values are installed on the way."""
         while self.grant is None:
-            self.say(ready=pb.Ready())
-            grant = self.hear("grant")
+            self.send(ready=pb.Ready())
+            grant = self.receive("grant")
             if not grant.initialise:
                 self.grant = grant
                 break
             ones = [np.ones(spec.shape, np.float32) for spec in self.plan.variables]
             self.commit(grant.ticket, self.push(grant, ones))
-            self.hear("disposition")
+            self.receive("disposition")
         return self.grant
 
     def commit(self, ticket: int, receipts: Sequence[bytes] = (), **fields: Any) -> None:
-        self.say(commit=pb.Commit(ticket=ticket, receipts=receipts, samples=1, **fields))
+        self.send(commit=pb.Commit(ticket=ticket, receipts=receipts, samples=1, **fields))
 
     def settled(self) -> pb.Disposition:
         """The fate of the last commit, once it is no longer pending."""
-        while (told := self.hear("disposition")).fate == pb.Disposition.FATE_PENDING:
+        while (told := self.receive("disposition")).fate == pb.Disposition.FATE_PENDING:
             pass
         return told
 
@@ -102,11 +102,11 @@ class Peer:
 
     def push(self, grant: pb.Grant, arrays: Sequence[np.ndarray]) -> list[bytes]:
         return [
-            self.send(server, messages(self.header(grant, server), flat.tobytes()))
+            self.push_messages(server, messages(self.header(grant, server), flat.tobytes()))
             for server, flat in enumerate(self.plan.scatter(arrays))
         ]
 
-    def send(self, server: int, requests: Iterable[shard_pb2.PushRequest]) -> bytes:
+    def push_messages(self, server: int, requests: Iterable[shard_pb2.PushRequest]) -> bytes:
         return self.cluster.shards[server].Push(iter(requests), timeout=PATIENCE).receipt
 
     def request(self, grant: pb.Grant, **changed: Any) -> shard_pb2.PullRequest:
@@ -139,7 +139,7 @@ class Peer:
         return self.plan.gather(flats)
 
     def leave(self) -> None:
-        self.say(leave=pb.Leave(reason="test over"))
+        self.send(leave=pb.Leave(reason="test over"))
         self.stream.close()
 
     def __enter__(self) -> Self:
@@ -159,8 +159,8 @@ class Stream:
         self._call = cluster.coordinator.Session(iter(self._out.get, None))
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
-        self.say(hello=hello)
-        self.hear("welcome")
+        self.send(hello=hello)
+        self.receive("welcome")
 
     def _read(self) -> None:
         try:
@@ -172,10 +172,10 @@ class Stream:
             self.ending = error.code()
         self._events.put(None)
 
-    def say(self, **message: Any) -> None:
+    def send(self, **message: Any) -> None:
         self._out.put(pb.SessionRequest(**message))
 
-    def hear(self, kind: str) -> Any:
+    def receive(self, kind: str) -> Any:
         """The next event of this kind; others are skipped, but not a refusal."""
         while True:
             event = self._events.get(timeout=PATIENCE)

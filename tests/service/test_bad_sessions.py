@@ -195,7 +195,7 @@ def test_the_same_worker_may_open_its_session_again(cluster: Cluster, peer: Peer
     with unharmed():
         older, peer.stream = peer.stream, Stream(cluster, peer.hello())
         assert older.ended() == grpc.StatusCode.OK
-        while peer.hear("grant").ticket != grant.ticket:
+        while peer.receive("grant").ticket != grant.ticket:
             pass
 
 
@@ -203,7 +203,7 @@ def test_the_same_worker_may_open_its_session_again(cluster: Cluster, peer: Peer
 
 
 def hear_refusal(peer: Peer, *words: str) -> None:
-    refusal = peer.hear("refusal")
+    refusal = peer.receive("refusal")
     assert not refusal.fatal
     for word in words:
         assert word in refusal.message, refusal.message
@@ -259,7 +259,7 @@ def test_commits_and_abandons_of_tickets_that_are_not_ours(
         peer.commit(number, good_receipts(peer))
         hear_refusal(peer, f"commit of ticket {number}: expected a receipt")
     with unharmed():
-        peer.say(abandon=pb.Abandon(ticket=number))
+        peer.send(abandon=pb.Abandon(ticket=number))
         hear_refusal(peer, f"abandon of ticket {number} by peer", f"expected ticket {peer.ready().ticket}")
 
 
@@ -275,7 +275,7 @@ def test_numbers_that_would_not_fit_any_sum(
     ticket = peer.ready().ticket
     receipts = good_receipts(peer)
     with unharmed():
-        peer.say(commit=pb.Commit(ticket=ticket, receipts=receipts, **field))
+        peer.send(commit=pb.Commit(ticket=ticket, receipts=receipts, **field))
         (name,) = field
         hear_refusal(peer, f"Commit.{name}: expected 0 to {2**48 - 1}, got {field[name]}")
 
@@ -286,7 +286,7 @@ def test_times_that_no_clock_tells(peer: Peer, unharmed: Unharmed, name: str, se
     ticket = peer.ready().ticket
     with unharmed():
         times = pb.Times(**{name: seconds})
-        peer.say(commit=pb.Commit(ticket=ticket, receipts=good_receipts(peer), times=times))
+        peer.send(commit=pb.Commit(ticket=ticket, receipts=good_receipts(peer), times=times))
         expected = "expected 0 to 1e+09" if math.isfinite(seconds) else "expected a finite number"
         hear_refusal(peer, f"Times.{name}: {expected}, got {seconds:g}")
 
@@ -296,7 +296,7 @@ def test_a_loss_that_is_no_number(cluster: Cluster, steady: Steady) -> None:
     with Peer(cluster, "diverged") as other:
         for loss in (math.nan, math.inf, -math.inf):
             grant = other.ready()
-            other.say(
+            other.send(
                 commit=pb.Commit(ticket=grant.ticket, receipts=good_receipts(other), loss=loss, norm=loss)
             )
             other.grant = None
@@ -307,10 +307,10 @@ def test_a_loss_that_is_no_number(cluster: Cluster, steady: Steady) -> None:
 
 def test_a_message_with_nothing_in_it(peer: Peer, unharmed: Unharmed) -> None:
     with unharmed():
-        peer.say()
+        peer.send()
         hear_refusal(peer, "expected ready, commit, abandon, done, leave or report, got nothing")
     with unharmed():
-        peer.say(hello=peer.hello())
+        peer.send(hello=peer.hello())
         hear_refusal(peer, "expected ready, commit, abandon, done, leave or report, got hello")
 
 
@@ -319,19 +319,19 @@ def test_done_gives_an_open_ticket_up(
 ) -> None:
     with Peer(cluster, "finished") as other:
         grant = other.ready()
-        other.say(done=pb.Done())
+        other.send(done=pb.Done())
         told = other.settled()
         assert (told.ticket, told.fate, told.reason) == (grant.ticket, pb.Disposition.FATE_DROPPED, "done")
         with unharmed():
-            other.say(ready=pb.Ready())
+            other.send(ready=pb.Ready())
             hear_refusal(other, "said ready after done")
 
 
 def test_ready_while_a_ticket_is_open_is_answered_with_it(peer: Peer, unharmed: Unharmed) -> None:
     grant = peer.ready()
     with unharmed():
-        peer.say(ready=pb.Ready())
-        assert peer.hear("grant") == grant
+        peer.send(ready=pb.Ready())
+        assert peer.receive("grant") == grant
 
 
 def test_a_commit_said_twice_counts_once(cluster: Cluster, peer: Peer, steady: Steady) -> None:
@@ -362,7 +362,7 @@ def test_a_report_that_is_refused(
     peer: Peer, unharmed: Unharmed, metrics: dict[str, float], expected: str
 ) -> None:
     with unharmed():
-        peer.say(report=pb.Report(version=1, metrics=metrics))
+        peer.send(report=pb.Report(version=1, metrics=metrics))
         hear_refusal(peer, f"Report.metrics: expected {expected}")
 
 

@@ -71,7 +71,7 @@ def test_chunks_may_be_of_any_size(cluster: Cluster) -> None:
             data = bytes(peer.plan.shards[server].nbytes)
             pieces = [*messages(peer.header(grant, server), data, size)]
             pieces.insert(1, shard_pb2.PushRequest(chunk={}))
-            assert len(peer.send(server, pieces)) == 16
+            assert len(peer.push_messages(server, pieces)) == 16
 
 
 def test_fields_in_another_order_are_the_same_message(cluster: Cluster) -> None:
@@ -103,7 +103,7 @@ def test_narrow_numbers_travel_and_wide_ones_are_summed(name: str) -> None:
                 data = np.full(shard.elements, -tiny, np.float32).astype(dtype).tobytes()
                 assert len(data) == shard.nbytes // 2
                 receipts.append(
-                    peer.send(server, messages(peer.header(grant, server, bytes=len(data)), data, 6))
+                    peer.push_messages(server, messages(peer.header(grant, server, bytes=len(data)), data, 6))
                 )
             peer.commit(grant.ticket, receipts)
             peer.grant = None

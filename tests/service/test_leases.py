@@ -29,7 +29,7 @@ def test_a_grant_that_is_not_read_in_time_is_taken_back(arena_versions: int) -> 
         for number, reader in enumerate(readers):
             with refused(ABORTED, f"version {number} is gone", "lease of 0.2 s", "ask for a new grant"):
                 reader.pull(reader.ready())
-            reader.say(abandon=pb.Abandon(ticket=reader.ready().ticket, reason="its version is gone"))
+            reader.send(abandon=pb.Abandon(ticket=reader.ready().ticket, reason="its version is gone"))
             reader.grant = None
             assert reader.settled().fate == pb.Disposition.FATE_DROPPED
             assert reader.ready().version == arena_versions

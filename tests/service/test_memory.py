@@ -49,14 +49,14 @@ def workers(cluster: Cluster, variables: Sequence[VariableSpec]) -> Iterator[lis
     """Members of the job by rank, all granted version 0."""
     peers = [Peer(cluster, f"w{rank}", variables) for rank in range(WORKERS)]
     assert [peer.reply.worker_index for peer in peers] == list(range(WORKERS))
-    peers[0].say(ready=pb.Ready())
-    peers[0].grant = peers[0].hear("grant")
+    peers[0].send(ready=pb.Ready())
+    peers[0].grant = peers[0].receive("grant")
     assert peers[0].grant.initialise
     commit(peers[0], [pushed(peers[0], server, 0.0) for server in range(len(cluster.servers))])
     for peer in peers:
-        peer.say(ready=pb.Ready())
+        peer.send(ready=pb.Ready())
     for peer in peers:
-        peer.grant = peer.hear("grant")
+        peer.grant = peer.receive("grant")
     yield peers
     for peer in peers:
         peer.leave()
@@ -96,7 +96,7 @@ class Round:
         for future in self._futures:
             future.result(4 * PATIENCE)
         for peer in peers:
-            peer.grant = peer.hear("grant")
+            peer.grant = peer.receive("grant")
 
 
 @pytest.mark.parametrize("servers", [1, 3])

@@ -68,8 +68,8 @@ def train(session: Session, trainer: Trainer) -> loop.Outcome:
 
 def fetched(session: Session) -> bool:
     """The next version is here, and the present ticket is not committed."""
-    assert session._versions.prefetch is not None
-    return session._versions.prefetch.fetched
+    assert session._reader.prefetch is not None
+    return session._reader.prefetch.fetched
 
 
 @pytest.mark.parametrize("servers", [1, 2])
@@ -162,8 +162,8 @@ def test_closing_ends_the_wait_for_a_ticket_that_never_comes() -> None:
         grant = granted(session)
         with session.view_flat(grant):
             session.prefetch(grant)
-        assert session._versions.prefetch is not None
-        waiting = session._versions.prefetch._under_way
+        assert session._reader.prefetch is not None
+        waiting = session._reader.prefetch._under_way
         session.close()
         assert waiting is not None and waiting.result(PATIENCE) is None
 
@@ -177,7 +177,7 @@ def test_a_commit_does_not_wait_for_the_worker_that_makes_it(caplog: pytest.LogC
             weights, same = a.pull_flat(grant), b.pull_flat(others)
             with a._shards[0].turn:
                 a.prefetch(grant)
-                wait_until(lambda: a._control._talk.after(grant.ticket) is not None, "the next grant")
+                wait_until(lambda: a._control._engine.after(grant.ticket) is not None, "the next grant")
                 b.contribute(others, same, samples=1)
                 a.contribute(grant, weights, samples=1, ready=True)
             ahead = granted(a)

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 import psworker
-from psworker.control.messages import StopNotice
-from psworker.errors import SessionError
+from psworker.engine import Stop
+from psworker.errors import IllegalInput
 from tests.service.serving import PATIENCE, VARIABLES, Cluster, serving, wait_until
 
 BATCHES = 25
 
 
-def work(cluster: Cluster, name: str, abandon_every: int) -> StopNotice:
+def work(cluster: Cluster, name: str, abandon_every: int) -> Stop:
     """All batches of one worker. It asks with its commit, now and then gives a ticket back, and says done."""
     zeros = [(spec, np.zeros(spec.shape, np.float32)) for spec in VARIABLES]
     with psworker.connect(cluster.hosts, zeros, name=name) as session:
@@ -38,7 +38,7 @@ def work(cluster: Cluster, name: str, abandon_every: int) -> StopNotice:
 @pytest.mark.parametrize("policy", ["sync", "async"])
 def test_lines_that_break_at_every_version(policy: str) -> None:
     with serving(workers=2, policy=policy) as cluster, ThreadPoolExecutor(2) as pool:
-        ends: list[Future[StopNotice]] = [
+        ends: list[Future[Stop]] = [
             pool.submit(work, cluster, "anna", 7),
             pool.submit(work, cluster, "berta", 5),
         ]
@@ -89,7 +89,8 @@ def test_asking_while_a_ticket_is_open_is_the_programs_mistake() -> None:
     with serving() as cluster, psworker.connect(cluster.hosts, zeros) as session:
         grant = session.ready()
         assert grant is not None
-        with pytest.raises(SessionError, match=f"ready while ticket {grant.ticket} is open"):
+        expected = f"ready while working on ticket {grant.ticket}: expected commit or abandon"
+        with pytest.raises(IllegalInput, match=expected):
             session.ready()
         session.abandon(grant, "mood")
         assert session.ready() is not None

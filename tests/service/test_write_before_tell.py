@@ -62,25 +62,25 @@ def log_of(folder: Path) -> list[dict[str, Any]]:
 def play(cluster: Cluster) -> None:
     """Two workers: steps, a late gradient, an abandoned ticket, a broken session; one leaves, one is done."""
     one, two = Peer(cluster, "one"), Peer(cluster, "two")
-    one.say(ready=pb.Ready())
-    first = one.hear("grant")
+    one.send(ready=pb.Ready())
+    first = one.receive("grant")
     assert first.initialise
     one.commit(first.ticket, one.push(first, ONES))
     # The job starts when both are ready.
-    two.say(ready=pb.Ready())
+    two.send(ready=pb.Ready())
     one.ready()
-    two.grant = two.hear("grant")
+    two.grant = two.receive("grant")
     for peer in (one, two, one):
         grant = peer.ready()
         peer.grant = None
         # Refused where the policy has cancelled the ticket.
         with suppress(grpc.RpcError):
             peer.commit(grant.ticket, peer.push(grant, ONES))
-    two.say(abandon=pb.Abandon(ticket=two.ready().ticket, reason="test"))
+    two.send(abandon=pb.Abandon(ticket=two.ready().ticket, reason="test"))
     two.stream.close()
     two.stream = Stream(cluster, two.hello())
-    two.say(leave=pb.Leave(reason="test"))
-    one.say(done=pb.Done())
+    two.send(leave=pb.Leave(reason="test"))
+    one.send(done=pb.Done())
     one.stream.close()
 
 
@@ -175,9 +175,11 @@ def test_a_full_disk_at_a_flush_ends_the_job_and_keeps_the_weights_elsewhere_who
         def full(file: int, data: bytes) -> int:
             raise FULL
 
-        monkeypatch.setattr(json_lines.os, "write", full)
         grant = peer.ready()
-        stop = peer.hear("stop")
+        monkeypatch.setattr(json_lines.os, "write", full)
+        # An entry at least is not written yet.
+        peer.send(abandon=pb.Abandon(ticket=grant.ticket, reason="test"))
+        stop = peer.receive("stop")
         assert (
             not stop.success and "decisions.jsonl cannot be written: No space left on device" in stop.reason
         )
@@ -198,8 +200,8 @@ def test_the_last_told_version_is_written_when_the_log_has_failed(
         monkeypatch.setattr(
             JsonLines, "append", lambda self, value: (_ for _ in ()).throw(LogError("the disk is gone"))
         )
-        peer.say(ready=pb.Ready())
-        assert peer.hear("stop").reason == "the disk is gone"
+        peer.send(ready=pb.Ready())
+        assert peer.receive("stop").reason == "the disk is gone"
         assert cluster.servers[0].ended() == ExitCode.STORAGE
     arrays = load(out / "weights.safetensors").arrays
     assert np.array_equal(arrays["dense/bias"], np.full(4, 0.75, np.float32))

@@ -10,8 +10,7 @@ from pslab.check.checker import CheckResult, check_log
 from pslab.check.conservation import Conservation, conservation
 from pslab.runs.log import Entry as LogEntry
 from pslab.runs.log import read
-from pslab.simulator import Cluster, Folder, build
-from pslab.simulator.trainers import TrainerFactory
+from pslab.simulator import Cluster, Folder, TrainerFactory, build
 from psserver.coordinator import entries
 from psserver.coordinator.outputs import Record
 from pswire.config.experiment import Experiment, parse_experiment

@@ -20,6 +20,7 @@ from pslab.simulator.store import TimingOnlyStore
 from pslab.simulator.worker import Worker
 from psserver.coordinator import JobTerms
 from psserver.policies import build
+from psworker.engine import Abandon, Commit, Done, Leave, Ready, Request
 from tests.cluster.cluster import Cluster as RealCluster
 from tests.simulator.lab import Kept
 
@@ -30,7 +31,7 @@ class Puppet(Worker):
     def joined(self, *_: object) -> None:
         pass
 
-    def hear(self, *_: object) -> None:
+    def receive(self, *_: object) -> None:
         pass
 
 
@@ -76,18 +77,21 @@ class Stage:
         held = [ticket.number for ticket in cluster.coordinator.tickets.open_of(move.worker)]
         match move:
             case s.Ask():
-                cluster.ready(worker, worker.incarnation)
+                self.send(worker, Ready())
             case s.Finish(known=True):
                 facts = (move.batch, move.samples, move.loss, move.norm)
-                cluster.commit(worker, worker.incarnation, held[0], *facts, False, move.times)
+                self.send(worker, Commit(held[0], *facts, times=move.times))
             case s.Initialised():
-                cluster.commit(worker, worker.incarnation, held[0], 0, 0, 0.0, 0.0, False)
+                self.send(worker, Commit(held[0]))
             case s.GiveUp(reason=reason):
-                cluster.abandon(worker, worker.incarnation, held[0], reason)
+                self.send(worker, Abandon(held[0], reason))
             case s.Done():
-                cluster.done(worker, worker.incarnation)
+                self.send(worker, Done())
             case s.Depart(reason=reason):
-                cluster.leave(worker, worker.incarnation, reason)
+                self.send(worker, Leave(reason))
+
+    def send(self, worker: Worker, request: Request) -> None:
+        self.cluster.receive(worker, worker.incarnation, request)
 
 
 def told(entries: list[Any]) -> list[dict[str, Any]]:

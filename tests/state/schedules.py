@@ -24,6 +24,7 @@ from psserver.order_translation import OrderTranslator
 from psserver.policies import TensorParts, build
 from psserver.shard import Shard, ShardState, reshard
 from pswire.plan import make_plan
+from psworker.engine import ClientEngine, state_from_json, state_to_json
 from tests.shard.reference import VARIABLES, numbers
 
 
@@ -170,7 +171,7 @@ class SavedServers(Servers):
 
 
 class Restarted(Schedule):
-    """Everything but the workers is saved and restored after a scene now and then."""
+    """Everything is saved and restored after a scene now and then: servers, coordinator, and the workers' engines."""
 
     def __init__(self, setting: Setting, seed: int, servers: SavedServers, *, chance: float, resize: bool):
         dice = random.Random(f"{setting} {seed}")
@@ -202,6 +203,9 @@ class Restarted(Schedule):
         self.policy = TimeLimitedPolicy(build(setting.policy, setting.knobs, setting.workers))
         self.coordinator = Coordinator(self.coordinator.terms, self.policy, self.now + 1000)
         self.coordinator.restore(CoordinatorState.from_json(state))
+        for client in self.clients.values():
+            text = json.dumps(state_to_json(client.engine.state()))
+            client.engine = ClientEngine.restore(state_from_json(json.loads(text)))
         servers = self._restarts_dice.randint(1, 3) if self._resize else self.stores.servers
         self.stores.restart(self.coordinator.folded, servers)
 

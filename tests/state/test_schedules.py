@@ -1,9 +1,8 @@
 """A job goes on as if nothing had happened: the same log, the same bits.
 
-10 schedules per built-in policy; set PARAMSERVER_STATE_SCHEDULES to play another number.
+10 schedules per built-in policy, or 200 in a soak: `tests.state.schedules.run`.
 """
 
-import os
 from collections.abc import Callable, Mapping
 
 import pytest
@@ -20,14 +19,15 @@ from psserver.shard import state as shard_state
 from psserver.shard.accumulator import RunningSum
 from psserver.shard.arena import Arena
 from psserver.shard.staging import Staging
+from tests.repetitions import FIRST_SEED, SOAK, repetitions
 from tests.state.schedules import OPTIMIZERS, SETTINGS, Report, Setting, play, run
 
-SCHEDULES = int(os.environ.get("PARAMSERVER_STATE_SCHEDULES", "10"))
+SCHEDULES = repetitions(10, soak=200)
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(3600 if SOAK else 600)
 def test_restored_in_the_middle() -> None:
-    report = run(SCHEDULES)
+    report = run(SCHEDULES, FIRST_SEED)
     print(report)
     assert set(report.schedules) == set(policy_names())
     if SCHEDULES < 10:

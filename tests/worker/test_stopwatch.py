@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psworker.control.messages import Grant
 from psworker.data.timing import Stopwatch
+from psworker.engine import Grant
 
 
 @dataclass
@@ -24,7 +24,7 @@ class Loop:
         """Asks, and is granted what it asked for."""
         self.watch.ask()
         self.now += way
-        self.watch.begin(Grant(ticket, 0, 0, heard=self.now))
+        self.watch.begin(Grant(ticket, 0, 0, received_at=self.now))
 
     def pulls(self, seconds: float) -> None:
         with self.watch.pulling():
@@ -58,7 +58,7 @@ def test_waiting_for_the_grant_is_nobodys_time() -> None:
     heard = loop.now + 2
     loop.now += 5
     loop.watch.ask()
-    loop.watch.begin(Grant(2, 0, 0, heard=heard))
+    loop.watch.begin(Grant(2, 0, 0, received_at=heard))
     assert loop.step(2, pull=1, compute=4, push=9) == pytest.approx((1, 3 + 4, 0 + 2))
 
 
@@ -69,7 +69,7 @@ def test_a_ticket_that_was_granted_ahead_begins_when_the_one_before_it_ends() ->
     heard = loop.now + 1
     loop.step(1, pull=0, compute=4, push=2)
     loop.watch.ask()
-    loop.watch.begin(Grant(2, 0, 0, heard=heard))
+    loop.watch.begin(Grant(2, 0, 0, received_at=heard))
     assert loop.step(2, pull=0.5, compute=4, push=2) == pytest.approx((0.5, 4, 0))
 
 
@@ -82,7 +82,7 @@ def test_the_version_that_came_along_with_the_answer_to_a_commit() -> None:
     loop.now = 23
     loop.watch.end(20)
     loop.watch.ask()
-    loop.watch.begin(Grant(2, 0, 0, heard=20))
+    loop.watch.begin(Grant(2, 0, 0, received_at=20))
     loop.watch.pulled(3)
     assert loop.step(2, pull=0, compute=4, push=1) == pytest.approx((3, 4, 0))
 
@@ -134,7 +134,7 @@ def test_every_second_is_counted_once(
             # It was asked for with the last commit, and came while the loop was busy.
             heard = ended + min(way, reading)
             loop.watch.ask()
-            loop.watch.begin(Grant(ticket, 0, 0, heard=heard))
+            loop.watch.begin(Grant(ticket, 0, 0, received_at=heard))
         else:
             loop.granted(ticket, way=way)
             heard = loop.now

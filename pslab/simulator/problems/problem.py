@@ -53,6 +53,9 @@ class NumpyResult:
 class NumpyTrainer:
     """A problem in the form that a worker needs. It keeps nothing, so all workers can share it."""
 
+    # Weights come as float32.
+    narrow = False
+
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self._initial = dict(problem.initial())

@@ -62,11 +62,14 @@ def restored(data: object) -> View:
     ):
         if not holds:
             raise StateError(f"view: {what}")
-    view = View(version=state.version)
+    view = View()
     for member in state.members:
         view.take_up(Member(member.worker, member.rank, member.clock, member.done))
     for opened in state.open:
-        view.reopen(opened)
+        # Granted once more, in the same order and from the same version.
+        view.version, view.waiting[opened.worker] = opened.base, opened.ticket
+        view.grant(opened.worker)
+    view.version = state.version
     view.waiting.update(state.waiting)
     for contribution in state.buffer:
         view.contribute(contribution, by_rank=False)

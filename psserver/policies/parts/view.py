@@ -167,14 +167,10 @@ class View:
     def grant(self, worker: str) -> int:
         """The waiting worker starts from the current version. Returns its ticket."""
         ticket = self.waiting.pop(worker)
-        self.reopen(Open(ticket, worker, self.version))
+        self.open[ticket] = Open(ticket, worker, self.version)
+        self.members[worker].held.append(ticket)
+        self._bases.add(self.version)
         return ticket
-
-    def reopen(self, opened: Open) -> None:
-        """A member holds that ticket."""
-        self.open[opened.ticket] = opened
-        self.members[opened.worker].held.append(opened.ticket)
-        self._bases.add(opened.base)
 
     def close(self, ticket: int) -> Open | None:
         """The ticket is no longer open. None when it was not."""

@@ -1,7 +1,7 @@
 """Between our own types and the wire's. Wire types go no further than this package."""
 
 from psserver.coordinator import outputs
-from psserver.coordinator.entries import UNTOLD, Times
+from psserver.coordinator.entries import UNTOLD, CommitFacts, Times
 from psserver.coordinator.status import JobReport, WorkerReport
 from psserver.shard import orders
 from pswire.v1 import coordinator_pb2 as pb
@@ -38,11 +38,10 @@ def event_to_wire(notice: outputs.Notice) -> pb.SessionEvent:
             return pb.SessionEvent(refusal=pb.Refusal(message=message, fatal=fatal, ticket=ticket))
 
 
-def times_from_wire(commit: pb.Commit) -> Times:
-    if not commit.HasField("times"):
-        return UNTOLD
-    times = commit.times
-    return Times(times.pull, times.compute, times.before or None)
+def facts_from_wire(commit: pb.Commit) -> CommitFacts:
+    sent = commit.times
+    times = Times(sent.pull, sent.compute, sent.before or None) if commit.HasField("times") else UNTOLD
+    return CommitFacts(commit.batch, commit.samples, commit.loss, commit.norm, times)
 
 
 def order_to_wire(index: int, order: orders.Order) -> shard_pb2.Decision:

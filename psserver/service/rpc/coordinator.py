@@ -10,9 +10,10 @@ import grpc
 from psserver import receipts
 from psserver.coordinator.outputs import Notice, RefusalNotice
 from psserver.policies import LocalRule
+from psserver.service.agreement import FROM_JOB
 from psserver.service.job import Job
 from psserver.service.outbox import Outbox
-from psserver.service.rpc.adapters import event_to_wire, report_to_wire, times_from_wire
+from psserver.service.rpc.adapters import event_to_wire, facts_from_wire, report_to_wire
 from psserver.service.rpc.registration import Refused, bounded, invalid, precondition
 from pswire.addresses import Address
 from pswire.bounds import BoundError, check
@@ -51,7 +52,9 @@ class CoordinatorRpc:
         try:
             codec_numbered(request.wire_dtype)
             variables = specs_from_wire(request.variables)
-            member = self._job.join(variables, request.plan, request.worker, request.session, rank)
+            member = self._job.join(
+                variables, request.plan, request.worker, request.session, rank, request.optimizer
+            )
         except (PlanError, WireDtypeError) as error:
             raise invalid(str(error)) from error
         log.info("%s joins (incarnation %d, task index %d)", member.worker, member.incarnation, member.rank)
@@ -149,15 +152,7 @@ class CoordinatorRpc:
             outbox.put(RefusalNotice(message, ticket=commit.ticket))
             return
         self._job.commit(
-            hello.worker,
-            hello.incarnation,
-            commit.ticket,
-            batch=commit.batch,
-            samples=commit.samples,
-            loss=commit.loss,
-            norm=commit.norm,
-            ready=commit.ready,
-            times=times_from_wire(commit),
+            hello.worker, hello.incarnation, commit.ticket, facts_from_wire(commit), ready=commit.ready
         )
 
     def _report(self, message: pb.Report, hello: pb.Hello) -> None:
@@ -172,7 +167,7 @@ class CoordinatorRpc:
         reply.job = job.terms.job
         reply.seconds = time.monotonic() - job.began
         reply.policy = job.policy.name
-        reply.optimizer = job.optimizer.name
+        reply.optimizer = FROM_JOB if job.optimizer is None else job.optimizer.name
         own = pb.ServerStatus(
             task_index=0,
             address=str(self._addresses[0]),

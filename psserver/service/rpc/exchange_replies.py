@@ -6,7 +6,7 @@ from typing import Any
 
 from psserver.coordinator.outputs import GrantNotice, Notice
 from psserver.service.job import Job
-from psserver.service.rpc.adapters import event_to_wire, times_from_wire
+from psserver.service.rpc.adapters import event_to_wire, facts_from_wire
 from psserver.service.rpc.registration import Refused, invalid, precondition
 from psserver.service.shard_host import ShardHost
 from psserver.service.transport import in_place
@@ -63,15 +63,7 @@ def committed(
         raise invalid("expected a commit of the ticket that was pushed, and a hello of this job")
     with job.replying_inline(hello.worker, hello.incarnation, hello.session) as reply:
         job.commit(
-            hello.worker,
-            hello.incarnation,
-            commit.ticket,
-            batch=commit.batch,
-            samples=commit.samples,
-            loss=commit.loss,
-            norm=commit.norm,
-            ready=commit.ready,
-            times=times_from_wire(commit),
+            hello.worker, hello.incarnation, commit.ticket, facts_from_wire(commit), ready=commit.ready
         )
         notices = reply.take(wait_for_grant=commit.ready, alive=caller.is_active)
         yield from _outcome(host, request, notices, attachment)

@@ -17,11 +17,11 @@ BLOCK = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Walk:
-    """Where it led (`x`), what the inner optimizer remembers, and the gradients on the way.
+class InnerSteps:
+    """Where they led (`x`), what the inner optimizer remembers, and the gradients on the way.
 
-    `norm`: of the last gradient; when that is not finite, the walk ended there
-    and leads nowhere.
+    `norm`: L2, of the last gradient; when that is not finite, the steps ended there
+    and are of no use.
     """
 
     x: list[Floats]
@@ -40,14 +40,14 @@ class Walk:
         return math.isfinite(self.norm)
 
 
-def walk(
+def inner_steps(
     start: Sequence[Floats],
     slots: Slots,
     inner: Inner,
     trainable: Sequence[int],
     gradient: Callable[[list[Floats], Any], Any],
     batches: Iterable[Any],
-) -> Walk:
+) -> InnerSteps:
     """One step per batch. `start` and `slots` stay as they are.
 
     Per server the first `trainable` elements are moved by `inner`; the rest is
@@ -66,7 +66,7 @@ def walk(
         inner.step(moved, [flat[:size] for flat, size in zip(result.flats, trainable, strict=True)], slots)
         for flat, change, size in zip(x, result.flats, trainable, strict=True):
             flat[size:] += change[size:]
-    return Walk(x, slots, tuple(losses), samples, norm)
+    return InnerSteps(x, slots, tuple(losses), samples, norm)
 
 
 def norm_of(flats: Sequence[Floats], trainable: Sequence[int]) -> float:

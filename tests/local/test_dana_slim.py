@@ -32,7 +32,7 @@ def test_the_version_is_where_dana_zero_looks_ahead_to(order: list[tuple[int, bo
 def test_state_changes_pass_as_they_are() -> None:
     work = worker("dana-slim", [2], momentum=MOMENTUM)
     for _ in range(2):
-        result = work.contribute(flats([1, 2, 9]), descending(lambda x: x, state=1), [5])
+        result = work.payload(flats([1, 2, 9]), descending(lambda x: x, state=1), [5])
         assert result.flats[0][-1] == 5
         work.keep()
 

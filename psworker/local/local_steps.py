@@ -7,8 +7,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from psworker.local.inner import Inner, Slots, fresh
-from psworker.local.rule import Contribution, Flats, Gradient, Result
-from psworker.local.walk import Walk, norm_of, walk
+from psworker.local.inner_steps import InnerSteps, inner_steps, norm_of
+from psworker.local.rule import Contribution
+from psworker.local.trainer import Flats, Gradient, Result
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,29 +25,29 @@ class LocalSteps:
     trainable: tuple[int, ...]
     steps: int
     inner: Inner
-    roams: ClassVar[bool] = False
+    steps_before_pull: ClassVar[bool] = False
 
     @property
     def remembers(self) -> bool:
         return bool(self.inner.slots)
 
-    def ahead(self, memory: Any, gradient: Gradient, batches: Iterable[Any]) -> Walk:
+    def take_steps(self, memory: Any, gradient: Gradient, batches: Iterable[Any]) -> InnerSteps:
         raise TypeError("local steps begin at pulled weights only")
 
-    def contribute(
+    def payload(
         self,
         memory: Slots | None,
-        walked: Walk | None,
+        taken: InnerSteps | None,
         weights: Flats,
         gradient: Gradient,
         batches: Iterable[Any],
     ) -> tuple[Result, Slots]:
         slots = memory if memory is not None else fresh(self.inner, self.trainable)
-        made = walk(weights, slots, self.inner, self.trainable, gradient, batches)
+        made = inner_steps(weights, slots, self.inner, self.trainable, gradient, batches)
         if not made.finite:
             return Contribution(made.x, made.loss, made.norm, made.samples), slots
         for local, pulled, size in zip(made.x, weights, self.trainable, strict=True):
-            # The walk's own arrays become the payload: nobody else has them.
+            # The steps' own arrays become the payload: nothing else refers to them.
             np.subtract(pulled[:size], local[:size], out=local[:size])
             np.subtract(local[size:], pulled[size:], out=local[size:])
         norm = norm_of(made.x, self.trainable)

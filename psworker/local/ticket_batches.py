@@ -1,4 +1,4 @@
-"""A worker's numbered batches in portions: those of one ticket belong together."""
+"""A worker's numbered batches, split into those of one ticket each."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -6,29 +6,33 @@ from typing import Any
 Numbered = tuple[int, Any]
 
 
-class Portions:
-    """Portion after portion of `steps` batches each; the last one may be shorter.
+def by_ticket(batches: Iterable[Numbered], steps: int) -> Iterator["TicketBatches"]:
+    """`steps` batches for each ticket; the last one may have fewer.
 
-    Batches are read when they are needed, one ahead: a portion of 500 need not
-    fit into memory. What an interrupted ticket left of its portion is passed
-    over, so that all portions begin at multiples of `steps` behind the first batch.
+    Batches are read when they are needed, one ahead: 500 of them need not fit
+    into memory. What an interrupted ticket left is passed over when the next
+    one is asked for, so that all begin at multiples of `steps` behind the first batch.
     """
+    source = ReadAhead(iter(batches))
+    while source.following is not None:
+        ticket = TicketBatches(source, steps)
+        yield ticket
+        ticket.pass_over()
 
-    def __init__(self, batches: Iterable[Numbered], steps: int) -> None:
-        self._batches = iter(batches)
-        self._steps = steps
-        self.following: Numbered | None = next(self._batches, None)
 
-    def __iter__(self) -> Iterator["TicketBatches"]:
-        while self.following is not None:
-            portion = TicketBatches(self, self._steps)
-            yield portion
-            portion.pass_over()
+class ReadAhead:
+    """`following`: the next batch of all, which is read already; None at the end."""
+
+    __slots__ = ("_batches", "following")
+
+    def __init__(self, batches: Iterator[Numbered]) -> None:
+        self._batches = batches
+        self.following: Numbered | None = next(batches, None)
 
     def take(self) -> Numbered:
-        """The next batch of all. Only while there is a `following` one."""
-        assert self.following is not None
+        """Only while there is a `following` one."""
         taken, self.following = self.following, next(self._batches, None)
+        assert taken is not None
         return taken
 
 
@@ -39,7 +43,9 @@ class TicketBatches:
     cancelled; one of several only once: keeping them could fill the memory.
     """
 
-    def __init__(self, source: Portions, steps: int) -> None:
+    __slots__ = ("_kept", "_left", "_repeats", "_source", "_steps", "first", "last")
+
+    def __init__(self, source: ReadAhead, steps: int) -> None:
         assert source.following is not None
         self._source = source
         self._repeats = steps == 1
@@ -59,7 +65,7 @@ class TicketBatches:
 
     @property
     def spent(self) -> bool:
-        """Batches were read that cannot be had again."""
+        """Batches were read that cannot be read again."""
         return not self._repeats and self._left < self._steps
 
     @property
@@ -74,5 +80,6 @@ class TicketBatches:
 
     def pass_over(self) -> None:
         """Read what is left, for nothing."""
-        for _ in self:
-            pass
+        if self._left:
+            for _ in self:
+                pass

@@ -7,8 +7,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from psworker.local.rule import Contribution, Flats, Gradient, Result
-from psworker.local.walk import Walk, norm_of
+from psworker.local.inner_steps import InnerSteps, norm_of
+from psworker.local.rule import Contribution
+from psworker.local.trainer import Flats, Gradient, Result
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,15 +25,15 @@ class DanaSlim:
     momentum: float
     steps: ClassVar[int] = 1
     remembers: ClassVar[bool] = True
-    roams: ClassVar[bool] = False
+    steps_before_pull: ClassVar[bool] = False
 
-    def ahead(self, memory: Any, gradient: Gradient, batches: Iterable[Any]) -> Walk:
+    def take_steps(self, memory: Any, gradient: Gradient, batches: Iterable[Any]) -> InnerSteps:
         raise TypeError("a gradient is computed from pulled weights only")
 
-    def contribute(
+    def payload(
         self,
         memory: Flats | None,
-        walked: Walk | None,
+        taken: InnerSteps | None,
         weights: Flats,
         gradient: Gradient,
         batches: Iterable[Any],

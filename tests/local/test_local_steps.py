@@ -83,7 +83,7 @@ def test_a_ticket_that_comes_to_nothing_leaves_no_trace() -> None:
     """Without `keep` the same contribution comes out again, to the bit."""
     work = worker("local-adamw", [3], steps=3, learning_rate=0.02, **ADAMW)
     contribute(work, flats([1, -1, 2]), descending(task().gradient), 3)
-    tries = [work.contribute(flats([1, 1, 1]), descending(task().gradient), range(3)) for _ in range(2)]
+    tries = [work.payload(flats([1, 1, 1]), descending(task().gradient), range(3)) for _ in range(2)]
     assert tries[0].flats[0].tobytes() == tries[1].flats[0].tobytes()
 
 
@@ -98,13 +98,13 @@ def test_a_gradient_that_is_not_finite_ends_the_steps(name: str, more: dict[str,
         return whole * (np.nan if len(calls) == 2 else 1)
 
     work = worker(name, [2], steps=4, learning_rate=0.1, **more)
-    result = work.contribute(flats([1, 2]), descending(poisoned), range(4))
+    result = work.payload(flats([1, 2]), descending(poisoned), range(4))
     assert not math.isfinite(result.norm) and len(calls) == 2
 
 
 def test_steps_that_lead_to_infinity_are_found() -> None:
     work = worker("local-sgd", [1], steps=3, learning_rate=1e30)
-    result = work.contribute(flats([1e20]), descending(lambda x: x), range(3))
+    result = work.payload(flats([1e20]), descending(lambda x: x), range(3))
     assert not math.isfinite(result.norm)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from psworker.local import Portions
+from psworker.local import by_ticket
 from tests.local.single_worker import portions
 
 
@@ -31,7 +31,7 @@ def test_batches_are_read_one_ahead_and_no_further() -> None:
             read.append(number)
             yield number, number
 
-    first = next(iter(Portions(batches(), 4)))
+    first = next(iter(by_ticket(batches(), 4)))
     assert read == [0] and not first.spent
     taken = iter(first)
     next(taken)
@@ -39,9 +39,9 @@ def test_batches_are_read_one_ahead_and_no_further() -> None:
 
 
 def test_a_portion_of_one_can_be_repeated_a_longer_one_cannot() -> None:
-    single = next(iter(Portions([(7, "a"), (8, "b")], 1)))
+    single = next(iter(by_ticket([(7, "a"), (8, "b")], 1)))
     assert list(single) == list(single) == ["a"] and not single.spent
-    pair = next(iter(Portions([(7, "a"), (8, "b"), (9, "c")], 2)))
+    pair = next(iter(by_ticket([(7, "a"), (8, "b"), (9, "c")], 2)))
     assert not pair.spent
     assert list(pair) == ["a", "b"] and list(pair) == [] and pair.spent
 
@@ -49,7 +49,7 @@ def test_a_portion_of_one_can_be_repeated_a_longer_one_cannot() -> None:
 def test_what_a_ticket_left_is_passed_over() -> None:
     """So portions begin at multiples of their length, whatever happened: replay counts on it."""
     begun = []
-    for portion in Portions(((number, number) for number in range(20, 31)), 4):
+    for portion in by_ticket(((number, number) for number in range(20, 31)), 4):
         begun.append(portion.first)
         next(iter(portion))
     assert begun == [20, 24, 28]

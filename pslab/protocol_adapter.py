@@ -1,0 +1,69 @@
+"""Between a client's engine and a coordinator in the same process: what gRPC and its adapters are to daemons."""
+
+from typing import assert_never
+
+from psserver.coordinator import CommitFacts, Coordinator, Output
+from psserver.coordinator.entries import UNTOLD
+from psserver.coordinator.outputs import (
+    CancelNotice,
+    DispositionNotice,
+    GrantNotice,
+    Notice,
+    RefusalNotice,
+    StopNotice,
+)
+from psworker.engine import (
+    Abandon,
+    Cancel,
+    Commit,
+    Disposition,
+    Done,
+    Event,
+    Grant,
+    Leave,
+    Ready,
+    Refusal,
+    Report,
+    Request,
+    Stop,
+)
+
+
+def deliver(
+    coordinator: Coordinator, worker: str, incarnation: int, request: Request, now: float
+) -> list[Output]:
+    """The coordinator's answer to a request of this incarnation of the worker. A report means nothing to it."""
+    match request:
+        case Commit():
+            times = request.times or UNTOLD
+            facts = CommitFacts(request.batch, request.samples, request.loss, request.norm, times)
+            return coordinator.commit(worker, incarnation, request.ticket, now, facts, ready=request.ready)
+        case Ready():
+            return coordinator.ready(worker, incarnation, now, holding=request.holding)
+        case Abandon():
+            return coordinator.abandon(worker, incarnation, request.ticket, request.reason, now)
+        case Done():
+            return coordinator.done(worker, incarnation, now)
+        case Leave():
+            return coordinator.leave(worker, incarnation, request.reason, now)
+        case Report():
+            return []
+        case _:
+            assert_never(request)
+
+
+def event_of(notice: Notice, now: float) -> Event:
+    """What a worker receives of a notice at `now`."""
+    match notice:
+        case GrantNotice():
+            return Grant(notice.ticket, notice.version, notice.index, notice.initialise, now)
+        case DispositionNotice(ticket, fate, version, staleness, weight, reason):
+            return Disposition(ticket, fate, version, staleness, weight, reason)
+        case CancelNotice(ticket, reason):
+            return Cancel(ticket, reason)
+        case StopNotice():
+            return Stop(notice.reason, notice.version, notice.success, notice.evaluate, notice.index)
+        case RefusalNotice(message, fatal, ticket):
+            return Refusal(message, fatal, ticket)
+        case _:
+            assert_never(notice)

@@ -1,0 +1,76 @@
+"""Whose optimizer it is: the one that the server was started with, or the job's own.
+
+A worker that trains with a compiled Keras model says at Join which optimizer
+that is. A server that was started with one refuses any other. A server that
+was started with `optimizer = "from-job"` takes that of the first worker.
+"""
+
+import json
+from collections.abc import Mapping
+
+import numpy as np
+
+from psserver.optimizers import Optimizer, OptimizerError, build
+from psserver.service.rpc.registration import precondition
+
+FROM_JOB = "from-job"
+
+
+def agreed(configured: Optimizer | None, requested: str) -> Optimizer:
+    """The job's optimizer. `configured`: None under "from-job"; `requested`: JSON, "" from who has no wish.
+
+    Raises Refused, naming both where they differ.
+    """
+    if not requested:
+        if configured is None:
+            raise precondition(
+                f'this server was started with optimizer = "{FROM_JOB}" and waits for a worker that names one '
+                "(model.fit with psworker.keras.distribute does): for workers that name none start it with --optimizer "
+                "adam, say"
+            )
+        return configured
+    try:
+        wanted = build(_table(json.loads(requested)))
+    except (ValueError, RecursionError) as error:
+        raise precondition(f"the worker's optimizer: {error}") from error
+    if configured is None:
+        return wanted
+    difference = explain_difference(configured.config, wanted.config)
+    if difference is not None:
+        raise precondition(
+            f"this server runs {_said(configured)}, and the worker's model was compiled for {_said(wanted)}: "
+            f"{difference}; start the server with the same one, or with --optimizer {FROM_JOB}, which takes "
+            "that of the first worker"
+        )
+    return configured
+
+
+def explain_difference(configured: Mapping[str, object], wanted: Mapping[str, object]) -> str | None:
+    """The first thing in which two resolved configurations differ; None when they compute the same."""
+    for key in dict.fromkeys([*configured, *wanted]):
+        ours, theirs = configured.get(key), wanted.get(key)
+        if not _same(ours, theirs):
+            return f"{key} is {json.dumps(ours)} here and {json.dumps(theirs)} there"
+    return None
+
+
+def _same(one: object, other: object) -> bool:
+    """Numbers are what they are in float32, in which updates compute."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(_same, one, other))
+    if isinstance(one, float) and isinstance(other, float):
+        return bool(np.float32(one) == np.float32(other))
+    return one == other
+
+
+def _said(optimizer: Optimizer) -> str:
+    rate = optimizer.config["learning_rate"]
+    return f"{optimizer.name} with learning_rate = {json.dumps(rate)}"
+
+
+def _table(value: object) -> Mapping[str, object]:
+    if not isinstance(value, Mapping):
+        raise OptimizerError(f"expected an object, got {json.dumps(value)[:80]}")
+    return value

@@ -1,0 +1,85 @@
+"""Between the engine's messages and the wire's. Wire types go no further than the folders `control` and `data`."""
+
+from typing import assert_never
+
+from pswire.v1 import coordinator_pb2 as pb
+from psworker.engine import (
+    Abandon,
+    Cancel,
+    Commit,
+    Disposition,
+    Done,
+    Event,
+    Grant,
+    Leave,
+    Ready,
+    Refusal,
+    Report,
+    Request,
+    Stop,
+)
+
+_FATES = {
+    pb.Disposition.FATE_APPLIED: "applied",
+    pb.Disposition.FATE_DROPPED: "dropped",
+    pb.Disposition.FATE_PENDING: "pending",
+}
+
+
+def request_to_wire(request: Request) -> pb.SessionRequest:
+    match request:
+        case Ready(holding):
+            return pb.SessionRequest(ready=pb.Ready(holding=holding))
+        case Commit():
+            return pb.SessionRequest(commit=commit_to_wire(request))
+        case Abandon(ticket, reason):
+            return pb.SessionRequest(abandon=pb.Abandon(ticket=ticket, reason=reason))
+        case Done():
+            return pb.SessionRequest(done=pb.Done())
+        case Leave(reason):
+            return pb.SessionRequest(leave=pb.Leave(reason=reason))
+        case Report(version, metrics):
+            return pb.SessionRequest(report=pb.Report(version=version, metrics=dict(metrics)))
+        case _:
+            assert_never(request)
+
+
+def commit_to_wire(commit: Commit) -> pb.Commit:
+    times = commit.times
+    return pb.Commit(
+        ticket=commit.ticket,
+        batch=commit.batch,
+        samples=commit.samples,
+        loss=commit.loss,
+        norm=commit.norm,
+        receipts=commit.receipts,
+        ready=commit.ready,
+        times=None
+        if times is None
+        else pb.Times(pull=times.pull, compute=times.compute, before=times.before or 0.0),
+    )
+
+
+def event_from_wire(message: pb.SessionEvent, received_at: float) -> Event | None:
+    """None for an event that means nothing to the engine: a stream's welcome, and kinds of newer servers.
+
+    `received_at`: seconds on the monotonic clock.
+    """
+    match message.WhichOneof("event"):
+        case "grant":
+            grant = message.grant
+            return Grant(grant.ticket, grant.version, grant.index, grant.initialise, received_at)
+        case "cancel":
+            return Cancel(message.cancel.ticket, message.cancel.reason)
+        case "disposition":
+            made = message.disposition
+            fate = _FATES.get(made.fate, "unknown")
+            return Disposition(made.ticket, fate, made.version, made.staleness, made.weight, made.reason)
+        case "stop":
+            stop = message.stop
+            return Stop(stop.reason, stop.version, stop.success, stop.evaluate, stop.index)
+        case "refusal":
+            refusal = message.refusal
+            return Refusal(refusal.message, refusal.fatal, refusal.ticket)
+        case _:
+            return None

@@ -1,0 +1,52 @@
+"""The client's half of the session protocol, without I/O: what a worker may send, what it must send again.
+
+Rules of this package: standard library and `psworker.errors` only; no clock, no thread, no protobuf. Three programs
+drive it: the session stream of a real worker (`psworker.control`), the simulated worker (`pslab.simulator`) and the
+schedules of `ps-lab verify-policy` (`pslab.verify`).
+
+    messages    what a worker sends and receives
+    client      the state machine
+    state       its state as a value that can be saved
+"""
+
+from psworker.engine.client import LEGAL, ClientEngine, WorkState
+from psworker.engine.messages import (
+    Abandon,
+    Cancel,
+    Commit,
+    Disposition,
+    Done,
+    Event,
+    Grant,
+    Leave,
+    Ready,
+    Refusal,
+    Report,
+    Request,
+    Stop,
+    Times,
+)
+from psworker.engine.state import EngineState, state_from_json, state_to_json
+
+__all__ = [
+    "LEGAL",
+    "Abandon",
+    "Cancel",
+    "ClientEngine",
+    "Commit",
+    "Disposition",
+    "Done",
+    "EngineState",
+    "Event",
+    "Grant",
+    "Leave",
+    "Ready",
+    "Refusal",
+    "Report",
+    "Request",
+    "Stop",
+    "Times",
+    "WorkState",
+    "state_from_json",
+    "state_to_json",
+]

@@ -1,0 +1,369 @@
+"""The client's half of the session protocol as a state machine.
+
+What the training loop has in hand decides what it may do (`LEGAL`). A dash is an illegal input: it raises
+`IllegalInput`, which names input and state, and changes nothing.
+
+    input            idle     waiting  granted  working     cancelled  committing  exhausted
+    ready            waiting  waiting  granted  -           waiting*   -           -
+    take_grant       -        -        working  -           -          -           -
+    begin_commit     -        -        -        committing  committing -           -
+    rollback_commit  -        -        -        -           -          working     -
+    commit           -        -        -        waiting**   waiting**  waiting**   -
+    abandon          -        -        -        idle*       idle*      -           -
+    done             exhausted in every state but committing
+
+    *   granted, when another ticket was granted ahead
+    **  idle without `ready`; granted, when another ticket was granted ahead
+
+A ticket that is rolled back is cancelled if a `Cancel` came meanwhile.
+
+`receive` takes every event in every state. A `Grant` ends waiting; a `Cancel` of the ticket in hand leads from working
+to cancelled, of one that was granted ahead takes that away; the `Disposition` of a commit in the making ends
+committing. After a `Stop` the loop may finish what it has in hand; `ready` and `take_grant` bring nothing. After a
+`Refusal` every input raises what it says.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Literal, assert_never
+
+from psworker.engine.messages import (
+    Abandon,
+    Cancel,
+    Commit,
+    Disposition,
+    Done,
+    Event,
+    Grant,
+    Leave,
+    Ready,
+    Refusal,
+    Report,
+    Request,
+    Stop,
+)
+from psworker.engine.state import EngineState
+from psworker.errors import IllegalInput, Refused, SessionError
+
+WorkState = Literal["idle", "waiting", "granted", "working", "cancelled", "committing", "exhausted"]
+
+Requests = list[Request]
+
+_HOLDING: frozenset[WorkState] = frozenset({"working", "cancelled"})
+_BETWEEN: frozenset[WorkState] = frozenset({"idle", "waiting", "granted"})
+
+# From each input of the training loop to the states in which it is legal.
+LEGAL: Mapping[str, frozenset[WorkState]] = {
+    "ready": _BETWEEN | {"cancelled"},
+    "take_grant": frozenset({"granted"}),
+    "begin_commit": _HOLDING,
+    "rollback_commit": frozenset({"committing"}),
+    "commit": _HOLDING | {"committing"},
+    "abandon": _HOLDING,
+    "done": _BETWEEN | _HOLDING | {"exhausted"},
+}
+
+KEPT_DISPOSITIONS = 4096
+
+
+class ClientEngine:
+    """One session of one worker. Its inputs return the messages to send, in order.
+
+    A message that is not answered stays in `owed`, to be sent again on a new stream: the coordinator counts it once.
+    `lossless_link`: the link delivers every message sooner or later, whatever breaks; then nothing is owed, and the
+    dispositions of commits need not be received. One thread at a time may use an engine.
+    """
+
+    def __init__(self, *, lossless_link: bool = False) -> None:
+        self.lossless_link = lossless_link
+        self.stop: Stop | None = None
+        self.refusal: Refusal | None = None
+        # Ready was sent since the newest grant, alone or with a commit.
+        self.asked = False
+        # Done was sent.
+        self.exhausted = False
+        # The ticket in hand: granted to the training loop, and neither committed nor abandoned by it.
+        self.held: int | None = None
+        # Granted, and not yet in hand.
+        self.grants: deque[Grant] = deque()
+        # Why tickets are void that were granted; forgotten when a later one is granted, but for the one in hand.
+        self.void: dict[int, str] = {}
+        self._leaving: Leave | None = None
+        # The newest that was received; None before the first.
+        self._newest: Grant | None = None
+        # The last ticket whose commit an exchange carried: only the exchange knows whether it was made.
+        self._exchanged: int | None = None
+        # Commits without an answer, and the tickets of commits whose fate is not known.
+        self._unanswered: dict[int, Commit] = {}
+        self._awaited: dict[int, None] = {}
+        # Abandoned, and not yet known to have been received.
+        self._abandoned: dict[int, str] = {}
+        self._dispositions: deque[Disposition] = deque(maxlen=KEPT_DISPOSITIONS)
+
+    # State
+
+    @property
+    def work(self) -> WorkState:
+        """What the training loop has in hand."""
+        if self.held is not None:
+            return "cancelled" if self.held in self.void else "working"
+        if self._exchanged is not None and self._exchanged in self._unanswered:
+            return "committing"
+        if self.exhausted:
+            return "exhausted"
+        if self.grants:
+            return "granted"
+        return "waiting" if self.asked else "idle"
+
+    @property
+    def error(self) -> SessionError | None:
+        """What the coordinator's refusal stands for."""
+        return None if self.refusal is None else _error_of(self.refusal)
+
+    @property
+    def answered(self) -> bool:
+        """Somebody who waits for a grant need not wait any longer."""
+        return bool(self.grants) or self.stop is not None or self.refusal is not None
+
+    def after(self, ticket: int) -> Grant | None:
+        """The newest grant, if it is a later one than that of `ticket`, and was not cancelled."""
+        newest = self._newest
+        if newest is None or newest.ticket <= ticket or newest.ticket in self.void:
+            return None
+        return newest
+
+    def _require(self, action: str, ticket: int | None = None) -> None:
+        """Raises IllegalInput, and what a refusal stands for."""
+        if self.refusal is not None:
+            raise _error_of(self.refusal)
+        state = self.work
+        if state in LEGAL[action]:
+            in_hand = self._exchanged if state == "committing" else self.held
+            if ticket is None or ticket == in_hand:
+                return
+        raise self._illegal(action, ticket, state)
+
+    def _illegal(self, action: str, ticket: int | None, state: WorkState) -> IllegalInput:
+        what = action if ticket is None else f"{action} of ticket {ticket}"
+        in_hand = self._exchanged if state == "committing" else self.held
+        where = state if in_hand is None else f"{state} on ticket {in_hand}"
+        # The steps of an exchange's commit are not named: no program that calls a session makes them.
+        public = ("ready", "commit", "abandon", "done")
+        expected = " or ".join(name for name in public if state in LEGAL[name])
+        return IllegalInput(f"{what} while {where}: expected {expected or 'nothing before the next grant'}")
+
+    # Inputs of the training loop
+
+    def ready(self) -> Requests:
+        """Ask for the next ticket, unless that was done. A ticket in hand that was cancelled is forgotten."""
+        if self.stop is not None and self.refusal is None:
+            return []
+        self._require("ready")
+        self.held = None
+        if self.asked or self.grants:
+            return []
+        self.asked = True
+        return [Ready()]
+
+    def take_grant(self) -> Grant | None:
+        """The grant that came, which is the ticket in hand from now on. None: the job has stopped."""
+        if self.stop is not None and self.refusal is None:
+            return None
+        if self.held is not None or self.exhausted or not self.grants or self.refusal is not None:
+            self._require("take_grant")
+        grant = self.grants.popleft()
+        self.held, self._exchanged = grant.ticket, None
+        return grant
+
+    def ready_ahead(self, ticket: int) -> Requests:
+        """Ask for the next ticket while `ticket` is worked on; nothing if that one is here, or not wanted.
+
+        Legal in every state: the thread that asks need not know how far the training loop is.
+        """
+        if self.exhausted or self.after(ticket) is not None:
+            return []
+        return [Ready(ticket)]
+
+    def begin_commit(self, commit: Commit) -> Commit:
+        """An exchange will carry this commit of the ticket in hand: the commit to make, which asks for nothing that
+        was granted ahead. Its answer is received like all events; if none comes, `commit` or `rollback_commit`
+        follows."""
+        self._require("begin_commit", commit.ticket)
+        if commit.ready and self.grants:
+            commit = replace(commit, ready=False)
+        self.held, self._exchanged, self.asked = None, commit.ticket, commit.ready
+        self._unanswered[commit.ticket] = commit
+        self._awaited[commit.ticket] = None
+        return commit
+
+    def rollback_commit(self, ticket: int) -> None:
+        """The exchange was refused before the commit was made: the ticket is in hand again."""
+        if ticket != self._exchanged:
+            self._require("rollback_commit", ticket)
+        self.held, self._exchanged, self.asked = ticket, None, False
+        self._unanswered.pop(ticket, None)
+        self._awaited.pop(ticket, None)
+
+    def commit(self, commit: Commit) -> Requests:
+        """The payload of the ticket in hand counts from now on.
+
+        A commit that an exchange carried is not sent again when the stream has answered it. A ticket that was
+        cancelled meanwhile has nothing to commit to. In both cases the commit's `ready` is sent alone.
+        """
+        ticket = commit.ticket
+        if ticket != self.held or self.refusal is not None:
+            if ticket == self._exchanged and ticket not in self._unanswered and self.refusal is None:
+                # The answer may be the fate of a cancelled ticket, which the exchange never reached: then nobody has
+                # asked yet. Asking twice gives one ticket.
+                return [Ready()] if self.asked else []
+            self._require("commit", ticket)
+        self.held = None
+        if commit.ready and self.grants:
+            commit = replace(commit, ready=False)
+        if ticket in self.void and ticket != self._exchanged:
+            return self.ready() if commit.ready else []
+        self.asked, self._exchanged = commit.ready, None
+        if not self.lossless_link:
+            self._unanswered[ticket] = commit
+            self._awaited[ticket] = None
+        return [commit]
+
+    def abandon(self, ticket: int, reason: str) -> Requests:
+        """Give the ticket in hand back; nothing to send for one that was cancelled."""
+        self._require("abandon", ticket)
+        self.held = None
+        if self.void.pop(ticket, None) is not None:
+            return []
+        if not self.lossless_link:
+            self._abandoned[ticket] = reason
+        return [Abandon(ticket, reason)]
+
+    def done(self) -> Requests:
+        """There is no more data here. The coordinator abandons a ticket that is in hand."""
+        self._require("done")
+        self.held = None
+        if self.exhausted:
+            return []
+        self.exhausted = True
+        return [Done()]
+
+    def report(self, version: int, metrics: Mapping[str, float]) -> Requests:
+        """Metrics of the final version."""
+        return [Report(version, dict(metrics))]
+
+    def leave(self, reason: str) -> Requests:
+        """The session ends: the last message."""
+        self._leaving = Leave(reason)
+        return [self._leaving]
+
+    # Inputs of the link
+
+    def receive(self, event: Event) -> None:
+        """An event of the session stream, or of an exchange's answer."""
+        match event:
+            case Grant():
+                # After a reconnection grants come again.
+                if self._newest is None or event.ticket > self._newest.ticket:
+                    self._newest, self.asked = event, False
+                    self.grants.append(event)
+                    if self.void:
+                        self.void = {t: reason for t, reason in self.void.items() if t == self.held}
+            case Disposition():
+                self._settled(event)
+            case Cancel():
+                self._cancelled(event)
+            case Stop():
+                self.stop = event
+            case Refusal():
+                self.refusal = event
+                if not event.fatal:
+                    self._unanswered.pop(event.ticket, None)
+                    self._awaited.pop(event.ticket, None)
+            case _:
+                assert_never(event)
+
+    def owed(self) -> Requests:
+        """What may not have been received: to be sent first on a new stream."""
+        requests: Requests = [Abandon(ticket, reason) for ticket, reason in self._abandoned.items()]
+        requests += [commit for ticket, commit in self._unanswered.items() if ticket != self._exchanged]
+        # Also when a commit above asks: asking twice gives one ticket.
+        if self.asked and self._exchanged not in self._unanswered:
+            requests.append(Ready())
+        if self.exhausted:
+            requests.append(Done())
+        if self._leaving is not None:
+            requests.append(self._leaving)
+        return requests
+
+    def renew(self, reason: str) -> None:
+        """The session goes on as a new incarnation, because the coordinator had given the former one up: its tickets
+        are void, and its commits without a fate have an unknown one."""
+        for ticket in self._awaited:
+            self._dispositions.append(Disposition(ticket, "unknown", reason=reason))
+        in_hand = self.held if self.held is not None else self._exchanged
+        self.void = {} if in_hand is None else {in_hand: reason}
+        self.grants.clear()
+        self._unanswered.clear()
+        self._awaited.clear()
+        self._abandoned.clear()
+
+    def dispositions(self) -> list[Disposition]:
+        """What became of commits since the last call; each final one once, the newest `KEPT_DISPOSITIONS`."""
+        found = list(self._dispositions)
+        self._dispositions.clear()
+        return found
+
+    def _cancelled(self, cancel: Cancel) -> None:
+        self.void[cancel.ticket] = cancel.reason
+        # One that was granted ahead is not begun.
+        self.grants = deque(grant for grant in self.grants if grant.ticket != cancel.ticket)
+        self._abandoned.pop(cancel.ticket, None)
+
+    def _settled(self, disposition: Disposition) -> None:
+        self._unanswered.pop(disposition.ticket, None)
+        self._abandoned.pop(disposition.ticket, None)
+        if disposition.fate != "pending" and disposition.ticket in self._awaited:
+            del self._awaited[disposition.ticket]
+            self._dispositions.append(disposition)
+
+    # Saving
+
+    def state(self) -> EngineState:
+        """All that this engine remembers."""
+        return EngineState(
+            lossless_link=self.lossless_link,
+            stop=self.stop,
+            refusal=self.refusal,
+            leaving=self._leaving,
+            asked=self.asked,
+            exhausted=self.exhausted,
+            held=self.held,
+            exchanged=self._exchanged,
+            newest=self._newest,
+            grants=tuple(self.grants),
+            unanswered=tuple(self._unanswered.values()),
+            awaited=tuple(self._awaited),
+            abandoned=tuple(Abandon(ticket, reason) for ticket, reason in self._abandoned.items()),
+            void=tuple(Cancel(ticket, reason) for ticket, reason in self.void.items()),
+            dispositions=tuple(self._dispositions),
+        )
+
+    @classmethod
+    def restore(cls, state: EngineState) -> "ClientEngine":
+        """An engine that goes on as the one whose `state` it is would have."""
+        engine = cls(lossless_link=state.lossless_link)
+        engine.stop, engine.refusal, engine._leaving = state.stop, state.refusal, state.leaving
+        engine.asked, engine.exhausted, engine.held = state.asked, state.exhausted, state.held
+        engine._exchanged, engine._newest = state.exchanged, state.newest
+        engine.grants.extend(state.grants)
+        engine._unanswered.update((commit.ticket, commit) for commit in state.unanswered)
+        engine._awaited.update(dict.fromkeys(state.awaited))
+        engine._abandoned.update((each.ticket, each.reason) for each in state.abandoned)
+        engine.void.update((each.ticket, each.reason) for each in state.void)
+        engine._dispositions.extend(state.dispositions)
+        return engine
+
+
+def _error_of(refusal: Refusal) -> SessionError:
+    return Refused(refusal.message) if refusal.fatal else SessionError(refusal.message)

@@ -1,0 +1,15 @@
+"""`model.fit` on parameter servers: one line after `compile`.
+
+    model.compile(optimizer="adam", loss="mse")
+    psworker.keras.distribute(model)
+    model.fit(x, y, epochs=5)
+
+See docs/keras.md. Importing this package loads TensorFlow and Keras.
+"""
+
+import psworker.tensorflow  # noqa: F401  (before Keras: chooses its backend, keeps both quiet)
+from psworker.keras.distributed import Distributed, FitError, distribute
+from psworker.keras.servers import EmbeddedServerError
+from psworker.keras.translate import TranslationError, translate
+
+__all__ = ["Distributed", "EmbeddedServerError", "FitError", "TranslationError", "distribute", "translate"]

@@ -1,0 +1,221 @@
+"""A compiled model's own `train_step`, with the optimizer's update taken out: gradients instead of new weights.
+
+`train_step` runs as Keras or the user wrote it (loss, metrics, class and
+sample weights, regularisers, loss scale). When it asks the optimizer to apply
+gradients, they are caught, processed as Keras would before its update
+(unscaled, accumulated, clipped) and leave the graph as flat payloads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from pswire.plan import Plan
+from psworker.data.payloads import Payload
+from psworker.keras.translate import unwrapped
+from psworker.tensorflow.flats import FlatLayout
+from psworker.tensorflow.step import count_samples
+from psworker.tensorflow.variables import ModelVariables
+from psworker.tensorflow.wire import payload_of, tensor_of
+
+
+class StepError(RuntimeError):
+    """A `train_step` that cannot be run on parameter servers; the text says what it would have to do."""
+
+
+@dataclass(frozen=True)
+class BatchResult:
+    """What one batch gave. `payloads`: None while gradients are accumulated."""
+
+    logs: Mapping[str, Any]
+    payloads: list[Payload] | None
+    loss: float
+    norm: float
+    samples: int
+
+
+@dataclass
+class Caught:
+    """What `train_step` gave its optimizer: a gradient by id of its tf.Variable; the loss, before any scaling."""
+
+    gradients: dict[int, Any] = field(default_factory=dict)
+    loss: Any = None
+
+
+class GradientStep:
+    """One batch on the model's present weights, and new weights into the model; two traced functions."""
+
+    def __init__(self, model: Any, variables: ModelVariables, plan: Plan, wire_dtype: str) -> None:
+        self._model = model
+        self._variables = variables
+        self._layout = FlatLayout(plan, variables)
+        self._dtypes = [{"bfloat16": tf.uint16}.get(wire_dtype, tf.dtypes.as_dtype(wire_dtype))] * len(
+            plan.shards
+        )
+        self._optimizer = unwrapped(model.optimizer)
+        trained = variables.variables[: variables.trainable]
+        self._every = self._optimizer.gradient_accumulation_steps or 1
+        # Sums over the batches of one update.
+        self._sums = (
+            [tf.Variable(tf.zeros(v.shape), trainable=False) for v in trained] if self._every > 1 else []
+        )
+        self._taken = self._samples = 0
+        self._version = 0
+        self._eager = model.run_eagerly
+        jit = bool(model.jit_compile)
+        self._compute = self._traced(self._gradients, jit)
+        self._gather = self._traced(self._accumulate, jit)
+        self._assign = self._traced(self._take, False)
+
+    def prepare(self, data: Any) -> None:
+        """Trace the step for batches such as `data`; nothing runs."""
+        if not self._eager:
+            self._function().get_concrete_function(data)
+
+    def __call__(self, data: Any) -> BatchResult:
+        last = self._taken == self._every - 1
+        self._samples += count_samples(data)
+        if not last:
+            logs = self._gather(data)
+            self._taken += 1
+            return BatchResult(logs, None, float("nan"), 0.0, self._samples)
+        logs, flats, loss, norm = self._compute(data)
+        samples, self._taken, self._samples = self._samples, 0, 0
+        return BatchResult(logs, [payload_of(flat) for flat in flats], float(loss), float(norm), samples)
+
+    def assign(self, flats: list[Any], version: int) -> list[Any]:
+        """Payloads of `version` into the model. Returns them as tensors."""
+        tensors = [tensor_of(flat) for flat in flats]
+        # A version that is read again is not averaged again.
+        self._assign(tensors, tf.constant(version, tf.int64), version > self._version)
+        self._version = version
+        return tensors
+
+    def differing(self, tensors: list[Any]) -> str | None:
+        """The path of a variable that is not what `assign` made it from `tensors`; None when all are."""
+        for spec, variable, value in zip(
+            self._variables.specs, self._variables.variables, self._layout.cut(tensors), strict=True
+        ):
+            if not bool(tf.reduce_all(tf.equal(variable, value))):
+                return spec.name
+        return None
+
+    def _function(self) -> Any:
+        return self._compute if self._every == 1 else self._gather
+
+    def _traced(self, function: Any, jit: bool) -> Any:
+        if self._eager:
+            return function
+        return tf.function(function, reduce_retracing=True, jit_compile=jit, autograph=False)
+
+    # Traced
+
+    def _run(self, data: Any) -> tuple[Any, list[Any], Any]:
+        """Keras' own step: logs, one float32 gradient per trained variable (zeros where none), the loss."""
+        with catching(self._model.optimizer) as caught:
+            logs = self._model.train_step(_without_optionals(data))
+        if not caught.gradients:
+            raise StepError(
+                "train_step applied no gradients with model.optimizer: a model that is distributed ends its step with "
+                "self.optimizer.apply(gradients, variables), once"
+            )
+        trained = self._variables.variables[: self._variables.trainable]
+        known = {id(variable) for variable in trained}
+        if not caught.gradients.keys() <= known:
+            raise StepError(
+                "train_step applied a gradient to a variable that is not in model.trainable_variables"
+            )
+        found = [caught.gradients.get(id(variable)) for variable in trained]
+        gradients = [
+            tf.zeros(variable.shape) if one is None else tf.cast(tf.convert_to_tensor(one), tf.float32)
+            for variable, one in zip(trained, found, strict=True)
+        ]
+        loss = caught.loss if caught.loss is not None else logs.get("loss", float("nan"))
+        return logs, gradients, tf.cast(loss, tf.float32)
+
+    def _accumulate(self, data: Any) -> Any:
+        logs, gradients, _ = self._run(data)
+        for total, gradient in zip(self._sums, gradients, strict=True):
+            total.assign(gradient + total)
+        return logs
+
+    def _gradients(self, data: Any) -> tuple[Any, list[Any], Any, Any]:
+        state = self._variables.variables[self._variables.trainable :]
+        before = [tf.identity(variable.read_value()) for variable in state]
+        logs, gradients, loss = self._run(data)
+        if self._every > 1:
+            steps = self._optimizer.gradient_accumulation_steps
+            gradients = [(g + total) / steps for g, total in zip(gradients, self._sums, strict=True)]
+            for total in self._sums:
+                total.assign(tf.zeros(total.shape))
+        gradients = self._optimizer._clip_gradients(gradients)
+        deltas = [
+            tf.cast(variable.read_value(), tf.float32) - tf.cast(value, tf.float32)
+            for variable, value in zip(state, before, strict=True)
+        ]
+        norm = tf.linalg.global_norm(gradients)
+        return logs, self._layout.join([*gradients, *deltas], self._dtypes), loss, norm
+
+    def _take(self, flats: list[Any], version: Any, new: bool) -> None:
+        for variable, value in zip(self._variables.variables, self._layout.cut(flats), strict=True):
+            variable.assign(value)
+        if new and self._optimizer.use_ema:
+            self._optimizer._update_model_variables_moving_average(self._optimizer._trainable_variables)
+        # Keras counts batches here; the property `iterations` counts updates.
+        self._optimizer._iterations.assign(version * self._every)
+
+
+@contextmanager
+def catching(optimizer: Any) -> Iterator[Caught]:
+    """While it lasts, `optimizer.apply` and `apply_gradients` keep what they are given instead of updating."""
+    caught = Caught()
+    scaling = optimizer.scale_loss
+
+    def apply(grads: Any, trainable_variables: Any = None) -> None:
+        variables = optimizer._trainable_variables if trainable_variables is None else trainable_variables
+        scale = _scale(optimizer)
+        for gradient, variable in zip(grads, variables, strict=True):
+            key = id(variable.value if isinstance(variable, keras.Variable) else variable)
+            if key in caught.gradients:
+                raise StepError(
+                    "train_step applied gradients to one variable twice: on parameter servers a batch is one update; "
+                    "add the gradients up and apply them once"
+                )
+            if gradient is not None:
+                gradient = tf.convert_to_tensor(gradient)
+                caught.gradients[key] = (
+                    gradient if scale is None else gradient / tf.cast(scale, gradient.dtype)
+                )
+
+    def scale_loss(loss: Any) -> Any:
+        caught.loss = loss
+        return scaling(loss)
+
+    own = {"apply": apply, "scale_loss": scale_loss}
+    for name, function in own.items():
+        object.__setattr__(optimizer, name, function)
+    try:
+        yield caught
+    finally:
+        for name in own:
+            object.__delattr__(optimizer, name)
+
+
+def _scale(optimizer: Any) -> Any:
+    """What the loss was multiplied by; None for nothing."""
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        return optimizer.dynamic_scale
+    return optimizer.loss_scale_factor
+
+
+def _without_optionals(data: Any) -> Any:
+    """As Keras' own step: an input that is an empty Optional is None."""
+    return keras.tree.map_structure(
+        lambda leaf: None if isinstance(leaf, tf.experimental.Optional) else leaf, data
+    )

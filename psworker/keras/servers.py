@@ -1,0 +1,114 @@
+"""Where the servers are: said, in the environment, or a child process of our own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pswire.addresses import Address, AddressError, cluster_from_tf_config, parse_address, parse_hosts
+
+# Seconds. A server starts in about one, on a busy machine in several; it ends by itself when its job is over.
+START, END = 60.0, 10.0
+
+
+class EmbeddedServerError(RuntimeError):
+    """The server that this process starts for itself did not start; the text has what it said."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Addresses of the servers, and which worker this is if the environment says so."""
+
+    hosts: tuple[Address, ...]
+    task_index: int | None = None
+
+
+def find_servers(hosts: str | Sequence[Address] | None, environment: Mapping[str, str]) -> Place | None:
+    """`hosts`, else PS_HOSTS, else TF_CONFIG; None when nobody says anything. Raises AddressError."""
+    if hosts is not None:
+        return Place(parse_hosts(hosts) if isinstance(hosts, str) else tuple(hosts))
+    if environment.get("PS_HOSTS"):
+        return Place(parse_hosts(environment["PS_HOSTS"]))
+    if not environment.get("TF_CONFIG"):
+        return None
+    cluster = cluster_from_tf_config(environment["TF_CONFIG"])
+    if cluster.task_type != "worker":
+        raise AddressError(
+            f"TF_CONFIG: task.type: expected worker or chief for a script that calls fit, got {cluster.task_type}: "
+            "a server is started with the ps-server command"
+        )
+    return Place(cluster.ps, cluster.task_index)
+
+
+class EmbeddedServer:
+    """One `ps-server` on loopback, for this process alone; it ends when this process does, however that ends."""
+
+    def __init__(self, optimizer: Mapping[str, Any], policy: str, seed: int, out: Path | None) -> None:
+        """Start it and wait for its address. Raises EmbeddedServerError."""
+        self._log = tempfile.TemporaryFile()
+        settings = {"policy": {"name": policy}, "optimizer": dict(optimizer), "run": {"seed": seed}}
+        command = [sys.executable, "-m", "psserver", "--ps-hosts", "127.0.0.1:0", "--json"]
+        command += ["--parent", str(os.getpid()), *(f"--set={text}" for text in overrides(settings))]
+        if out is not None:
+            command += ["--out", str(out)]
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            # A Ctrl-C on the terminal is this process's affair.
+            start_new_session=True,
+        )
+        ready: list[Address] = []
+        heard = threading.Event()
+        threading.Thread(target=self._read, args=(ready, heard), daemon=True).start()
+        heard.wait(START)
+        if not ready:
+            self._process.kill()
+            raise EmbeddedServerError(f"the embedded ps-server did not start:\n{self.tail()}")
+        self.address = ready[0]
+
+    def _read(self, ready: list[Address], heard: threading.Event) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as stdout:
+            for line in stdout:
+                event = json.loads(line)
+                if event.get("event") == "ready":
+                    ready.append(parse_address(event["address"]))
+                    heard.set()
+        heard.set()
+
+    def tail(self, lines: int = 12) -> str:
+        """The end of what it wrote to its standard error."""
+        self._log.seek(0)
+        return "\n".join(self._log.read().decode("utf-8", "replace").splitlines()[-lines:])
+
+    def close(self) -> int:
+        """Wait for its end, which comes by itself once the job is over; end it where that takes long. Its exit code."""
+        try:
+            return self._process.wait(END)
+        except subprocess.TimeoutExpired:
+            self._process.terminate()
+            return self._process.wait()
+        finally:
+            self._log.close()
+
+
+def overrides(settings: Mapping[str, Any], path: str = "") -> list[str]:
+    """key=value for every leaf, as ps-server's --set takes it: strings, numbers and lists are TOML as they are JSON."""
+    found = []
+    for key, value in settings.items():
+        name = f"{path}.{key}" if path else key
+        if isinstance(value, Mapping):
+            found += overrides(value, name)
+        else:
+            found.append(f"{name}={json.dumps(value)}")
+    return found

@@ -1,0 +1,185 @@
+"""The optimizer that a Keras model was compiled with, as the servers' [optimizer]: names and numbers.
+
+Servers run elementwise rules on flat arrays. What sees a whole gradient or a
+worker's own loss stays in the worker (`psworker.keras.gradients`): clipping,
+accumulation, loss scaling, averages of the weights. What neither can do is
+refused, with the nearest that can be done.
+"""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+Config = dict[str, Any]
+
+
+class TranslationError(ValueError):
+    """The compiled optimizer has no equal on the servers; the text names the nearest that has."""
+
+
+def translate(optimizer: Any, trained: Sequence[tuple[Any, str]] = ()) -> Config:
+    """The [optimizer] section that does on the servers what `optimizer` does in `fit`.
+
+    `trained`: the model's trainable variables, each with the name by which the servers know it; needed
+    for `exclude_from_weight_decay` only. A LossScaleOptimizer stands for what it wraps. Numbers are
+    rounded to float32, in which both compute. Raises TranslationError.
+    """
+    optimizer = unwrapped(optimizer)
+    kind = type(optimizer)
+    if kind not in _TRANSLATIONS:
+        raise TranslationError(_no_equal(optimizer))
+    if optimizer.ema_overwrite_frequency:
+        raise TranslationError(
+            "ema_overwrite_frequency writes the average into the weights during training, and weights change on "
+            "the servers only: leave it out, and use_ema alone puts the average into the model at the end of fit"
+        )
+    if optimizer.use_ema and optimizer.gradient_accumulation_steps:
+        raise TranslationError(
+            "use_ema with gradient_accumulation_steps averages the weights once per batch in Keras, also where no "
+            "update was made, and servers make updates only: use one of the two"
+        )
+    name, knobs = _TRANSLATIONS[kind](optimizer)
+    config = {"name": name, "learning_rate": _rate(optimizer), **{key: _number(knobs[key]) for key in knobs}}
+    if optimizer.gradient_accumulation_steps and isinstance(config["learning_rate"], Mapping):
+        raise TranslationError(
+            "Keras counts a LearningRateSchedule in batches and the servers in updates, which are not the same under "
+            "gradient_accumulation_steps: use a constant learning rate, or larger batches without accumulation"
+        )
+    if optimizer.weight_decay is not None:
+        config["weight_decay"] = _number(optimizer.weight_decay)
+        kept = [name for variable, name in trained if not optimizer._use_weight_decay(variable)]
+        if kept:
+            config["exclude_from_weight_decay"] = [glob.escape(name) for name in kept]
+    for variable, name in trained:
+        if getattr(variable, "constraint", None) is not None:
+            raise TranslationError(
+                f"variable {name!r} has a constraint, which needs the whole variable after each update, and servers "
+                "hold parts: use a regularizer, or weight_decay"
+            )
+    return config
+
+
+def unwrapped(optimizer: Any) -> Any:
+    """The optimizer itself, without Keras' wrapper for dynamic loss scaling."""
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        return optimizer.inner_optimizer
+    return optimizer
+
+
+def _sgd(o: Any) -> tuple[str, Config]:
+    if not o.momentum:
+        return "sgd", {}
+    return "nesterov" if o.nesterov else "momentum", {"momentum": o.momentum}
+
+
+def _ftrl(o: Any) -> tuple[str, Config]:
+    if o.learning_rate_power != -0.5:
+        raise TranslationError(
+            f"Ftrl(learning_rate_power={o.learning_rate_power}): the servers' ftrl knows -0.5 only, the paper's and "
+            "Keras' default, because a square root has the same bits on every machine"
+        )
+    strengths = ("l1_regularization_strength", "l2_regularization_strength", "beta")
+    more = ("initial_accumulator_value", "l2_shrinkage_regularization_strength")
+    return "ftrl", {key: getattr(o, key) for key in (*strengths, *more)}
+
+
+def _plain(name: str, *knobs: str) -> Callable[[Any], tuple[str, Config]]:
+    return lambda optimizer: (name, {knob: getattr(optimizer, knob) for knob in knobs})
+
+
+_ADAM = ("beta_1", "beta_2", "epsilon")
+# Exact classes: a subclass may do anything.
+_TRANSLATIONS: Mapping[type[Any], Callable[[Any], tuple[str, Config]]] = {
+    keras.optimizers.SGD: _sgd,
+    keras.optimizers.Adam: _plain("adam", *_ADAM, "amsgrad"),
+    keras.optimizers.AdamW: _plain("adamw", *_ADAM, "amsgrad"),
+    keras.optimizers.Nadam: _plain("nadam", *_ADAM),
+    keras.optimizers.Adamax: _plain("adamax", *_ADAM),
+    keras.optimizers.Adagrad: _plain("adagrad", "initial_accumulator_value", "epsilon"),
+    keras.optimizers.Adadelta: _plain("adadelta", "rho", "epsilon"),
+    keras.optimizers.RMSprop: _plain("rmsprop", "rho", "momentum", "epsilon", "centered"),
+    keras.optimizers.Lion: _plain("lion", "beta_1", "beta_2"),
+    keras.optimizers.Ftrl: _ftrl,
+}
+
+# Not elementwise, and the elementwise one that is nearest.
+_NEAREST = {
+    "Lamb": ("scales each step by the norm of the whole variable", "AdamW"),
+    "Adafactor": ("keeps sums over rows and columns of whole variables", "Adam"),
+    "Muon": ("orthogonalises each matrix's whole step", "AdamW"),
+    "ScheduleFreeAdamW": ("keeps two sets of weights, one to train and one to evaluate", "AdamW"),
+}
+
+
+def _no_equal(optimizer: Any) -> str:
+    name = type(optimizer).__name__
+    can = ", ".join(kind.__name__ for kind in _TRANSLATIONS)
+    if name in _NEAREST and type(optimizer).__module__.startswith("keras."):
+        reason, nearest = _NEAREST[name]
+        return (
+            f"the servers have no {name}: it {reason}, and a server holds parts of variables; the nearest that they "
+            f"have is keras.optimizers.{nearest} (all: {can})"
+        )
+    base = next((kind for kind in type(optimizer).__mro__ if kind in _TRANSLATIONS), None)
+    nearest = f"keras.optimizers.{base.__name__}, of which it is a subclass," if base else "one of them"
+    return (
+        f"the servers cannot run an optimizer of your own ({name}), only those that are known by name: {can}; use "
+        f"{nearest} or train without distribute()"
+    )
+
+
+def _rate(optimizer: Any) -> float | Config:
+    rate = optimizer._learning_rate
+    if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
+        return _schedule(rate)
+    if isinstance(rate, keras.Variable):
+        return float(_number(float(rate.numpy())))
+    raise TranslationError(
+        f"learning_rate is a function of yours ({rate!r}), which the servers cannot run: use a number or one of "
+        "keras.optimizers.schedules ExponentialDecay, CosineDecay, PiecewiseConstantDecay"
+    )
+
+
+def _schedule(rate: Any) -> Config:
+    schedules = keras.optimizers.schedules
+    given = rate.get_config()
+    knobs = {key: _number(value) for key, value in given.items() if key != "name" and value is not None}
+    if type(rate) is schedules.ExponentialDecay:
+        if rate.decay_rate > 1:
+            raise TranslationError(
+                f"ExponentialDecay(decay_rate={rate.decay_rate}) grows: the servers' decay by at most 1, the nearest "
+                "that grows is CosineDecay with warmup_target"
+            )
+        return {"schedule": "exponential", **knobs}
+    if type(rate) is schedules.CosineDecay:
+        if rate.warmup_target is None:
+            knobs.pop("warmup_steps", None)
+        return {"schedule": "cosine", **knobs}
+    if type(rate) is schedules.PiecewiseConstantDecay:
+        return {"schedule": "piecewise", **knobs}
+    nearest = {
+        "PolynomialDecay": "CosineDecay",
+        "InverseTimeDecay": "ExponentialDecay",
+        "CosineDecayRestarts": "CosineDecay",
+    }
+    name = type(rate).__name__
+    raise TranslationError(
+        f"the servers have no schedule {name}; the nearest that they have is {nearest.get(name, 'ExponentialDecay')} "
+        "(all: ExponentialDecay, CosineDecay, PiecewiseConstantDecay)"
+    )
+
+
+def _number(value: Any) -> Any:
+    """As a plain number or list; a float as the shortest decimal with the same float32."""
+    if isinstance(value, list | tuple):
+        return [_number(each) for each in value]
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, int | np.integer):
+        return int(value)
+    return float(str(np.float32(value)))

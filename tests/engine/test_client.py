@@ -1,0 +1,420 @@
+"""What a session owes: nothing that was sent is lost on a broken stream, nothing that was answered is sent again."""
+
+import re
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from psworker.engine import (
+    LEGAL,
+    Abandon,
+    Cancel,
+    ClientEngine,
+    Commit,
+    Disposition,
+    Done,
+    Grant,
+    Leave,
+    Ready,
+    Refusal,
+    Report,
+    Request,
+    Stop,
+    client,
+)
+from psworker.errors import IllegalInput, Refused, SessionError
+from tests.repetitions import repetitions
+
+FATES = ["applied", "dropped", "pending"]
+
+
+def grant(ticket: int) -> Grant:
+    return Grant(ticket, version=0, index=ticket)
+
+
+def cancel(ticket: int) -> Cancel:
+    return Cancel(ticket, "overtaken")
+
+
+def holding(ticket: int) -> ClientEngine:
+    """The training loop has begun `ticket`."""
+    engine = ClientEngine()
+    assert engine.ready() == [Ready()]
+    engine.receive(grant(ticket))
+    assert engine.take_grant() == grant(ticket)
+    return engine
+
+
+@dataclass
+class Coordinator:
+    """A simple one: it answers when it is told to, and forgets nothing."""
+
+    tickets: int = 0
+    open: set[int] = field(default_factory=set)
+    committed: set[int] = field(default_factory=set)
+    asked: bool = False
+
+    def receive(self, requests: list[Request]) -> None:
+        for request in requests:
+            match request:
+                case Ready():
+                    self.asked = True
+                case Commit(ticket, ready=ready):
+                    if ticket in self.open:
+                        self.open.discard(ticket)
+                        self.committed.add(ticket)
+                        self.asked = self.asked or ready
+                case Abandon(ticket):
+                    self.open.discard(ticket)
+
+
+class BrokenStreams(RuleBasedStateMachine):
+    """What is sent reaches the coordinator, or is lost with the stream; what is owed is sent on the next one.
+
+    The worker's commits and the coordinator's agree in the end.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.engine = ClientEngine()
+        self.coordinator = Coordinator()
+        self.up = True
+        self.latest = 0
+        self.made: set[int] = set()
+        self.fates: dict[int, str] = {}
+
+    def send(self, requests: list[Request]) -> None:
+        if self.up:
+            self.coordinator.receive(requests)
+
+    @precondition(lambda self: self.engine.held is None)
+    @rule()
+    def ask(self) -> None:
+        self.send(self.engine.ready())
+        if self.engine.answered:
+            begun = self.engine.take_grant()
+            assert begun is not None
+            assert begun.ticket > self.latest, "begun twice"
+            self.latest = begun.ticket
+
+    @precondition(lambda self: self.up and self.coordinator.asked and not self.coordinator.open)
+    @rule()
+    def answer(self) -> None:
+        self.coordinator.asked = False
+        self.coordinator.tickets += 1
+        self.coordinator.open.add(self.coordinator.tickets)
+        self.engine.receive(grant(self.coordinator.tickets))
+
+    @precondition(lambda self: self.engine.held is not None)
+    @rule(ready=st.booleans())
+    def commit(self, ready: bool) -> None:
+        held = self.engine.held
+        assert held is not None
+        self.made.add(held)
+        self.send(self.engine.commit(Commit(held, ready=ready)))
+
+    @precondition(lambda self: self.engine.held is not None)
+    @rule()
+    def abandon(self) -> None:
+        assert self.engine.held is not None
+        self.send(self.engine.abandon(self.engine.held, "no use for it"))
+
+    @precondition(lambda self: self.up and self.coordinator.committed)
+    @rule(data=st.data())
+    def settle(self, data: st.DataObject) -> None:
+        ticket = data.draw(st.sampled_from(sorted(self.coordinator.committed)))
+        self.engine.receive(Disposition(ticket, data.draw(st.sampled_from(FATES))))
+        for each in self.engine.dispositions():
+            assert each.ticket not in self.fates, "settled twice"
+            self.fates[each.ticket] = each.fate
+
+    @rule()
+    def cut(self) -> None:
+        self.up = False
+
+    @precondition(lambda self: not self.up)
+    @rule()
+    def mend(self) -> None:
+        """A new stream: what is owed is sent, and open tickets are granted again."""
+        self.up = True
+        self.coordinator.receive(self.engine.owed())
+        for ticket in self.coordinator.open:
+            self.engine.receive(grant(ticket))
+
+    @invariant()
+    def nothing_is_lost(self) -> None:
+        if self.up:
+            assert self.coordinator.committed == self.made
+            assert self.coordinator.open <= {self.coordinator.tickets}
+
+    @invariant()
+    def a_request_is_known(self) -> None:
+        """An idle worker that asked, and was not answered, has a coordinator that knows."""
+        if self.up and self.engine.asked:
+            assert self.coordinator.asked
+
+    @invariant()
+    def only_commits_are_settled(self) -> None:
+        assert set(self.fates) <= self.made
+        assert "pending" not in self.fates.values()
+
+
+BrokenStreams.TestCase.settings = settings(
+    max_examples=repetitions(60, soak=2000), stateful_step_count=30, deadline=None
+)
+TestBrokenStreams = BrokenStreams.TestCase
+
+
+def test_what_is_answered_is_not_owed() -> None:
+    engine = holding(1)
+    commit = Commit(1, ready=True)
+    assert engine.commit(commit) == [commit]
+    assert engine.owed() == [commit, Ready()]
+    engine.receive(Disposition(1, "pending"))
+    engine.receive(grant(2))
+    assert engine.owed() == []
+    engine.receive(Disposition(1, "applied"))
+    assert [each.ticket for each in engine.dispositions()] == [1]
+    assert engine.dispositions() == []
+
+
+def test_a_commit_that_was_answered_while_its_exchange_was_lost_is_not_made_again() -> None:
+    """The answer that could not be sent by the exchange came by the session; each fate is returned once."""
+    engine = holding(1)
+    commit = engine.begin_commit(Commit(1, ready=True))
+    engine.receive(Disposition(1, "applied"))
+    assert engine.commit(commit) == [Ready()]
+    engine.receive(Disposition(1, "applied"))
+    assert [each.ticket for each in engine.dispositions()] == [1]
+    assert engine.owed() == [Ready()]
+
+
+def test_a_cancel_that_was_lost_with_the_exchange_does_not_end_the_asking() -> None:
+    """After a reconnection the ticket's fate is told, which ends the commit; its `ready` never arrived."""
+    engine = holding(1)
+    commit = engine.begin_commit(Commit(1, ready=True))
+    assert engine.owed() == []
+    engine.receive(Disposition(1, "dropped", reason="cancelled"))
+    assert engine.commit(commit) == [Ready()] and engine.work == "waiting"
+    engine.receive(grant(2))
+    assert engine.commit(commit) == []
+
+
+def test_a_commit_that_an_exchange_makes_is_left_to_it() -> None:
+    """Sent by a session that comes back meanwhile, before the payload is there, it would be refused for good."""
+    engine = holding(1)
+    commit = engine.begin_commit(Commit(1, ready=True))
+    assert engine.work == "committing" and engine.owed() == []
+    engine.commit(commit)
+    assert engine.owed() == [commit, Ready()]
+
+
+def test_a_commit_that_was_not_answered_is_made_again() -> None:
+    engine = holding(1)
+    commit = engine.begin_commit(Commit(1, ready=True))
+    assert engine.commit(commit) == [commit]
+
+
+def test_a_commit_that_is_rolled_back_leaves_the_ticket_in_hand() -> None:
+    engine = holding(1)
+    engine.begin_commit(Commit(1, ready=True))
+    engine.rollback_commit(1)
+    assert engine.work == "working" and engine.owed() == []
+    assert engine.abandon(1, "nonfinite") == [Abandon(1, "nonfinite")]
+    assert engine.ready() == [Ready()]
+
+
+def test_a_ticket_that_is_cancelled_while_its_commit_is_made_is_cancelled_when_that_is_rolled_back() -> None:
+    engine = holding(1)
+    engine.begin_commit(Commit(1))
+    engine.receive(cancel(1))
+    assert engine.work == "committing"
+    engine.rollback_commit(1)
+    assert engine.work == "cancelled" and engine.abandon(1, "cancelled") == []
+
+
+def test_a_commit_to_a_cancelled_ticket_is_not_sent() -> None:
+    engine = holding(1)
+    engine.receive(cancel(1))
+    assert engine.void[1] == "overtaken"
+    assert engine.commit(Commit(1, ready=True)) == [Ready()]
+    assert engine.owed() == [Ready()]
+
+
+def test_a_ticket_that_was_granted_ahead_is_not_asked_for_again() -> None:
+    engine = holding(1)
+    assert engine.ready_ahead(1) == [Ready(holding=1)]
+    engine.receive(grant(2))
+    assert engine.ready_ahead(1) == []
+    assert engine.commit(Commit(1, ready=True)) == [Commit(1, ready=False)]
+    assert engine.ready() == []
+    assert engine.take_grant() == grant(2)
+
+
+def test_a_ticket_that_was_granted_ahead_and_cancelled_is_asked_for_again() -> None:
+    engine = holding(1)
+    engine.receive(grant(2))
+    engine.receive(cancel(2))
+    assert engine.after(1) is None and engine.work == "working"
+    assert engine.ready_ahead(1) == [Ready(holding=1)]
+    assert engine.commit(Commit(1, ready=True)) == [Commit(1, ready=True)]
+
+
+def test_a_grant_that_is_taken_back_at_once_is_asked_for_again() -> None:
+    engine = ClientEngine()
+    engine.ready()
+    engine.receive(grant(1))
+    engine.receive(cancel(1))
+    assert not engine.answered and not engine.asked
+    assert engine.ready() == [Ready()]
+
+
+def test_another_incarnation_owes_nothing_of_the_old_ones_tickets() -> None:
+    engine = holding(1)
+    engine.commit(Commit(1))
+    engine.ready()
+    engine.receive(grant(2))
+    engine.take_grant()
+    engine.renew("lost")
+    assert [(each.ticket, each.fate) for each in engine.dispositions()] == [(1, "unknown")]
+    assert engine.void[2] == "lost" and engine.work == "cancelled"
+    assert engine.owed() == []
+    # The void ticket is no reason not to ask.
+    assert engine.ready() == [Ready()]
+
+
+def test_ready_while_a_ticket_is_open_is_a_mistake() -> None:
+    with pytest.raises(
+        IllegalInput, match="ready while working on ticket 1: expected commit or abandon or done"
+    ):
+        holding(1).ready()
+
+
+@pytest.mark.parametrize(("fatal", "kind"), [(True, Refused), (False, SessionError)])
+def test_a_refusal_is_raised(fatal: bool, kind: type[SessionError]) -> None:
+    engine = holding(1)
+    engine.commit(Commit(1))
+    engine.receive(Refusal("no", fatal, ticket=1))
+    assert engine.answered
+    assert type(engine.error) is kind
+    with pytest.raises(kind, match="no"):
+        engine.ready()
+    assert engine.owed() == ([Commit(1)] if fatal else [])
+
+
+def test_after_the_stop_the_loop_ends_what_it_has_in_hand() -> None:
+    engine = holding(1)
+    engine.receive(Stop("enough", 3, True, False, 9))
+    assert engine.ready() == [] and engine.take_grant() is None
+    assert engine.commit(Commit(1)) == [Commit(1)]
+    assert engine.report(3, {"loss": 1.0}) == [Report(3, {"loss": 1.0})]
+    assert engine.leave("finished") == [Leave("finished")]
+
+
+def test_what_was_sent_last_is_owed_last() -> None:
+    engine = holding(1)
+    engine.abandon(1, "no use for it")
+    engine.done()
+    engine.leave("finished")
+    assert engine.owed() == [Abandon(1, "no use for it"), Done(), Leave("finished")]
+
+
+def test_over_a_link_that_loses_nothing_nothing_is_owed() -> None:
+    engine = ClientEngine(lossless_link=True)
+    for ticket in range(1, 1000):
+        engine.ready()
+        engine.receive(grant(ticket))
+        engine.take_grant()
+        engine.commit(Commit(ticket)) if ticket % 2 else engine.abandon(ticket, "no use for it")
+    state = engine.state()
+    assert (state.unanswered, state.awaited, state.abandoned) == ((), (), ())
+
+
+# The table
+
+
+def in_state(state: str) -> ClientEngine:
+    """An engine in that state; the ticket in question is 1."""
+    if state in ("working", "cancelled", "committing"):
+        engine = holding(1)
+        if state == "cancelled":
+            engine.receive(cancel(1))
+        elif state == "committing":
+            engine.begin_commit(Commit(1))
+        return engine
+    engine = ClientEngine()
+    if state in ("waiting", "granted"):
+        engine.ready()
+    if state == "granted":
+        engine.receive(grant(1))
+    if state == "exhausted":
+        engine.done()
+    return engine
+
+
+INPUTS = {
+    "ready": lambda e, ready: e.ready(),
+    "take_grant": lambda e, ready: e.take_grant(),
+    "begin_commit": lambda e, ready: e.begin_commit(Commit(1, ready=ready)),
+    "rollback_commit": lambda e, ready: e.rollback_commit(1),
+    "commit": lambda e, ready: e.commit(Commit(1, ready=ready)),
+    "abandon": lambda e, ready: e.abandon(1, "no use for it"),
+    "done": lambda e, ready: e.done(),
+}
+
+
+def documented() -> dict[tuple[str, str], str]:
+    """(input, state) -> what the table in the module's docstring says."""
+    lines = (client.__doc__ or "").splitlines()
+    head = next(number for number, line in enumerate(lines) if line.split()[:1] == ["input"])
+    states = lines[head].split()[1:]
+    found: dict[tuple[str, str], str] = {}
+    for line in lines[head + 1 : head + 8]:
+        name, *cells = line.split()
+        if name == "done":
+            cells = ["-" if state == "committing" else "exhausted" for state in states]
+        assert len(cells) == len(states), line
+        found.update({(name, state): cell for state, cell in zip(states, cells, strict=True)})
+    return found
+
+
+@pytest.mark.parametrize(
+    "state", ["idle", "waiting", "granted", "working", "cancelled", "committing", "exhausted"]
+)
+@pytest.mark.parametrize("name", INPUTS)
+def test_the_table_is_what_the_engine_does(name: str, state: str) -> None:
+    """An illegal input is named with the state, and changes nothing."""
+    outcome = documented()[name, state]
+    assert (outcome != "-") == (state in LEGAL[name])
+    engine = in_state(state)
+    assert engine.work == state
+    before = engine.state()
+    if outcome == "-":
+        with pytest.raises(IllegalInput, match=rf"{name}( of ticket 1)? while {re.escape(state)}"):
+            INPUTS[name](engine, True)
+        assert engine.state() == before
+        return
+    INPUTS[name](engine, True)
+    assert engine.work == outcome.rstrip("*")
+    if outcome.endswith("**"):
+        engine = in_state(state)
+        INPUTS[name](engine, False)
+        assert engine.work == "idle"
+    if outcome.endswith("*") and state != "committing":
+        engine = in_state(state)
+        engine.receive(grant(2))
+        if state == "cancelled":
+            assert engine.work == "cancelled"
+        INPUTS[name](engine, True)
+        assert engine.work == "granted"
+
+
+@pytest.mark.parametrize("name", ["begin_commit", "commit", "abandon"])
+def test_another_ticket_than_the_one_in_hand_is_a_mistake(name: str) -> None:
+    engine = holding(7)
+    with pytest.raises(IllegalInput, match=f"{name} of ticket 1 while working on ticket 7"):
+        INPUTS[name](engine, True)
+    assert engine.state() == holding(7).state()

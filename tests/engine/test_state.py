@@ -1,0 +1,107 @@
+"""An engine that is saved, and restored in the middle of whatever happens, goes on as the first one does."""
+
+import json
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from psworker.engine import (
+    Cancel,
+    ClientEngine,
+    Commit,
+    Disposition,
+    Grant,
+    Refusal,
+    Stop,
+    Times,
+    state_from_json,
+    state_to_json,
+)
+from psworker.errors import SessionError
+from tests.repetitions import repetitions
+
+TICKETS = st.integers(1, 6)
+COMMITS = st.builds(
+    Commit,
+    TICKETS,
+    batch=st.integers(0, 9),
+    samples=st.integers(0, 9),
+    loss=st.floats(-1, 1),
+    norm=st.floats(0, 1),
+    ready=st.booleans(),
+    times=st.none() | st.builds(Times, st.floats(0, 1), st.floats(0, 1), st.none() | st.floats(0, 1)),
+    receipts=st.lists(st.binary(max_size=4), max_size=2).map(tuple),
+)
+REASONS = st.sampled_from(["overtaken", "lost"])
+EVENTS = st.one_of(
+    st.builds(
+        Grant, TICKETS, version=st.integers(0, 3), index=st.integers(0, 9), received_at=st.floats(0, 9)
+    ),
+    st.builds(Cancel, TICKETS, REASONS),
+    st.builds(Disposition, TICKETS, st.sampled_from(["applied", "dropped", "pending"])),
+)
+LAST = st.one_of(
+    st.builds(Stop, REASONS, st.integers(0, 9), st.booleans(), st.booleans(), st.integers(0, 9)),
+    st.builds(Refusal, REASONS, st.booleans(), TICKETS),
+)
+# (method, its arguments); legal or not.
+INPUTS = st.one_of(
+    st.tuples(st.sampled_from(["ready", "take_grant", "owed", "dispositions", "done"])),
+    st.tuples(st.sampled_from(["begin_commit", "commit"]), COMMITS),
+    st.tuples(st.sampled_from(["ready_ahead", "rollback_commit", "after"]), TICKETS),
+    st.tuples(st.just("abandon"), TICKETS, REASONS),
+    st.tuples(st.just("receive"), EVENTS),
+    # So that many inputs are legal: what is in hand is committed or abandoned, and the next one taken.
+    st.tuples(st.sampled_from(["commit held", "abandon held", "next"])),
+)
+RARE = st.one_of(st.tuples(st.sampled_from(["renew", "leave"]), REASONS), st.tuples(st.just("receive"), LAST))
+SAVE = st.just(("save",))
+STEPS = st.lists(
+    st.integers(0, 9).flatmap(lambda n: SAVE if n < 2 else RARE if n == 2 else INPUTS), max_size=60
+)
+
+
+def feed(engine: ClientEngine, name: str, *arguments: Any) -> Any:
+    """What came of the input: its outputs, or its error."""
+    try:
+        match name:
+            case "commit held":
+                return engine.commit(Commit(engine.held or 0, loss=0.5, norm=1.0, ready=True))
+            case "abandon held":
+                return engine.abandon(engine.held or 0, "no use for it")
+            case "next":
+                newest = engine.state().newest
+                ticket = newest.ticket + 1 if newest else 1
+                return engine.ready(), engine.receive(Grant(ticket, 0, ticket)), engine.take_grant()
+            case _:
+                return getattr(engine, name)(*arguments)
+    except SessionError as error:
+        return type(error), str(error)
+
+
+@settings(max_examples=repetitions(300, soak=5000), deadline=None)
+@given(steps=STEPS, lossless=st.booleans())
+def test_the_restored_engine_goes_on_with_equal_outputs(steps: list[tuple[Any, ...]], lossless: bool) -> None:
+    first, second = (ClientEngine(lossless_link=lossless) for _ in range(2))
+    for step in steps:
+        if step == ("save",):
+            text = json.dumps(state_to_json(second.state()))
+            second = ClientEngine.restore(state_from_json(json.loads(text)))
+        else:
+            assert feed(first, *step) == feed(second, *step), step
+            assert (first.work, first.answered) == (second.work, second.answered)
+        assert first.state() == second.state()
+
+
+def test_a_state_is_not_touched_by_what_follows() -> None:
+    engine = ClientEngine()
+    engine.ready()
+    engine.receive(Grant(1, 0, 5))
+    kept = engine.state()
+    engine.take_grant()
+    engine.commit(Commit(1))
+    again = ClientEngine.restore(kept)
+    assert again.work == "granted" and again.state() == kept
+    again.take_grant()
+    assert engine.work == "idle" and again.work == "working"

@@ -1,0 +1,273 @@
+"""Both sides of the protocol joined: engines and the real coordinator over streams that delay, break and lose.
+
+Each committed ticket is answered once; over reconnections nothing is lost. Engines are saved and restored meanwhile.
+"""
+
+import json
+from collections import deque
+from dataclasses import dataclass, field
+from random import Random
+
+import pytest
+
+from pslab.protocol_adapter import deliver, event_of
+from psserver.coordinator import Coordinator, JobTerms, JoinRefused, Output, Send
+from psserver.policies import build
+from psworker.engine import ClientEngine, Commit, Event, Request, state_from_json, state_to_json
+from tests.repetitions import FIRST_SEED, repetitions
+
+TIMEOUT = 3.0
+WORKERS = 3
+SEEDS = repetitions(80, soak=3000)
+
+
+@dataclass
+class Client:
+    """`made`: tickets whose commit was sent, or may have been made by an exchange; `fates`: what came of them."""
+
+    worker: str
+    batches: int
+    engine: ClientEngine = field(default_factory=ClientEngine)
+    incarnation: int = -1
+    connected: bool = False
+    up: deque[Request] = field(default_factory=deque)
+    down: deque[Event] = field(default_factory=deque)
+    batch: int = 0
+    initialise: bool = False
+    # An exchange was lost with this commit: whether it was made is not known.
+    broken: Commit | None = None
+    made: list[int] = field(default_factory=list)
+    fates: dict[int, str] = field(default_factory=dict)
+    renewed: int = 0
+    turned_away: bool = False
+
+    def read(self) -> None:
+        for each in self.engine.dispositions():
+            assert each.ticket not in self.fates, f"{self.worker}: ticket {each.ticket} has two fates"
+            assert each.fate != "pending"
+            self.fates[each.ticket] = each.fate
+
+
+class Joined:
+    def __init__(self, policy: str, knobs: dict[str, object], seed: int) -> None:
+        self.random = Random(seed)
+        terms = JobTerms("j", {"name": "sgd"}, workers=WORKERS, worker_timeout=TIMEOUT)
+        self.coordinator = Coordinator(terms, build(policy, knobs, WORKERS), 0.0)
+        self.now, self.broken, self.exchanges = 0.0, 0, 0
+        self.clients = {f"w{n}": Client(f"w{n}", self.random.randint(1, 6)) for n in range(WORKERS)}
+        self.take(self.coordinator.opening())
+
+    def take(self, outputs: list[Output], diverted: str = "") -> list[Event]:
+        """Notices travel down the streams; those of the worker `diverted` answer its exchange."""
+        answer = []
+        for output in outputs:
+            if not isinstance(output, Send):
+                continue
+            client, event = self.clients[output.worker], event_of(output.notice, self.now)
+            if client.incarnation != output.incarnation:
+                continue
+            if output.worker == diverted:
+                answer.append(event)
+            elif client.connected:
+                client.down.append(event)
+        return answer
+
+    def send(self, client: Client, requests: list[Request]) -> None:
+        if client.connected:
+            client.up.extend(requests)
+
+    def open(self, client: Client) -> None:
+        try:
+            member, outputs = self.coordinator.join(client.worker, "A", int(client.worker[1:]), self.now)
+        except JoinRefused:
+            # Given up, and the others have ended the job meanwhile.
+            assert self.coordinator.stopped is not None
+            client.turned_away = True
+            return
+        self.take(outputs)
+        before, client.incarnation, client.connected = client.incarnation, member.incarnation, True
+        if before not in (-1, member.incarnation):
+            client.engine.renew("given up")
+            client.renewed += 1
+        self.send(client, client.engine.owed())
+        self.take(self.coordinator.connect(client.worker, member.incarnation, "A", self.now))
+
+    def cut(self, client: Client) -> None:
+        """Everything that is on its way is lost."""
+        if client.connected:
+            client.connected = False
+            client.up.clear()
+            client.down.clear()
+            self.take(self.coordinator.disconnect(client.worker, client.incarnation, self.now))
+
+    def receive_up(self, client: Client) -> None:
+        request = client.up.popleft()
+        self.take(deliver(self.coordinator, client.worker, client.incarnation, request, self.now))
+
+    def receive_down(self, client: Client) -> None:
+        client.engine.receive(client.down.popleft())
+        assert client.engine.error is None
+        client.read()
+
+    def restore(self, client: Client) -> None:
+        text = json.dumps(state_to_json(client.engine.state()))
+        client.engine = ClientEngine.restore(state_from_json(json.loads(text)))
+
+    def move(self, client: Client, faults: bool) -> bool:
+        """One step of the training loop. False: it waits."""
+        engine = client.engine
+        if client.broken is not None:
+            self.send(client, engine.commit(client.broken))
+            client.broken = None
+            return True
+        if engine.stop is not None:
+            return False
+        match engine.work:
+            case "idle":
+                self.send(client, engine.ready() if client.batch < client.batches else engine.done())
+            case "granted":
+                grant = engine.take_grant()
+                assert grant is not None
+                client.initialise = grant.initialise
+            case "cancelled":
+                assert engine.held is not None
+                self.send(client, engine.abandon(engine.held, "cancelled"))
+            case "working":
+                self.work(client, faults)
+            case _:
+                return False
+        return True
+
+    def work(self, client: Client, faults: bool) -> None:
+        engine, chance = client.engine, self.random.random
+        ticket = engine.held
+        assert ticket is not None
+        if faults and chance() < 0.1:
+            self.send(client, engine.abandon(ticket, "no use for it"))
+            return
+        more = client.batch + 1 < client.batches
+        commit = Commit(ticket, client.batch, 8, 0.5, 1.0, ready=more and not client.initialise)
+        if faults and more and chance() < 0.4 and not client.initialise:
+            self.send(client, engine.ready_ahead(ticket))
+        client.batch += not client.initialise
+        client.made.append(ticket)
+        if client.connected and chance() < 0.5:
+            self.exchange(client, commit, faults)
+        else:
+            self.send(client, engine.commit(commit))
+
+    def exchange(self, client: Client, commit: Commit, faults: bool) -> None:
+        """The commit and its answer beside the stream; either may be lost. The stream's messages stay on their way."""
+        self.exchanges += 1
+        commit = client.engine.begin_commit(commit)
+        if faults and self.random.random() < 0.2:
+            client.broken = commit  # the request was lost
+            return
+        outputs = deliver(self.coordinator, client.worker, client.incarnation, commit, self.now)
+        answer = self.take(outputs, diverted=client.worker)
+        if faults and self.random.random() < 0.2:
+            # The answer was lost: what it said comes by the stream.
+            client.down.extend(answer)
+            client.broken = commit
+            return
+        for event in answer:
+            client.engine.receive(event)
+        client.read()
+
+    def scene(self) -> None:
+        client, chance = self.random.choice(list(self.clients.values())), self.random.random()
+        if chance < 0.05:
+            self.cut(client)
+            self.broken += 1
+        elif chance < 0.07:
+            self.pass_time(TIMEOUT)
+        elif chance < 0.15:
+            self.restore(client)
+        elif not client.connected:
+            self.open(client)
+        elif chance < 0.45 and client.up:
+            self.receive_up(client)
+        elif chance < 0.75 and client.down:
+            self.receive_down(client)
+        else:
+            self.move(client, faults=True)
+
+    def pass_time(self, seconds: float) -> None:
+        self.now += seconds
+        self.take(self.coordinator.tick(self.now))
+
+    def run(self, scenes: int) -> None:
+        """Random scenes, then no more faults until all are at their end."""
+        for _ in range(scenes):
+            if self.coordinator.stopped is None:
+                self.scene()
+        for _ in range(200):
+            for client in self.clients.values():
+                if not client.connected and not client.turned_away:
+                    self.open(client)
+                while client.up or client.down or (client.connected and self.move(client, faults=False)):
+                    if client.up:
+                        self.receive_up(client)
+                    elif client.down:
+                        self.receive_down(client)
+            if self.coordinator.stopped is not None and not any(
+                c.up or c.down for c in self.clients.values()
+            ):
+                break
+            self.pass_time(0.4)
+
+
+POLICIES: list[tuple[str, dict[str, object]]] = [
+    ("async", {}),
+    ("sync", {}),
+    ("sync", {"backup": 1}),
+    ("ssp", {"slack": 1}),
+    ("bounded", {"aggregate": 2, "max_staleness": 1, "on_stale": "block"}),
+    ("ringmaster", {"threshold": 2, "stops": True}),
+]
+
+
+@pytest.mark.parametrize(
+    ("policy", "knobs"), POLICIES, ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_each_commit_is_answered_once_and_nothing_is_lost(policy: str, knobs: dict[str, object]) -> None:
+    broken = exchanges = renewed = away = 0
+    for seed in range(FIRST_SEED, FIRST_SEED + SEEDS):
+        joined = Joined(policy, knobs, seed)
+        try:
+            joined.run(150)
+            stopped = joined.coordinator.stopped
+            assert stopped is not None and stopped.success, stopped
+            for client in joined.clients.values():
+                client.read()
+                away += client.turned_away
+                if client.turned_away:
+                    assert set(client.fates) <= set(client.made)
+                    continue
+                assert client.engine.stop is not None, f"{client.worker} was not told of the end"
+                assert sorted(client.fates) == sorted(client.made), client
+                agree(joined.coordinator, client)
+                renewed += client.renewed
+        except BaseException as error:
+            error.add_note(f"{policy} {knobs}, seed {seed}")
+            raise
+        broken, exchanges = broken + joined.broken, exchanges + joined.exchanges
+    # The schedules are not idle, and few clients miss the end.
+    assert broken > 2 * SEEDS and exchanges > 2 * SEEDS and 10 * renewed > SEEDS > 10 * away, (
+        broken,
+        exchanges,
+        renewed,
+        away,
+    )
+
+
+def agree(coordinator: Coordinator, client: Client) -> None:
+    """The fates that the client received are those that the coordinator counted, if no incarnation was lost."""
+    tally = coordinator.roster.tallies[client.worker]
+    fates = list(client.fates.values())
+    assert tally.pending == 0
+    assert tally.committed <= len(client.made)
+    if client.renewed == 0:
+        assert fates.count("unknown") == 0
+        # The initial values are applied, and no contribution.
+        assert fates.count("applied") - tally.applied in (0, 1)

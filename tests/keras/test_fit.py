@@ -1,0 +1,324 @@
+"""`fit` on an embedded server is plain `fit`: same weights, same history, to the bit where Keras' own graph permits."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytestmark = [
+    pytest.mark.tensorflow,
+    pytest.mark.cluster,
+    pytest.mark.timeout(300),
+    # Between Keras and numpy, when a rate is read or a model saved.
+    pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
+]
+
+pk = pytest.importorskip("psworker.keras")
+keras = pytest.importorskip("keras")
+tf = pytest.importorskip("tensorflow")
+
+BATCH = 16
+X = np.random.default_rng(0).normal(size=(160, 8)).astype(np.float32)
+Y = np.random.default_rng(1).integers(0, 4, 160)
+
+
+@pytest.fixture(autouse=True)
+def no_servers_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PS_HOSTS", "TF_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def build(optimizer: Any = "adam", *layers: Any, **more: Any) -> Any:
+    keras.utils.clear_session()
+    keras.utils.set_random_seed(5)
+    model = keras.Sequential(
+        [keras.Input((8,)), keras.layers.Dense(16, activation="relu"), *layers, keras.layers.Dense(4)]
+    )
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer=optimizer, loss=loss, metrics=["accuracy"], **more)
+    return model
+
+
+Script = Callable[[Any], Any]
+
+
+def both(make: Callable[[], Any], script: Script) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
+    """(model, what `script` returned) after plain training, and after the same on a server."""
+    results = []
+    for distributed in (False, True):
+        model = make()
+        job = pk.distribute(model) if distributed else None
+        keras.utils.set_random_seed(9)
+        results.append((model, script(model)))
+        if job is not None:
+            assert job.fates.get("applied", 0) > 0
+            job.close()
+    return results[0], results[1]
+
+
+def assert_same_weights(one: Any, other: Any, atol: float = 0.0) -> None:
+    for a, b in zip(one.get_weights(), other.get_weights(), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=atol)
+
+
+def fits(model: Any) -> Any:
+    """Two fits with validation and callbacks, an evaluation and a prediction between."""
+    losses: list[float] = []
+    each = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: losses.append(logs["loss"]))
+    held = (X[:32], Y[:32])
+    first = model.fit(X, Y, batch_size=BATCH, epochs=3, verbose=0, validation_data=held, callbacks=[each])
+    between = model.evaluate(*held, verbose=0), model.predict(X[:4], verbose=0).tolist()
+    weights = np.linspace(0.5, 1.5, len(X))
+    second = model.fit(
+        *(X, Y),
+        batch_size=BATCH,
+        epochs=5,
+        initial_epoch=3,
+        verbose=0,
+        sample_weight=weights,
+        steps_per_epoch=5,
+    )
+    return first.history, between, second.history, losses
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: build(),
+        lambda: build(keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True)),
+        lambda: build("adam", keras.layers.Dropout(0.3)),
+        lambda: build(keras.optimizers.SGD(0.1, clipnorm=0.1)),
+        lambda: build(keras.optimizers.Lion(0.01, clipvalue=0.01)),
+        lambda: build(
+            keras.optimizers.Adam(keras.optimizers.schedules.PiecewiseConstantDecay([9], [0.1, 0.01]))
+        ),
+        lambda: build(keras.optimizers.SGD(0.1, gradient_accumulation_steps=2)),
+        lambda: build("adam", run_eagerly=True),
+    ],
+    ids=["adam", "nesterov", "dropout", "clipnorm", "clipvalue", "schedule", "accumulation", "eager"],
+)
+def test_fit_equals_plain_fit_to_the_bit(make: Callable[[], Any]) -> None:
+    (plain, expected), (ours, got) = both(make, fits)
+    assert_same_weights(plain, ours)
+    assert got == expected
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: build(keras.optimizers.AdamW(0.01, weight_decay=0.1)),
+        lambda: build(keras.optimizers.SGD(0.1, global_clipnorm=0.1)),
+        lambda: build(keras.optimizers.Nadam(0.01)),
+        lambda: build(keras.optimizers.Adamax(0.01)),
+        lambda: build(keras.optimizers.Adadelta(1.0)),
+        lambda: build(keras.optimizers.Adagrad(0.1, loss_scale_factor=8.0)),
+        lambda: build(keras.optimizers.SGD(0.1), keras.layers.BatchNormalization()),
+        lambda: build(keras.optimizers.SGD(0.1), steps_per_execution=4),
+    ],
+    ids=[
+        *("adamw", "global-clipnorm", "nadam", "adamax", "adadelta", "loss-scale"),
+        *("batchnorm", "steps-per-execution"),
+    ],
+)
+def test_fit_equals_plain_fit_within_rounding(make: Callable[[], Any]) -> None:
+    """TensorFlow's graph optimizer may change the order of two products, its threads that of a sum; a state
+    travels as a difference, which rounds once more."""
+
+    def script(model: Any) -> None:
+        model.fit(X, Y, batch_size=BATCH, epochs=2, verbose=0)
+
+    (plain, _), (ours, _) = both(make, script)
+    assert_same_weights(plain, ours, atol=1e-5)
+
+
+def test_averages_of_the_weights_are_kept_by_the_worker() -> None:
+    make = lambda: build(keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.9))  # noqa: E731
+    (plain, _), (ours, _) = both(make, lambda model: model.fit(X, Y, batch_size=BATCH, epochs=2, verbose=0))
+    assert_same_weights(plain, ours, atol=1e-6)
+
+
+def test_excluded_variables_do_not_decay() -> None:
+    def make() -> Any:
+        model = build(keras.optimizers.AdamW(0.01, weight_decay=0.5))
+        model.optimizer.exclude_from_weight_decay(var_names=["bias"])
+        return model
+
+    (plain, _), (ours, _) = both(make, lambda model: model.fit(X, Y, batch_size=BATCH, epochs=2, verbose=0))
+    assert_same_weights(plain, ours, atol=1e-5)
+
+
+@pytest.mark.parametrize("source", ["dataset", "infinite", "generator", "pydataset"])
+def test_data_may_be_anything_that_keras_takes(source: str) -> None:
+    class Sequence(keras.utils.PyDataset):  # type: ignore[misc]
+        def __len__(self) -> int:
+            return 10
+
+        def __getitem__(self, index: int) -> Any:
+            part = slice(index * BATCH, (index + 1) * BATCH)
+            return X[part], Y[part]
+
+    def script(model: Any) -> Any:
+        dataset = tf.data.Dataset.from_tensor_slices((X, Y)).batch(BATCH)
+        data: Any = {"dataset": dataset, "infinite": dataset.repeat(), "pydataset": Sequence()}.get(source)
+        if source == "generator":
+            data = ((X[i : i + BATCH], Y[i : i + BATCH]) for i in list(range(0, 160, BATCH)) * 2)
+        steps = 10 if source in ("infinite", "generator") else None
+        weights = None if source == "generator" else {0: 2.0, 1: 1.0, 2: 1.0, 3: 0.5}
+        more = {"steps_per_epoch": steps, "class_weight": weights, "shuffle": source == "pydataset"}
+        return model.fit(data, epochs=2, verbose=0, **more).history
+
+    (plain, expected), (ours, got) = both(build, script)
+    assert got == expected
+    assert_same_weights(plain, ours)
+
+
+def test_callbacks_stop_save_and_see_the_weights(tmp_path: Path) -> None:
+    saved = tmp_path / "best.keras"
+    model = build()
+    with pk.distribute(model, out=tmp_path / "run") as job:
+        stopping = keras.callbacks.EarlyStopping(
+            "loss", patience=1, min_delta=10.0, restore_best_weights=True
+        )
+        keeping = keras.callbacks.ModelCheckpoint(str(saved), monitor="loss", save_best_only=True)
+        history = model.fit(
+            *(X, Y),
+            **{"batch_size": BATCH, "epochs": 9, "verbose": 0},
+            callbacks=[
+                stopping,
+                keeping,
+                keras.callbacks.TerminateOnNaN(),
+                keras.callbacks.CSVLogger(str(tmp_path / "csv")),
+            ],
+        )
+        assert len(history.history["loss"]) == 2
+        assert job.version == 20
+        assert keras.models.load_model(saved).count_params() == model.count_params()
+        with pytest.raises(pk.FitError, match="restore_best_weights"):
+            model.fit(X, Y, batch_size=BATCH, verbose=0)
+    log = [json.loads(line) for line in (tmp_path / "run" / "decisions.jsonl").read_text().splitlines()]
+    assert sum(entry["kind"] == "apply" for entry in log) == 20
+    assert log[-1]["kind"] == "stop" or log[-1]["kind"] == "leave"
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["versions"] == 20
+
+
+def test_a_second_job_begins_with_the_weights_of_the_first(tmp_path: Path) -> None:
+    model = build()
+    pk.distribute(model)
+    model.fit(X, Y, batch_size=BATCH, verbose=0)
+    before = model.get_weights()
+    model.compile(optimizer="sgd", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    with pytest.raises(pk.FitError, match="compiled again"):
+        model.fit(X, Y, batch_size=BATCH, verbose=0)
+    model.layers[0].trainable = False
+    model.compile(optimizer="sgd", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    with pk.distribute(model) as job:
+        assert job.optimizer["name"] == "sgd"
+        model.fit(X, Y, batch_size=BATCH, verbose=0)
+        assert job.version == 10
+    np.testing.assert_array_equal(model.get_weights()[0], before[0])
+    assert np.abs(model.get_weights()[2] - before[2]).max() > 0
+    model.fit(X, Y, batch_size=BATCH, verbose=0)  # plain again, after the end of the job
+
+
+def test_what_servers_cannot_do_is_refused_and_nothing_is_ignored() -> None:
+    model = build(keras.optimizers.SGD(0.1))
+    with pk.distribute(model):
+        rates = keras.callbacks.LearningRateScheduler(lambda epoch, rate: 0.1 if epoch < 1 else 0.01)
+        with pytest.raises(
+            pk.FitError, match=r"learning rate was set from 0.1 to 0.01 .* PiecewiseConstantDecay"
+        ):
+            model.fit(X, Y, batch_size=BATCH, epochs=3, verbose=0, callbacks=[rates])
+        model.optimizer.learning_rate = 0.1
+        model.fit(X, Y, batch_size=BATCH, verbose=0)
+        model.set_weights([np.zeros_like(w) for w in model.get_weights()])
+        with pytest.raises(pk.FitError, match="changed by something else than training"):
+            model.fit(X, Y, batch_size=BATCH, verbose=0)
+    with pytest.raises(pk.FitError, match="call model.compile"):
+        pk.distribute(keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]))
+    frozen = build()
+    with pk.distribute(frozen):
+        frozen.fit(X, Y, batch_size=BATCH, verbose=0)
+        frozen.layers[0].trainable = False
+        with pytest.raises(pk.FitError, match="frozen or thawed"):
+            frozen.fit(X, Y, batch_size=BATCH, verbose=0)
+
+
+def test_batches_without_a_finite_gradient_are_skipped_and_end_the_run() -> None:
+    model = build(keras.optimizers.SGD(0.1))
+    bad = X.copy()
+    bad[BATCH : 2 * BATCH] = np.nan
+    with pk.distribute(model) as job:
+        model.fit(bad, Y, batch_size=BATCH, shuffle=False, verbose=0)
+        assert job.version == 9
+        assert all(np.isfinite(w).all() for w in model.get_weights())
+        with pytest.raises(Exception, match="10 batches in a row"):
+            model.fit(X * np.nan, Y, batch_size=BATCH, epochs=2, verbose=0)
+
+
+def custom(body: Callable[[Any, Any, Any], None]) -> Any:
+    class Own(keras.Model):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = keras.layers.Dense(1)
+
+        def call(self, x: Any) -> Any:
+            return self.dense(x)
+
+        def train_step(self, data: Any) -> Any:
+            x, _ = data
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((self(x, training=True) - 1.0) ** 2)
+            body(self, tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+            return {"loss": loss}
+
+    keras.utils.clear_session()
+    keras.utils.set_random_seed(5)
+    model = Own()
+    model.compile(optimizer=keras.optimizers.SGD(0.1), loss="mse")
+    return model
+
+
+def test_a_train_step_of_ones_own() -> None:
+    """A subclassed model, unbuilt until its first batch, whose step applies the gradients once."""
+    make = lambda: custom(lambda model, grads, variables: model.optimizer.apply(grads, variables))  # noqa: E731
+    (plain, _), (ours, _) = both(make, lambda model: model.fit(X, Y, batch_size=BATCH, epochs=2, verbose=0))
+    assert_same_weights(plain, ours)
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (lambda model, grads, variables: None, "applied no gradients"),
+        (
+            lambda model, grads, variables: [model.optimizer.apply(grads, variables) for _ in range(2)],
+            "twice",
+        ),
+    ],
+)
+def test_a_train_step_that_is_no_single_update_is_refused(body: Any, words: str) -> None:
+    model = custom(body)
+    with pk.distribute(model), pytest.raises(Exception, match=words):
+        model.fit(X, Y, batch_size=BATCH, verbose=0)
+
+
+def test_mixed_precision_trains() -> None:
+    # Too large a scale: the first gradients overflow float16.
+    scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01), initial_scale=2.0**40)
+    keras.utils.clear_session()
+    layers = [keras.Input((8,)), *(keras.layers.Dense(n, dtype="mixed_float16") for n in (16, 4))]
+    model = keras.Sequential(layers)
+    model.compile(scaled, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    with pk.distribute(model) as job:
+        history = model.fit(X, Y, batch_size=BATCH, epochs=8, verbose=0)
+        assert 0 < job.version < 80
+    assert history.history["loss"][-1] < history.history["loss"][0]
+
+
+@pytest.fixture(autouse=True)
+def sessions_end() -> Iterator[None]:
+    yield
+    for job in list(pk.distributed._DISTRIBUTED.values()):
+        job.close()

@@ -1,0 +1,105 @@
+"""Every optimizer of Keras: the server's equal of it, which the server accepts, or a sentence with the nearest."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from psserver.optimizers import build
+
+pytestmark = pytest.mark.tensorflow
+
+pk = pytest.importorskip("psworker.keras")
+keras = pytest.importorskip("keras")
+
+o = keras.optimizers
+TRANSLATED: list[tuple[Any, dict[str, Any]]] = [
+    (o.SGD(), {"name": "sgd", "learning_rate": 0.01}),
+    (o.SGD(0.5, nesterov=True), {"name": "sgd", "learning_rate": 0.5}),
+    (o.SGD(momentum=0.9), {"name": "momentum", "momentum": 0.9}),
+    (
+        o.SGD(momentum=0.9, nesterov=True, weight_decay=0.1),
+        {"name": "nesterov", "momentum": 0.9, "weight_decay": 0.1},
+    ),
+    (o.Adam(0.003, beta_2=0.9), {"name": "adam", "learning_rate": 0.003, "beta_1": 0.9, "beta_2": 0.9}),
+    (o.Adam(amsgrad=True), {"name": "adam", "amsgrad": True, "epsilon": 1e-7}),
+    (o.AdamW(), {"name": "adamw", "weight_decay": 0.004}),
+    (o.AdamW(weight_decay=0.0), {"name": "adamw", "weight_decay": 0.0}),
+    (o.Nadam(), {"name": "nadam", "beta_1": 0.9}),
+    (o.Adamax(), {"name": "adamax", "beta_2": 0.999}),
+    (o.Adagrad(), {"name": "adagrad", "initial_accumulator_value": 0.1}),
+    (o.Adadelta(), {"name": "adadelta", "rho": 0.95}),
+    (o.RMSprop(centered=True, momentum=0.5), {"name": "rmsprop", "centered": True, "momentum": 0.5}),
+    (o.Lion(), {"name": "lion", "beta_2": 0.99}),
+    (o.Ftrl(beta=0.5), {"name": "ftrl", "beta": 0.5}),
+    (o.LossScaleOptimizer(o.SGD(0.2)), {"name": "sgd", "learning_rate": 0.2}),
+]
+
+
+@pytest.mark.parametrize(("optimizer", "expected"), TRANSLATED, ids=lambda value: str(value)[:40])
+def test_translated_to_what_the_server_builds(optimizer: Any, expected: dict[str, Any]) -> None:
+    config = pk.translate(optimizer)
+    built = build(config).config
+    for key, value in expected.items():
+        assert built[key] == value
+    for key, value in config.items():
+        assert built[key] == value
+
+
+def test_schedules_are_those_of_the_server() -> None:
+    s = keras.optimizers.schedules
+    for schedule in (
+        s.ExponentialDecay(0.1, 10, 0.5, staircase=True),
+        s.CosineDecay(0.1, 50),
+        s.CosineDecay(0.01, 50, alpha=0.1, warmup_target=0.2, warmup_steps=10),
+        s.PiecewiseConstantDecay([3, 8], [0.1, 0.001, 0.01]),
+    ):
+        ours = build(pk.translate(keras.optimizers.SGD(schedule)))
+        for version in range(70):
+            np.testing.assert_allclose(ours.rate(version), float(schedule(version)), rtol=1e-6)
+
+
+class Mine(keras.optimizers.Adam):  # type: ignore[misc]
+    pass
+
+
+REFUSED = [
+    (lambda: o.Lamb(), "no Lamb: .* keras.optimizers.AdamW"),
+    (lambda: o.Adafactor(), "no Adafactor: .* keras.optimizers.Adam "),
+    (lambda: o.Muon(), "no Muon: .* keras.optimizers.AdamW"),
+    (lambda: Mine(), r"of your own \(Mine\).* keras.optimizers.Adam, of which it is a subclass"),
+    (lambda: o.Ftrl(learning_rate_power=-1.0), "knows -0.5 only"),
+    (lambda: o.SGD(lambda: 0.1), "a function of yours"),
+    (
+        lambda: o.SGD(o.schedules.PolynomialDecay(0.1, 10)),
+        "no schedule PolynomialDecay; the nearest .* CosineDecay",
+    ),
+    (lambda: o.SGD(o.schedules.ExponentialDecay(0.1, 10, 1.5)), "grows"),
+    (lambda: o.SGD(use_ema=True, ema_overwrite_frequency=5), "ema_overwrite_frequency"),
+    (lambda: o.SGD(use_ema=True, gradient_accumulation_steps=5), "use one of the two"),
+    (
+        lambda: o.SGD(o.schedules.CosineDecay(0.1, 9), gradient_accumulation_steps=5),
+        "counts a LearningRateSchedule in",
+    ),
+]
+
+
+@pytest.mark.parametrize(("make", "words"), REFUSED)
+def test_refused_with_the_nearest(make: Any, words: str) -> None:
+    with pytest.raises(pk.TranslationError, match=words):
+        pk.translate(make())
+
+
+def test_constraints_are_refused_and_excluded_variables_named() -> None:
+    kept = keras.layers.Dense(2, kernel_constraint="max_norm")
+    model = keras.Sequential([keras.Input((2,)), kept])
+    model.compile(optimizer="adam", loss="mse")
+    with pytest.raises(pk.TranslationError, match="has a constraint"):
+        pk.distribute(model)
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2, name="last")])
+    optimizer = keras.optimizers.SGD(weight_decay=0.1)
+    optimizer.exclude_from_weight_decay(var_names=["bias"])
+    model.compile(optimizer=optimizer, loss="mse")
+    with pk.distribute(model) as job:
+        (excluded,) = job.optimizer["exclude_from_weight_decay"]
+        assert excluded.endswith("last/bias")

@@ -1,0 +1,79 @@
+"""Whose optimizer it is: a worker's wish is the server's own, or is taken by one that has none, or is refused."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import psworker
+from psserver.settings import Options, SettingsError, resolve
+from psworker import Refused
+from tests.service.serving import serving
+
+START = {"w": np.zeros(3, np.float32)}
+ADAM = {"name": "adam", "learning_rate": 0.25}
+
+
+def entries(out: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in (out / "decisions.jsonl").read_text().splitlines()]
+
+
+def test_a_server_takes_the_first_workers_optimizer(tmp_path: Path) -> None:
+    """Its numbers move the weights, its name is in the log's first entry, and later workers are held to it."""
+    with serving(overrides=["optimizer={name='from-job'}"], out=tmp_path / "run", servers=2) as cluster:
+        assert cluster.status().optimizer == "from-job"
+        with pytest.raises(Refused, match="waits for a worker that names one"):
+            psworker.connect(cluster.hosts, START)
+        with psworker.connect(cluster.hosts, START, optimizer=ADAM) as session:
+            assert cluster.status().optimizer == "adam"
+            with pytest.raises(Refused, match=r"learning_rate is 0.25 here and 0.5 there; .* from-job"):
+                psworker.connect(cluster.hosts, START, optimizer=ADAM | {"learning_rate": 0.5})
+            grant = session.ready()
+            assert grant is not None
+            session.push(grant, {"w": np.ones(3)})
+            session.commit(grant, samples=1, ready=True)
+            grant = session.ready()
+            assert grant is not None
+            np.testing.assert_allclose(session.pull(grant)["w"], -0.25, rtol=1e-5)
+            session.abandon(grant, "enough")
+            assert session.done().success
+    log = entries(tmp_path / "run")
+    assert [entry["i"] for entry in log] == list(range(len(log)))
+    assert log[0]["kind"] == "job"
+    assert log[0]["optimizer"]["name"] == "adam"  # type: ignore[index]
+    assert log[0]["optimizer"]["learning_rate"] == 0.25  # type: ignore[index]
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["optimizer"] == log[0]["optimizer"]
+
+
+def test_a_wish_is_held_against_the_servers_own() -> None:
+    with serving(overrides=["optimizer={name='adam', learning_rate=0.25}"]) as cluster:
+        for wish, words in (
+            ({"name": "sgd", "learning_rate": 0.25}, 'name is "adam" here and "sgd" there'),
+            (ADAM | {"beta_1": 0.5}, "beta_1 is 0.9 here and 0.5 there"),
+            (ADAM | {"learning_rate": {"schedule": "cosine"}}, "initial_learning_rate is missing"),
+            ({"name": "adm"}, 'did you mean "adam"'),
+        ):
+            with pytest.raises(Refused, match=words):
+                psworker.connect(cluster.hosts, START, optimizer=wish)
+        # In float32 it is the same number.
+        same = ADAM | {"beta_1": float(np.float32(0.9))}
+        with psworker.connect(cluster.hosts, START, optimizer=same) as session:
+            session.done()
+
+
+def test_a_job_that_ends_before_it_knew_has_a_log(tmp_path: Path) -> None:
+    with serving(overrides=["optimizer={name='from-job'}"], out=tmp_path / "run"):
+        pass
+    assert [entry["kind"] for entry in entries(tmp_path / "run")] == ["job", "stop"]
+
+
+def test_nothing_goes_beside_from_job() -> None:
+    with pytest.raises(SettingsError, match="expected no more, got learning_rate"):
+        resolve(
+            Options(
+                ps_hosts="127.0.0.1:0", overrides=["optimizer.name=from-job", "optimizer.learning_rate=0.1"]
+            ),
+            None,
+        )
