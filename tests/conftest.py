@@ -36,6 +36,7 @@ settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 # Seconds of each test file in the last recorded run (scripts/test --record-durations).
 DURATIONS = Path(__file__).with_name("durations.json")
+KNOWN: dict[str, float] = json.loads(DURATIONS.read_text(encoding="utf-8"))
 # A file that is not in the table is taken for one of so many seconds.
 UNKNOWN = 5.0
 ROOT = Path(__file__).parents[1]
@@ -72,8 +73,7 @@ class DurationRecorder:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files that take long run first: two processes then end at about the same time. Within a file nothing moves."""
-    known: dict[str, float] = json.loads(DURATIONS.read_text(encoding="utf-8"))
-    items.sort(key=lambda item: -known.get(item.nodeid.partition("::")[0], UNKNOWN))
+    items.sort(key=lambda item: -KNOWN.get(item.nodeid.partition("::")[0], UNKNOWN))
 
 
 # A file whose tests all start processes or need TensorFlow, or that loads it.
@@ -82,13 +82,20 @@ _HEAVY = re.compile(
 )
 
 
+# `--fast` leaves out files that took longer than this, unless they ask `repetitions` how often to repeat.
+LONG = 10.0  # seconds
+
+
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    """`--fast` does not even import such a file: loading TensorFlow takes longer than all that is left."""
+    """`--fast` does not even import a file that is left out: loading TensorFlow takes longer than all that remains."""
     if EFFORT != "fast":
         return None
-    source = collection_path / "conftest.py" if collection_path.is_dir() else collection_path
-    heavy = source.suffix == ".py" and source.is_file() and _HEAVY.search(source.read_text(encoding="utf-8"))
-    return True if heavy else None
+    file = collection_path / "conftest.py" if collection_path.is_dir() else collection_path
+    if file.suffix != ".py" or not file.is_file():
+        return None
+    source = file.read_text(encoding="utf-8")
+    long = KNOWN.get(file.relative_to(ROOT).as_posix(), 0.0) > LONG and "repetitions(" not in source
+    return True if long or _HEAVY.search(source) else None
 
 
 @pytest.fixture
