@@ -47,7 +47,7 @@ class Example(PolicySpec):
         return Facts(size=self.many, free=1)
 '''
 KNOWLEDGE = '\nKNOWN["example"] = lambda knobs, workers: Terms(int(knobs.get("many", 2)))\n'
-TEST = """from tests.policies.table import sit
+TEST = """from tests.policies.harness import sit
 
 
 def test_an_update_has_so_many() -> None:
