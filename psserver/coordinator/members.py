@@ -21,6 +21,8 @@ class Tally:
     incarnations: int = 0
     # Of all its processes so far: an older one never takes the name back from a newer one.
     sessions: set[str] = field(default_factory=set)
+    # When it was last granted a ticket.
+    granted_at: float | None = None
 
     @property
     def pending(self) -> int:

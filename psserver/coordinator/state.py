@@ -25,6 +25,7 @@ class TallyState:
     next_batch: int
     incarnations: int
     sessions: list[str]
+    granted_at: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +110,7 @@ def _saved_tally(worker: str, tally: Tally) -> TallyState:
         tally.next_batch,
         tally.incarnations,
         sorted(tally.sessions),
+        tally.granted_at,
     )
 
 
@@ -201,10 +203,8 @@ def _check(state: CoordinatorState) -> None:
 def _roster(state: CoordinatorState, shift: float) -> Roster:
     roster = Roster(0.0)
     for member in state.members:
-        absent = member.absent_since
-        shifted = replace(
-            member, since=member.since + shift, absent_since=None if absent is None else absent + shift
-        )
+        absent = _shifted(member.absent_since, shift)
+        shifted = replace(member, since=member.since + shift, absent_since=absent)
         roster.add(shifted)
     for saved in state.tallies:
         roster.tallies[saved.worker] = Tally(
@@ -216,22 +216,32 @@ def _roster(state: CoordinatorState, shift: float) -> Roster:
             saved.next_batch,
             saved.incarnations,
             set(saved.sessions),
+            _shifted(saved.granted_at, shift),
         )
     roster.prepared = set(state.prepared)
     roster.unfinished = {worker: since + shift for worker, since in state.unfinished}
-    roster.empty_since = None if state.empty_since is None else state.empty_since + shift
+    roster.empty_since = _shifted(state.empty_since, shift)
     return roster
+
+
+def _shifted(time: float | None, shift: float) -> float | None:
+    return None if time is None else time + shift
 
 
 def _tickets(state: CoordinatorState, shift: float) -> TicketTable:
     table = TicketTable(state.next_number)
     for ticket in state.tickets:
-        shifted = replace(ticket, granted_at=ticket.granted_at + shift)
+        shifted = _later(ticket, shift)
         if shifted.state == "open":
             table.open(shifted)
         else:
             table.live[shifted.number] = shifted
     for ticket in state.settled:
         recent = table.settled.setdefault(ticket.worker, deque(maxlen=REMEMBERED))
-        recent.append(replace(ticket, granted_at=ticket.granted_at + shift))
+        recent.append(_later(ticket, shift))
     return table
+
+
+def _later(ticket: Ticket, shift: float) -> Ticket:
+    former = _shifted(ticket.former, shift)
+    return replace(ticket, granted_at=ticket.granted_at + shift, former=former)

@@ -15,7 +15,7 @@ from pswire.transport.codecs import codec_named
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import coordinator_pb2_grpc
 from psworker.control.backoff import PASSING, Backoff, insist, translated
-from psworker.control.wire import event_from_wire, request_to_wire
+from psworker.control.wire import bounded, event_from_wire, request_to_wire
 from psworker.engine import ClientEngine, Commit, Disposition, Grant, Request, Stop
 from psworker.errors import Refused, SessionError, Unreachable, Voided
 
@@ -60,7 +60,7 @@ class Registration:
             task_index=self._task_index,
             optimizer=self._optimizer,
         )
-        reply = insist(lambda: self._stub.Join(request), self._backoff)
+        reply = bounded(insist(lambda: self._stub.Join(request), self._backoff))
         self._backoff.reset()
         self._name, self._task_index = reply.worker, reply.worker_index
         self._admit(reply)
@@ -282,8 +282,9 @@ class Control:
         try:
             for reply in self._stub.Session(_drained(sender)):
                 received_at = time.monotonic()
+                events = bounded(reply).events
                 with self._changed:
-                    self._receive_all(reply.events, sender, received_at)
+                    self._receive_all(events, sender, received_at)
         finally:
             sender.put(None)
             with self._changed:
