@@ -33,19 +33,19 @@ def a_job(seed: int) -> tuple[Overheard, CoordinatorHarness]:
     """DSSP decides on times with all the digits that a clock may have; w2 takes three times as long."""
     dice = random.Random(seed)
     ear = Overheard(build("dssp", {"lower": 1, "upper": 6}, 3))
-    house = CoordinatorHarness(ear, workers=3, now=12345.678901234567).starts()
+    harness = CoordinatorHarness(ear, workers=3, now=12345.678901234567).starts()
     for _ in range(300):
-        house.passes(dice.expovariate(10.0))
-        able = [w for w in ("w0", "w0", "w0", "w1", "w1", "w1", "w2") if house.holds(w)]
-        house.commits(dice.choice(able))
-    return ear, house
+        harness.passes(dice.expovariate(10.0))
+        able = [w for w in ("w0", "w0", "w0", "w1", "w1", "w1", "w2") if harness.holds(w)]
+        harness.commits(dice.choice(able))
+    return ear, harness
 
 
 def test_a_commit_is_heard_at_the_time_that_the_log_tells() -> None:
-    ear, house = a_job(1)
+    ear, harness = a_job(1)
     heard = [event.t for event in ear.heard if isinstance(event, Commit)]
     # The log is written in whole microseconds.
-    told = [round(record.t, 6) for record in house.log if isinstance(record.entry, entries.Commit)]
+    told = [round(record.t, 6) for record in harness.log if isinstance(record.entry, entries.Commit)]
     assert heard == told
     assert json.loads(json.dumps(heard)) == heard
 
