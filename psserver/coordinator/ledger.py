@@ -53,7 +53,7 @@ class Ledger:
     def refuse(self, member: Member, message: str, ticket: int = 0) -> None:
         self.notify(member, outputs.RefusalNotice(message, ticket=ticket))
 
-    def refuse_stranger(self, worker: str, incarnation: int) -> list[Output]:
+    def refuse_unknown_session(self, worker: str, incarnation: int) -> list[Output]:
         """The whole answer to an input of one that is not a member."""
         notice = outputs.RefusalNotice(self.unknown(worker, incarnation), fatal=True)
         return [Send(worker, incarnation, notice)]

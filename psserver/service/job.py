@@ -135,7 +135,7 @@ class Job:
 
     def _execute(self) -> None:
         """Without the job's lock: other inputs are taken meanwhile."""
-        self.host.orders.execute_submitted(patient=False)
+        self.host.orders.execute_submitted(wait_for_readers=False)
 
     # Members
 
@@ -226,7 +226,7 @@ class Job:
         """
         outbox = Outbox(session, cut)
         with self._lock:
-            refusal = self._coordinator.stranger(worker, incarnation, session)
+            refusal = self._coordinator.unknown_session(worker, incarnation, session)
             if refusal is not None:
                 raise precondition(refusal)
             self.routes.outboxes.open(worker, incarnation, outbox)

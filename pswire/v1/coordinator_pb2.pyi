@@ -255,7 +255,7 @@ class Ready(_message.Message):
     HOLDING_FIELD_NUMBER: _builtins.int
     holding: _builtins.int
     """0: "I am idle." A ticket: "I work on it, and want the one after it ahead". Where the policy grants nothing
-    ahead this is a wish that is forgotten; the commit of the ticket asks anew.
+    ahead the request is forgotten; the commit of the ticket asks anew.
     """
     def __init__(
         self,

@@ -15,7 +15,7 @@ from pswire.transport.codecs import codec_named
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import coordinator_pb2_grpc
 from psworker.control.backoff import PASSING, Backoff, insist, translated
-from psworker.control.wire import event_from_wire, request_to_wire
+from psworker.control.conversions import event_from_wire, request_to_wire
 from psworker.engine import ClientEngine, Commit, Disposition, Grant, Request, Stop
 from psworker.errors import Refused, SessionError, Unreachable, Voided
 
@@ -72,7 +72,7 @@ class Control:
 
     `ClientEngine` decides what to send, and what to send again after a
     reconnection. A new incarnation (the coordinator had given this worker up)
-    starts with a clean slate.
+    remembers nothing of the one before.
     """
 
     def __init__(

@@ -13,7 +13,7 @@ from pswire.transport.channels import CHANNEL_OPTIONS
 from pswire.transport.codecs import Codec
 from pswire.v1 import coordinator_pb2 as pb
 from psworker.data.shard_client import ShardClient
-from psworker.data.transport import Member
+from psworker.data.transport import Identity
 from psworker.errors import SessionError, Unreachable
 
 R = TypeVar("R")
@@ -67,7 +67,7 @@ class ShardGroup:
     def admit(self, reply: pb.JoinReply) -> None:
         """Every shard is asked in the name that the coordinator gave at Join."""
         for shard in self.shards:
-            shard.admit(Member(reply.job, reply.worker, reply.incarnation, reply.membership_token))
+            shard.admit(Identity(reply.job, reply.worker, reply.incarnation, reply.membership_token))
 
     def close(self) -> None:
         self.closing.set()

@@ -103,7 +103,7 @@ def test_an_unknown_transport_is_named() -> None:
         connect("127.0.0.1:1", "pigeon")
 
 
-# Strangers
+# Unknown peers
 
 
 Change = Callable[[shard_pb2.Attach], None]

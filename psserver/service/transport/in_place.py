@@ -61,7 +61,7 @@ def stage(
             f"payload of ticket {header.ticket}: expected a slot that was lent, got number {number}"
         )
     slot = host.begin_push(
-        shard, header.ticket, header.worker, alive, lambda: attachment.loan(number, header.ticket)
+        shard, header.ticket, header.worker, alive, lambda: attachment.borrow(number, header.ticket)
     )
     finite = False
     try:
