@@ -174,7 +174,7 @@ MAP_LINE = re.compile(r"^    ([a-z_]+)  +\S", re.MULTILINE)
 def unknown_modules(package: Path) -> list[str]:
     """Names in the module map of the package's docstring that are no module of it."""
     source = (package / "__init__.py").read_text(encoding="utf-8")
-    named = MAP_LINE.findall(ast.get_docstring(ast.parse(source)) or "")
+    named = MAP_LINE.findall(ast.get_docstring(ast.parse(source), clean=False) or "")
     return [
         name for name in named if not (package / f"{name}.py").is_file() and not (package / name).is_dir()
     ]
