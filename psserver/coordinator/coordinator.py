@@ -159,6 +159,12 @@ class Coordinator:
         self._membership.connect(member, now)
         return self._ledger.emit()
 
+    def dismiss_absent(self, reason: str, now: float) -> list[Output] | None:
+        """Everybody who is a member departs, if nobody's session stream stands; else None, with nothing changed."""
+        if self._membership.dismiss_absent(reason, now):
+            return self._ledger.emit()
+        return None
+
     def disconnect(self, worker: str, incarnation: int, now: float) -> list[Output]:
         """The stream broke. The worker may come back within the grace period (see `tick`)."""
         member = self._ledger.member(worker, incarnation)

@@ -91,6 +91,15 @@ class Membership:
                 seconds = now - member.absent_since
                 self.depart(member, f"connection lost for {seconds:.1f} s", now)
 
+    def dismiss_absent(self, reason: str, now: float) -> bool:
+        """Everybody departs, if nobody's connection stands; else nothing changes, and the answer is False."""
+        members = self._ledger.roster.by_rank()
+        if any(member.absent_since is None for member in members):
+            return False
+        for member in members:
+            self.depart(member, reason, now)
+        return True
+
     def depart(self, member: Member, reason: str, now: float) -> None:
         """The member is gone, and what it holds is void."""
         ledger = self._ledger

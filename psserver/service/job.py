@@ -156,14 +156,15 @@ class Job:
                 f"servers, got {plan!r}: is every --ps-hosts the same, and the software the same version?"
             )
         with self._lock:
-            if self.plan is not None and proposed.fingerprint != self.plan.fingerprint:
-                difference = explain_mismatch(self.plan.variables, variables)
-                raise precondition(f"this job trains another model: {difference}")
+            new = self.plan is None or proposed.fingerprint != self.plan.fingerprint
+            if new:
+                self._check_replaceable(variables)
             chosen = agreed(self.optimizer, optimizer)
-            if self.plan is None:
+            if new:
                 # First of all, because it may fail: then nothing has changed.
                 self._hold(proposed, chosen)
                 self.optimizer = chosen
+                self._withdraw_plan()
             if not self._opened:
                 self._open(chosen)
             try:
@@ -172,6 +173,25 @@ class Job:
                 raise precondition(str(refusal)) from refusal
         self._execute()
         return member
+
+    def _check_replaceable(self, variables: tuple[VariableSpec, ...]) -> None:
+        """A model is this job's once it is installed, or while a member that named it has a session. Until then a
+        stray Join must not decide what the job trains. Raises Refused."""
+        if self.plan is None:
+            return
+        coordinator = self._coordinator
+        held = any(member.absent_since is None for member in coordinator.roster.present.values())
+        if coordinator.initialised or held:
+            difference = explain_mismatch(self.plan.variables, variables)
+            raise precondition(f"this job trains another model: {difference}")
+
+    def _withdraw_plan(self) -> None:
+        """Those who named the model before have no session, and are no members any more."""
+        if self.plan is None:
+            return
+        self.plan = None
+        reason = "named another model than the workers that came"
+        self._step(lambda: self._coordinator.dismiss_absent(reason, time.monotonic()) or [])
 
     def _admit(self, worker: str, session: str, rank: int | None, plan: Plan) -> Member:
         """Raises JoinRefused, with nothing changed; Refused when the job has failed."""
