@@ -97,7 +97,7 @@ class Server:
         self._wake = threading.Event()
         self._grpc = grpc.server(
             ThreadPoolExecutor(MOST_THREADS, thread_name_prefix="rpc"),
-            options=SERVER_OPTIONS(settings.terms.worker_timeout),
+            options=SERVER_OPTIONS(settings.terms.worker_timeout, liveness=settings.task_index == 0),
         )
 
     def run(self) -> ExitCode:
