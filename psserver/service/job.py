@@ -31,6 +31,7 @@ from psserver.service.rpc.registration import Refused, precondition
 from psserver.service.run_log import RunLog
 from psserver.service.shard_host import ShardHost
 from pswire.exits import ExitCode
+from pswire.patience import transfer
 from pswire.plan import Plan, VariableSpec, explain_mismatch, make_plan
 from pswire.specs import specs_to_wire
 from pswire.v1 import shard_pb2
@@ -225,6 +226,8 @@ class Job:
     def _adopt(self, plan: Plan) -> None:
         assert self.optimizer is not None
         self.plan = plan
+        largest = max(shard.nbytes for shard in plan.shards)
+        self._coordinator.planned(transfer(largest, 0.0))
         message = shard_pb2.Configure(
             variables=specs_to_wire(plan.variables),
             plan=plan.fingerprint,
@@ -323,6 +326,8 @@ class Job:
             self._open_without_workers()
         self._input(lambda c, now: c.tick(now))
         with self._lock:
+            present = self._coordinator.roster.present.values()
+            self.routes.outboxes.end_others({(m.worker, m.incarnation) for m in present})
             self._write_or_fail(self.routes.run_log.flush)
 
     def _write_or_fail(self, write: Callable[[], None]) -> None:

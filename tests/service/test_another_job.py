@@ -23,7 +23,9 @@ def test_a_rejoin_of_another_job_is_refused_before_anything_is_adopted() -> None
     with serving(workers=2) as cluster:
         for variables in (OTHER, VARIABLES):
             request = join_request(make_plan(variables, 1), job="0123456789abcdef")
-            with refused(grpc.StatusCode.FAILED_PRECONDITION, "job 0123456789abcdef, which is over or was killed"):
+            with refused(
+                grpc.StatusCode.FAILED_PRECONDITION, "job 0123456789abcdef, which is over or was killed"
+            ):
                 cluster.coordinator.Join(request, timeout=PATIENCE)
         status = cluster.status()
         assert list(status.workers) == [] and "waiting for 2 of 2 workers" in status.note
@@ -108,5 +110,3 @@ def test_a_model_that_does_not_fit_replaces_nothing(monkeypatch: pytest.MonkeyPa
             cluster.coordinator.Join(join_request(make_plan(OTHER, 1)), timeout=PATIENCE)
         assert job.plan is before
         assert [worker.name for worker in cluster.status().workers] == ["first"]
-
-
