@@ -76,8 +76,8 @@ WRONG = (SettingsError, ExperimentError, AddressError, PolicyError, OptimizerErr
 @click.option(
     "--ticket-timeout",
     metavar="SECONDS",
-    help="Give up a worker that keeps a ticket for so long; 0: never. Default: auto, twenty usual steps, and only while "
-    "another worker waits for it.",
+    help="Give up a worker that keeps a ticket for so long; 0: never. Default: auto, twenty usual steps, and only "
+    "while another worker waits for it.",
 )
 @click.option(
     "--idle-timeout", type=float, help="Give up after this long without workers, seconds. Default: 600."

@@ -22,7 +22,10 @@ class Wait:
     limit: float
 
     def sentence(self, now: float) -> str:
-        return f"waiting for {self.member.worker} to {self.what} (since {now - self.since:.1f} s, at most {self.limit:g} s)"
+        since = now - self.since
+        return (
+            f"waiting for {self.member.worker} to {self.what} (since {since:.1f} s, at most {self.limit:g} s)"
+        )
 
 
 def waits(ledger: Ledger, driver: PolicyDriver, now: float) -> Iterator[Wait]:
@@ -35,8 +38,9 @@ def waits(ledger: Ledger, driver: PolicyDriver, now: float) -> Iterator[Wait]:
     for member in ledger.roster.by_rank():
         for ticket in ledger.tickets.open_of(member.worker)[:1]:
             if ticket.initialise:
-                limit = ledger.terms.initialise_limit
-                yield Wait(member, "bring the initial values", ticket.granted_at, limit)
+                yield Wait(
+                    member, "bring the initial values", ticket.granted_at, ledger.terms.initialise_limit
+                )
                 continue
             limit, asked = _ticket_limit(ledger)
             if limit is None or (not asked and now - ticket.granted_at < limit / 2):
@@ -78,8 +82,9 @@ def _blockers(ledger: Ledger, driver: PolicyDriver) -> set[str]:
         if member.state == "waiting" and member.known_to_policy:
             try:
                 waiting = driver.policy.explain(member.worker)
-            except Exception:  # anybody's code; a status says that it failed
-                continue
+            except Exception:
+                # Anybody's code. Whoever asks for the status is told that it failed.
+                waiting = None
             if isinstance(waiting, Waiting):
                 found.update(waiting.releasers)
     return found

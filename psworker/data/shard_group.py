@@ -21,7 +21,8 @@ R = TypeVar("R")
 
 
 class ShardGroup:
-    """`shards`: the data planes, in task order, once this worker has joined. `closing`: the session ends, and no call waits any more.
+    """`shards`: the data planes, in task order, once this worker has joined. `closing`: the session ends, and no call
+    waits any more.
 
     `pointless`: no more payload is of use, because it ends or the job has failed.
     """

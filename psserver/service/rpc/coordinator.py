@@ -42,8 +42,8 @@ class CoordinatorRpc:
         terms = self._job.terms
         if request.job and request.job != terms.job:
             raise precondition(
-                f"these servers run job {terms.job}, and this worker belongs to job {request.job}, which is over or was "
-                "killed: start the worker anew to take part"
+                f"these servers run job {terms.job}, and this worker belongs to job {request.job}, which is over or "
+                "was killed: start the worker anew to take part"
             )
         if request.servers != terms.servers:
             raise precondition(
