@@ -176,7 +176,7 @@ def _worker(coordinator: Coordinator, member: Member, now: float) -> WorkerRepor
 def _gone(coordinator: Coordinator, name: str, now: float) -> WorkerReport:
     tally = coordinator.roster.tallies[name]
     left = coordinator.roster.unfinished.get(name)
-    state = "done" if left is None else "left"
+    state = "done" if left is None and tally.arrived else "left"
     return _tallied(coordinator, name, tally.incarnations - 1, state, now - left if left else 0.0)
 
 

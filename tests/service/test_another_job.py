@@ -42,7 +42,7 @@ def test_workers_of_a_job_that_is_gone_end_with_a_sentence(model: tuple[Variable
         assert grant is not None
         port = cluster.servers[0].address
         # As a kill would: the streams break, and nobody is told of an end.
-        cluster.servers[0].server._grpc.stop(0).wait(PATIENCE)
+        cluster.servers[0].probe.stop_listening()
         plan = Options(ps_hosts=port, overrides=["cluster.workers=2", "optimizer.learning_rate=1.0"])
         restarted = Served(plan)
         try:
