@@ -96,6 +96,8 @@ def _terms(experiment: Experiment, optimizer: Optimizer) -> JobTerms:
         worker_timeout=cluster.worker_timeout,
         idle_timeout=cluster.idle_timeout,
         versions=run.versions,
+        # Time passes in leaps here: only a limit that is said is looked at.
+        ticket_timeout=0.0 if cluster.ticket_timeout == "auto" else cluster.ticket_timeout,
     )
 
 

@@ -17,7 +17,7 @@ from pslab.simulator.store import ShardStore, Store
 from pslab.simulator.worker import Worker
 from psserver.coordinator import Coordinator, JobTerms, JoinRefused, Output, Record, Send
 from psserver.coordinator.entries import Apply, Grant
-from psserver.coordinator.outputs import DispositionNotice, Notice
+from psserver.coordinator.outputs import DispositionNotice, GrantNotice, Notice
 from psserver.policies import Policy
 from pswire.config.distributions import Draw
 from psworker.engine import Done, Leave, Request
@@ -224,6 +224,8 @@ class Cluster:
 
     def _post(self, worker: Worker, incarnation: int, notice: Notice) -> None:
         """To the process of that incarnation; a dead one hears nothing."""
+        if self.terms.ticket_timeout and isinstance(notice, GrantNotice):
+            self.tick_after(self.terms.ticket_timeout)
         if worker.incarnation != incarnation or not worker.alive:
             return
         if worker.down.immediate():

@@ -8,6 +8,7 @@ from psserver.coordinator.contributions import Contributions
 from psserver.coordinator.entries import NO_FACTS, CommitFacts
 from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.lifecycle import Lifecycle
+from psserver.coordinator.limits import Wait, waits
 from psserver.coordinator.members import Member, Roster
 from psserver.coordinator.membership import Membership
 from psserver.coordinator.outputs import Output
@@ -42,6 +43,10 @@ class Coordinator:
     def agree(self, optimizer: Mapping[str, object]) -> None:
         """The job's optimizer, where it was not known at the start. Before `opening`."""
         self.terms = self._ledger.terms = replace(self.terms, optimizer=optimizer)
+
+    def planned(self, transfer: float) -> None:
+        """The model is known: a payload may be under way for `transfer` seconds."""
+        self.terms = self._ledger.terms = replace(self.terms, transfer=transfer)
 
     def opening(self) -> list[Output]:
         """The first log entry. Call once, before any other input."""
@@ -115,6 +120,10 @@ class Coordinator:
         """The job has stopped and every worker has left."""
         return self._ledger.stopped is not None and not self._ledger.roster.present
 
+    def waits(self, now: float) -> list[Wait]:
+        """What a member that lives is waited for, and for how long at most."""
+        return list(waits(self._ledger, self._driver, now))
+
     # State
 
     def state(self) -> CoordinatorState:
@@ -158,6 +167,12 @@ class Coordinator:
             return self._ledger.refuse_unknown_session(worker, incarnation)
         self._membership.connect(member, now)
         return self._ledger.emit()
+
+    def dismiss_absent(self, reason: str, now: float) -> list[Output] | None:
+        """Everybody who is a member departs, if nobody's session stream stands; else None, with nothing changed."""
+        if self._membership.dismiss_absent(reason, now):
+            return self._ledger.emit()
+        return None
 
     def disconnect(self, worker: str, incarnation: int, now: float) -> list[Output]:
         """The stream broke. The worker may come back within the grace period (see `tick`)."""

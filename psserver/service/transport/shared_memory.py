@@ -108,11 +108,16 @@ class Attachment:
 
     def __init__(self, elements: int) -> None:
         self.words = Words()
+        self._elements = elements
         slots = [Segment(4 * elements) for _ in range(SLOTS)]
         self.places = (self.words.place, *(slot.place for slot in slots))
         self._slots = [segments.floats(slot.memory) for slot in slots]
         # As in the words, which the worker could overwrite.
         self._busy: set[int] = set()
+
+    def fits(self, elements: int) -> bool:
+        """The slots hold payloads of so many elements."""
+        return self._elements == elements
 
     def holds(self, number: int) -> bool:
         return 1 <= number <= len(self._slots)
