@@ -11,7 +11,7 @@ from pswire.transport.codecs import Codec, Decoder, WireDtypeError
 from pswire.transport.framed_socket import Parts
 from pswire.transport.frames import Message
 from pswire.v1 import shard_pb2
-from psworker.control.wire import bounded
+from psworker.control.conversions import bounded
 from psworker.data.streams import Stream
 from psworker.errors import SessionError
 
