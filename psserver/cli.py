@@ -156,7 +156,9 @@ def main(as_json: bool, parent: int | None, overrides: tuple[str, ...], **given:
     options = Options(overrides=(*shortcuts, *overrides), job_secret=secret, **given)
     try:
         settings = resolve(options, os.environ.get("TF_CONFIG"))
-        server = Server(settings, with_warning(announce_json if as_json else announce_text, exposure(settings)))
+        server = Server(
+            settings, with_warning(announce_json if as_json else announce_text, exposure(settings))
+        )
     except WRONG as error:
         raise fail(str(error), ExitCode.USAGE) from error
     for number in (signal.SIGINT, signal.SIGTERM):

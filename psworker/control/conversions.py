@@ -71,7 +71,7 @@ def commit_to_wire(commit: Commit) -> pb.Commit:
 
 
 def bounded(reply: M) -> M:
-    """The server's message itself. Raises SessionError when a field is beyond its bound: no server of ours sends that."""
+    """The server's message itself. Raises SessionError when a field is beyond its bound, as no server of ours sends."""
     try:
         check(reply)
     except BoundError as error:

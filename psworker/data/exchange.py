@@ -108,4 +108,6 @@ def _reply(message: Message) -> shard_pb2.ExchangeReply:
     try:
         return bounded(shard_pb2.ExchangeReply.FromString(bytes(message)))
     except DecodeError as error:
-        raise SessionError(f"expected an ExchangeReply, got {len(message)} bytes that do not parse") from error
+        raise SessionError(
+            f"expected an ExchangeReply, got {len(message)} bytes that do not parse"
+        ) from error

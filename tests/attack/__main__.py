@@ -32,7 +32,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="of the first round; default: one of chance")
     parser.add_argument("--policy", choices=POLICIES, help="default: another one each round")
     parser.add_argument("--company", choices=COMPANY, help="who attacks; default: drawn each round")
-    parser.add_argument("--round", type=int, default=MESSAGES, help=f"messages of a round; default {MESSAGES}")
+    parser.add_argument(
+        "--round", type=int, default=MESSAGES, help=f"messages of a round; default {MESSAGES}"
+    )
     parser.add_argument(
         "--processes", action="store_true", help="real ps-server processes, everything over the wire; slower"
     )

@@ -145,7 +145,9 @@ def listing_methods() -> Iterator[list[dict[str, Any]]]:
     add = server_module.add_services
 
     def listed(server: Any, services: Mapping[str, Mapping[str, Any]]) -> Any:
-        found.append({f"/{s}/{m}": handler for s, methods in services.items() for m, handler in methods.items()})
+        found.append(
+            {f"/{s}/{m}": handler for s, methods in services.items() for m, handler in methods.items()}
+        )
         return add(server, services)
 
     with mock.patch.object(server_module, "add_services", listed):

@@ -4,16 +4,21 @@ import threading
 from collections.abc import Sequence
 
 import psworker
-from psworker import loop
 from pslab.simulator.problems import numpy_problem
 from pslab.simulator.problems.problem import NumpyTrainer
+from psworker import loop
 
 # Elements of the model: small, so that messages are many.
 DIMENSIONS = 24
 
 
 def trainer(batches: int) -> NumpyTrainer:
-    options = {"dimensions": DIMENSIONS, "noise": 0.1, "batches_per_epoch": batches, "centres": [0.0, 1.0, 2.0]}
+    options = {
+        "dimensions": DIMENSIONS,
+        "noise": 0.1,
+        "batches_per_epoch": batches,
+        "centres": [0.0, 1.0, 2.0],
+    }
     return numpy_problem("quadratic", options)
 
 

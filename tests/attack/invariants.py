@@ -96,7 +96,9 @@ class Resources:
     @classmethod
     def now(cls) -> "Resources":
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-        return cls(threading.active_count(), len(os.listdir("/proc/self/fd")), pages * os.sysconf("SC_PAGESIZE"))
+        return cls(
+            threading.active_count(), len(os.listdir("/proc/self/fd")), pages * os.sysconf("SC_PAGESIZE")
+        )
 
 
 def left_behind(before: Resources, memory: int) -> list[str]:

@@ -141,9 +141,7 @@ class Liar(Attacker):
 
     def _hello(self) -> pb.Hello:
         reply = self.reply
-        return pb.Hello(
-            job=reply.job, worker=reply.worker, incarnation=reply.incarnation, session=self.token
-        )
+        return pb.Hello(job=reply.job, worker=reply.worker, incarnation=reply.incarnation, session=self.token)
 
     def _end(self) -> None:
         session, self.session = self.session, None
@@ -291,7 +289,9 @@ class Liar(Attacker):
         )
         if self.chance.random() < 0.5:
             self.mutate.message(request)
-        self.send(self.server(), f"{SHARD}/Pull", [request.SerializeToString()], most=self.chance.choice((1, 99)))
+        self.send(
+            self.server(), f"{SHARD}/Pull", [request.SerializeToString()], most=self.chance.choice((1, 99))
+        )
 
     def _exchanges(self, server: int) -> list[bytes]:
         """Requests for one stream of Exchange, one of them with this life's ticket."""

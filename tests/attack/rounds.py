@@ -10,8 +10,8 @@ from pathlib import Path
 from pslab.display.status import status_line, waiting_sentences
 from pslab.runs.folder import Run
 from pswire.plan import make_plan
-from tests.attack import invariants
 from pswire.v1.coordinator_pb2 import StatusReply
+from tests.attack import invariants
 from tests.attack.doors import Refusal, WireDoor
 from tests.attack.honest import Gate, Honest, problems, trainer
 from tests.attack.lines import SocketStranger
@@ -64,7 +64,9 @@ def _verified(scenario: Scenario, out: Path) -> list[str]:
         found += invariants.replayed(out, trainer(scenario.batches))
     if scenario.repeats:
         attacked, alone = _sha256(out), _alone(scenario)
-        found += [] if attacked == alone else [f"the final weights are {attacked}, without the attack {alone}"]
+        found += (
+            [] if attacked == alone else [f"the final weights are {attacked}, without the attack {alone}"]
+        )
     return found
 
 

@@ -96,7 +96,11 @@ class Outside:
         """As any process of this machine sees them: names of Unix sockets, and listening ports."""
         found = []
         for server, host in zip(self.processes.servers, self.hosts, strict=True):
-            ports = [c.laddr.port for c in psutil.Process(server.pid).net_connections("tcp") if c.status == "LISTEN"]
+            ports = [
+                c.laddr.port
+                for c in psutil.Process(server.pid).net_connections("tcp")
+                if c.status == "LISTEN"
+            ]
             others = [port for port in ports if port != int(host.rpartition(":")[2])]
             found.append(Line(_unix_socket(server.pid), others[0] if others else 0))
         return found

@@ -38,8 +38,7 @@ class Stranger(Attacker):
         if chance.random() < 0.5:
             messages = self.mutate.sequence(messages)
         breaks = chance.random() < 0.15
-        for message in messages:
-            yield message
+        yield from messages
         if breaks:
             raise Broken
 

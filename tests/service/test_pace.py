@@ -76,9 +76,7 @@ def test_joins_beyond_the_pace_are_told_to_wait(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(pace_module, "NEW_PER_SECOND", 0.01)
     with serving() as cluster, Peer(cluster, "a") as peer:
         for name in ("b", "c", "d"):
-            cluster.coordinator.Join(
-                join_request(peer.plan, worker=name, session=name), timeout=PATIENCE
-            )
+            cluster.coordinator.Join(join_request(peer.plan, worker=name, session=name), timeout=PATIENCE)
         with refused(grpc.StatusCode.UNAVAILABLE, "too many workers join at once"):
             cluster.coordinator.Join(join_request(peer.plan, worker="e", session="e"), timeout=PATIENCE)
         # Who is known may come back, and what is refused for another reason costs no one's turn.

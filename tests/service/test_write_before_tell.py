@@ -103,12 +103,11 @@ def test_the_scenario_makes_the_entries_that_are_said(tmp_path: Path, policy: st
     assert made >= {kind for kind, under in KINDS.items() if under == policy}
 
 
-# Every call between an input and what is sent of it, in their order. "follow": to the other server; "post": to a worker.
+# Every call between an input and what is sent of it, in their order; "follow": to the other server, "post": to a
+# worker.
 WHERE = ("record", "order", "encode", "write", "submit", "follow", "remark", "post")
 # Kinds that come with a notice to a worker.
-NOTICED = (
-    *("initialise", "install", "grant", "commit", "apply", "drop", "cancel", "abandon", "stop"),
-)
+NOTICED = (*("initialise", "install", "grant", "commit", "apply", "drop", "cancel", "abandon", "stop"),)
 # What a policy decides.
 DECIDED = ("grant", "fold", "apply", "drop", "cancel")
 EVERY = [(kind, where) for kind in KINDS for where in WHERE if where != "post" or kind in NOTICED]

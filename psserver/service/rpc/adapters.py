@@ -40,7 +40,9 @@ def event_to_wire(notice: outputs.Notice) -> pb.SessionEvent:
             stop = pb.Stop(reason=said, version=version, success=success, index=index, evaluate=evaluate)
             return pb.SessionEvent(stop=stop)
         case outputs.RefusalNotice(message, fatal, ticket):
-            return pb.SessionEvent(refusal=pb.Refusal(message=escaped(message, SENTENCE), fatal=fatal, ticket=ticket))
+            return pb.SessionEvent(
+                refusal=pb.Refusal(message=escaped(message, SENTENCE), fatal=fatal, ticket=ticket)
+            )
 
 
 def facts_from_wire(commit: pb.Commit) -> CommitFacts:

@@ -59,4 +59,6 @@ def _message(parse: Callable[[bytes], Any], data: bytes) -> Any:
     try:
         return parse(data)
     except DecodeError as error:
-        raise invalid(f"expected a message of this method, got {len(data)} bytes that do not parse") from error
+        raise invalid(
+            f"expected a message of this method, got {len(data)} bytes that do not parse"
+        ) from error
