@@ -77,8 +77,10 @@ class Mutator:
                 elements.append(elements[chance.randrange(len(elements))])
         elif field.message_type is None:
             elements.extend(self._value(field, None) for _ in range(chance.choice(MANY)))
-        elif len(elements):
+        elif len(elements) and kind == "inside":
             self.message(elements[chance.randrange(len(elements))], 1)
+        else:
+            self.message(elements.add(), 1)
 
     def _value(self, field: FieldDescriptor, before: Any) -> Any:
         chance, kind = self._chance, field.cpp_type
