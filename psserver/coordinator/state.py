@@ -24,6 +24,7 @@ class TallyState:
     staleness: list[tuple[int, int]]
     next_batch: int
     incarnations: int
+    granted: int
     sessions: list[str]
 
 
@@ -108,6 +109,7 @@ def _saved_tally(worker: str, tally: Tally) -> TallyState:
         list(tally.staleness.items()),
         tally.next_batch,
         tally.incarnations,
+        tally.granted,
         sorted(tally.sessions),
     )
 
@@ -216,6 +218,7 @@ def _roster(state: CoordinatorState, shift: float) -> Roster:
             saved.next_batch,
             saved.incarnations,
             set(saved.sessions),
+            saved.granted,
         )
     roster.prepared = set(state.prepared)
     roster.unfinished = {worker: since + shift for worker, since in state.unfinished}

@@ -19,7 +19,7 @@ COMPENSATORS: Mapping[str, tuple[str, ...]] = {
 }
 AGGREGATORS: Mapping[str, tuple[str, ...]] = {
     "mean": (),
-    "median": (),
+    "median": ("fewest",),
     "trimmed-mean": ("trim",),
     "krum": ("byzantine", "select"),
 }
@@ -76,6 +76,8 @@ class TensorParts:
     def fewest(self) -> int:
         """Contributions without which the aggregator cannot do what it promises."""
         match self.aggregator:
+            case "median":
+                return int(self.knobs["fewest"])
             case "trimmed-mean":
                 return 2 * int(self.knobs["trim"]) + 1
             case "krum":
@@ -130,6 +132,11 @@ class LocalRule:
     name: str
     knobs: Mapping[str, float] = field(default_factory=dict)
     remembers: bool = False
+
+    @property
+    def batches(self) -> int:
+        """Batches of a ticket, at most."""
+        return max(1, int(self.knobs.get("steps", 1)))
 
     @property
     def plain(self) -> bool:

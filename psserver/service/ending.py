@@ -8,6 +8,7 @@ import grpc
 import numpy as np
 from numpy.typing import NDArray
 
+from psserver.receipts import membership_token
 from psserver.service.followers import Follower
 from psserver.service.job import Job
 from psserver.service.json_lines import LogError
@@ -108,18 +109,23 @@ def _final_weights(job: Job) -> list[Floats] | None:
             log.error("server %d did not finish the log; no final weights", follower.server)
             return None
         try:
-            flats.append(_read(follower, job.terms.job, job.plan, version))
+            flats.append(_read(follower, job.terms.job, job.host.secret, job.plan, version))
         except (grpc.RpcError, frames.FrameError) as error:
             log.error("server %d did not give its final weights: %s", follower.server, error)
             return None
     return job.plan.gather(flats)
 
 
-def _read(follower: Follower, job: str, plan: Plan, version: int) -> Floats:
+def _read(follower: Follower, job: str, secret: bytes, plan: Plan, version: int) -> Floats:
     values = np.empty(plan.shards[follower.server].elements, np.float32)
     decoder = FLOAT32.decoder(values)
     request = shard_pb2.PullRequest(
-        job=job, version=version, plan=plan.fingerprint, dtype=FLOAT32.number, ticket=0
+        job=job,
+        version=version,
+        plan=plan.fingerprint,
+        dtype=FLOAT32.number,
+        ticket=0,
+        membership_token=membership_token(secret, job, "", 0),
     )
     call: Callable[[shard_pb2.PullRequest], Iterator[bytes]] = follower.channel.unary_stream(
         "/pswire.v1.Shard/Pull",

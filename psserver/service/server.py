@@ -35,7 +35,7 @@ from psserver.service.rpc.shard import ShardRpc
 from psserver.service.run_log import RunLog, make_folder
 from psserver.service.shard_host import HostOptions, ShardHost
 from psserver.service.transport.listening import BindError, listen
-from psserver.service.transport.sockets import Caller, SocketListener
+from psserver.service.transport.sockets import SocketListener
 from pswire.addresses import Address
 from pswire.exits import ExitCode
 from pswire.plan import Plan

@@ -16,6 +16,7 @@ from pswire.transport.codecs import FLOAT32
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import coordinator_pb2_grpc, shard_pb2, shard_pb2_grpc
 from psworker.data.shard_client import ShardClient
+from tests.shm.sessions import proof
 
 pytestmark = pytest.mark.cluster
 
@@ -169,6 +170,7 @@ def test_generated_code_speaks_exchange(server: str) -> None:
             dtype=FLOAT32.number,
             bytes=4 * size,
             after=grant.index,
+            **proof(session),
         )
         data = np.ones(size, np.float32).tobytes()
         requests = [
@@ -182,6 +184,8 @@ def test_generated_code_speaks_exchange(server: str) -> None:
                     plan=session.plan.fingerprint,
                     dtype=FLOAT32.number,
                     after=grant.index,
+                    worker=session.worker,
+                    **proof(session),
                 )
             ),
         ]
