@@ -213,13 +213,13 @@ class Worker:
         assert self._unit is not None
         if self._unit.steps_taken:
             step.before, self._unit.before = self._unit.before, None
-            self._computed(step)
+            self.computed(step)
         else:
             batches = self._unit.batches
             seconds = self._compute() if len(batches) == 1 else self._seconds(self._unit)
-            self._cluster.agenda.after(seconds, self._computed, step)
+            self._cluster.agenda.after(seconds, self.computed, step)
 
-    def _computed(self, step: Step) -> None:
+    def computed(self, step: Step) -> None:
         if step is not self._step:
             return
         if step.ticket in self._engine.void:

@@ -2,5 +2,5 @@
 
 A *schedule* is a list of acts ("w0 joins", "w0 commits", "0.4 seconds pass"): the lines at the margin of a
 golden trace. It is drawn by chance (`schedule`), guarded step by step (`invariants`, `servers`), played again
-from its acts (`play`), cut down (`shrink`) and told (`story`).
+from its acts (`play`), cut down (`shrink`) and told (`trace`).
 """

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from pslab.verify.breach import expect
-from pslab.verify.choices import ChoiceSource
 from pslab.verify.invariants import Guard
-from pslab.verify.time_limit import TimeLimitedPolicy
+from pslab.verify.schedules.choices import ChoiceSource
+from pslab.verify.schedules.time_limit import TimeLimitedPolicy
+from pslab.verify.violation import expect
 from psserver.coordinator import CommitFacts, Coordinator, Send
 from psserver.coordinator.outputs import RefusalNotice
 

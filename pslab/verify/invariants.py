@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pslab.verify.breach import InvariantViolation, expect
 from pslab.verify.log_checks import Promises
+from pslab.verify.violation import InvariantViolation, expect
 from psserver.coordinator import Coordinator, Record, entries
 from psserver.coordinator.entries import Entry
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from pslab.verify.breach import expect
+from pslab.verify.violation import expect
 from psserver.coordinator.entries import AppliedPart
 from psserver.policies import facts
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from pslab.verify.breach import InvariantViolation, expect
+from pslab.verify.violation import InvariantViolation, expect
 from psserver.coordinator import Coordinator
 from psserver.coordinator.entries import Entry
 from psserver.optimizers import build

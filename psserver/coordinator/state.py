@@ -129,7 +129,7 @@ def take_up(state: CoordinatorState, ledger: Ledger, driver: PolicyDriver, shift
             f"expected the state of policy {policy.name} with {knobs}, got one of {state.policy} with {state.knobs}"
         )
     _check(state)
-    roster, tickets = _roster(state, shift), _tickets(state, shift)
+    roster, tickets = roster_from(state, shift), tickets_from(state, shift)
     _restore_policy(policy, state.policy_state)
     # From here on nothing can fail.
     driver.folded = {part.ticket: part for part in state.folded}
@@ -200,7 +200,7 @@ def _check(state: CoordinatorState) -> None:
             raise StateError(f"coordinator state: {what}")
 
 
-def _roster(state: CoordinatorState, shift: float) -> Roster:
+def roster_from(state: CoordinatorState, shift: float) -> Roster:
     roster = Roster(0.0)
     for member in state.members:
         absent = member.absent_since
@@ -226,7 +226,7 @@ def _roster(state: CoordinatorState, shift: float) -> Roster:
     return roster
 
 
-def _tickets(state: CoordinatorState, shift: float) -> TicketTable:
+def tickets_from(state: CoordinatorState, shift: float) -> TicketTable:
     table = TicketTable(state.next_number)
     for ticket in state.tickets:
         shifted = replace(ticket, granted_at=ticket.granted_at + shift)

@@ -24,6 +24,7 @@ from psserver.service.job import Job
 from psserver.service.rpc.coordinator import CoordinatorRpc
 from psserver.service.rpc.exchange import ExchangeRpc
 from psserver.service.rpc.follow import FollowRpc
+from psserver.service.rpc.registration import Caller
 from psserver.service.rpc.services import (
     COORDINATOR,
     SHARD,

@@ -36,7 +36,7 @@ from tests.lab.logs import Record, write_run
 from tests.replay.simulated import simulate
 
 # Worker w0 holds tickets 2, 3 and 4, the last of them ahead; w1's are cancelled, given up and committed untold.
-STORY = [
+ENTRIES = [
     (0.0, "job", {"job": "j", "policy": {"name": "async"}, "optimizer": {"name": "sgd"}}),
     (0.5, "join", {"worker": "w0", "incarnation": 0, "rank": 0}),
     (0.5, "join", {"worker": "w1", "incarnation": 0, "rank": 1}),
@@ -73,7 +73,7 @@ FACTS: dict[str, Record] = {
 def three_commits(folder: Path, change: Callable[[Record], None] = lambda commit: None) -> Run:
     """`change` is called with every commit."""
     records: list[Record] = []
-    for index, (t, kind, fields) in enumerate(STORY):
+    for index, (t, kind, fields) in enumerate(ENTRIES):
         record: dict[str, Any] = {"i": index, "t": t, "kind": kind, **FACTS.get(kind, {}), **fields}
         for number, (ticket, worker, base) in enumerate(record.get("parts", ())):
             staleness = record["version"] - 1 - base

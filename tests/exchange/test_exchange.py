@@ -16,6 +16,7 @@ from pswire.transport.codecs import FLOAT32
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import coordinator_pb2_grpc, shard_pb2, shard_pb2_grpc
 from psworker.data.shard_client import ShardClient
+from tests.probes import SessionProbe
 from tests.shm.sessions import proof
 
 pytestmark = pytest.mark.cluster
@@ -232,7 +233,7 @@ def test_a_commit_without_its_session_is_refused(server: str) -> None:
         flats = session.plan.scatter(list(gradients(0).values()))
         stranger = pb.Hello(job=session.job, worker=session.worker, incarnation=0, session="guessed")
         commit = pb.Commit(ticket=grant.ticket, samples=1)
-        shard = session._shards[0]
+        shard = SessionProbe(session).shard()
         with pytest.raises(psworker.Refused, match="is another session's"):
             shard.step(grant.ticket, flats[0], grant.index, commit, stranger)
         session.contribute(grant, flats, samples=1)
@@ -281,6 +282,6 @@ def break_session(session: psworker.Session, status: Callable[[], pb.StatusReply
     """Wait until w0's commit is in, that is, until it waits in its exchange; then end its session stream."""
     while next(w for w in status().workers if w.name == "w0").state != "waiting":
         pass
-    sender = session._control._sender
+    sender = SessionProbe(session).requests
     assert sender is not None
     sender.put(None)

@@ -12,7 +12,7 @@ from pslab.observe.work import WorkReader
 from pslab.runs.folder import Run
 from psserver.metrics import collector
 from psserver.metrics.counts import Counts
-from psserver.metrics.snapshot import MOST_WORKERS, OTHERS, JobNumbers, _job_numbers
+from psserver.metrics.snapshot import MOST_WORKERS, OTHERS, JobNumbers, numbers_from
 from pswire.config.experiment import parse_experiment
 from tests.replay.simulated import document
 from tests.simulator.lab import Outcome, simulate
@@ -29,11 +29,11 @@ def counted(outcome: Outcome) -> Counts:
 
 
 def numbers_of(outcome: Outcome) -> JobNumbers:
-    return _job_numbers(outcome.cluster.coordinator, counted(outcome), outcome.seconds)
+    return numbers_from(outcome.cluster.coordinator, counted(outcome), outcome.seconds)
 
 
 def families(numbers: JobNumbers) -> list[Metric]:
-    return [*collector._job(numbers), *collector._workers(numbers.workers)]
+    return [*collector.job_families(numbers), *collector.worker_families(numbers.workers)]
 
 
 def value(metrics: Iterable[Metric], name: str, **labels: str) -> float:

@@ -24,7 +24,7 @@ from tests.policies.harness import Table, sit
 HUGE = 10**9
 
 
-def story(name: str, knobs: Mapping[str, object], seed: int, workers: int = 4) -> list[Event]:
+def events_of(name: str, knobs: Mapping[str, object], seed: int, workers: int = 4) -> list[Event]:
     """Facts of a random run under one policy: commits, departures, returns, ends."""
     dice = random.Random(seed)
     policy = build(name, knobs, workers)
@@ -85,14 +85,14 @@ def answers(name: str, knobs: Mapping[str, object], facts: list[Event]) -> list[
 def test_without_a_bound_every_policy_is_async(name: str, knobs: dict[str, object]) -> None:
     """Decision for decision, on the same facts."""
     for seed in range(20):
-        facts = story("async", {}, seed)
+        facts = events_of("async", {}, seed)
         assert answers(name, knobs, facts) == answers("async", {}, facts)
 
 
 def test_the_ways_to_treat_the_stale_agree_while_nothing_is_stale() -> None:
     ways = ("drop", "downweight", "compensate", "block")
     for seed in range(10):
-        facts = story("bounded", {"aggregate": 3, "max_staleness": HUGE}, seed)
+        facts = events_of("bounded", {"aggregate": 3, "max_staleness": HUGE}, seed)
         given = [
             answers("bounded", {"aggregate": 3, "max_staleness": 50, "on_stale": w}, facts) for w in ways
         ]
@@ -172,7 +172,7 @@ def test_backups_of_all_but_one_take_the_first_gradient_of_every_version() -> No
 
 def test_the_same_facts_give_the_same_decisions() -> None:
     for name, knobs in (("sync", {}), ("bounded", {"aggregate": 2, "max_staleness": 1, "on_stale": "block"})):
-        facts = story(name, knobs, 5)
+        facts = events_of(name, knobs, 5)
         first, second = answers(name, knobs, facts), answers(name, knobs, facts)
         assert first == second
         assert any(isinstance(d, Apply) for ds in first for d in ds)

@@ -83,6 +83,8 @@ def test_defaults(tmp_path: Path) -> None:
         "wire_dtype": "float32",
         "transport": "auto",
         "prefetch": False,
+        "max_workers": 0,
+        "allowed_workers": [],
         "metrics": False,
     }
     assert (experiment.policy.name, experiment.policy.knobs) == ("sync", {})

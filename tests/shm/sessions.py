@@ -11,6 +11,7 @@ import numpy as np
 
 import psworker
 from pswire.plan import VariableSpec
+from tests.probes import SessionProbe
 from tests.service.serving import PATIENCE
 
 VARIABLES = (
@@ -38,7 +39,7 @@ def gradient(session: psworker.Session, number: int) -> Flats:
 
 def proof(session: psworker.Session) -> dict[str, Any]:
     """Of its membership, for a message made by hand."""
-    member = session._shards[0].member
+    member = SessionProbe(session).shard().member
     return {"incarnation": member.incarnation, "membership_token": member.membership_token}
 
 

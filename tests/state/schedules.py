@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pslab.verify.choices import Seeded
 from pslab.verify.client import Client
-from pslab.verify.schedule import Schedule
+from pslab.verify.schedules.choices import Seeded
+from pslab.verify.schedules.schedule import Schedule
+from pslab.verify.schedules.time_limit import TimeLimitedPolicy
 from pslab.verify.shard import Servers
-from pslab.verify.time_limit import TimeLimitedPolicy
 from psserver.coordinator import Coordinator, CoordinatorState, entries
 from psserver.optimizers import OptimizerError
 from psserver.optimizers import build as build_optimizer

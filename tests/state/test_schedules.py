@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from pslab.verify.breach import InvariantViolation
+from pslab.verify.violation import InvariantViolation
 from psserver.coordinator import state as coordinator_state
 from psserver.optimizers import names as optimizer_names
 from psserver.policies import names as policy_names
@@ -49,7 +49,7 @@ def test_all_that_is_built_in_is_played() -> None:
 
 def no_requests(patch: pytest.MonkeyPatch) -> None:
     """Members forget what they asked for."""
-    roster = coordinator_state._roster
+    roster = coordinator_state.roster_from
 
     def forgetful(state: coordinator_state.CoordinatorState, shift: float) -> object:
         made = roster(state, shift)
@@ -57,11 +57,11 @@ def no_requests(patch: pytest.MonkeyPatch) -> None:
             member.requested = None
         return made
 
-    patch.setattr(coordinator_state, "_roster", forgetful)
+    patch.setattr(coordinator_state, "roster_from", forgetful)
 
 
 def no_batches(patch: pytest.MonkeyPatch) -> None:
-    roster = coordinator_state._roster
+    roster = coordinator_state.roster_from
 
     def forgetful(state: coordinator_state.CoordinatorState, shift: float) -> object:
         made = roster(state, shift)
@@ -69,7 +69,7 @@ def no_batches(patch: pytest.MonkeyPatch) -> None:
             tally.next_batch = 0
         return made
 
-    patch.setattr(coordinator_state, "_roster", forgetful)
+    patch.setattr(coordinator_state, "roster_from", forgetful)
 
 
 def no_clocks(patch: pytest.MonkeyPatch) -> None:

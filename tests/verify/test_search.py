@@ -4,9 +4,9 @@ import random
 
 import pytest
 
-from pslab.verify.play import Case, play
-from pslab.verify.search import OTHERWISE, Finding, verify
-from pslab.verify.shrink import gist
+from pslab.verify.schedules.play import Case, play
+from pslab.verify.schedules.search import OTHERWISE, Finding, verify
+from pslab.verify.schedules.shrink import gist
 from psserver.policies import PolicyError, names
 
 SCHEDULES = 1000  # the default of ps-lab verify-policy

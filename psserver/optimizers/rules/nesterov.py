@@ -7,28 +7,18 @@ Bit-equal to Keras.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from psserver.optimizers import loops
 from psserver.optimizers.blocks import Array, Kernel, State
-from psserver.optimizers.rule import Fused, decay_knob, decay_of, decayed
-from pswire.knobs import number
+from psserver.optimizers.rule import Fused, decay_of, decayed
+from psserver.optimizers.rules.momentum import Momentum
 
 
 @dataclass(frozen=True, slots=True)
-class Nesterov:
-    """Momentum that looks one velocity ahead."""
-
-    learning_rate: ClassVar[float] = 0.01
-    initial: ClassVar[float] = 0.0
-    step_slot: ClassVar[str | None] = "momentum"
-    per_worker: ClassVar[bool] = False
-    slots: ClassVar[tuple[str, ...]] = ("momentum",)
-
-    momentum: float = number(0.9, "part of the velocity that is kept per update", at_least=0, at_most=1)
-    weight_decay: float = decay_knob()
+class Nesterov(Momentum):
+    """Momentum that looks one velocity ahead: knobs and slots are those of `Momentum`."""
 
     def kernel(self, rate: np.float32, step: int) -> Kernel:
         kept, decay = np.float32(self.momentum), decay_of(self)

@@ -10,12 +10,12 @@ from dataclasses import replace
 
 from pslab.protocol_adapter import deliver, event_of
 from pslab.verify.adversarial import Adversary
-from pslab.verify.breach import InvariantViolation, expect
-from pslab.verify.choices import ChoiceSource
 from pslab.verify.client import Client
 from pslab.verify.invariants import Guard
+from pslab.verify.schedules.choices import ChoiceSource
+from pslab.verify.schedules.time_limit import TimeLimitedPolicy
 from pslab.verify.shard import Servers
-from pslab.verify.time_limit import TimeLimitedPolicy
+from pslab.verify.violation import InvariantViolation, expect
 from psserver.coordinator import Coordinator, JobTerms, JoinRefused, Output, Record, Send
 from psserver.coordinator.outputs import RefusalNotice
 from psserver.coordinator.status import report
@@ -157,13 +157,13 @@ class Schedule:
                 self._act(client, verb, self._named(client, ticket), "loss=nan" if math.isnan(loss) else "")
 
     def _named(self, client: Client, ticket: int) -> str:
-        """Nothing for the ticket that it holds: a story says "commits" and means that one."""
+        """Nothing for the ticket that it holds: a trace says "commits" and means that one."""
         held = [opened.number for opened in self.coordinator.tickets.open_of(client.worker)]
         return "" if held == [ticket] else str(ticket)
 
     def _act(self, client: Client, *words: str) -> None:
         member = self.coordinator.roster.present.get(client.worker)
-        # What another incarnation still says is refused, and no part of the story.
+        # What another incarnation still says is refused, and no part of the trace.
         if words[0] == "joins" or (member is not None and member.incarnation == client.incarnation):
             self.acts.append(" ".join([client.worker, *filter(None, words)]))
 
@@ -276,5 +276,5 @@ class Schedule:
 
 
 def name_of(session: int) -> str:
-    """A, B, C, ... as stories call the processes of one worker."""
+    """A, B, C, ... as traces call the processes of one worker."""
     return chr(ord("A") + session) if session < 26 else f"A{session}"

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from pslab.verify.play import Case
+from pslab.verify.schedules.play import Case
 from psserver.policies import PolicyError
 
 # The acts that were played up to the fault, or None when they do not show it.
