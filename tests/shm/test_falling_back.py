@@ -142,8 +142,8 @@ def introduction(session: psworker.Session, grant: psworker.Grant) -> shard_pb2.
     return shard_pb2.Attach(
         job=session.job,
         worker=session.worker,
-        incarnation=shard.member.incarnation,
-        membership_token=shard.member.membership_token,
+        incarnation=shard.identity.incarnation,
+        membership_token=shard.identity.membership_token,
         plan=session.plan.fingerprint,
         after=grant.index,
         place=segments.here(),
