@@ -78,6 +78,7 @@ def resolve(options: Options, tf_config: str | None) -> ServerSettings:
             allowed=tuple(cluster.allowed_workers),
             versions=run.versions,
             stay=options.stay,
+            ticket_timeout=None if cluster.ticket_timeout == "auto" else cluster.ticket_timeout,
         ),
         policy=policy,
         optimizer=optimizer,

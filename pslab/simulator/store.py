@@ -101,12 +101,12 @@ class ShardStore:
             Shard(plan, server, optimizer, versions=workers + 2, tensors=tensors, keep_bases=keep_bases)
             for server in range(len(plan.shards))
         ]
-        self._dispatch = OrderTranslator()
+        self._translator = OrderTranslator()
         self._waiting: list[tuple[int, Callable[[], None]]] = []
         self.sizes: Sequence[int] = [self._codec.size(layout.elements) for layout in plan.shards]
 
     def execute(self, entry: Entry) -> None:
-        order = self._dispatch.order(entry)
+        order = self._translator.order(entry)
         for shard in self._shards:
             shard.execute(order)
 

@@ -129,9 +129,9 @@ class Shard:
         return f"{variable.name}[{', '.join(str(int(i)) for i in index)}]"
 
     def begin(
-        self, ticket: int, loan: BorrowedBuffer | None = None, cut: Callable[[], object] = lambda: None
+        self, ticket: int, borrowed: BorrowedBuffer | None = None, cut: Callable[[], object] = lambda: None
     ) -> Slot:
-        return self.staging.begin(ticket, loan, cut)
+        return self.staging.begin(ticket, borrowed, cut)
 
     # Orders
 

@@ -80,6 +80,7 @@ def test_defaults(tmp_path: Path) -> None:
         "workers": 1,
         "worker_timeout": 10.0,
         "idle_timeout": 600.0,
+        "ticket_timeout": "auto",
         "wire_dtype": "float32",
         "transport": "auto",
         "prefetch": False,

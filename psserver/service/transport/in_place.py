@@ -1,6 +1,6 @@
 """Payloads that stay where they are: attach, stage a filled slot, locate a version."""
 
-from psserver.service.rpc.registration import Caller, invalid
+from psserver.service.rpc.registration import Caller, invalid, precondition
 from psserver.service.shard_host import ShardHost
 from psserver.service.transport.payloads import claim_of
 from psserver.service.transport.shared_memory import Attachment, to_wire
@@ -49,8 +49,10 @@ def stage(
         raise invalid(
             f"payload of ticket {header.ticket}: expected a slot that was lent, got number {number}"
         )
+    if not attachment.fits(shard.layout.elements):
+        raise precondition("the job's model is another one since this memory was lent; join again")
     slot = host.begin_push(
-        shard, header.ticket, header.worker, caller, lambda: attachment.loan(number, header.ticket)
+        shard, header.ticket, header.worker, caller, lambda: attachment.borrow(number, header.ticket)
     )
     finite = False
     try:
