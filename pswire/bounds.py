@@ -433,7 +433,9 @@ def _checker(kind: Descriptor) -> _Check:
             case Closed():
                 free.add(field.number)
             case Whole() | Real():
-                raise TypeError(f"{kind.name}.{field.name}: 0 is what is not sent; expected a bound that holds it")
+                raise TypeError(
+                    f"{kind.name}.{field.name}: 0 is what is not sent; expected a bound that holds it"
+                )
 
     def run(message: Message) -> None:
         # Only what was sent is looked at: what is not there reads as 0 or empty, which every bound holds.
