@@ -155,6 +155,7 @@ TABLE: Final[tuple[Row, ...]] = (
         ("wire_dtype", FLAG, TYPED),
         ("task_index", Whole(WORKERS - 1), "a worker's index; index + 1 is sent back in 32 bits"),
         ("optimizer", JSON, "a name and a few numbers"),
+        ("job", NAME, NAMED),
     ),
     *_rows(
         "SessionRequest",

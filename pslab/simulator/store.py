@@ -102,7 +102,7 @@ class ShardStore:
             Shard(plan, server, optimizer, versions=workers + 2, tensors=tensors, keep_bases=keep_bases)
             for server in range(len(plan.shards))
         ]
-        self._dispatch = OrderTranslator()
+        self._translator = OrderTranslator()
         # What each worker's encoders remember, one per shard, and whose a ticket is.
         self._encoders: dict[str, list[Encoder]] = {}
         self._holders: dict[int, str] = {}
@@ -111,7 +111,7 @@ class ShardStore:
 
     def execute(self, entry: Entry) -> None:
         self._remember(entry)
-        order = self._dispatch.order(entry)
+        order = self._translator.order(entry)
         for shard in self._shards:
             shard.execute(order)
 

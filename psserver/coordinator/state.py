@@ -24,6 +24,7 @@ class TallyState:
     staleness: list[tuple[int, int]]
     next_batch: int
     incarnations: int
+    arrived: bool
     sessions: list[str]
 
 
@@ -49,6 +50,7 @@ class CoordinatorState:
     evaluator: str | None
     stop_index: int
     loss: float | None
+    usual_step: float | None
     began: float
     next_number: int
     tickets: list[Ticket]
@@ -85,6 +87,7 @@ def save(ledger: Ledger, driver: PolicyDriver) -> CoordinatorState:
         evaluator=ledger.evaluator,
         stop_index=ledger.stop_index,
         loss=ledger.loss,
+        usual_step=ledger.usual_step,
         began=ledger.began,
         next_number=tickets.next_number,
         tickets=[replace(ticket) for ticket in tickets.live.values()],
@@ -108,6 +111,7 @@ def _saved_tally(worker: str, tally: Tally) -> TallyState:
         list(tally.staleness.items()),
         tally.next_batch,
         tally.incarnations,
+        tally.arrived,
         sorted(tally.sessions),
     )
 
@@ -133,6 +137,7 @@ def take_up(state: CoordinatorState, ledger: Ledger, driver: PolicyDriver, shift
     driver.folded = {part.ticket: part for part in state.folded}
     ledger.roster, ledger.tickets = roster, tickets
     ledger.entries, ledger.version, ledger.loss = state.entries, state.version, state.loss
+    ledger.usual_step = state.usual_step
     ledger.initialised, ledger.started = state.initialised, state.started
     stopped = state.stopped
     ledger.stopped = None if stopped is None else replace(stopped, at=stopped.at + shift)
@@ -192,7 +197,10 @@ def _check(state: CoordinatorState) -> None:
             all(p.ticket in live and live[p.ticket].state == "pending" for p in state.folded),
             "what is folded is not pending",
         ),
-        ((state.empty_since is None) == bool(present), "empty_since contradicts the members"),
+        (
+            (state.empty_since is None) == any(member.ever_connected for member in state.members),
+            "empty_since contradicts the members",
+        ),
     ):
         if not holds:
             raise StateError(f"coordinator state: {what}")
@@ -200,12 +208,6 @@ def _check(state: CoordinatorState) -> None:
 
 def roster_from(state: CoordinatorState, shift: float) -> Roster:
     roster = Roster(0.0)
-    for member in state.members:
-        absent = member.absent_since
-        shifted = replace(
-            member, since=member.since + shift, absent_since=None if absent is None else absent + shift
-        )
-        roster.add(shifted)
     for saved in state.tallies:
         roster.tallies[saved.worker] = Tally(
             saved.committed,
@@ -215,8 +217,15 @@ def roster_from(state: CoordinatorState, shift: float) -> Roster:
             Counter(dict(saved.staleness)),
             saved.next_batch,
             saved.incarnations,
+            saved.arrived,
             set(saved.sessions),
         )
+    for member in state.members:
+        absent = member.absent_since
+        shifted = replace(
+            member, since=member.since + shift, absent_since=None if absent is None else absent + shift
+        )
+        roster.add(shifted)
     roster.prepared = set(state.prepared)
     roster.unfinished = {worker: since + shift for worker, since in state.unfinished}
     roster.empty_since = None if state.empty_since is None else state.empty_since + shift

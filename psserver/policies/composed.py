@@ -14,7 +14,7 @@ from psserver.policies.events import Abandon, Commit, Done, Event, Join, Leave, 
 from psserver.policies.parts.cancel import CancelStale
 from psserver.policies.parts.gates import Gate, WaitForUpdate, listed
 from psserver.policies.parts.saved import restored, save
-from psserver.policies.parts.staleness import Compensate, DropVerdict, StalenessRule
+from psserver.policies.parts.staleness_rules import Compensate, DropVerdict, StalenessRule
 from psserver.policies.parts.triggers import Trigger
 from psserver.policies.parts.view import Contribution, Member, View
 from psserver.policies.parts.weights import Weight

@@ -25,6 +25,7 @@ from pswire.config.sections import (
     LinksSection,
     Section,
     SimulationSection,
+    Time,
     TrackersSection,
     keyed_by_number,
 )
@@ -71,6 +72,10 @@ class ClusterSection(Section):
 
     idle_timeout: Seconds = 600.0
     """seconds that servers wait without any worker"""
+
+    ticket_timeout: Literal["auto"] | Time = "auto"
+    """seconds after which a worker that keeps a ticket is given up; 0: never; `auto`: twenty usual steps, at least six
+    times `worker_timeout`, and only while another worker waits for it, which none does under `async`"""
 
     wire_dtype: Name = "float32"
     """how numbers travel outside shared memory: `float32`, `bfloat16` or `float16`; servers add in float32"""

@@ -21,10 +21,10 @@ from pswire.plan import Plan
 from pswire.transport.codecs import codec_named
 from psworker.data.payloads import Payload
 from psworker.keras.translate import unwrapped
+from psworker.tensorflow.casts import payload_of, tensor_of
 from psworker.tensorflow.flats import FlatLayout
 from psworker.tensorflow.step import count_samples
 from psworker.tensorflow.variables import ModelVariables
-from psworker.tensorflow.wire import payload_of, tensor_of
 
 
 class StepError(RuntimeError):

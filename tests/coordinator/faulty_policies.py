@@ -119,17 +119,17 @@ class FoldsUnknown(Honest):
 
 class DropsFolded(Honest):
     def second(self, ticket: int) -> list[Decision]:
-        return [Fold(ticket), Drop(ticket, "mood")]
+        return [Fold(ticket), Drop(ticket, "test")]
 
 
 class DropsTwice(Honest):
     def second(self, ticket: int) -> list[Decision]:
-        return [Drop(ticket, "mood"), Drop(ticket, "mood")]
+        return [Drop(ticket, "test"), Drop(ticket, "test")]
 
 
 class CancelsCommitted(Honest):
     def second(self, ticket: int) -> list[Decision]:
-        return [Cancel(ticket, "mood")]
+        return [Cancel(ticket, "test")]
 
 
 class WeighsNaN(Honest):

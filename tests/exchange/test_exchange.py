@@ -227,11 +227,11 @@ def test_a_commit_without_its_session_is_refused(server: str) -> None:
         grant = session.ready()
         assert grant is not None
         flats = session.plan.scatter(list(gradients(0).values()))
-        stranger = pb.Hello(job=session.job, worker=session.worker, incarnation=0, session="guessed")
+        unknown = pb.Hello(job=session.job, worker=session.worker, incarnation=0, session="guessed")
         commit = pb.Commit(ticket=grant.ticket, samples=1)
         shard = SessionProbe(session).shard()
         with pytest.raises(psworker.Refused, match="is another session's"):
-            shard.step(grant.ticket, flats[0], grant.index, commit, stranger)
+            shard.step(grant.ticket, flats[0], grant.index, commit, unknown)
         session.contribute(grant, flats, samples=1)
         assert session.done().version == 1
 

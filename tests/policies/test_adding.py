@@ -24,7 +24,7 @@ from typing import ClassVar
 from psserver.policies.builtin.spec import WORKERS, Cost, Facts, PolicySpec
 from psserver.policies.composed import Composition
 from psserver.policies.parts.gates import Immediate
-from psserver.policies.parts.staleness import KeepAll
+from psserver.policies.parts.staleness_rules import KeepAll
 from psserver.policies.parts.triggers import Count
 from pswire.knobs import integer
 
@@ -47,14 +47,14 @@ class Example(PolicySpec):
         return Facts(size=self.many, free=1)
 '''
 KNOWLEDGE = '\nKNOWN["example"] = lambda knobs, workers: Terms(int(knobs.get("many", 2)))\n'
-TEST = """from tests.policies.harness import sit
+TEST = """from tests.policies.harness import start_policy
 
 
 def test_an_update_has_so_many() -> None:
-    table = sit("example", workers=3, many=3)
+    harness = start_policy("example", workers=3, many=3)
     for worker in ("w0", "w0", "w1"):
-        table.commit(worker)
-    assert table.version == 1
+        harness.commit(worker)
+    assert harness.version == 1
 """
 EXPERIMENT = """[run]
 versions = 20

@@ -103,7 +103,7 @@ def test_an_unknown_transport_is_named() -> None:
         connect("127.0.0.1:1", "pigeon")
 
 
-# Strangers
+# Unknown peers
 
 
 Change = Callable[[shard_pb2.Attach], None]
@@ -142,8 +142,8 @@ def introduction(session: psworker.Session, grant: psworker.Grant) -> shard_pb2.
     return shard_pb2.Attach(
         job=session.job,
         worker=session.worker,
-        incarnation=shard.member.incarnation,
-        membership_token=shard.member.membership_token,
+        incarnation=shard.identity.incarnation,
+        membership_token=shard.identity.membership_token,
         plan=session.plan.fingerprint,
         after=grant.index,
         place=segments.here(),

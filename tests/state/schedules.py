@@ -16,7 +16,7 @@ from pslab.verify.client import Client
 from pslab.verify.schedules.choices import Seeded
 from pslab.verify.schedules.schedule import Schedule
 from pslab.verify.schedules.time_limit import TimeLimitedPolicy
-from pslab.verify.shard import Servers
+from pslab.verify.shard import StagedShard
 from psserver.coordinator import Coordinator, CoordinatorState, entries
 from psserver.optimizers import OptimizerError
 from psserver.optimizers import build as build_optimizer
@@ -85,7 +85,7 @@ OPTIMIZERS = (
 )
 
 
-class SavedServers(Servers):
+class SavedServers(StagedShard):
     """Shards with real optimizers and payloads of their own for each ticket; saved and restored as a whole."""
 
     def __init__(
@@ -95,7 +95,7 @@ class SavedServers(Servers):
         self.config, self.servers = optimizer, servers
         self.tensors: TensorParts = build(setting.policy, setting.knobs, setting.workers, servers).tensors
         self.shards = self._made()
-        self._dispatch = OrderTranslator()
+        self._translator = OrderTranslator()
 
     def _made(self) -> list[Shard]:
         """New ones."""
@@ -126,7 +126,7 @@ class SavedServers(Servers):
             assert shard.staging.finish(slot)
 
     def execute(self, entry: entries.Entry) -> None:
-        order = self._dispatch.order(entry)
+        order = self._translator.order(entry)
         for shard in self.shards:
             shard.execute(order)
         if isinstance(entry, entries.Grant):
@@ -164,7 +164,7 @@ class SavedServers(Servers):
             states = reshard(states, before, self.plan)
         for shard, state in zip(self.shards, states, strict=True):
             shard.restore(state)
-        self._dispatch = OrderTranslator(folded)
+        self._translator = OrderTranslator(folded)
 
     def whole(self) -> dict[str, bytes]:
         """Every array as one server would hold it, but for payloads and versions that not all have."""
