@@ -17,6 +17,7 @@ from psserver.policies import LocalRule, PolicyError, TensorParts
 from psserver.policies.declarations import from_config
 from psserver.shard.shard import ShardError
 from pswire.plan import Plan, make_plan
+from pswire.transport.codecs import codec_named
 from psworker.local import LocalRuleError, LocalWork, Result, Trainer
 from psworker.local import build as build_local
 
@@ -102,7 +103,7 @@ class Replay:
         self._plan = plan
         self._batches = LocalRule("", _numbers(job)).batches
         # Contributions of some rules depend on earlier ones, whatever became of those.
-        self._remembers = local_work(job, plan).remembers
+        self._remembers = local_work(job, plan).remembers or codec_named(self.wire_dtype).remembers
         # Bases are kept as long as their tickets live, whatever the policy needs: contributions are
         # computed at their commits, from versions that may be old by then.
         self.store = ShardStore(
@@ -196,6 +197,8 @@ class Replay:
         self._judge(commit, opened.base, result)
         if needed:
             self._push(commit.ticket, result.flats)
+        else:
+            self.store.encode(commit.ticket, result.flats)
 
     def _judge(self, commit: entries.Commit, base: int, result: Result) -> None:
         replayed = self.result

@@ -190,6 +190,21 @@ class ScalesByNothing(Honest):
         return [Apply((Part(ticket),), scale=None)]  # type: ignore[arg-type]
 
 
+class ScalesBack(Honest):
+    def second(self, ticket: int) -> list[Decision]:
+        return [Apply((Part(ticket),), lr_scale=-1)]
+
+
+class ScalesBeyondFloat32(Honest):
+    def second(self, ticket: int) -> list[Decision]:
+        return [Apply((Part(ticket, 1e30),), scale=1e30)]
+
+
+class WeighsBeyondDoubles(Honest):
+    def second(self, ticket: int) -> list[Decision]:
+        return [Apply((Part(ticket, 10**400),))]
+
+
 class TurnsToWords(Honest):
     def step(self, event: Event) -> list[Decision]:
         match event:
