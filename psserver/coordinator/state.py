@@ -24,6 +24,7 @@ class TallyState:
     staleness: list[tuple[int, int]]
     next_batch: int
     incarnations: int
+    granted: int
     arrived: bool
     sessions: list[str]
     granted_at: float | None
@@ -112,6 +113,7 @@ def _saved_tally(worker: str, tally: Tally) -> TallyState:
         list(tally.staleness.items()),
         tally.next_batch,
         tally.incarnations,
+        tally.granted,
         tally.arrived,
         sorted(tally.sessions),
         tally.granted_at,
@@ -221,7 +223,8 @@ def roster_from(state: CoordinatorState, shift: float) -> Roster:
             saved.incarnations,
             saved.arrived,
             set(saved.sessions),
-            _shifted(saved.granted_at, shift),
+            granted=saved.granted,
+            granted_at=_shifted(saved.granted_at, shift),
         )
     for member in state.members:
         absent = _shifted(member.absent_since, shift)
