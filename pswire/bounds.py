@@ -288,6 +288,8 @@ TABLE: Final[tuple[Row, ...]] = (
         ("dtype", FLAG, TYPED),
         ("bytes", PAYLOAD, "within the largest model; the plan says the exact number"),
         ("after", COUNTER, "a log index"),
+        ("incarnation", Whole(2**31), COUNTED),
+        ("membership_token", SECRET, PROOF),
     ),
     *_rows(
         "PullRequest",
@@ -297,6 +299,9 @@ TABLE: Final[tuple[Row, ...]] = (
         ("plan", FINGERPRINT, HASHED),
         ("dtype", FLAG, TYPED),
         ("after", COUNTER, "a log index"),
+        ("worker", NAME, NAMED),
+        ("incarnation", Whole(2**31), COUNTED),
+        ("membership_token", SECRET, PROOF),
     ),
     *_rows(
         "ExchangeRequest",
@@ -336,7 +341,7 @@ TABLE: Final[tuple[Row, ...]] = (
     *_rows(
         "Decision",
         ("index", COUNTER, COUNTED),
-        *((n, SUB, PART) for n in ("pin", "install", "fold", "apply", "release", "seal")),
+        *((n, SUB, PART) for n in ("pin", "install", "fold", "apply", "release", "seal", "admit", "dismiss")),
         ("note", FLAG, TYPED),
     ),
     *_rows(
@@ -347,6 +352,8 @@ TABLE: Final[tuple[Row, ...]] = (
         ("initialise", FLAG, TYPED),
         ("worker", NAME, NAMED),
     ),
+    *_rows("Admit", ("worker", NAME, NAMED), ("incarnation", Whole(2**31), COUNTED)),
+    *_rows("Dismiss", ("worker", NAME, NAMED)),
     *_rows("Install", ("ticket", COUNTER, COUNTED)),
     *_rows("Seal", ("ticket", COUNTER, COUNTED)),
     *_rows(

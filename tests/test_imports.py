@@ -58,7 +58,7 @@ RULES = (
     Rule("psserver.policies", only=(*STDLIB, "psserver.policies", "pswire.records", *KNOBS), never=IMPURE),
     Rule(
         "psserver.coordinator",
-        only=(*STDLIB, "psserver.policies", "psserver.coordinator", "pswire.records"),
+        only=(*STDLIB, "psserver.policies", "psserver.coordinator", "pswire.records", "pswire.domains"),
         never=IMPURE,
     ),
     Rule(

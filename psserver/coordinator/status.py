@@ -107,15 +107,26 @@ def explain(coordinator: Coordinator, member: Member, now: float) -> tuple[str, 
     else:
         try:
             waiting = coordinator.policy.explain(member.worker)
-        except Exception as error:
+        # What somebody else's explain does must not end the server, which asks for it at every tick.
+        except (Exception, SystemExit) as error:
             return f"the policy, whose explain failed with {type(error).__name__}: {error}", ()
         if waiting is None:
             return "the policy, which gives no reason", ()
-        if not isinstance(waiting, Waiting):
-            return f"the policy, whose explain returned {waiting!r}; expected Waiting(...) or None", ()
+        if not _is_reason(waiting):
+            expected = "Waiting(event, releasers), a text and a tuple of workers' names, or None"
+            return f"the policy, whose explain returned {waiting!r}; expected {expected}", ()
         event, releasers = waiting.event, waiting.releasers
     doing = "; ".join(_doing(coordinator, name, now) for name in releasers)
     return (f"{event} ({doing})" if doing else event), releasers
+
+
+def _is_reason(waiting: object) -> bool:
+    return (
+        isinstance(waiting, Waiting)
+        and isinstance(waiting.event, str)
+        and isinstance(waiting.releasers, tuple)
+        and all(isinstance(name, str) for name in waiting.releasers)
+    )
 
 
 def _doing(coordinator: Coordinator, name: str, now: float) -> str:

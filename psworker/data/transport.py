@@ -7,7 +7,7 @@ import grpc
 
 from pswire.addresses import Address
 from pswire.transport import socket_handshake as handshake
-from pswire.transport.codecs import FLOAT32, Codec
+from pswire.transport.codecs import Codec
 from pswire.transport.framed_socket import FramedSocket, SocketError
 from pswire.transport.segments import SegmentError, here
 from pswire.v1 import shard_pb2
@@ -53,7 +53,7 @@ class Transport:
         self._channel = channel
         self._plan = plan
         self._required = kind if kind in ("socket", "shared-memory") else None
-        self._memory = kind == "shared-memory" or (kind == "auto" and codec is FLOAT32)
+        self._memory = kind == "shared-memory" or (kind == "auto" and codec.exact)
         self._socket = kind != "grpc"
         self._over_grpc = Exchange(self._opened)
         self._over_socket: Exchange | None = None

@@ -20,8 +20,9 @@ from pslab.verify.shard import StagedShard
 from psserver.coordinator import Coordinator, CoordinatorState, entries
 from psserver.optimizers import OptimizerError
 from psserver.optimizers import build as build_optimizer
+from psserver.optimizers import names as optimizer_names
 from psserver.order_translation import OrderTranslator
-from psserver.policies import TensorParts, build
+from psserver.policies import TensorParts, build, names
 from psserver.shard import Shard, ShardState, reshard
 from pswire.plan import make_plan
 from psworker.engine import ClientEngine, EngineState
@@ -38,8 +39,8 @@ class Setting:
         return " ".join([self.policy, *(f"{k}={v}" for k, v in self.knobs.items()), f"n={self.workers}"])
 
 
-# Every built-in policy, with the knobs that change what it remembers.
-SETTINGS = (
+# Policies with the knobs that change what they remember.
+CHOSEN = (
     *(Setting("sync", 3), Setting("sync", 4, {"backup": 1})),
     *(Setting("async", 2), Setting("async", 4)),
     Setting("bounded", 4, {"aggregate": 2, "max_staleness": 1}),
@@ -62,9 +63,12 @@ SETTINGS = (
     *(Setting("local-async", 3), Setting("easgd", 3)),
 )
 
+# Every built-in policy; at its defaults where nothing is chosen above.
+SETTINGS = (*CHOSEN, *(Setting(name) for name in names() if name not in {each.policy for each in CHOSEN}))
+
 COSINE = {"schedule": "cosine", "initial_learning_rate": 0.05, "decay_steps": 12}
-# Every optimizer, with the knobs that make it keep more.
-OPTIMIZERS: tuple[Mapping[str, object], ...] = (
+# Optimizers with the knobs that make them keep more.
+_CHOSEN: tuple[Mapping[str, object], ...] = (
     {"name": "sgd", "learning_rate": COSINE},
     {"name": "momentum", "learning_rate": 0.05},
     {"name": "nesterov", "learning_rate": COSINE},
@@ -72,13 +76,12 @@ OPTIMIZERS: tuple[Mapping[str, object], ...] = (
     {"name": "dana-zero", "learning_rate": 0.05},
     {"name": "adam", "amsgrad": True},
     {"name": "adamw", "learning_rate": COSINE, "exclude_from_weight_decay": ["bias"]},
-    {"name": "adagrad"},
     {"name": "rmsprop", "momentum": 0.5, "centered": True},
-    {"name": "adadelta"},
-    {"name": "adamax"},
-    {"name": "nadam"},
-    {"name": "lion"},
-    {"name": "ftrl"},
+)
+# Every optimizer; at its defaults where nothing is chosen above.
+OPTIMIZERS = (
+    *_CHOSEN,
+    *({"name": name} for name in optimizer_names() if name not in {each["name"] for each in _CHOSEN}),
 )
 
 
