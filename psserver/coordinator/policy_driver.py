@@ -126,11 +126,11 @@ class PolicyDriver:
             raise PolicyError(f"grant of ticket {grant.ticket}, for which {grant.worker} does not wait")
         member.requested = None
         member.enter("computing", now)
-        ledger.roster.tally(member.worker).granted += 1
         version = ledger.version
         ahead = True if grant.worker in ledger.tickets.opened else None
         index = ledger.record(entries.Grant(grant.worker, grant.ticket, version, grant.turn, ahead), now)
         tally = ledger.roster.tally(grant.worker)
+        tally.granted += 1
         former, tally.granted_at = tally.granted_at, now
         ticket = Ticket(grant.ticket, member.worker, member.incarnation, version, now, index, former=former)
         ledger.tickets.open(ticket)
