@@ -24,10 +24,10 @@ from psserver.coordinator.status import JobReport, holdup, report
 from psserver.optimizers import Optimizer, OptimizerError
 from psserver.policies import Policy, advice
 from psserver.service.agreement import agreed
+from psserver.service.errors import Refused, precondition
 from psserver.service.json_lines import LogError
 from psserver.service.outbox import InlineReply, Outbox
 from psserver.service.routes import Routes
-from psserver.service.rpc.registration import Refused, precondition
 from psserver.service.run_log import RunLog
 from psserver.service.shard_host import ShardHost
 from pswire.exits import ExitCode

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import grpc
 
 from psserver.coordinator.outputs import GrantNotice, Notice, RefusalNotice, StopNotice
-from psserver.service.rpc.registration import Refused, precondition
+from psserver.service.errors import Refused, precondition
 
 # Notices that a worker has not read yet; a peer with more is not reading.
 OUTBOX_LIMIT = 4096

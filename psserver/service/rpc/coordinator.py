@@ -11,11 +11,12 @@ from psserver import receipts
 from psserver.coordinator.outputs import Notice, RefusalNotice
 from psserver.policies import LocalRule
 from psserver.service.agreement import FROM_JOB
+from psserver.service.errors import Refused, invalid, precondition
 from psserver.service.job import Job
 from psserver.service.outbox import Outbox
 from psserver.service.pace import Arrivals, Pace
 from psserver.service.rpc.adapters import event_to_wire, facts_from_wire, report_to_wire
-from psserver.service.rpc.registration import Refused, bounded, invalid, precondition
+from psserver.service.rpc.registration import bounded
 from pswire.addresses import Address
 from pswire.bounds import BoundError, check
 from pswire.plan import PlanError

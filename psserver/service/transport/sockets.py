@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 
 import grpc
 
-from psserver.service.rpc.registration import Caller, Refused, clipped
+from psserver.service.errors import Refused
+from psserver.service.rpc.registration import Caller, clipped
 from pswire.transport import socket_handshake as handshake
 from pswire.transport.framed_socket import TOKEN_BYTES, FramedSocket, Parts, SocketError
 from pswire.transport.frames import Message
