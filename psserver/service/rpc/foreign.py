@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import grpc
 from google.protobuf.message import DecodeError
 
-from psserver.service.rpc.registration import Refused, abort, invalid
+from psserver.service.errors import Refused, invalid
+from psserver.service.rpc.registration import abort
 
 if TYPE_CHECKING:
     # Generic in the stubs only.
