@@ -44,7 +44,7 @@ def play(scenario: Scenario, messages: int, *, processes: bool = False) -> Resul
         out = Path(folder) / "run"
         result.problems += _staged(scenario, out, result.tally, processes)
         result.seconds = time.monotonic() - began
-        result.problems += heard.problems
+        result.problems += heard.problems + result.tally.wrongs
         if not result.problems:
             result.problems += _verified(scenario, out)
     result.problems += invariants.left_behind(before, MEMORY)
