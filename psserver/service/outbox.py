@@ -31,6 +31,8 @@ class Outbox:
     # weights.
     inline: "InlineReply | None" = None
     full: bool = False
+    # The stream is over.
+    over: threading.Event = field(default_factory=threading.Event)
 
     def put(self, notice: Notice) -> None:
         """For the stream itself. A peer that does not read is cut off, lest its notices fill the memory."""
@@ -42,6 +44,7 @@ class Outbox:
 
     def end(self) -> None:
         """The stream is over: nothing more is sent on it, nor by an exchange on its behalf."""
+        self.over.set()
         self.notices.put(None)
         if self.inline is not None:
             self.inline.end()

@@ -157,11 +157,11 @@ class SocketListener:
         while True:
             try:
                 connected, _ = listening.accept()
-            except OSError:
+            except OSError as error:
                 if self._ending.is_set():
                     return
                 # Out of descriptors, say. The connection stays in the backlog: `accept` would fail again at once.
-                log.exception("a connection cannot be accepted yet")
+                log.warning("a connection cannot be accepted yet: %s", error.strerror or error)
                 self._ending.wait(PAUSE)
                 continue
             self._begin(connected)
