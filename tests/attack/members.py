@@ -287,7 +287,9 @@ class Liar(Attacker):
             header.header.worker = victim.name
             messages[0] = header.SerializeToString()
         if self.send(server, f"{SHARD}/Push", messages):
-            self.tally.wrong(f"a payload of {self.name} was taken for ticket {victim.ticket} of {victim.name}")
+            self.tally.wrong(
+                f"a payload of {self.name} was taken for ticket {victim.ticket} of {victim.name}"
+            )
         self.grant = own
 
     def _cut(self, messages: list[bytes]) -> Iterator[bytes]:

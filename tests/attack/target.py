@@ -115,9 +115,7 @@ class Attacker:
         raise NotImplementedError
 
     def close(self) -> None:
-        """Let go of everything."""
-        for door in self.target.doors:
-            door.close()
+        """Let go of everything but the doors, which are others' too."""
 
     def server(self) -> int:
         return self.chance.randrange(len(self.target.doors))
