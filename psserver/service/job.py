@@ -84,7 +84,9 @@ class Job:
         """The log's first entry; it names the optimizer, so it may have to wait for the first worker."""
         if self.optimizer is not None:
             with self._lock:
-                self._open(self.optimizer)
+                # A worker that came as soon as the server listened was faster.
+                if not self._opened:
+                    self._open(self.optimizer)
             self._execute()
 
     def _open(self, optimizer: Optimizer | None) -> None:
