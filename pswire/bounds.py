@@ -415,45 +415,48 @@ def check(message: Message) -> None:
 @cache
 def _checker(kind: Descriptor) -> _Check:
     """The checks of one kind of message, put together once: a message of a small step is checked in microseconds."""
-    numbers: dict[int, tuple[float, float]] = {}
-    texts: dict[int, int] = {}
-    tests: dict[int, _Check] = {}
-    free = set()
+    numbers: dict[FieldDescriptor, tuple[float, float]] = {}
+    texts: dict[FieldDescriptor, int] = {}
+    tests: dict[FieldDescriptor, _Check] = {}
+    free: set[FieldDescriptor] = set()
+    inner: dict[FieldDescriptor, Descriptor] = {}
     for field in kind.fields:
         row = BOUNDS.get((kind.name, field.name))
         if row is None:
             raise TypeError(f"{kind.name}.{field.name} has no row in pswire.bounds.TABLE")
-        tests[field.number] = _test(f"{kind.name}.{field.name}", row.bound, field)
+        tests[field] = _test(f"{kind.name}.{field.name}", row.bound, field)
         match row.bound:
             case Whole(most, least) if least <= 0 <= most:
-                numbers[field.number] = (least, most)
+                numbers[field] = (least, most)
             case Real(most, least) if least <= 0 <= most:
-                numbers[field.number] = (max(least, -_LARGEST), min(most, _LARGEST))
+                numbers[field] = (max(least, -_LARGEST), min(most, _LARGEST))
             case Text(most):
-                texts[field.number] = most
+                texts[field] = most
             case Closed():
-                free.add(field.number)
+                free.add(field)
+            case Nested():
+                inner[field] = field.message_type
             case Whole() | Real():
-                raise TypeError(
-                    f"{kind.name}.{field.name}: 0 is what is not sent; expected a bound that holds it"
-                )
+                raise TypeError(f"{kind.name}.{field.name}: 0 is what is not sent; expected a bound that holds it")
 
     def run(message: Message) -> None:
         # Only what was sent is looked at: what is not there reads as 0 or empty, which every bound holds.
         # Numbers and texts of the usual kind pass without a call each, as this is on the path of every step;
         # the test has the last word on the others, and the sentence.
         for field, value in message.ListFields():
-            number = field.number
-            if number in numbers:
-                least, most = numbers[number]
+            if field in numbers:
+                least, most = numbers[field]
                 if least <= value <= most:
                     continue
-            elif number in texts:
-                if len(value) <= texts[number] and value.isascii() and value.isprintable():
+            elif field in texts:
+                if len(value) <= texts[field] and value.isascii() and value.isprintable():
                     continue
-            elif number in free:
+            elif field in inner:
+                _checker(inner[field])(value)
                 continue
-            tests[number](value)
+            elif field in free:
+                continue
+            tests[field](value)
 
     return run
 
