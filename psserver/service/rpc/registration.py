@@ -7,11 +7,12 @@ message that was expected.
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import grpc
 from google.protobuf.message import DecodeError, Message
 
+from psserver.service.errors import Refused, invalid
 from pswire.bounds import BoundError, check
 from pswire.transport.framed_socket import Parts
 
@@ -20,21 +21,14 @@ if TYPE_CHECKING:
     Method = grpc.RpcMethodHandler[Any, Any]
 
 
-class Refused(Exception):
-    """An RPC that cannot be served; nothing has changed."""
+class Caller(Protocol):
+    """The peer that waits for an answer; a gRPC context is one."""
 
-    def __init__(self, code: grpc.StatusCode, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-        self.message = message
+    def is_active(self) -> bool: ...
 
-
-def invalid(message: str) -> Refused:
-    return Refused(grpc.StatusCode.INVALID_ARGUMENT, message)
-
-
-def precondition(message: str) -> Refused:
-    return Refused(grpc.StatusCode.FAILED_PRECONDITION, message)
+    def cancel(self) -> object:
+        """From any thread: the call is over."""
+        ...
 
 
 MESSAGE_LIMIT = 2000

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 import grpc
 
-from psserver.service.rpc.registration import bounded, invalid
+from psserver.service.errors import invalid
+from psserver.service.rpc.registration import bounded
 from psserver.service.shard_host import ShardHost
 from psserver.service.transport.payloads import Intake, outgoing
 from pswire.transport import frames
@@ -19,7 +20,7 @@ class ShardRpc:
 
     def push(self, messages: Iterator[bytes], context: grpc.ServicerContext) -> shard_pb2.PushReply:
         """Stage a payload: each chunk is copied once, from its message into the slot, and checked."""
-        intake = Intake(self._host, _header(messages), context.is_active)
+        intake = Intake(self._host, _header(messages), context)
         finished = False
         try:
             for message in messages:

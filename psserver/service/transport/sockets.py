@@ -5,11 +5,11 @@ import secrets
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from typing import Protocol
 
 import grpc
 
-from psserver.service.rpc.registration import Refused, clipped
+from psserver.service.errors import Refused
+from psserver.service.rpc.registration import Caller, clipped
 from pswire.transport import socket_handshake as handshake
 from pswire.transport.framed_socket import TOKEN_BYTES, FramedSocket, Parts, SocketError
 from pswire.transport.frames import Message
@@ -24,12 +24,6 @@ MOST_UNAUTHENTICATED = 64
 PAUSE = 0.2
 
 
-class Caller(Protocol):
-    """The peer that waits for an answer; a gRPC context is one."""
-
-    def is_active(self) -> bool: ...
-
-
 Serve = Callable[[Iterator[Message], Caller], Iterator[Parts]]
 
 
@@ -41,6 +35,9 @@ class SocketCaller:
 
     def is_active(self) -> bool:
         return self._connection.alive
+
+    def cancel(self) -> None:
+        self._connection.cut()
 
 
 class SocketToken:
@@ -160,11 +157,11 @@ class SocketListener:
         while True:
             try:
                 connected, _ = listening.accept()
-            except OSError:
+            except OSError as error:
                 if self._ending.is_set():
                     return
                 # Out of descriptors, say. The connection stays in the backlog: `accept` would fail again at once.
-                log.exception("a connection cannot be accepted yet")
+                log.warning("a connection cannot be accepted yet: %s", error.strerror or error)
                 self._ending.wait(PAUSE)
                 continue
             self._begin(connected)
