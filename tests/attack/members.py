@@ -103,6 +103,7 @@ class Liar(Attacker):
             (3, self._share),
             (2, self._line),
             (1, self._again),
+            (3, self._steal),
         )
         weights, functions = zip(*acts, strict=True)
         try:
@@ -241,6 +242,8 @@ class Liar(Attacker):
             dtype=1,
             bytes=shard.nbytes,
             after=self.grant.index,
+            incarnation=self.reply.incarnation,
+            membership_token=self.reply.membership_token,
         )
 
     def _push_messages(self, server: int) -> list[bytes]:
@@ -270,6 +273,25 @@ class Liar(Attacker):
             self.say(commit=commit)
         self.grant = None
 
+    def _steal(self) -> None:
+        """A payload for the ticket of an honest worker, with the proof of another membership."""
+        held = [w for w in self._status().workers if w.ticket and w.name in self.target.honest]
+        if not held or not self._ready():
+            return
+        victim, server = self.chance.choice(held), self.server()
+        assert self.grant is not None
+        own, self.grant = self.grant, pb.Grant(ticket=victim.ticket, index=self.grant.index)
+        messages = self._push_messages(server)
+        if self.chance.random() < 0.5:
+            header = shard_pb2.PushRequest.FromString(messages[0])
+            header.header.worker = victim.name
+            messages[0] = header.SerializeToString()
+        if self.send(server, f"{SHARD}/Push", messages):
+            self.tally.wrong(
+                f"a payload of {self.name} was taken for ticket {victim.ticket} of {victim.name}"
+            )
+        self.grant = own
+
     def _cut(self, messages: list[bytes]) -> Iterator[bytes]:
         yield from messages
         if self.chance.random() < 0.3:
@@ -286,6 +308,9 @@ class Liar(Attacker):
             plan=self.target.plan.fingerprint,
             dtype=self.chance.choice((1, 2, 3)),
             after=self.grant.index,
+            worker=self.reply.worker,
+            incarnation=self.reply.incarnation,
+            membership_token=self.reply.membership_token,
         )
         if self.chance.random() < 0.5:
             self.mutate.message(request)
