@@ -76,6 +76,8 @@ class Job:
         self.failure: Failure | None = None
         self.began = time.monotonic()
         self._announce = announce
+        # Owns the coordinator, and every change of plan, optimizer, metrics, `failure` and `_opened`. These are set
+        # once or replaced whole; without the lock they may be read.
         self._lock = threading.Lock()
         self._coordinator = Coordinator(terms, policy, self.began)
         self._opened = False
