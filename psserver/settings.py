@@ -85,6 +85,7 @@ def resolve(options: Options, tf_config: str | None) -> ServerSettings:
             staging=options.staging_limit,
             threads=options.threads or usual_threads(),
             transport=cluster.transport,
+            worker_timeout=cluster.worker_timeout,
         ),
         data_port=options.data_port,
         metrics_port=_metrics_port(options.metrics_port, experiment),

@@ -11,6 +11,7 @@ from psserver.optimizers import Optimizer
 from psserver.policies import TensorParts
 from psserver.receipts import receipt
 from psserver.service.executor import Executor
+from psserver.service.limits.table import AWAITING, UNGRANTED
 from psserver.service.rpc.registration import Refused, invalid, precondition
 from psserver.service.shard_state import ShardState
 from psserver.service.transport.shared_memory import Sharing, Words
@@ -32,6 +33,8 @@ class HostOptions:
     patience: float = 30.0
     threads: int = 1
     transport: str = "auto"
+    # As of the job; how long a peer may stop in the middle of a payload.
+    worker_timeout: float = 10.0
 
 
 class ShardHost:
@@ -49,6 +52,9 @@ class ShardHost:
         self.orders = Executor(self.state, server, options.lease)
         self._backend = FastBackend(options.threads)
         self.sharing = Sharing(options.transport)
+        # What each call that waits for the log wants executed, and reads under way of versions that nothing pins.
+        self._awaited: dict[object, int] = {}
+        self._ungranted = 0
 
     # The job
 
@@ -94,7 +100,7 @@ class ShardHost:
         """The shard, once it has executed entry `after`. Raises Refused for another job or plan."""
         with self.state.changed:
             self._check_job(job)
-            caught_up = self._wait(lambda: self.state.executed > after, self.options.patience)
+            caught_up = self._caught_up(after)
             shard = self.state.shard
             if shard is None:
                 raise precondition("no model yet: expected a worker to join the coordinator (task 0) first")
@@ -107,6 +113,23 @@ class ShardHost:
                     f"{after}; it waited {self.options.patience:g} s",
                 )
             return shard
+
+    def _caught_up(self, after: int) -> bool:
+        """Wait for the log, among so many others at most: whoever wants what is farthest off is refused."""
+        if self.state.executed > after:
+            return self._wait(lambda: True, 0.0)
+        call = object()
+        self._awaited[call] = after
+        if len(self._awaited) > AWAITING.value:
+            del self._awaited[max(self._awaited, key=lambda other: self._awaited[other])]
+            self.state.changed.notify_all()
+        try:
+            self._wait(
+                lambda: self.state.executed > after or call not in self._awaited, self.options.patience
+            )
+            return self.state.executed > after
+        finally:
+            self._awaited.pop(call, None)
 
     def _check_job(self, job: str) -> None:
         if not self.job:
@@ -168,11 +191,15 @@ class ShardHost:
             shard.staging.give_up(slot)
             self.state.changed.notify_all()
 
-    def start_read(self, shard: Shard, ticket: int, version: int) -> Version:
-        """The version, kept until `end_read`. Raises Refused (ABORTED) when it is gone."""
+    def start_read(self, shard: Shard, ticket: int, version: int) -> tuple[Version, bool]:
+        """The version, kept until `end_read`, and whether the ticket has pinned it. Raises Refused (ABORTED) when it
+        is gone."""
         with self.state.changed:
             if ticket == 0:
                 self._wait(lambda: shard.version >= version, self.options.patience)
+            granted = shard.arena.pinned(ticket, version)
+            if not granted:
+                self._admit_ungranted()
             found = shard.arena.start_read(version)
             if found is None:
                 newest = shard.version
@@ -184,7 +211,16 @@ class ShardHost:
                     f"is settled); the newest is {newest}: ask for a new grant",
                 )
             self.state.served += 1
-            return found
+            self._ungranted += not granted
+            return found, granted
+
+    def _admit_ungranted(self) -> None:
+        """Of versions that nothing pins there are few readers at once: they may each keep a buffer."""
+        if not self._wait(lambda: self._ungranted < UNGRANTED.value, self.options.patience):
+            raise Refused(
+                grpc.StatusCode.UNAVAILABLE,
+                f"server {self.server} has {self._ungranted} readers without a ticket already; try again",
+            )
 
     def read_in_place(
         self, shard: Shard, ticket: int, version: int, reader: Words
@@ -206,8 +242,11 @@ class ShardHost:
     def still_readable(self, shard: Shard, version: Version) -> bool:
         return shard.arena.values(version.number) is version.values
 
-    def end_read(self, shard: Shard, ticket: int, version: Version, *, complete: bool) -> None:
+    def end_read(self, shard: Shard, ticket: int, version: Version, *, granted: bool, complete: bool) -> None:
         with self.state.changed:
+            self._ungranted -= not granted
+            if complete and granted:
+                self.orders.forgive(shard, ticket)
             if complete:
                 shard.arena.unpin(ticket)
             shard.arena.end_read(version)

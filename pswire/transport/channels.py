@@ -66,6 +66,8 @@ def SERVER_OPTIONS(worker_timeout: float, *, liveness: bool = True) -> Options:
         # A payload that is not admitted yet waits at its worker, not here: left to itself, gRPC widens
         # the window of a fast connection until it holds whole payloads.
         ("grpc.http2.bdp_probe", 0),
+        # A worker has a handful; calls beyond wait at their client.
+        ("grpc.max_concurrent_streams", 128),
         ("grpc.http2.lookahead_bytes", UNREAD_BYTES),
         # Half of the interval at which clients ping: timers are allowed to be early.
         ("grpc.http2.min_ping_interval_without_data_ms", _milliseconds(ping_interval(worker_timeout) / 2)),

@@ -5,16 +5,15 @@ import threading
 import time
 from collections.abc import Iterator
 
-import grpc
-
 from psserver import receipts
 from psserver.coordinator.outputs import Notice, RefusalNotice
 from psserver.policies import LocalRule
 from psserver.service.agreement import FROM_JOB
 from psserver.service.job import Job
+from psserver.service.limits.watch import Caller
 from psserver.service.outbox import Outbox
 from psserver.service.rpc.adapters import event_to_wire, facts_from_wire, report_to_wire
-from psserver.service.rpc.registration import Refused, bounded, invalid, precondition
+from psserver.service.rpc.registration import Refused, bounded, invalid, precondition, start
 from pswire.addresses import Address
 from pswire.bounds import BoundError, check
 from pswire.plan import PlanError
@@ -38,7 +37,7 @@ class CoordinatorRpc:
 
     # Join
 
-    def join(self, request: pb.JoinRequest, context: grpc.ServicerContext) -> pb.JoinReply:
+    def join(self, request: pb.JoinRequest, caller: Caller) -> pb.JoinReply:
         terms = self._job.terms
         if request.job and request.job != terms.job:
             raise precondition(
@@ -81,9 +80,7 @@ class CoordinatorRpc:
 
     # Session
 
-    def session(
-        self, requests: Iterator[pb.SessionRequest], context: grpc.ServicerContext
-    ) -> Iterator[pb.SessionReply]:
+    def session(self, requests: Iterator[pb.SessionRequest], caller: Caller) -> Iterator[pb.SessionReply]:
         """Notices go out on this thread; a second one reads the worker's messages."""
         first = next(requests, None)
         if first is None or first.WhichOneof("message") != "hello":
@@ -94,14 +91,14 @@ class CoordinatorRpc:
 
         def cut() -> None:
             log.warning("worker %s does not read its session: closing it", hello.worker)
-            context.cancel()
+            caller.cut()
 
         outbox = self._job.attach(hello.worker, hello.incarnation, hello.session, cut)
         reader = threading.Thread(
             target=self._listen, args=(requests, hello, outbox), name=f"session-{hello.worker}", daemon=True
         )
-        reader.start()
         try:
+            start(reader, "a session")
             yield pb.SessionReply(events=[pb.SessionEvent(welcome=pb.Welcome())])
             yield from _replies(outbox)
         finally:
@@ -166,7 +163,7 @@ class CoordinatorRpc:
 
     # Status
 
-    def status(self, request: pb.StatusRequest, context: grpc.ServicerContext) -> pb.StatusReply:
+    def status(self, request: pb.StatusRequest, caller: Caller) -> pb.StatusReply:
         job = self._job
         reply = report_to_wire(job.report())
         reply.job = job.terms.job

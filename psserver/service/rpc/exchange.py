@@ -7,13 +7,15 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from psserver.service.job import Job
+from psserver.service.limits.watch import Caller
 from psserver.service.rpc.exchange_replies import committed, message, version
 from psserver.service.rpc.registration import Refused, bounded, invalid
 from psserver.service.shard_host import ShardHost
 from psserver.service.transport import in_place
 from psserver.service.transport.payloads import Intake
 from psserver.service.transport.shared_memory import Attachment
-from psserver.service.transport.sockets import Caller, SocketListener, SocketToken
+from psserver.service.transport.sockets import SocketListener, SocketToken
+from pswire.patience import CHUNK_SECONDS
 from pswire.transport import frames
 from pswire.transport.framed_socket import Parts
 from pswire.transport.frames import Message
@@ -134,7 +136,9 @@ class ExchangeRpc:
             if chunk is not None:
                 intake.take(chunk)
             while not intake.complete:
-                intake.take(_next_chunk(messages))
+                with caller.within(self._host.options.worker_timeout + CHUNK_SECONDS):
+                    next_chunk = _next_chunk(messages)
+                intake.take(next_chunk)
             arrived = True
         finally:
             if not arrived:

@@ -6,13 +6,13 @@ from typing import Any
 
 from psserver.coordinator.outputs import GrantNotice, Notice
 from psserver.service.job import Job
+from psserver.service.limits.watch import Caller
 from psserver.service.rpc.adapters import event_to_wire, facts_from_wire
 from psserver.service.rpc.registration import Refused, invalid, precondition
 from psserver.service.shard_host import ShardHost
 from psserver.service.transport import in_place
 from psserver.service.transport.payloads import outgoing
 from psserver.service.transport.shared_memory import Attachment
-from psserver.service.transport.sockets import Caller
 from pswire.transport import frames
 from pswire.transport.framed_socket import Parts
 from pswire.v1 import coordinator_pb2 as pb
