@@ -116,6 +116,12 @@ WRONG = (SettingsError, ExperimentError, AddressError, PolicyError, OptimizerErr
     help="Gradients held out of order under a barrier.",
 )
 @click.option(
+    "--memory-limit",
+    metavar="SIZE",
+    help="What the model and its workers may take of this server, e.g. 1GiB; a model that cannot fit is refused. "
+    "Default: four fifths of what the machine or its container has.",
+)
+@click.option(
     "--wait-warning",
     type=float,
     default=10.0,

@@ -11,10 +11,12 @@ from psserver.optimizers import Optimizer
 from psserver.policies import TensorParts
 from psserver.receipts import receipt
 from psserver.service.executor import Executor
+from psserver.service.limits.ledger import MIB, MemoryLedger, usual_limit
 from psserver.service.limits.table import AWAITING, UNGRANTED
+from psserver.service.limits.watch import Caller
 from psserver.service.rpc.registration import Refused, invalid, precondition
 from psserver.service.shard_state import ShardState
-from psserver.service.transport.shared_memory import Sharing, Words
+from psserver.service.transport.shared_memory import SLOTS, Sharing, Words
 from psserver.shard import Shard
 from psserver.shard.arena import Version
 from psserver.shard.staging import BorrowedBuffer, Slot
@@ -35,6 +37,8 @@ class HostOptions:
     transport: str = "auto"
     # As of the job; how long a peer may stop in the middle of a payload.
     worker_timeout: float = 10.0
+    # Bytes that models and members may take here; 0: a share of what the machine has.
+    memory_limit: int = 0
 
 
 class ShardHost:
@@ -55,6 +59,10 @@ class ShardHost:
         # What each call that waits for the log wants executed, and reads under way of versions that nothing pins.
         self._awaited: dict[object, int] = {}
         self._ungranted = 0
+        self.memory = MemoryLedger(options.memory_limit or usual_limit())
+        # Who pushes each ticket's payload now, and what each member has attached.
+        self._pushing: dict[int, Caller] = {}
+        self._attached: dict[str, Caller] = {}
 
     # The job
 
@@ -65,6 +73,7 @@ class ShardHost:
     def configure(self, plan: Plan, optimizer: Optimizer, tensors: TensorParts) -> None:
         """A new shard. Its loops are compiled from now on; until they are, numpy gives the same bits."""
         with self.state.changed:
+            self._admit_model(plan, optimizer)
             shard = self.state.shard = Shard(
                 plan,
                 self.server,
@@ -77,6 +86,48 @@ class ShardHost:
             )
             variants = shard.variants
         self._backend.prepare(variants)
+
+    def _admit_model(self, plan: Plan, optimizer: Optimizer) -> None:
+        """Raises Refused, with the numbers, for a model that cannot fit: before any memory is asked for."""
+        layout = plan.shards[self.server]
+        versions, arrays = self.options.arena_versions, len(optimizer.slots)
+        # And one payload on its way, without which nothing can be trained.
+        need = (versions + 1) * layout.nbytes + 4 * arrays * layout.trainable
+        if need > self.memory.limit:
+            raise Refused(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"server {self.server} has no memory for this model: its part has {layout.nbytes / MIB:.1f} MiB, which "
+                f"takes {need / MIB:.1f} MiB at least ({versions} versions, {arrays} arrays of {optimizer.name}, one "
+                f"payload), and --memory-limit is {self.memory.limit / MIB:.1f} MiB",
+            )
+        self.memory.put("", "the model", need)
+
+    def attach(self, worker: str, caller: Caller) -> str | None:
+        """Make room for what `worker` attaches on its stream `caller`; or why there is none.
+
+        A member has one attachment. Its older stream is cut, and given time to let go."""
+        with self.state.changed:
+            before = self._attached.get(worker)
+            if before is not None:
+                before.cut()
+                if not self._wait(lambda: worker not in self._attached, self.options.patience):
+                    return f"{worker} shares memory on another stream already"
+            refusal = self.memory.take(worker, "shared slots", self._attachment_bytes)
+            if refusal is None:
+                self._attached[worker] = caller
+            return refusal
+
+    def detach(self, worker: str, caller: Caller) -> None:
+        """The stream has let go of what was attached on it."""
+        with self.state.changed:
+            if self._attached.get(worker) is caller:
+                del self._attached[worker]
+                self.memory.give(worker, "shared slots", self.memory.of(worker).get("shared slots", 0))
+                self.state.changed.notify_all()
+
+    @property
+    def _attachment_bytes(self) -> int:
+        return SLOTS * self.nbytes
 
     @property
     def nbytes(self) -> int:
@@ -131,6 +182,11 @@ class ShardHost:
         finally:
             self._awaited.pop(call, None)
 
+    @property
+    def awaiting(self) -> int:
+        """Calls that wait for the log."""
+        return len(self._awaited)
+
     def _check_job(self, job: str) -> None:
         if not self.job:
             self._wait(lambda: bool(self.job), self.options.patience)
@@ -154,20 +210,44 @@ class ShardHost:
         shard: Shard,
         ticket: int,
         worker: str,
-        alive: Callable[[], bool],
+        caller: Caller,
         lend: Callable[[], BorrowedBuffer] | None = None,
     ) -> Slot:
-        """A slot for the ticket's payload, as soon as memory admits it; the one that `lend` gives, if any."""
+        """A slot for the ticket's payload, as soon as memory admits it; the one that `lend` gives, if any.
+
+        A ticket has one payload on its way in: an older one, say of a connection that broke, is cut.
+        """
         with self.state.changed:
+            # Of several that wait, each finds the one before it.
+            while (before := self._pushing.get(ticket)) is not None and shard.refusal(ticket, worker) is None:
+                before.cut()
+                if not self._wait(lambda: self._pushing.get(ticket) is not before, self.options.patience):
+                    raise Refused(
+                        grpc.StatusCode.UNAVAILABLE, f"another payload of ticket {ticket} is on its way in"
+                    )
             while True:
                 refusal = shard.refusal(ticket, worker)
                 if refusal is not None:
                     raise Refused(grpc.StatusCode.ABORTED, refusal)
-                if shard.staging.admits(ticket):
-                    return self._begin(shard, ticket, lend() if lend is not None else None)
-                if not alive():
+                if shard.staging.admits(ticket) and (lend is not None or self._room(shard)):
+                    slot = self._begin(shard, ticket, lend() if lend is not None else None)
+                    if lend is None:
+                        self._pushing[ticket] = caller
+                        self.memory.put("", "payloads", shard.staging.held * shard.layout.nbytes)
+                    return slot
+                if not caller.is_active():
                     raise Refused(grpc.StatusCode.CANCELLED, "the worker has gone")
                 self._wait(lambda: shard.refusal(ticket) is not None or shard.staging.admits(ticket), 1.0)
+
+    def _room(self, shard: Shard) -> bool:
+        """Memory admits one more payload. The first one always: its room was asked for with the model's."""
+        if shard.staging.held == 0:
+            return True
+        return self.memory.total + shard.layout.nbytes <= self.memory.limit
+
+    def _pushed(self, shard: Shard, slot: Slot) -> None:
+        self._pushing.pop(slot.ticket, None)
+        self.memory.put("", "payloads", shard.staging.held * shard.layout.nbytes)
 
     def _begin(self, shard: Shard, ticket: int, loan: BorrowedBuffer | None) -> Slot:
         try:
@@ -179,7 +259,9 @@ class ShardHost:
     def finish_push(self, shard: Shard, slot: Slot) -> bytes:
         """The payload is complete and finite: the receipt."""
         with self.state.changed:
-            if not shard.staging.finish(slot):
+            finished = shard.staging.finish(slot)
+            self._pushed(shard, slot)
+            if not finished:
                 refusal = shard.refusal(slot.ticket) or "its payload came too late"
                 raise Refused(grpc.StatusCode.ABORTED, refusal)
             self.state.received += 1
@@ -189,6 +271,7 @@ class ShardHost:
     def give_up_push(self, shard: Shard, slot: Slot) -> None:
         with self.state.changed:
             shard.staging.give_up(slot)
+            self._pushed(shard, slot)
             self.state.changed.notify_all()
 
     def start_read(self, shard: Shard, ticket: int, version: int) -> tuple[Version, bool]:

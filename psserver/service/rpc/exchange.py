@@ -1,7 +1,8 @@
 """Exchange: payloads of all steps on one open stream; with one server, a whole step in one round trip."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -35,12 +36,16 @@ class StreamResources:
 
     attachment: Attachment | None = None
     token: SocketToken | None = None
+    # Gives back the room that was made for the attachment.
+    detach: Callable[[], None] | None = None
 
     def release(self) -> None:
         if self.token is not None:
             self.token.withdraw()
         if self.attachment is not None:
             self.attachment.release()
+        if self.detach is not None:
+            self.detach()
 
 
 class ExchangeRpc:
@@ -61,18 +66,21 @@ class ExchangeRpc:
             for received in messages:
                 request, chunk = _request(received)
                 if request.HasField("attach"):
-                    yield message(attached=self._attach(request.attach, resources))
+                    yield message(attached=self._attach(request.attach, resources, caller))
                 else:
                     yield from self._serve(request, chunk, messages, resources.attachment, caller)
         finally:
             resources.release()
 
-    def _attach(self, request: shard_pb2.Attach, resources: StreamResources) -> shard_pb2.Attached:
+    def _attach(
+        self, request: shard_pb2.Attach, resources: StreamResources, caller: Caller
+    ) -> shard_pb2.Attached:
         if request.ask:
             return self._offer(request, resources)
         if resources.attachment is not None:
             raise invalid("expected one attach on a stream, got another")
-        resources.attachment, reply = in_place.attach(self._host, request)
+        resources.detach = partial(self._host.detach, request.worker, caller)
+        resources.attachment, reply = in_place.attach(self._host, request, caller)
         return reply
 
     def _offer(self, request: shard_pb2.Attach, resources: StreamResources) -> shard_pb2.Attached:
@@ -114,7 +122,7 @@ class ExchangeRpc:
         if attachment is None:
             raise invalid("expected attach before a push of a slot")
         try:
-            receipt = in_place.stage(self._host, request.push, attachment, request.slot, caller.is_active)
+            receipt = in_place.stage(self._host, request.push, attachment, request.slot, caller)
         except Refused as refused:
             if refused.code not in LIGHT:
                 raise
@@ -130,7 +138,7 @@ class ExchangeRpc:
         attachment: Attachment | None,
         caller: Caller,
     ) -> Iterator[Parts]:
-        intake = Intake(self._host, request.push, caller.is_active)
+        intake = Intake(self._host, request.push, caller)
         arrived = False
         try:
             if chunk is not None:

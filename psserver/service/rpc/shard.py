@@ -19,7 +19,7 @@ class ShardRpc:
 
     def push(self, messages: Iterator[bytes], caller: Caller) -> shard_pb2.PushReply:
         """Stage a payload: each chunk is copied once, from its message into the slot, and checked."""
-        intake = Intake(self._host, _header(messages), caller.is_active)
+        intake = Intake(self._host, _header(messages), caller)
         finished = False
         try:
             for message in self._prompt(messages, caller):

@@ -1,11 +1,11 @@
 """Payloads that stay where they are: attach, stage a filled slot, locate a version."""
 
 import hmac
-from collections.abc import Callable
 
 import grpc
 
 from psserver import receipts
+from psserver.service.limits.watch import Caller
 from psserver.service.rpc.registration import Refused, invalid, precondition
 from psserver.service.shard_host import ShardHost
 from psserver.service.transport.shared_memory import Attachment, to_wire
@@ -14,9 +14,11 @@ from pswire.transport.segments import SegmentError
 from pswire.v1 import shard_pb2
 
 
-def attach(host: ShardHost, request: shard_pb2.Attach) -> tuple[Attachment | None, shard_pb2.Attached]:
+def attach(
+    host: ShardHost, request: shard_pb2.Attach, caller: Caller
+) -> tuple[Attachment | None, shard_pb2.Attached]:
     """Memory for a worker of this machine, or why there is none. Raises Refused as `reason_against`."""
-    reason = reason_against(host, request)
+    reason = reason_against(host, request) or host.attach(request.worker, caller)
     if reason is None:
         try:
             attachment = host.sharing.lend(host.elements)
@@ -52,7 +54,7 @@ def stage(
     header: shard_pb2.PushHeader,
     attachment: Attachment,
     number: int,
-    alive: Callable[[], bool],
+    caller: Caller,
 ) -> bytes:
     """Stage the payload that the worker wrote into its slot; the receipt. Raises Refused."""
     shard = host.serving(header.job, header.plan, header.after)
@@ -63,7 +65,7 @@ def stage(
     if not attachment.fits(shard.layout.elements):
         raise precondition("the job's model is another one since this memory was lent; join again")
     slot = host.begin_push(
-        shard, header.ticket, header.worker, alive, lambda: attachment.loan(number, header.ticket)
+        shard, header.ticket, header.worker, caller, lambda: attachment.loan(number, header.ticket)
     )
     finite = False
     try:

@@ -1,6 +1,6 @@
 """Payloads between messages and the shard's buffers: one copy each way, checked on the way in."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -8,6 +8,7 @@ import grpc
 import numpy as np
 from numpy.typing import NDArray
 
+from psserver.service.limits.watch import Caller
 from psserver.service.rpc.registration import Refused, invalid
 from psserver.service.shard_host import ShardHost
 from psserver.shard import Shard
@@ -61,7 +62,7 @@ def _reception(shard: Shard, codec: Codec, values: Floats) -> _Reception:
 class Intake:
     """A pushed payload on its way into its staging slot. Either `finish` or `give_up` must follow."""
 
-    def __init__(self, host: ShardHost, header: shard_pb2.PushHeader, alive: Callable[[], bool]) -> None:
+    def __init__(self, host: ShardHost, header: shard_pb2.PushHeader, caller: Caller) -> None:
         self._host = host
         self._ticket = header.ticket
         self._shard = host.serving(header.job, header.plan, header.after)
@@ -74,7 +75,7 @@ class Intake:
                 f"elements of server {host.server}'s part), got {header.bytes}"
             )
         self._received = 0
-        self._slot = host.begin_push(self._shard, header.ticket, header.worker, alive)
+        self._slot = host.begin_push(self._shard, header.ticket, header.worker, caller)
         self._reception = _reception(self._shard, self._codec, self._slot.values)
 
     @property
