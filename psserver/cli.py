@@ -5,7 +5,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,17 @@ from psserver.service.agreement import FROM_JOB
 from psserver.service.run_log import FolderError
 from psserver.service.server import Server
 from psserver.service.transport.listening import BindError
-from psserver.settings import Options, SettingsError, resolve
+from psserver.settings import Options, SettingsError, exposure, resolve
 from pswire.addresses import AddressError
 from pswire.config.experiment import ExperimentError
 from pswire.exits import ExitCode, exit_codes_text
+from pswire.log_lines import log_to_stderr
 from pswire.process import die_with, keep_large_blocks
 from pswire.transport.segments import SegmentError
+
+log = logging.getLogger("ps-server")
+
+Announce = Callable[[str, Mapping[str, Any]], None]
 
 EPILOG = "\b\nExit codes:\n" + exit_codes_text()
 
@@ -64,6 +69,14 @@ WRONG = (SettingsError, ExperimentError, AddressError, PolicyError, OptimizerErr
 )
 @click.option("--learning-rate", type=float, help="Default: 0.01. A schedule needs --config.")
 @click.option("--workers", type=int, help="Training starts when this many workers are ready. Default: 1.")
+@click.option("--max-workers", type=int, help="Names of workers that may ever join. Default: no limit.")
+@click.option(
+    "--allow-worker",
+    "allowed_workers",
+    multiple=True,
+    metavar="NAME",
+    help="Only workers of these names may join. Repeatable. Default: any. A name is no proof of who uses it.",
+)
 @click.option("--versions", type=int, help="Stop at this version. Default: when the workers' data ends.")
 @click.option(
     "--transport",
@@ -146,12 +159,12 @@ def main(as_json: bool, parent: int | None, overrides: tuple[str, ...], **given:
     With PS_JOB_SECRET in the environment, the same for all servers of the job,
     no other process can give a server orders.
     """
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s", stream=sys.stderr
-    )
+    log_to_stderr()
     keep_large_blocks()
     # A policy of the user's lives where the command is run.
     sys.path.insert(0, os.getcwd())
+    # No name given is no list, which would replace that of the experiment file.
+    given["allowed_workers"] = given["allowed_workers"] or None
     if given["ticket_timeout"] is not None:
         given["ticket_timeout"] = number_or_text(given["ticket_timeout"])
     shortcuts = shortcut_overrides({name: given.pop(name) for name in SHORTCUTS})
@@ -159,7 +172,9 @@ def main(as_json: bool, parent: int | None, overrides: tuple[str, ...], **given:
     options = Options(overrides=(*shortcuts, *overrides), job_secret=secret, **given)
     try:
         settings = resolve(options, os.environ.get("TF_CONFIG"))
-        server = Server(settings, announce_json if as_json else announce_text)
+        server = Server(
+            settings, with_warning(announce_json if as_json else announce_text, exposure(settings))
+        )
     except WRONG as error:
         raise fail(str(error), ExitCode.USAGE) from error
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -185,6 +200,8 @@ SHORTCUTS = {
     "optimizer": "optimizer.name",
     "learning_rate": "optimizer.learning_rate",
     "workers": "cluster.workers",
+    "max_workers": "cluster.max_workers",
+    "allowed_workers": "cluster.allowed_workers",
     "versions": "run.versions",
     "seed": "run.seed",
     "transport": "cluster.transport",
@@ -209,6 +226,17 @@ def number_or_text(text: str) -> float | str:
 def fail(message: str, code: ExitCode) -> SystemExit:
     click.echo(f"ps-server: {message}", err=True)
     return SystemExit(int(code))
+
+
+def with_warning(announce: Announce, warning: str | None) -> Announce:
+    """As `announce`, and a warning in the log once the server is ready."""
+
+    def announced(event: str, fields: Mapping[str, Any]) -> None:
+        announce(event, fields)
+        if event == "ready" and warning is not None:
+            log.warning("%s", warning)
+
+    return announced
 
 
 def announce_json(event: str, fields: Mapping[str, Any]) -> None:

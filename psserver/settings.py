@@ -77,6 +77,8 @@ def resolve(options: Options, tf_config: str | None) -> ServerSettings:
             seed=run.seed,
             worker_timeout=cluster.worker_timeout,
             idle_timeout=cluster.idle_timeout,
+            max_workers=cluster.max_workers,
+            allowed=tuple(cluster.allowed_workers),
             versions=run.versions,
             stay=options.stay,
             ticket_timeout=None if cluster.ticket_timeout == "auto" else cluster.ticket_timeout,
@@ -187,6 +189,18 @@ def _bind(bind: str | None, own: Address) -> str:
         f"--ps-hosts gives this server the address {own}, but a server listens on loopback unless told otherwise: "
         f"add --bind {own.host} (or --bind 0.0.0.0 for every interface) if the network is trusted; "
         "there is no authentication"
+    )
+
+
+def exposure(settings: ServerSettings) -> str | None:
+    """A sentence about who can reach this server; None where that is this machine only."""
+    if settings.bind == "localhost" or _is_loopback(settings.bind):
+        return None
+    everywhere = settings.bind in ("0.0.0.0", "::")
+    where = "every interface" if everywhere else settings.bind
+    return (
+        f"listening on {where} (--bind {settings.bind}): whoever reaches it can join, read the model and push "
+        "gradients; there is neither encryption nor authentication: use a network that you trust"
     )
 
 

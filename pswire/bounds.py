@@ -95,7 +95,7 @@ COUNTER: Final = Whole(2**53 - 1)
 COUNTED = "counted one by one; JSON readers hold whole numbers up to 2**53 exactly"
 NAME: Final = Text(64)
 NAMED = "stands in logs, paths and sentences"
-REASON: Final = Text(2000, printable=False)
+REASON: Final = Text(4000, printable=False)
 SAID = "a sentence or a traceback's last lines; escaped where it is printed"
 SECRET: Final = Data(64)
 PROOF = "a digest or a token of at most 64 bytes"
@@ -248,7 +248,8 @@ TABLE: Final[tuple[Row, ...]] = (
         ("seconds", SECONDS, DURATION),
         ("policy", Text(256), "a name, or module:Class"),
         ("optimizer", NAME, NAMED),
-        ("workers", Many(WORKERS), "one line each"),
+        ("workers", Many(WORKERS), "one line each; a server lists some, and counts the others"),
+        ("unlisted", COUNTER, COUNTED),
         ("servers", Many(SERVERS), "one line each"),
         *((name, COUNTER, COUNTED) for name in ("committed", "applied", "dropped", "pending")),
         ("samples", _POSITION, "a sum of samples"),
@@ -288,6 +289,8 @@ TABLE: Final[tuple[Row, ...]] = (
         ("dtype", FLAG, TYPED),
         ("bytes", PAYLOAD, "within the largest model; the plan says the exact number"),
         ("after", COUNTER, "a log index"),
+        ("incarnation", Whole(2**31), COUNTED),
+        ("membership_token", SECRET, PROOF),
     ),
     *_rows(
         "PullRequest",
@@ -297,6 +300,9 @@ TABLE: Final[tuple[Row, ...]] = (
         ("plan", FINGERPRINT, HASHED),
         ("dtype", FLAG, TYPED),
         ("after", COUNTER, "a log index"),
+        ("worker", NAME, NAMED),
+        ("incarnation", Whole(2**31), COUNTED),
+        ("membership_token", SECRET, PROOF),
     ),
     *_rows(
         "ExchangeRequest",
@@ -336,7 +342,7 @@ TABLE: Final[tuple[Row, ...]] = (
     *_rows(
         "Decision",
         ("index", COUNTER, COUNTED),
-        *((n, SUB, PART) for n in ("pin", "install", "fold", "apply", "release", "seal")),
+        *((n, SUB, PART) for n in ("pin", "install", "fold", "apply", "release", "seal", "admit", "dismiss")),
         ("note", FLAG, TYPED),
     ),
     *_rows(
@@ -347,6 +353,8 @@ TABLE: Final[tuple[Row, ...]] = (
         ("initialise", FLAG, TYPED),
         ("worker", NAME, NAMED),
     ),
+    *_rows("Admit", ("worker", NAME, NAMED), ("incarnation", Whole(2**31), COUNTED)),
+    *_rows("Dismiss", ("worker", NAME, NAMED)),
     *_rows("Install", ("ticket", COUNTER, COUNTED)),
     *_rows("Seal", ("ticket", COUNTER, COUNTED)),
     *_rows(

@@ -64,8 +64,8 @@ def verify_policy(
 
     Plays random schedules of joins, commits, repetitions, broken connections, losses, returns and ends
     through the servers' own coordinator and a shard. After every step it must hold that committed =
-    applied + dropped + pending, that each ticket is granted once and settled once, that nobody waits in
-    vain; at the end that the job ends. The same events must lead to the same decisions, and a step must
+    applied + dropped + pending, that each ticket is granted once and settled once, that nobody waits
+    without a reason; at the end that the job ends. The same events must lead to the same decisions, and a step must
     end. When something does not hold, the shortest schedule that shows it is told step by step, and the
     exit code is 9. The same seed gives the same answer.
 

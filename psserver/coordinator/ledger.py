@@ -55,7 +55,7 @@ class Ledger:
     def refuse(self, member: Member, message: str, ticket: int = 0) -> None:
         self.notify(member, outputs.RefusalNotice(message, ticket=ticket))
 
-    def refuse_stranger(self, worker: str, incarnation: int) -> list[Output]:
+    def refuse_unknown_session(self, worker: str, incarnation: int) -> list[Output]:
         """The whole answer to an input of one that is not a member."""
         notice = outputs.RefusalNotice(self.unknown(worker, incarnation), fatal=True)
         return [Send(worker, incarnation, notice)]
@@ -105,8 +105,8 @@ class Ledger:
     def drop(self, ticket: Ticket, reason: str, now: float) -> None:
         """A pending ticket is not applied."""
         staleness = self.version - ticket.base
-        self.roster.tally(ticket.worker).dropped += 1
         self.record(entries.Drop(ticket.worker, ticket.number, staleness, reason), now)
+        self.roster.tally(ticket.worker).dropped += 1
         self.settle(
             ticket, "drop", DispositionNotice(ticket.number, "dropped", staleness=staleness, reason=reason)
         )

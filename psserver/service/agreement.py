@@ -11,13 +11,13 @@ from collections.abc import Mapping
 import numpy as np
 
 from psserver.optimizers import Optimizer, OptimizerError, build
-from psserver.service.rpc.registration import precondition
+from psserver.service.errors import precondition
 
 FROM_JOB = "from-job"
 
 
 def agreed(configured: Optimizer | None, requested: str) -> Optimizer:
-    """The job's optimizer. `configured`: None under "from-job"; `requested`: JSON, "" from who has no wish.
+    """The job's optimizer. `configured`: None under "from-job"; `requested`: JSON, "" from a worker that names none.
 
     Raises Refused, naming both where they differ.
     """

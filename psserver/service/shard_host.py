@@ -9,13 +9,13 @@ import grpc
 from psserver.fast import FastBackend
 from psserver.optimizers import Optimizer
 from psserver.policies import TensorParts
-from psserver.receipts import receipt
+from psserver.receipts import Claim, receipt
+from psserver.service.errors import MembershipOver, Refused, invalid, precondition
 from psserver.service.executor import Executor
 from psserver.service.limits.ledger import MIB, MemoryLedger, usual_limit
 from psserver.service.limits.table import AWAITING, UNGRANTED
 from psserver.service.limits.watch import Caller
-from psserver.service.rpc.registration import Refused, invalid, precondition
-from psserver.service.shard_state import ShardState
+from psserver.service.shared_shard import SharedShard
 from psserver.service.transport.shared_memory import SLOTS, Sharing, Words
 from psserver.shard import Shard
 from psserver.shard.arena import Version
@@ -44,7 +44,7 @@ class HostOptions:
 class ShardHost:
     """A shard, and the job that it serves. `orders` executes the log.
 
-    Any thread may call it. `state.changed` owns `job` and `secret`, too.
+    Any thread may call it. `state.changed` owns `job`, `secret` and the pushes that wait, too.
     """
 
     def __init__(self, server: int, options: HostOptions) -> None:
@@ -52,7 +52,7 @@ class ShardHost:
         self.options = options
         self.job = ""
         self.secret = b""
-        self.state = ShardState()
+        self.state = SharedShard()
         self.orders = Executor(self.state, server, options.lease)
         self._backend = FastBackend(options.threads)
         self.sharing = Sharing(options.transport)
@@ -60,9 +60,11 @@ class ShardHost:
         self._awaited: dict[object, int] = {}
         self._ungranted = 0
         self.memory = MemoryLedger(options.memory_limit or usual_limit())
-        # Who pushes each ticket's payload now, and what each member has attached.
-        self._pushing: dict[int, Caller] = {}
+        # On which stream each member has attached memory.
         self._attached: dict[str, Caller] = {}
+        # Pushes so far, and the number of the newest that waits, by ticket.
+        self._pushes = 0
+        self._newest: dict[int, int] = {}
 
     # The job
 
@@ -109,7 +111,7 @@ class ShardHost:
         with self.state.changed:
             before = self._attached.get(worker)
             if before is not None:
-                before.cut()
+                before.cancel()
                 if not self._wait(lambda: worker not in self._attached, self.options.patience):
                     return f"{worker} shares memory on another stream already"
             refusal = self.memory.take(worker, "shared slots", self._attachment_bytes)
@@ -147,10 +149,19 @@ class ShardHost:
 
     # Workers
 
-    def serving(self, job: str, plan: str, after: int) -> Shard:
-        """The shard, once it has executed entry `after`. Raises Refused for another job or plan."""
+    def serving(self, claim: Claim, plan: str, after: int) -> Shard:
+        """The shard, once it has executed entry `after`.
+
+        Raises Refused for another job or plan, and for who is no member; such a one waits for nothing, and
+        learns nothing of the model.
+        """
         with self.state.changed:
-            self._check_job(job)
+            self._check_job(claim.job)
+            if not claim.proven(self.secret):
+                raise Refused(
+                    grpc.StatusCode.PERMISSION_DENIED,
+                    f"expected the membership token that {claim.worker!r} was given when it joined, got another one",
+                )
             caught_up = self._caught_up(after)
             shard = self.state.shard
             if shard is None:
@@ -162,6 +173,10 @@ class ShardHost:
                     grpc.StatusCode.DEADLINE_EXCEEDED,
                     f"server {self.server} has executed {self.state.executed} entries of the log, expected more than "
                     f"{after}; it waited {self.options.patience:g} s",
+                )
+            if claim.worker and shard.members.get(claim.worker) != claim.incarnation:
+                raise MembershipOver(
+                    f"worker {claim.worker!r}, incarnation {claim.incarnation}, is no member any more; join again"
                 )
             return shard
 
@@ -186,6 +201,15 @@ class ShardHost:
     def awaiting(self) -> int:
         """Calls that wait for the log."""
         return len(self._awaited)
+
+    def _check_reader(self, shard: Shard, ticket: int, worker: str) -> None:
+        """A read ends the pin of its ticket: it must be the reader's own."""
+        opened = shard.staging.tickets.get(ticket)
+        if opened is not None and opened.worker != worker:
+            raise Refused(
+                grpc.StatusCode.ABORTED,
+                f"ticket {ticket} is {opened.worker}'s: expected its read, got one of {worker!r}",
+            )
 
     def _check_job(self, job: str) -> None:
         if not self.job:
@@ -215,29 +239,19 @@ class ShardHost:
     ) -> Slot:
         """A slot for the ticket's payload, as soon as memory admits it; the one that `lend` gives, if any.
 
-        A ticket has one payload on its way in: an older one, say of a connection that broke, is cut.
+        A push of the ticket that is under way is cut: its worker has begun anew.
         """
         with self.state.changed:
-            # Of several that wait, each finds the one before it.
-            while (before := self._pushing.get(ticket)) is not None and shard.refusal(ticket, worker) is None:
-                before.cut()
-                if not self._wait(lambda: self._pushing.get(ticket) is not before, self.options.patience):
-                    raise Refused(
-                        grpc.StatusCode.UNAVAILABLE, f"another payload of ticket {ticket} is on its way in"
-                    )
-            while True:
-                refusal = shard.refusal(ticket, worker)
-                if refusal is not None:
-                    raise Refused(grpc.StatusCode.ABORTED, refusal)
-                if shard.staging.admits(ticket) and (lend is not None or self._room(shard)):
-                    slot = self._begin(shard, ticket, lend() if lend is not None else None)
-                    if lend is None:
-                        self._pushing[ticket] = caller
-                        self.memory.put("", "payloads", shard.staging.held * shard.layout.nbytes)
-                    return slot
-                if not caller.is_active():
-                    raise Refused(grpc.StatusCode.CANCELLED, "the worker has gone")
-                self._wait(lambda: shard.refusal(ticket) is not None or shard.staging.admits(ticket), 1.0)
+            self._pushes += 1
+            mine = self._newest[ticket] = self._pushes
+            try:
+                self._wait_for_room(shard, ticket, worker, caller, mine)
+                slot = self._begin(shard, ticket, lend() if lend is not None else None, caller)
+                self._count_payloads(shard)
+                return slot
+            finally:
+                if self._newest.get(ticket) == mine:
+                    del self._newest[ticket]
 
     def _room(self, shard: Shard) -> bool:
         """Memory admits one more payload. The first one always: its room was asked for with the model's."""
@@ -245,39 +259,71 @@ class ShardHost:
             return True
         return self.memory.total + shard.layout.nbytes <= self.memory.limit
 
-    def _pushed(self, shard: Shard, slot: Slot) -> None:
-        self._pushing.pop(slot.ticket, None)
-        self.memory.put("", "payloads", shard.staging.held * shard.layout.nbytes)
+    def _count_payloads(self, shard: Shard) -> None:
+        """The first is the model's. Hold `state.changed`."""
+        more = max(0, shard.staging.held - 1)
+        self.memory.put("", "payloads", more * shard.layout.nbytes)
 
-    def _begin(self, shard: Shard, ticket: int, loan: BorrowedBuffer | None) -> Slot:
+    def _wait_for_room(self, shard: Shard, ticket: int, worker: str, caller: Caller, mine: int) -> None:
+        deadline = time.monotonic() + self.options.patience
+        while True:
+            refusal = shard.refusal(ticket, worker)
+            if refusal is not None:
+                raise Refused(grpc.StatusCode.ABORTED, refusal)
+            if self._newest.get(ticket, mine) > mine or not caller.is_active():
+                raise Refused(grpc.StatusCode.CANCELLED, "the worker has gone, or pushes the ticket anew")
+            before = shard.staging.incoming(ticket)
+            if before is None and shard.staging.admits(ticket) and self._room(shard):
+                return
+            if before is not None:
+                before.cut()
+                if time.monotonic() > deadline:
+                    text = f"an earlier push of ticket {ticket} does not end"
+                    raise Refused(grpc.StatusCode.UNAVAILABLE, text)
+            self._wait(lambda seen=before: self._moved(shard, ticket, seen, mine), 1.0)  # type: ignore[misc]
+
+    def _moved(self, shard: Shard, ticket: int, seen: Slot | None, mine: int) -> bool:
+        """A push of the ticket that found `seen` under way is to look again."""
+        if shard.refusal(ticket) is not None or self._newest.get(ticket, mine) > mine:
+            return True
+        present = shard.staging.incoming(ticket)
+        return present is not seen or (present is None and shard.staging.admits(ticket))
+
+    def _begin(self, shard: Shard, ticket: int, borrowed: BorrowedBuffer | None, caller: Caller) -> Slot:
         try:
-            return shard.begin(ticket, loan)
+            return shard.begin(ticket, borrowed, caller.cancel)
         except MemoryError as error:
             message = f"server {self.server} has no memory for a payload of {shard.layout.nbytes} bytes"
             raise Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, message) from error
 
     def finish_push(self, shard: Shard, slot: Slot) -> bytes:
-        """The payload is complete and finite: the receipt."""
+        """The payload is complete and finite: the receipt. Raises Refused when the ticket is closed, or has another."""
         with self.state.changed:
-            finished = shard.staging.finish(slot)
-            self._pushed(shard, slot)
-            if not finished:
-                refusal = shard.refusal(slot.ticket) or "its payload came too late"
-                raise Refused(grpc.StatusCode.ABORTED, refusal)
-            self.state.received += 1
+            taken = shard.staging.finish(slot)
+            self._count_payloads(shard)
             self.state.changed.notify_all()
+            if not taken:
+                refusal = shard.refusal(slot.ticket)
+                if refusal is not None:
+                    raise Refused(grpc.StatusCode.ABORTED, refusal)
+                raise invalid(
+                    f"payload of ticket {slot.ticket}: another one was accepted before; expected the same again, "
+                    "a commit, or an abandon"
+                )
+            self.state.received += 1
             return receipt(self.secret, self.job, slot.ticket, self.server)
 
     def give_up_push(self, shard: Shard, slot: Slot) -> None:
         with self.state.changed:
             shard.staging.give_up(slot)
-            self._pushed(shard, slot)
+            self._count_payloads(shard)
             self.state.changed.notify_all()
 
-    def start_read(self, shard: Shard, ticket: int, version: int) -> tuple[Version, bool]:
+    def start_read(self, shard: Shard, ticket: int, version: int, worker: str) -> tuple[Version, bool]:
         """The version, kept until `end_read`, and whether the ticket has pinned it. Raises Refused (ABORTED) when it
-        is gone."""
+        is gone, or another's ticket's."""
         with self.state.changed:
+            self._check_reader(shard, ticket, worker)
             if ticket == 0:
                 self._wait(lambda: shard.version >= version, self.options.patience)
             granted = shard.arena.pinned(ticket, version)
@@ -306,10 +352,11 @@ class ShardHost:
             )
 
     def read_in_place(
-        self, shard: Shard, ticket: int, version: int, reader: Words
+        self, shard: Shard, ticket: int, version: int, worker: str, reader: Words
     ) -> tuple[Place, list[Place]] | None:
         """Where the version lies that the ticket has pinned, and where others may; None if it must be copied."""
         with self.state.changed:
+            self._check_reader(shard, ticket, worker)
             self.state.end_reads(shard)
             if reader.has_read(ticket):
                 # By its own word; the pin has ended or may end at any time.

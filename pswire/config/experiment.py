@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
+from pswire.config.files import TooLong, read_text
 from pswire.config.overrides import OverrideError, apply_overrides
 from pswire.config.problems import describe_problems
 from pswire.config.sections import (
@@ -33,7 +34,10 @@ from pswire.config.toml import toml_text
 from pswire.plan import MAX_SERVERS
 
 Name = Annotated[str, Field(min_length=1)]
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+# In milliseconds it fits the 32 bits of gRPC's options.
+Seconds = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
+# Of an experiment file.
+MOST_CHARACTERS = 2**20
 _MODULE = re.compile(r".+:[A-Za-z_][A-Za-z0-9_]*")
 _DEVICE = re.compile(r"auto|cpu|gpu:[0-9]{1,4}")
 
@@ -77,8 +81,8 @@ class ClusterSection(Section):
     """seconds after which a worker that keeps a ticket is given up; 0: never; `auto`: twenty usual steps, at least six
     times `worker_timeout`, and only while another worker waits for it, which none does under `async`"""
 
-    wire_dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    """how numbers travel outside shared memory; servers add in float32"""
+    wire_dtype: Name = "float32"
+    """how numbers travel outside shared memory: `float32`, `bfloat16` or `float16`; servers add in float32"""
 
     transport: Literal["auto", "grpc", "socket", "shared-memory"] = "auto"
     """how payloads travel: `auto` is shared memory on one machine (float32 only), else a socket, else gRPC; any other:
@@ -89,6 +93,23 @@ class ClusterSection(Section):
 
     prefetch: bool = False
     """fetch the next weights while computing, where the policy permits, for a staleness of one more"""
+
+    max_workers: Annotated[int, Field(ge=0, le=65536)] = 0
+    """names of workers that may ever join, at most; 0: no limit"""
+
+    allowed_workers: list[Annotated[str, Field(min_length=1, max_length=64)]] = Field(default_factory=list)
+    """the only names that may join; empty: any. A name is no proof of who uses it"""
+
+    @field_validator("wire_dtype")
+    @classmethod
+    def _known_codec(cls, name: str) -> str:
+        # Imported on use: numpy and protobuf, which a file is read without.
+        from pswire.transport.codecs import WireDtypeError, codec_named
+
+        try:
+            return codec_named(name).name
+        except WireDtypeError as error:
+            raise PydanticCustomError("wire_dtype", "{error}", {"error": str(error)}) from None
 
     @property
     def payload_dtype(self) -> str:
@@ -249,7 +270,9 @@ def parse_experiment(document: Mapping[str, Any], source: str = "experiment") ->
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(read_text(path, MOST_CHARACTERS))
+    except TooLong as error:
+        raise ExperimentError(str(error)) from error
     except OSError as error:
         raise ExperimentError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:

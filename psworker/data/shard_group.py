@@ -14,7 +14,7 @@ from pswire.transport.channels import CHANNEL_OPTIONS, Options
 from pswire.transport.codecs import Codec
 from pswire.v1 import coordinator_pb2 as pb
 from psworker.data.shard_client import ShardClient
-from psworker.data.transport import Member
+from psworker.data.transport import Identity
 from psworker.errors import SessionError, Unreachable
 
 R = TypeVar("R")
@@ -76,7 +76,7 @@ class ShardGroup:
         if not self.shards:
             self._connect(reply.worker_timeout or UNKNOWN_TIMEOUT)
         for shard in self.shards:
-            shard.admit(Member(reply.job, reply.worker, reply.incarnation, reply.membership_token))
+            shard.admit(Identity(reply.job, reply.worker, reply.incarnation, reply.membership_token))
 
     def close(self) -> None:
         self.closing.set()

@@ -23,8 +23,8 @@ from pslab.compare.timeline import (
     RECEIVING,
     SENDING,
     UNREPORTED,
-    VAIN,
     WAITING,
+    WASTED,
     Lane,
     Timeline,
     share_head,
@@ -121,10 +121,10 @@ def test_the_stretches_of_a_hand_made_log(tmp_path: Path) -> None:
     assert first.commits == [(6.0, "applied"), (11.0, "dropped"), (14.0, "applied")]
     assert stretches(second) == [
         (WAITING, 0.0, 1.0),
-        (VAIN, 1.0, 7.0),
+        (WASTED, 1.0, 7.0),
         # Nobody knows whether it stopped at once.
-        (VAIN, 7.0, 9.0),
-        (VAIN, 9.0, 11.5),
+        (WASTED, 7.0, 9.0),
+        (WASTED, 9.0, 11.5),
         # It gave up by itself.
         (WAITING, 11.5, 15.0),
         (UNREPORTED, 15.0, 19.0),
@@ -135,7 +135,7 @@ def test_the_stretches_of_a_hand_made_log(tmp_path: Path) -> None:
 def test_where_the_time_went(tmp_path: Path) -> None:
     found = timeline(three_commits(tmp_path / "run"))
     assert found.lanes[0].seconds == {
-        COMPUTING: 8.5, RECEIVING: 1.5, SENDING: 3.0, WAITING: 1.0, VAIN: 0.0, UNREPORTED: 0.0
+        COMPUTING: 8.5, RECEIVING: 1.5, SENDING: 3.0, WAITING: 1.0, WASTED: 0.0, UNREPORTED: 0.0
     }  # fmt: skip
     assert sum(found.lanes[0].shares.values()) == pytest.approx(1)
     assert share_head(found)[1:3] == ["computing %", "receiving %"]
@@ -188,7 +188,7 @@ def drawn(figure: Any) -> Iterator[str]:
 def test_the_chart_has_a_row_for_each_worker_and_a_mark_for_each_fate(tmp_path: Path) -> None:
     figure = timeline_chart(group(three_commits(tmp_path / "run")))
     words = list(drawn(figure))
-    kinds = {COMPUTING, RECEIVING, SENDING, WAITING, VAIN, UNREPORTED, "applied", "dropped"}
+    kinds = {COMPUTING, RECEIVING, SENDING, WAITING, WASTED, UNREPORTED, "applied", "dropped"}
     assert kinds | {"w0", "w1"} <= set(words)
     (axes,) = figure.axes
     bars = {bar.get_label(): bar for bar in axes.collections if bar.get_label() in kinds}

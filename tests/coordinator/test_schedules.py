@@ -23,7 +23,7 @@ from psserver.coordinator import Coordinator, Output
 from psserver.policies import Done, Event, Leave
 from psserver.policies.composed import ComposedPolicy
 from psserver.policies.parts.gates import Slack
-from psserver.policies.parts.staleness import DropStale
+from psserver.policies.parts.staleness_rules import DropStale
 from tests.repetitions import repetitions, seeds
 
 SCHEDULES = repetitions(1000, soak=10_000)

@@ -17,6 +17,7 @@ from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import coordinator_pb2_grpc, shard_pb2, shard_pb2_grpc
 from psworker.data.shard_client import ShardClient
 from tests.probes import SessionProbe
+from tests.shm.sessions import proof
 
 pytestmark = pytest.mark.cluster
 
@@ -170,6 +171,7 @@ def test_generated_code_speaks_exchange(server: str) -> None:
             dtype=FLOAT32.number,
             bytes=4 * size,
             after=grant.index,
+            **proof(session),
         )
         data = np.ones(size, np.float32).tobytes()
         requests = [
@@ -183,6 +185,8 @@ def test_generated_code_speaks_exchange(server: str) -> None:
                     plan=session.plan.fingerprint,
                     dtype=FLOAT32.number,
                     after=grant.index,
+                    worker=session.worker,
+                    **proof(session),
                 )
             ),
         ]
@@ -227,11 +231,11 @@ def test_a_commit_without_its_session_is_refused(server: str) -> None:
         grant = session.ready()
         assert grant is not None
         flats = session.plan.scatter(list(gradients(0).values()))
-        stranger = pb.Hello(job=session.job, worker=session.worker, incarnation=0, session="guessed")
+        unknown = pb.Hello(job=session.job, worker=session.worker, incarnation=0, session="guessed")
         commit = pb.Commit(ticket=grant.ticket, samples=1)
         shard = SessionProbe(session).shard()
         with pytest.raises(psworker.Refused, match="is another session's"):
-            shard.step(grant.ticket, flats[0], grant.index, commit, stranger)
+            shard.step(grant.ticket, flats[0], grant.index, commit, unknown)
         session.contribute(grant, flats, samples=1)
         assert session.done().version == 1
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from prometheus_client.core import Metric
 
-from pslab.compare.timeline import COMPUTING, RECEIVING, SENDING, VAIN, timeline
+from pslab.compare.timeline import COMPUTING, RECEIVING, SENDING, WASTED, timeline
 from pslab.observe.work import WorkReader
 from pslab.runs.folder import Run
 from psserver.metrics import collector
@@ -79,12 +79,11 @@ def test_counters_are_those_of_the_summary_and_seconds_those_of_the_timeline(
         for kind, activity in names.items():
             seconds = value(metrics, "worker_seconds_total", worker=lane.worker, activity=activity)
             assert seconds == pytest.approx(lane.seconds[kind], abs=1e-3)
-        # After a cancel the timeline counts on as in vain up to the next grant; the counters call that waiting.
+        # After a cancel the timeline counts it as wasted up to the next grant; the counters call that waiting.
         idle = sum(
-            value(metrics, "worker_seconds_total", worker=lane.worker, activity=a)
-            for a in ("wait", "in_vain")
+            value(metrics, "worker_seconds_total", worker=lane.worker, activity=a) for a in ("wait", "wasted")
         )
-        assert idle == pytest.approx(waited.get(lane.worker, 0.0) + lane.seconds[VAIN], abs=1e-3)
+        assert idle == pytest.approx(waited.get(lane.worker, 0.0) + lane.seconds[WASTED], abs=1e-3)
         busy = [
             value(metrics, "worker_seconds_total", worker=lane.worker, activity=a)
             for a in ("compute", "before")

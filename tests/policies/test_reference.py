@@ -79,7 +79,7 @@ class Pair:
             elif worker in self.held and move == 1:
                 ticket = self.held.pop(worker)
                 self.idle.append(worker)
-                self.tell(Abandon(worker, ticket, "mood"))
+                self.tell(Abandon(worker, ticket, "test"))
             elif worker in self.idle and move >= 2:
                 self.ready(worker)
             elif worker in self.idle and move == 1 and worker not in self.reference.done:

@@ -15,7 +15,7 @@ from pswire.transport.segments import HEADER, Place, Segment, SegmentError
 from pswire.v1 import shard_pb2
 from tests.probes import SessionProbe
 from tests.service.serving import Cluster, refused, serving
-from tests.shm.sessions import connect, granted, step
+from tests.shm.sessions import connect, granted, proof, step
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def test_an_unknown_transport_is_named() -> None:
         connect("127.0.0.1:1", "pigeon")
 
 
-# Strangers
+# Unknown peers
 
 
 Change = Callable[[shard_pb2.Attach], None]
@@ -142,8 +142,8 @@ def introduction(session: psworker.Session, grant: psworker.Grant) -> shard_pb2.
     return shard_pb2.Attach(
         job=session.job,
         worker=session.worker,
-        incarnation=shard.member.incarnation,
-        membership_token=shard.member.membership_token,
+        incarnation=shard.identity.incarnation,
+        membership_token=shard.identity.membership_token,
         plan=session.plan.fingerprint,
         after=grant.index,
         place=segments.here(),
@@ -154,7 +154,12 @@ def test_a_slot_needs_an_attachment_and_a_number_that_was_lent() -> None:
     with serving() as cluster, connect(cluster.hosts) as session:
         grant = granted(session)
         push = shard_pb2.PushHeader(
-            job=session.job, ticket=grant.ticket, plan=session.plan.fingerprint, after=grant.index
+            job=session.job,
+            worker=session.worker,
+            ticket=grant.ticket,
+            plan=session.plan.fingerprint,
+            after=grant.index,
+            **proof(session),
         )
         slot = shard_pb2.ExchangeRequest(push=push, slot=3).SerializeToString()
         exchange = cluster.raw(0, "/pswire.v1.Shard/Exchange")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import psworker
-from psserver.service.rpc.registration import Refused, precondition
+from psserver.service.errors import Refused, precondition
 from psserver.service.transport import in_place
 from psserver.service.transport.sockets import Caller
 from pswire.plan import VariableSpec
@@ -25,7 +25,7 @@ from psworker.data.streams import SocketBroken
 from psworker.errors import PayloadRefused
 from tests.probes import SessionProbe, socket_option
 from tests.service.serving import LOOK_EVERY, PATIENCE, Cluster, serving, wait_until
-from tests.shm.sessions import connect, granted, step
+from tests.shm.sessions import connect, granted, proof, step
 from tests.shm.test_sockets import KINDS, listening, socket_to, stream_to
 
 # Far more than a socket holds.
@@ -211,6 +211,8 @@ def asked(session: psworker.Session, grant: psworker.Grant) -> bytes:
         plan=session.plan.fingerprint,
         dtype=FLOAT32.number,
         after=grant.index,
+        worker=session.worker,
+        **proof(session),
     )
     return shard_pb2.ExchangeRequest(pull=pull).SerializeToString()
 

@@ -8,7 +8,7 @@ from pslab.verify.harness import CoordinatorHarness
 from pslab.verify.invariants import Guard
 from pslab.verify.schedules.schedule import TIMEOUT
 from pslab.verify.schedules.time_limit import PATIENCE, TimeLimitedPolicy
-from pslab.verify.shard import Servers
+from pslab.verify.shard import StagedShard
 from pslab.verify.trace_format import act
 from pslab.verify.violation import InvariantViolation
 from psserver.coordinator import Output, Record
@@ -41,7 +41,7 @@ class GuardedHouse(CoordinatorHarness):
     def __init__(self, case: Case, patience: float = PATIENCE) -> None:
         policy = TimeLimitedPolicy(build(case.policy, case.knobs, case.workers), patience)
         self.guard = Guard(case.policy, policy.knobs, case.workers)
-        self.servers = Servers(workers=case.workers, tensors=policy.tensors)
+        self.servers = StagedShard(workers=case.workers, tensors=policy.tensors)
         super().__init__(policy, workers=case.workers, terms={"worker_timeout": TIMEOUT}, now=0.0)
 
     def take(self, outputs: list[Output]) -> list[Output]:

@@ -1,4 +1,5 @@
-"""Random schedules against the real coordinator: delay, repetition, broken connections, deaths, returns, strangers.
+"""Random schedules against the real coordinator: delay, repetition, broken connections, deaths, returns,
+unknown sessions.
 
 Choices are drawn from a `ChoiceSource`, so that a seeded generator and a search for
 the smallest failing schedule drive the same scenes.
@@ -14,7 +15,7 @@ from pslab.verify.client import Client
 from pslab.verify.invariants import Guard
 from pslab.verify.schedules.choices import ChoiceSource
 from pslab.verify.schedules.time_limit import TimeLimitedPolicy
-from pslab.verify.shard import Servers
+from pslab.verify.shard import StagedShard
 from pslab.verify.violation import InvariantViolation, expect
 from psserver.coordinator import Coordinator, JobTerms, JoinRefused, Output, Record, Send
 from psserver.coordinator.outputs import RefusalNotice
@@ -50,7 +51,7 @@ class Schedule:
         self.policy = TimeLimitedPolicy(build(policy, knobs, workers))
         self.guard = Guard(policy, self.policy.knobs, workers)
         self.coordinator = Coordinator(terms, self.policy, self.now)
-        self.servers = Servers(workers=workers, tensors=self.policy.tensors) if servers else None
+        self.servers = StagedShard(workers=workers, tensors=self.policy.tensors) if servers else None
         self.log: list[Record] = []
         self.acts: list[str] = []
         self.clients = {f"w{n}": Client(f"w{n}", batches=choices.pick(5)) for n in range(workers)}
@@ -98,7 +99,7 @@ class Schedule:
         elif chance == 56:
             self.kill(client)
         elif chance == 57:
-            self.goodbye(client)
+            self.leaves(client)
         elif chance < 61:
             self.wait(0.2 * self.choices.pick(4))
         elif chance == 61:
@@ -208,7 +209,7 @@ class Schedule:
         if client.gone or self.choices.pick(2):
             self.cut(client)
 
-    def goodbye(self, client: Client) -> None:
+    def leaves(self, client: Client) -> None:
         if client.connected and not client.finished:
             client.hang_up()
             client.alive = False

@@ -7,7 +7,7 @@ from pslab.verify.harness import CoordinatorHarness
 from pslab.verify.schedules.choices import Seeded
 from pslab.verify.schedules.play import Case, decisions, play
 from pslab.verify.schedules.schedule import TIMEOUT, Schedule
-from pslab.verify.schedules.shrink import gist, shrink
+from pslab.verify.schedules.shrink import shrink, signature
 from pslab.verify.schedules.time_limit import PATIENCE, TimeLimitedPolicy, timed
 from pslab.verify.trace_format import tell
 from pslab.verify.violation import InvariantViolation
@@ -109,7 +109,7 @@ def _finding(
 ) -> Finding:
     acts = schedule.acts
     patience = IMPATIENCE if "does not end" in fault else PATIENCE
-    if fault != OTHERWISE and gist(play(case, acts, patience).fault) != gist(fault):
+    if fault != OTHERWISE and signature(play(case, acts, patience).fault) != signature(fault):
         # It cannot be had again: chance, or something that only the first one saw.
         if play(case, acts, patience).decisions != decisions(schedule.log):
             fault = f"{OTHERWISE}; the first time: {fault}"
@@ -122,7 +122,7 @@ def _finding(
         if fault == OTHERWISE:
             same = all(play(smaller, fewer, patience).decisions == first.decisions for _ in range(3))
             return None if same else first.acts
-        return first.acts if first.fault and gist(first.fault) == gist(fault) else None
+        return first.acts if first.fault and signature(first.fault) == signature(fault) else None
 
     smallest, shortest = shrink(case, acts, shows)
     told = fault if fault == OTHERWISE else play(smallest, shortest, patience).fault

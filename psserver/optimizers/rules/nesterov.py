@@ -23,7 +23,7 @@ class Nesterov(Momentum):
     def kernel(self, rate: np.float32, step: int) -> Kernel:
         kept, decay = np.float32(self.momentum), decay_of(self)
 
-        def look_ahead(x: Array, g: Array, out: Array, state: State) -> None:
+        def update_block(x: Array, g: Array, out: Array, state: State) -> None:
             velocity = state["momentum"]
             np.multiply(g, rate, out=g)
             np.multiply(velocity, kept, out=velocity)
@@ -32,7 +32,7 @@ class Nesterov(Momentum):
             np.subtract(out, g, out=out)
             np.add(decayed(x, rate, decay, g), out, out=out)
 
-        return look_ahead
+        return update_block
 
     def fused(self, rate: np.float32, step: int) -> Fused:
         return Fused(loops.nesterov, ("momentum",), (rate, np.float32(self.momentum), decay_of(self)))

@@ -30,7 +30,7 @@ class Caller:
     def is_active(self) -> bool:
         return not self.cut_off and self._is_active()
 
-    def cut(self) -> None:
+    def cancel(self) -> None:
         """End the call, from any thread: whatever waits for its peer is woken."""
         self.cut_off = True
         self._cut()
@@ -90,7 +90,7 @@ class Watch:
                 del self._silent[oldest]
             self._silent[caller] = None
         if oldest is not None:
-            oldest.cut()
+            oldest.cancel()
         try:
             with caller.within(FIRST_MESSAGE.value):
                 first = next(incoming, None)
@@ -109,7 +109,7 @@ class Watch:
                 for caller in late:
                     self._calls.discard(caller)
             for caller in late:
-                caller.cut()
+                caller.cancel()
 
 
 def sent(replies: Iterable[M], caller: Caller, seconds: Callable[[M], float]) -> Iterator[M]:

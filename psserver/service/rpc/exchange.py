@@ -7,10 +7,11 @@ from functools import partial
 import grpc
 from google.protobuf.message import DecodeError
 
+from psserver.service.errors import MembershipOver, Refused, invalid
 from psserver.service.job import Job
 from psserver.service.limits.watch import Caller
 from psserver.service.rpc.exchange_replies import committed, message, version
-from psserver.service.rpc.registration import Refused, bounded, invalid
+from psserver.service.rpc.registration import bounded
 from psserver.service.shard_host import ShardHost
 from psserver.service.transport import in_place
 from psserver.service.transport.payloads import Intake
@@ -124,7 +125,7 @@ class ExchangeRpc:
         try:
             receipt = in_place.stage(self._host, request.push, attachment, request.slot, caller)
         except Refused as refused:
-            if refused.code not in LIGHT:
+            if refused.code not in LIGHT or isinstance(refused, MembershipOver):
                 raise
             yield message(code=refused.code.value[0], refusal=refused.message)
             return

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import grpc
 from google.protobuf.message import DecodeError, Message
 
+from psserver.service.errors import Refused, invalid
 from psserver.service.limits.watch import Caller, Watch, sent
 from pswire.bounds import BoundError, check
 from pswire.transport.framed_socket import Parts
@@ -20,23 +21,6 @@ from pswire.transport.framed_socket import Parts
 if TYPE_CHECKING:
     # Generic in the stubs only.
     Method = grpc.RpcMethodHandler[Any, Any]
-
-
-class Refused(Exception):
-    """An RPC that cannot be served; nothing has changed."""
-
-    def __init__(self, code: grpc.StatusCode, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-        self.message = message
-
-
-def invalid(message: str) -> Refused:
-    return Refused(grpc.StatusCode.INVALID_ARGUMENT, message)
-
-
-def precondition(message: str) -> Refused:
-    return Refused(grpc.StatusCode.FAILED_PRECONDITION, message)
 
 
 def start(thread: threading.Thread, what: str) -> None:

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 
+from psserver.service.errors import invalid
 from psserver.service.limits.watch import Caller
-from psserver.service.rpc.registration import bounded, invalid
+from psserver.service.rpc.registration import bounded
 from psserver.service.shard_host import ShardHost
 from psserver.service.transport.payloads import Intake, outgoing
 from pswire.patience import CHUNK_SECONDS

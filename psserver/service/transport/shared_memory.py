@@ -8,7 +8,7 @@ import grpc
 import numpy as np
 from numpy.typing import NDArray
 
-from psserver.service.rpc.registration import Refused
+from psserver.service.errors import Refused
 from psserver.shard.arena import plain
 from psserver.shard.staging import BorrowedBuffer
 from pswire.transport import segments
@@ -24,7 +24,7 @@ SLOTS = 2
 
 
 class Sharing:
-    """Makes segments and knows which array lies in which. The lock of the server's ShardState owns it.
+    """Makes segments and knows which array lies in which. The lock of the server's SharedShard owns it.
 
     `transport`: "auto" goes on without shared memory when the system gives
     none, "shared-memory" raises SegmentError then, "grpc" and "socket" never ask for any.
@@ -82,7 +82,7 @@ class Sharing:
 class Words:
     """The control words of one worker: few bytes that may outlast its slots.
 
-    Word 0 has one writer, the worker; the others have one, the server, under the lock of its ShardState.
+    Word 0 has one writer, the worker; the others have one, the server, under the lock of its SharedShard.
     """
 
     def __init__(self) -> None:
@@ -100,7 +100,7 @@ class Words:
 
 
 class Attachment:
-    """What one worker shares with this server, for as long as its exchange lasts. The lock of the ShardState owns it.
+    """What one worker shares with this server, for as long as its exchange lasts. The lock of the SharedShard owns it.
 
     The server keeps what it still needs of it: a slot until its contribution
     is settled, the control words until the pins of the worker's tickets end.
@@ -122,8 +122,8 @@ class Attachment:
     def holds(self, number: int) -> bool:
         return 1 <= number <= len(self._slots)
 
-    def loan(self, number: int, ticket: int) -> BorrowedBuffer:
-        """Slot `number`, from 1, marked as busy until the loan ends. Raises Refused while it is busy."""
+    def borrow(self, number: int, ticket: int) -> BorrowedBuffer:
+        """Slot `number`, from 1, marked as busy until it is given back. Raises Refused while it is busy."""
         if number in self._busy:
             raise Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, f"slot {number} still holds an earlier payload")
         words, busy = self.words, self._busy
