@@ -6,6 +6,7 @@ import click
 
 from pslab.commands.check import check
 from pslab.commands.compare import compare
+from pslab.commands.dashboard import dashboard
 from pslab.commands.failure import EPILOG, Failure
 from pslab.commands.policies import optimizers, policies
 from pslab.commands.quickstart import quickstart
@@ -43,6 +44,7 @@ COMMANDS = (
     run,
     status,
     watch,
+    dashboard,
     check,
     replay,
     compare,

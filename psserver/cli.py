@@ -1,7 +1,6 @@
 """The ps-server command."""
 
 import json
-import logging
 import os
 import signal
 import sys
@@ -23,6 +22,7 @@ from psserver.settings import Options, SettingsError, resolve
 from pswire.addresses import AddressError
 from pswire.config.experiment import ExperimentError
 from pswire.exits import ExitCode, exit_codes_text
+from pswire.logs import FORMATS, last_words, set_up
 from pswire.process import die_with, keep_large_blocks
 from pswire.transport.segments import SegmentError
 
@@ -116,9 +116,18 @@ WRONG = (SettingsError, ExperimentError, AddressError, PolicyError, OptimizerErr
     show_default=True,
     help="Log why a worker waits, after this many seconds.",
 )
+@click.option(
+    "--log-format",
+    type=click.Choice(FORMATS),
+    default="text",
+    show_default=True,
+    help="Of standard error. json: an object per line, with a stable event name.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line on standard output.")
 @click.option("--parent", type=int, hidden=True, help="Exit when the parent process is no longer this one.")
-def main(as_json: bool, parent: int | None, overrides: tuple[str, ...], **given: Any) -> None:
+def main(
+    as_json: bool, log_format: str, parent: int | None, overrides: tuple[str, ...], **given: Any
+) -> None:
     """Hold one part of a model and apply what the workers push.
 
     \b
@@ -134,9 +143,7 @@ def main(as_json: bool, parent: int | None, overrides: tuple[str, ...], **given:
     With PS_JOB_SECRET in the environment, the same for all servers of the job,
     no other process can give a server orders.
     """
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s", stream=sys.stderr
-    )
+    set_up("ps-server", log_format)
     keep_large_blocks()
     # A policy of the user's lives where the command is run.
     sys.path.insert(0, os.getcwd())
@@ -180,7 +187,7 @@ def shortcut_overrides(given: Mapping[str, Any]) -> list[str]:
 
 
 def fail(message: str, code: ExitCode) -> SystemExit:
-    click.echo(f"ps-server: {message}", err=True)
+    last_words("ps-server", message, int(code))
     return SystemExit(int(code))
 
 

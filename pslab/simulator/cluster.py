@@ -111,6 +111,11 @@ class Cluster:
     def stop(self, reason: str, *, success: bool, cause: str = "policy") -> None:
         self._route(self.coordinator.stop(reason, self.agenda.now, success=success, cause=cause))
 
+    def change_policy(self, policy: Policy) -> None:
+        """Another one decides from now on. Raises PolicyError where it cannot take over."""
+        self._route(self.coordinator.change_policy(policy, self.agenda.now))
+        self.policy = policy
+
     # What workers send. A request of an incarnation that is gone is answered by a refusal.
 
     def join(self, worker: Worker, life: int) -> None:

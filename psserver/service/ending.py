@@ -13,6 +13,7 @@ from psserver.service.job import Job
 from psserver.service.json_lines import LogError
 from psserver.summary import summarise
 from pswire.exits import ExitCode
+from pswire.logs import event
 from pswire.plan import Plan, weights_sha256
 from pswire.transport import frames
 from pswire.transport.codecs import FLOAT32
@@ -61,7 +62,7 @@ def conclude(job: Job) -> ExitCode:
             job.routes.run_log.write_summary(summary(job, sha256))
         job.routes.run_log.close()
     except LogError as error:
-        log.error("%s", error)
+        log.error("%s", error, extra=event("run_folder_failed"))
         code = ExitCode.STORAGE if code in (ExitCode.OK, ExitCode.STORAGE) else code
     return code
 
@@ -94,23 +95,33 @@ def _final_weights(job: Job) -> list[Floats] | None:
         return None
     entries, version = job.routes.sent, job.routes.version
     if not job.host.wait_executed(entries, PATIENCE):
-        log.error("this server did not finish the log: %s", job.host.state.failure or "too slow")
+        why = job.host.state.failure or "too slow"
+        log.error("this server did not finish the log: %s", why, extra=event("no_final_weights"))
         return None
     assert job.host.state.shard is not None
     own = job.host.state.shard.arena.values(version)
     if own is None:
         # The job failed between the decision to install or to apply and its execution.
-        log.error("version %d is not here; no final weights", version)
+        log.error("version %d is not here; no final weights", version, extra=event("no_final_weights"))
         return None
     flats = [own]
     for follower in job.routes.followers:
         if not follower.wait_executed(entries, PATIENCE):
-            log.error("server %d did not finish the log; no final weights", follower.server)
+            log.error(
+                "server %d did not finish the log; no final weights",
+                follower.server,
+                extra=event("no_final_weights"),
+            )
             return None
         try:
             flats.append(_read(follower, job.terms.job, job.plan, version))
         except (grpc.RpcError, frames.FrameError) as error:
-            log.error("server %d did not give its final weights: %s", follower.server, error)
+            log.error(
+                "server %d did not give its final weights: %s",
+                follower.server,
+                error,
+                extra=event("no_final_weights"),
+            )
             return None
     return job.plan.gather(flats)
 

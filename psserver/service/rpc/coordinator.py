@@ -12,11 +12,13 @@ from psserver.coordinator.outputs import Notice, RefusalNotice
 from psserver.policies import LocalRule
 from psserver.service.agreement import FROM_JOB
 from psserver.service.job import Job
+from psserver.service.log_tail import lines
 from psserver.service.outbox import Outbox
 from psserver.service.rpc.adapters import event_to_wire, facts_from_wire, report_to_wire
 from psserver.service.rpc.registration import Refused, bounded, invalid, precondition
 from pswire.addresses import Address
 from pswire.bounds import BoundError, check
+from pswire.logs import event
 from pswire.plan import PlanError
 from pswire.specs import specs_from_wire
 from pswire.transport.codecs import WireDtypeError, codec_numbered
@@ -57,7 +59,13 @@ class CoordinatorRpc:
             )
         except (PlanError, WireDtypeError) as error:
             raise invalid(str(error)) from error
-        log.info("%s joins (incarnation %d, task index %d)", member.worker, member.incarnation, member.rank)
+        log.info(
+            "%s joins (incarnation %d, task index %d)",
+            *(member.worker, member.incarnation, member.rank),
+            extra=event(
+                "worker_joined", worker=member.worker, incarnation=member.incarnation, task_index=member.rank
+            ),
+        )
         return pb.JoinReply(
             job=terms.job,
             worker=member.worker,
@@ -88,7 +96,8 @@ class CoordinatorRpc:
             raise precondition(f"expected job {self._job.terms.job!r}, got {hello.job!r}; join again")
 
         def cut() -> None:
-            log.warning("worker %s does not read its session: closing it", hello.worker)
+            told = event("session_cut", worker=hello.worker)
+            log.warning("worker %s does not read its session: closing it", hello.worker, extra=told)
             context.cancel()
 
         outbox = self._job.attach(hello.worker, hello.incarnation, hello.session, cut)
@@ -186,6 +195,10 @@ class CoordinatorRpc:
             for follower in job.routes.followers
         ]
         reply.servers.extend([own, *others])
+        if request.HasField("entries_from"):
+            records = job.entries(request.entries_from)
+            reply.entries.extend(lines(records))
+            reply.entries_from = records[0].index if records else request.entries_from
         return reply
 
 
