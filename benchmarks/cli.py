@@ -4,6 +4,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from benchmarks.measures.rounds import MODES, Mode, TooFewBytes
 from benchmarks.peers.child import ROOT, ChildError
 from benchmarks.report import chart, tables
 from benchmarks.report.results import Results, machine_facts
-from benchmarks.sections import optimizers, scaling, training, transport
+from benchmarks.sections import checkouts, optimizers, scaling, training, transport
 from benchmarks.stage import LABELS, Stage
 
 SECTIONS = ("transport", "training", "optimizers", "scaling", "budget")
@@ -39,9 +40,23 @@ console = Console(width=None if sys.stdout.isatty() else 140)
 @click.option(
     "--peer", "peers", multiple=True, type=click.Choice(list(LABELS)), help="Only these peers. Repeatable."
 )
+@click.option(
+    "--against",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    metavar="CHECKOUT",
+    help="Transport alone, beside another checkout of this repository instead of TensorFlow; both run with "
+    "this one's packages. What counts is the ratio within each round.",
+)
+@click.option("--rounds", type=click.IntRange(min=1), help="Bursts of each peer, instead of the mode's.")
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Default: runs/bench-TIME.")
 def main(
-    sections: tuple[str, ...], mode: str, wanted: tuple[str, ...], peers: tuple[str, ...], out: Path | None
+    sections: tuple[str, ...],
+    mode: str,
+    wanted: tuple[str, ...],
+    peers: tuple[str, ...],
+    against: Path | None,
+    rounds: int | None,
+    out: Path | None,
 ) -> None:
     """Measure this parameter server beside TensorFlow's ParameterServerStrategy, on one machine.
 
@@ -53,12 +68,18 @@ def main(
     budget      where the time of one step goes, part by part
     Without a name: transport, and in full mode training too. All peers run side by side and take turns.
     """
+    if against is not None and sections:
+        raise click.UsageError("--against measures the transport; it takes no sections")
+    chosen = MODES[mode] if rounds is None else replace(MODES[mode], rounds=rounds)
     folder = out or ROOT / "runs" / f"bench-{datetime.now():%Y%m%d-%H%M%S}"
     folder.mkdir(parents=True, exist_ok=True)
     results = Results(mode, machine_facts())
     begin = time.monotonic()
     try:
-        run(sections or USUAL[mode], MODES[mode], wanted, peers, folder, results)
+        if against is not None:
+            compare(against.resolve(), chosen, wanted, peers, folder, results)
+        else:
+            run(sections or USUAL[mode], chosen, wanted, peers, folder, results)
     except (ChildError, TooFewBytes) as error:
         raise click.ClickException(str(error)) from error
     finally:
@@ -99,11 +120,22 @@ def run(
         console.print(tables.kernels(rows))
 
 
-def _section(name: str, stage: Stage, wanted: Sequence[str], results: Results) -> None:
-    def chosen(load: loads.Load) -> bool:
-        return not wanted or any(text in load.name for text in wanted)
+def compare(
+    other: Path, mode: Mode, wanted: Sequence[str], peers: Sequence[str], folder: Path, results: Results
+) -> None:
+    """Measure this checkout beside `other`, and print the ratios."""
+    with progress() as say, Stage(mode, folder / "logs", say, peers, other) as stage:
+        results.sections.update(checkouts(stage, _named(wanted)))
+        results.limits = stage.limits.samples
+    console.print(tables.checkouts(results.sections["against"]))
 
-    measured = {"transport": transport, "training": training, "scaling": scaling}[name](stage, chosen)
+
+def _named(wanted: Sequence[str]) -> Callable[[loads.Load], bool]:
+    return lambda load: not wanted or any(text in load.name for text in wanted)
+
+
+def _section(name: str, stage: Stage, wanted: Sequence[str], results: Results) -> None:
+    measured = {"transport": transport, "training": training, "scaling": scaling}[name](stage, _named(wanted))
     results.sections.update({title: rows for title, rows in measured.items() if rows})
     for title, rows in measured.items():
         if rows:

@@ -30,6 +30,14 @@ def training(stage: Stage, chosen: Chosen) -> dict[str, list[Row]]:
     return {"training": [stage.measure(load, peers) for load in loads.TRAINING if chosen(load)]}
 
 
+def checkouts(stage: Stage, chosen: Chosen) -> dict[str, list[Row]]:
+    """Communication only: this checkout and another, a pair of the same kind at a time, taking turns."""
+    pairs = stage.pairs()
+    return {
+        "against": [stage.measure(load, pair) for load in loads.TRANSPORT if chosen(load) for pair in pairs]
+    }
+
+
 def scaling(stage: Stage, chosen: Chosen) -> dict[str, list[Row]]:
     """Several workers and servers, with and without compute elsewhere."""
     short = stage.mode is SHORT

@@ -27,16 +27,37 @@ LABELS = {
 }
 
 
+# Ours: transport and element type.
+KINDS = {
+    GRPC: ("grpc", "float32"),
+    GRPC_BF16: ("grpc", "bfloat16"),
+    SOCKET: ("socket", "float32"),
+    SOCKET_BF16: ("socket", "bfloat16"),
+    SHM: ("shared-memory", "float32"),
+}
+# Added to the name of a peer whose code is that of another checkout.
+OTHER = " of the other"
+
+
 class Stage:
-    """A context manager; leaving it leaves no process behind. `wanted`: names of peers, all when empty."""
+    """A context manager; leaving it leaves no process behind. `wanted`: names of peers, all when empty.
+
+    With `other`, another checkout of this repository, `pairs` are its peers and ours of the same kind.
+    """
 
     def __init__(
-        self, mode: Mode, logs: Path, say: Callable[[str], None], wanted: Iterable[str] = ()
+        self,
+        mode: Mode,
+        logs: Path,
+        say: Callable[[str], None],
+        wanted: Iterable[str] = (),
+        other: Path | None = None,
     ) -> None:
         self.mode = mode
         self.say = say
         self._logs = logs
         self._wanted = set(wanted)
+        self._other = other
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -45,7 +66,7 @@ class Stage:
         self._stack.callback(self._pool.close)
         self._clusters = Clusters(self._logs)
         self._stack.callback(self._clusters.close)
-        self.peers = {peer.name: peer for peer in (*self._theirs(), *self._ours())}
+        self.peers = {peer.name: peer for peer in (*self._theirs(), *self._ours(self._pool))}
         self.peers[ALONE] = Alone(ALONE, LABELS[ALONE], self._pool)
         return self
 
@@ -53,6 +74,15 @@ class Stage:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stack.close()
+
+    def pairs(self) -> list[tuple[Peer, Peer]]:
+        """Ours of each wanted kind, here and in the other checkout."""
+        assert self._other is not None
+        logs = self._logs / "other"
+        pool = WorkerPool(logs, self._other)
+        self._stack.callback(pool.close)
+        there = {peer.name: peer for peer in self._ours(pool, logs, OTHER)}
+        return [(peer, there[peer.name + OTHER]) for peer in self.choose(*KINDS)]
 
     def choose(self, *names: str) -> list[Peer]:
         """Those of `names` that are there and wanted."""
@@ -68,18 +98,11 @@ class Stage:
             peers.append(Theirs(TF_PACKED, LABELS[TF_PACKED], self._clusters, PACK))
         return peers
 
-    def _ours(self) -> list[Peer]:
-        kinds = {
-            GRPC: ("grpc", "float32"),
-            GRPC_BF16: ("grpc", "bfloat16"),
-            SOCKET: ("socket", "float32"),
-            SOCKET_BF16: ("socket", "bfloat16"),
-            SHM: ("shared-memory", "float32"),
-        }
-        return [self._our(name, kind, dtype) for name, (kind, dtype) in kinds.items()]
-
-    def _our(self, name: str, transport: str, dtype: str) -> Ours:
-        connect, server = {"wire_dtype": dtype, "transport": transport}, ["--transport", transport]
-        peer = Ours(name, LABELS[name], self._pool, self._logs, connect, server)
-        self._stack.callback(peer.close)
-        return peer
+    def _ours(self, pool: WorkerPool, logs: Path | None = None, suffix: str = "") -> list[Peer]:
+        peers: list[Peer] = []
+        for name, (transport, dtype) in KINDS.items():
+            connect, server = {"wire_dtype": dtype, "transport": transport}, ["--transport", transport]
+            peer = Ours(name + suffix, LABELS[name] + suffix, pool, logs or self._logs, connect, server)
+            self._stack.callback(peer.close)
+            peers.append(peer)
+        return peers

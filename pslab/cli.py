@@ -4,21 +4,21 @@ import sys
 
 import click
 
-from pslab.commands.check import check
-from pslab.commands.compare import compare
-from pslab.commands.dashboard import dashboard
 from pslab.commands.failure import EPILOG, Failure
+from pslab.commands.live.dashboard import dashboard
+from pslab.commands.live.status import status
+from pslab.commands.live.watch import watch
 from pslab.commands.policies import optimizers, policies
-from pslab.commands.quickstart import quickstart
-from pslab.commands.replay import replay
-from pslab.commands.report import report
-from pslab.commands.run import run
-from pslab.commands.status import status
-from pslab.commands.sweep import sweep_command
-from pslab.commands.tensorboard import tensorboard
-from pslab.commands.trace import trace
+from pslab.commands.recorded.check import check
+from pslab.commands.recorded.replay import replay
+from pslab.commands.recorded.report import report
+from pslab.commands.recorded.tensorboard import tensorboard
+from pslab.commands.recorded.trace import trace
+from pslab.commands.running.compare import compare
+from pslab.commands.running.quickstart import quickstart
+from pslab.commands.running.run import run
+from pslab.commands.running.sweep import sweep_command
 from pslab.commands.verify_policy import verify_policy
-from pslab.commands.watch import watch
 from pswire.exits import ExitCode
 
 

@@ -74,6 +74,12 @@ WRONG = (SettingsError, ExperimentError, AddressError, PolicyError, OptimizerErr
 @click.option("--seed", type=int, help="For the workers' data and initial values. Default: 0.")
 @click.option("--worker-timeout", type=float, help="Longest wait for a silent worker, seconds. Default: 10.")
 @click.option(
+    "--ticket-timeout",
+    metavar="SECONDS",
+    help="Give up a worker that keeps a ticket for so long; 0: never. Default: auto, twenty usual steps, and only "
+    "while another worker waits for it.",
+)
+@click.option(
     "--idle-timeout", type=float, help="Give up after this long without workers, seconds. Default: 600."
 )
 @click.option(
@@ -147,6 +153,8 @@ def main(
     keep_large_blocks()
     # A policy of the user's lives where the command is run.
     sys.path.insert(0, os.getcwd())
+    if given["ticket_timeout"] is not None:
+        given["ticket_timeout"] = number_or_text(given["ticket_timeout"])
     shortcuts = shortcut_overrides({name: given.pop(name) for name in SHORTCUTS})
     secret = os.environ.get("PS_JOB_SECRET", "")
     options = Options(overrides=(*shortcuts, *overrides), job_secret=secret, **given)
@@ -178,12 +186,20 @@ SHORTCUTS = {
     "transport": "cluster.transport",
     "worker_timeout": "cluster.worker_timeout",
     "idle_timeout": "cluster.idle_timeout",
+    "ticket_timeout": "cluster.ticket_timeout",
 }
 
 
 def shortcut_overrides(given: Mapping[str, Any]) -> list[str]:
     """Options that are short for a key of the experiment file."""
     return [f"{SHORTCUTS[name]}={json.dumps(value)}" for name, value in given.items() if value is not None]
+
+
+def number_or_text(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def fail(message: str, code: ExitCode) -> SystemExit:

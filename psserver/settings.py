@@ -76,6 +76,7 @@ def resolve(options: Options, tf_config: str | None) -> ServerSettings:
             idle_timeout=cluster.idle_timeout,
             versions=run.versions,
             stay=options.stay,
+            ticket_timeout=None if cluster.ticket_timeout == "auto" else cluster.ticket_timeout,
         ),
         policy=policy,
         optimizer=optimizer,

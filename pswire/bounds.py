@@ -155,6 +155,7 @@ TABLE: Final[tuple[Row, ...]] = (
         ("wire_dtype", FLAG, TYPED),
         ("task_index", Whole(WORKERS - 1), "a worker's index; index + 1 is sent back in 32 bits"),
         ("optimizer", JSON, "a name and a few numbers"),
+        ("job", NAME, NAMED),
     ),
     *_rows(
         "SessionRequest",
@@ -417,44 +418,45 @@ def check(message: Message) -> None:
 @cache
 def _checker(kind: Descriptor) -> _Check:
     """The checks of one kind of message, put together once: a message of a small step is checked in microseconds."""
-    numbers: list[tuple[str, float, float, _Check]] = []
-    texts: list[tuple[str, int, _Check]] = []
-    nested: list[str] = []
-    others: list[tuple[str, _Check]] = []
+    numbers: dict[int, tuple[float, float]] = {}
+    texts: dict[int, int] = {}
+    tests: dict[int, _Check] = {}
+    free = set()
     for field in kind.fields:
         row = BOUNDS.get((kind.name, field.name))
         if row is None:
             raise TypeError(f"{kind.name}.{field.name} has no row in pswire.bounds.TABLE")
-        test = _test(f"{kind.name}.{field.name}", row.bound, field)
+        tests[field.number] = _test(f"{kind.name}.{field.name}", row.bound, field)
         match row.bound:
-            case Whole(most, least):
-                numbers.append((field.name, least, most, test))
-            case Real(most, least):
-                numbers.append((field.name, max(least, -_LARGEST), min(most, _LARGEST), test))
+            case Whole(most, least) if least <= 0 <= most:
+                numbers[field.number] = (least, most)
+            case Real(most, least) if least <= 0 <= most:
+                numbers[field.number] = (max(least, -_LARGEST), min(most, _LARGEST))
             case Text(most):
-                texts.append((field.name, most, test))
-            case Nested():
-                nested.append(field.name)
-            case Data() | Many():
-                others.append((field.name, test))
+                texts[field.number] = most
             case Closed():
-                pass
+                free.add(field.number)
+            case Whole() | Real():
+                raise TypeError(
+                    f"{kind.name}.{field.name}: 0 is what is not sent; expected a bound that holds it"
+                )
 
     def run(message: Message) -> None:
-        # Numbers and texts of the usual kind pass without a call each: this is on the path of every step.
-        # `test` has the last word on the others, and the sentence.
-        for name, least, most, test in numbers:
-            if not least <= getattr(message, name) <= most:
-                test(getattr(message, name))
-        for name, size, test in texts:
-            text = getattr(message, name)
-            if len(text) > size or not (text.isascii() and text.isprintable()):
-                test(text)
-        for name in nested:
-            if message.HasField(name):
-                check(getattr(message, name))
-        for name, test in others:
-            test(getattr(message, name))
+        # Only what was sent is looked at: what is not there reads as 0 or empty, which every bound holds.
+        # Numbers and texts of the usual kind pass without a call each, as this is on the path of every step;
+        # the test has the last word on the others, and the sentence.
+        for field, value in message.ListFields():
+            number = field.number
+            if number in numbers:
+                least, most = numbers[number]
+                if least <= value <= most:
+                    continue
+            elif number in texts:
+                if len(value) <= texts[number] and value.isascii() and value.isprintable():
+                    continue
+            elif number in free:
+                continue
+            tests[number](value)
 
     return run
 

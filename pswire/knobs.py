@@ -129,6 +129,11 @@ def knobs_of(made: type[Any]) -> tuple[Knob, ...]:
     """The knobs of a class, in the order of their declaration."""
     found = []
     for field in dataclasses.fields(made):
+        if "domain" not in field.metadata:
+            raise KnobError(
+                f"{made.__name__}.{field.name}: a field is a knob; give it its range and meaning, as in "
+                f'{field.name}: float = number(0.5, "what it does", at_least=0), or make it a ClassVar'
+            )
         default = REQUIRED if field.default is MISSING else field.default
         found.append(Knob(field.name, default=default, **field.metadata))
     return tuple(found)

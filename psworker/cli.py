@@ -326,5 +326,5 @@ def fail(message: str, code: ExitCode) -> SystemExit:
 
 
 def _terminated(number: int, frame: FrameType | None) -> None:
-    # As an exception, so that the session says goodbye.
+    # As an exception, so that the session sends Leave.
     raise SystemExit(int(ExitCode.TERMINATED))

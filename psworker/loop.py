@@ -1,7 +1,7 @@
 """The algorithm of a worker, readable from top to bottom: grant, pull, gradients, push, commit.
 
 How many gradients there are between pull and push, and what is made of them,
-is the local rule's affair (`psworker.local`): usually it is one, pushed as it is.
+is decided by the local rule (`psworker.local`): usually it is one, pushed as it is.
 """
 
 import logging
@@ -113,7 +113,7 @@ def step(
             session.abandon(grant, "cancelled")
             continue
         except PayloadRefused as refusal:
-            log.warning("%s skipped: %s", spoken(batches), refusal, extra=event("batch_skipped"))
+            log.warning("%s skipped: %s", described(batches), refusal, extra=event("batch_skipped"))
             session.abandon(grant, "nonfinite")
             return False
         work.keep()
@@ -132,7 +132,7 @@ def payload(
     """What to push under `grant`. Raises Voided, and PayloadRefused when it is not finite."""
     work.renew(session.incarnation)
     if not work.can_use(batches):
-        raise Voided(f"{spoken(batches)} used up by a ticket of another incarnation")
+        raise Voided(f"{described(batches)} used up by a ticket of another incarnation")
     with weights_of(session, trainer, grant, work) as weights:
         result = work.payload(weights, Gradients(session, trainer, pause, batches, grant), batches)
     if not work.steps_taken:
@@ -166,7 +166,7 @@ def take_steps(
     if not taken.finite:
         log.warning(
             "%s skipped: the gradient's norm is %s (loss %s)",
-            *(spoken(batches), taken.norm, taken.loss),
+            *(described(batches), taken.norm, taken.loss),
             extra=event("batch_skipped"),
         )
     return taken.finite
@@ -199,7 +199,7 @@ class Gradients:
         return self.trainer.step(weights, batch)
 
 
-def spoken(batches: TicketBatches) -> str:
+def described(batches: TicketBatches) -> str:
     if batches.first == batches.last:
         return f"batch {batches.first} is"
     return f"batches {batches.first} to {batches.last} are"

@@ -115,8 +115,10 @@ class Session:
         self._shards = self._servers.shards
         backoff = Backoff(0, hosts[0], server_timeout, self._servers.closing)
         channel, admit = self._servers.control, self._servers.admit
-        wish = "" if optimizer is None else json.dumps(optimizer)
-        registration = Registration(channel, self.plan, wire_dtype, name, task_index, backoff, wish, admit)
+        requested_optimizer = "" if optimizer is None else json.dumps(optimizer)
+        registration = Registration(
+            channel, self.plan, wire_dtype, name, task_index, backoff, requested_optimizer, admit
+        )
         try:
             self._control = Control(
                 channel, registration.join, registration.session, backoff, self._servers.pointless

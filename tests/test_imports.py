@@ -1,4 +1,4 @@
-"""Who may import whom (docs/design.md, import rules). Each rule is one line of the table below.
+"""Who may import whom (docs/design/structure.md). Each rule is one line of the table below.
 
 Files are parsed, not imported, so an import inside a function or under
 TYPE_CHECKING counts too. What a running process really loads is asked of a
@@ -7,6 +7,7 @@ fresh interpreter further down.
 
 import ast
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -57,7 +58,7 @@ RULES = (
     Rule("psserver.policies", only=(*STDLIB, "psserver.policies", "pswire.records", *KNOBS), never=IMPURE),
     Rule(
         "psserver.coordinator",
-        only=(*STDLIB, "psserver.policies", "psserver.coordinator", "pswire.records"),
+        only=(*STDLIB, "psserver.policies", "psserver.coordinator", "pswire.records", "pswire.domains"),
         never=IMPURE,
     ),
     Rule(
@@ -166,6 +167,31 @@ def test_violation_is_found(tmp_path: Path, source: str, imported: str) -> None:
     assert violations(rule, tmp_path) == [
         f"psserver/policies/machine.py:{line}: psserver.policies.machine must not import {imported}"
     ]
+
+
+# A line of a package docstring that names a module and what it holds.
+MAP_LINE = re.compile(r"^    ([a-z_]+)  +\S", re.MULTILINE)
+
+
+def unknown_modules(package: Path) -> list[str]:
+    """Names in the module map of the package's docstring that are no module of it."""
+    source = (package / "__init__.py").read_text(encoding="utf-8")
+    named = MAP_LINE.findall(ast.get_docstring(ast.parse(source), clean=False) or "")
+    return [
+        name for name in named if not (package / f"{name}.py").is_file() and not (package / name).is_dir()
+    ]
+
+
+def test_module_maps_in_docstrings_name_what_exists() -> None:
+    homes = [init.parent for package in PACKAGES for init in sorted((ROOT / package).rglob("__init__.py"))]
+    found = {str(home.relative_to(ROOT)): unknown for home in homes if (unknown := unknown_modules(home))}
+    assert not found, found
+
+
+def test_a_stale_module_map_is_found(tmp_path: Path) -> None:
+    (tmp_path / "__init__.py").write_text('"""One.\n\n    here   a module\n    gone   none any more\n"""\n')
+    (tmp_path / "here.py").touch()
+    assert unknown_modules(tmp_path) == ["gone"]
 
 
 def loaded(code: str) -> set[str]:

@@ -88,7 +88,7 @@ def _budget(load: Load, stage: Stage, carry: Carry) -> Budget:
     whole = {peer: collected([1e3 / burst.rate for burst in bursts]) for peer, bursts in row.bursts.items()}
     taken: dict[str, list[float]] = {name: [] for name in PARTS}
     with FastBackend(usual_threads()) as backend:
-        parts = _parts(load.nbytes // 4, backend, carry)
+        parts = parts_of(load.nbytes // 4, backend, carry)
         for turn in range(ROUNDS):
             stage.say(f"{load.name}: parts, round {turn + 1} of {ROUNDS}")
             for name, action in parts.items():
@@ -96,7 +96,7 @@ def _budget(load: Load, stage: Stage, carry: Carry) -> Budget:
     return Budget(load.name, {name: collected(values) for name, values in taken.items()}, whole)
 
 
-def _parts(size: int, backend: FastBackend, carry: Carry) -> dict[str, Callable[[], object]]:
+def parts_of(size: int, backend: FastBackend, carry: Carry) -> dict[str, Callable[[], object]]:
     optimizer = build_optimizer({"name": "sgd", "learning_rate": 0.001})
     backend.prepare([optimizer.variant(), *((loop, loop.letters) for loop in arithmetic.LOOPS)])
     if not backend.wait_ready():

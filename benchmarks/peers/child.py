@@ -29,9 +29,14 @@ class Child:
     """
 
     def __init__(
-        self, name: str, arguments: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
+        self,
+        name: str,
+        arguments: Sequence[str],
+        log: Path,
+        environment: Mapping[str, str] | None = None,
+        root: Path = ROOT,
     ) -> None:
-        """Start `python ARGUMENTS...` in the repository's root."""
+        """Start `python ARGUMENTS...` in `root`, a checkout of this repository, with that checkout's code."""
         self.name = name
         self._log = log
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -41,8 +46,8 @@ class Child:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                cwd=ROOT,
-                env={**os.environ, **(environment or {})},
+                cwd=root,
+                env={**os.environ, "PYTHONPATH": str(root), **(environment or {})},
                 text=True,
                 # Ctrl-C reaches the benchmark alone, which then ends its children in order.
                 start_new_session=True,

@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.loads import Load
 from benchmarks.peers import Burst, watched
-from benchmarks.peers.child import Child, together
+from benchmarks.peers.child import ROOT, Child, together
 
 TERMS = ("--policy", "async", "--optimizer", "sgd", "--learning-rate", "0.001", "--idle-timeout", "600")
 # Both sides compute on the CPU: whose accelerator is faster is not the question.
@@ -16,9 +16,10 @@ CPU_ONLY = {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "2"}
 
 class WorkerPool:
     """Worker processes, shared by our peers: only one of those works at a time, and loading TensorFlow
-    and tracing a model once is enough."""
+    and tracing a model once is enough. `root`: the checkout whose code they run."""
 
-    def __init__(self, logs: Path) -> None:
+    def __init__(self, logs: Path, root: Path = ROOT) -> None:
+        self.root = root
         self._logs = logs
         self._workers: list[Child] = []
 
@@ -26,7 +27,7 @@ class WorkerPool:
         while len(self._workers) < count:
             name = f"worker-{len(self._workers)}"
             arguments = ["-m", "benchmarks.programs.ours"]
-            self._workers.append(Child(name, arguments, self._logs / f"{name}.log", CPU_ONLY))
+            self._workers.append(Child(name, arguments, self._logs / f"{name}.log", CPU_ONLY, self.root))
         return self._workers[:count]
 
     def close(self) -> None:
@@ -34,7 +35,9 @@ class WorkerPool:
             worker.close()
 
 
-def start_servers(name: str, load: Load, extra: Sequence[str], logs: Path) -> tuple[list[Child], str]:
+def start_servers(
+    name: str, load: Load, extra: Sequence[str], logs: Path, root: Path = ROOT
+) -> tuple[list[Child], str]:
     """Running servers and their --ps-hosts; each listens on a port of the system's choice."""
     servers: list[Child] = []
     hosts = ["127.0.0.1:0"] * load.servers
@@ -45,7 +48,7 @@ def start_servers(name: str, load: Load, extra: Sequence[str], logs: Path) -> tu
             arguments += [*TERMS, "--workers", str(load.workers), *extra]
             arguments += ["--json", "--parent", str(os.getpid())]
             label = f"{name}-server-{index}"
-            servers.append(Child(label, arguments, logs / f"{label}.log"))
+            servers.append(Child(label, arguments, logs / f"{label}.log", root=root))
             while (said := servers[-1].receive()).get("event") != "ready":
                 pass
             hosts[index] = said["address"]
@@ -75,7 +78,7 @@ class Ours:
         self._workers: list[Child] = []
 
     def prepare(self, load: Load) -> None:
-        self._servers, hosts = start_servers(self.name, load, self._options, self._logs)
+        self._servers, hosts = start_servers(self.name, load, self._options, self._logs, self._pool.root)
         self._workers = self._pool.first(load.workers)
         together(
             self._workers,

@@ -154,5 +154,5 @@ if __name__ == "__main__":
     # As ps-worker does.
     keep_large_blocks()
     serve({"prepare": prepare, "measure": measure, "release": release})
-    # Sessions that were not released have servers that are gone: nobody to say goodbye to.
+    # Sessions that were not released have servers that are gone: nobody can be sent a Leave.
     os._exit(0)

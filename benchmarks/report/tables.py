@@ -1,6 +1,7 @@
 """What was measured, as tables for a terminal."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import quantiles
 
 from rich.table import Table
 from rich.text import Text
@@ -10,7 +11,7 @@ from benchmarks.measures.kernels import Row as KernelRow
 from benchmarks.measures.limits import MEANING
 from benchmarks.measures.rounds import Row
 from benchmarks.measures.samples import Samples, collected
-from benchmarks.stage import LABELS
+from benchmarks.stage import LABELS, OTHER
 
 # From this size on bandwidth is what limits a step, and a share of it means something.
 LARGE = 10 * MB
@@ -46,6 +47,26 @@ def ratios(title: str, rows: Sequence[Row]) -> Table:
         table.add_column(LABELS[name], justify="right")
     for row in rows:
         table.add_row(row.load.name, *(_cell(row, name) for name in names))
+    return table
+
+
+def checkouts(rows: Sequence[Row]) -> Table:
+    """Steps per second here and there; the ratio is taken round by round, with its quartiles."""
+    table = Table(title="this checkout against the other: steps/s", title_justify="left", header_style="bold")
+    for column in ("load", "peer", "here", "there", "ratio of rounds", "quartiles"):
+        table.add_column(column, justify="left" if column in ("load", "peer") else "right")
+    for row in rows:
+        here, there = (name for name in row.bursts)
+        here, there = (there, here) if here.endswith(OTHER) else (here, there)
+        ratio = row.rate(here).per(row.rate(there))
+        low, _, high = quantiles(ratio.values, n=4) if len(ratio.values) > 1 else [ratio.median] * 3
+        cells = (
+            plain(row.rate(here)),
+            plain(row.rate(there)),
+            f"{ratio.median:.3f}",
+            f"{low:.2f} - {high:.2f}",
+        )
+        table.add_row(row.load.name, LABELS[here], *cells)
     return table
 
 

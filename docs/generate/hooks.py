@@ -71,4 +71,4 @@ def _moved(markdown: str) -> str:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     # Python-Markdown looks into HTML elements only when told to.
-    return experiments.filled(markdown).replace("<details>", '<details markdown="1">')
+    return policies.filled(experiments.filled(markdown)).replace("<details>", '<details markdown="1">')

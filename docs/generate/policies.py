@@ -1,4 +1,7 @@
-"""Policies: an overview, and one page for each, from the data beside their code."""
+"""Policies: an overview, and one page for each, from the data beside their code.
+
+A page asks for the table of their compositions with the line ``<!-- compositions -->``.
+"""
 
 import inspect
 from collections.abc import Mapping
@@ -14,6 +17,8 @@ from psworker.local.registry import KINDS
 
 # A job's workers, where a policy's parts depend on their number.
 WORKERS = 8
+CHOICES = ("gate", "trigger", "staleness rule", "weight", "learning rate", "cancel rule")
+ASKED = "<!-- compositions -->"
 # Staleness at which weights are shown, in versions.
 TAUS = (0, 1, 2, 4, 8, 16)
 
@@ -21,6 +26,20 @@ TAUS = (0, 1, 2, 4, 8, 16)
 def pages() -> dict[str, str]:
     found = {"policies/README.md": _overview()}
     return found | {f"policies/{name}.md": _page(name, entry) for name, entry in BUILTIN.items()}
+
+
+def filled(markdown: str) -> str:
+    """The page with the table of compositions behind the line that asks for it."""
+    return markdown.replace(ASKED, f"{ASKED}\n\n{compositions()}") if ASKED in markdown else markdown
+
+
+def compositions() -> str:
+    """What each policy is composed of, at its defaults."""
+    rows = [
+        (f"[`{name}`](../policies/{name}.md)", *(_chosen(entry).get(choice, "") for choice in CHOICES))
+        for name, entry in BUILTIN.items()
+    ]
+    return table(("policy", *CHOICES), rows)
 
 
 def _overview() -> str:
@@ -101,17 +120,9 @@ def _page(name: str, entry: type[PolicySpec]) -> str:
 
 
 def _parts(entry: type[PolicySpec]) -> str:
-    """The choices that the policy composes at its defaults, for a few workers."""
+    """The choices that the policy composes at its defaults, in words."""
+    parts = [f"{what} {part}" for what, part in _chosen(entry).items()]
     composition = entry().compose(WORKERS)
-    chosen = {
-        "gate": composition.gate,
-        "trigger": composition.trigger,
-        "staleness rule": composition.staleness,
-        "weight": composition.weight,
-        "learning rate": composition.lr_scale,
-        "cancel rule": composition.cancel,
-    }
-    parts = [f"{what} {_linked(type(part).__name__)}" for what, part in chosen.items() if part is not None]
     tensors = composition.tensors
     if tensors.compensator:
         parts.append(f"compensator {code(tensors.compensator)}")
@@ -120,6 +131,20 @@ def _parts(entry: type[PolicySpec]) -> str:
     if composition.local != PLAIN:
         parts.append(f"[local rule](README.md#local-rules) {code(composition.local.name)}")
     return ", ".join(parts)
+
+
+def _chosen(entry: type[PolicySpec]) -> dict[str, str]:
+    """The parts that the policy composes at its defaults for a few workers, with links, by choice."""
+    composition = entry().compose(WORKERS)
+    chosen = (
+        *(composition.gate, composition.trigger, composition.staleness),
+        *(composition.weight, composition.lr_scale, composition.cancel),
+    )
+    return {
+        choice: _linked(type(part).__name__)
+        for choice, part in zip(CHOICES, chosen, strict=True)
+        if part is not None
+    }
 
 
 def _linked(name: str) -> str:

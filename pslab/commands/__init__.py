@@ -1,1 +1,1 @@
-"""The subcommands of ps-lab, one file each."""
+"""The subcommands of ps-lab, one file each; folders say what they look at."""

@@ -12,8 +12,8 @@ from rich.console import Console
 
 from pslab.commands.failure import EPILOG, Failure
 from pslab.display.progress import print_json
-from pslab.verify.play import Case
-from pslab.verify.search import Finding, Report, verify
+from pslab.verify.schedules.play import Case
+from pslab.verify.schedules.search import Finding, Report, verify
 from psserver.policies import PolicyError
 from pswire.config.overrides import OverrideError, apply_overrides
 from pswire.exits import ExitCode
@@ -44,7 +44,7 @@ LINE_INTERVAL = 2.0
     "--save",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Where the story of a fault is written as well.",
+    help="Where the trace of a fault is written as well.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of sentences.")
 @click.option("--quiet", is_flag=True, help="No progress.")
@@ -64,8 +64,8 @@ def verify_policy(
 
     Plays random schedules of joins, commits, repetitions, broken connections, losses, returns and ends
     through the servers' own coordinator and a shard. After every step it must hold that committed =
-    applied + dropped + pending, that each ticket is granted once and settled once, that nobody waits in
-    vain; at the end that the job ends. The same events must lead to the same decisions, and a step must
+    applied + dropped + pending, that each ticket is granted once and settled once, that nobody waits
+    without a reason; at the end that the job ends. The same events must lead to the same decisions, and a step must
     end. When something does not hold, the shortest schedule that shows it is told step by step, and the
     exit code is 9. The same seed gives the same answer.
 
@@ -81,8 +81,8 @@ def verify_policy(
     except (PolicyError, OverrideError) as error:
         raise Failure(error) from error
     finding = report.finding
-    if save is not None and finding is not None and finding.story:
-        save.write_text(finding.story, encoding="utf-8")
+    if save is not None and finding is not None and finding.trace:
+        save.write_text(finding.trace, encoding="utf-8")
     if as_json:
         print_json(_facts(report))
     else:
@@ -128,7 +128,7 @@ def _lines(report: Report) -> list[str]:
 
 
 def _told(finding: Finding) -> list[str]:
-    if not finding.story:
+    if not finding.trace:
         return [
             f"Playing its {finding.found} acts again does not show it, so they are as they were:",
             "",
@@ -139,7 +139,7 @@ def _told(finding: Finding) -> list[str]:
     return [
         f"The shortest schedule found that shows it, {len(finding.acts)} acts of {finding.found}:",
         "",
-        finding.story.rstrip(),
+        finding.trace.rstrip(),
     ]
 
 
@@ -160,6 +160,6 @@ def _facts(report: Report) -> dict[str, Any]:
             "seed": finding.seed,
             "fewest_workers": finding.case.workers,
             "acts": list(finding.acts),
-            "story": finding.story,
+            "trace": finding.trace,
         }
     return facts

@@ -20,10 +20,10 @@ from pslab.runs.table import worker_order
 COMPUTING, RECEIVING, SENDING, WAITING = "computing", "receiving", "sending", "waiting for a grant"
 # Under a ticket that was cancelled or given up; after a cancel up to the next grant, for the worker may not
 # have stopped at once.
-VAIN = "in vain"
+WASTED = "wasted"
 # From grant to commit, of a worker that does not report what it did.
 UNREPORTED = "at work"
-KINDS = (COMPUTING, RECEIVING, SENDING, WAITING, VAIN, UNREPORTED)
+KINDS = (COMPUTING, RECEIVING, SENDING, WAITING, WASTED, UNREPORTED)
 
 # Tickets of each worker whose stretches are kept; shares are of all.
 KEPT = 200
@@ -103,7 +103,7 @@ class _LogReader:
         self._free: dict[str, float] = {}
         self._held: dict[str, dict[int, float]] = {}
         # Its last ticket was cancelled: until the next grant it may still work on it.
-        self._vain: set[str] = set()
+        self._wasted: set[str] = set()
         # Kept commits without a fate: lane and number.
         self._pending: dict[int, tuple[Lane, int]] = {}
 
@@ -126,14 +126,14 @@ class _LogReader:
             case facts.Leave(worker) | facts.Done(worker):
                 # What it did without a ticket since its last one is not known.
                 self._free.pop(worker, None)
-                self._vain.discard(worker)
+                self._wasted.discard(worker)
 
     def _granted(self, worker: str, ticket: int, now: float) -> None:
         self._held.setdefault(worker, {})[ticket] = now
-        if worker in self._vain:
-            self._add(self.lanes[worker], [Stretch(VAIN, self._free.get(worker, now), now)])
+        if worker in self._wasted:
+            self._add(self.lanes[worker], [Stretch(WASTED, self._free.get(worker, now), now)])
             self._free[worker] = now
-            self._vain.discard(worker)
+            self._wasted.discard(worker)
 
     def _committed(self, commit: facts.Commit, now: float) -> None:
         lane = self.lanes.setdefault(commit.worker, Lane(commit.worker))
@@ -155,9 +155,9 @@ class _LogReader:
             return
         lane = self.lanes.setdefault(worker, Lane(worker))
         since = self._free.get(worker, granted)
-        self._add(lane, [Stretch(WAITING, since, granted), Stretch(VAIN, max(since, granted), now)])
+        self._add(lane, [Stretch(WAITING, since, granted), Stretch(WASTED, max(since, granted), now)])
         if cancelled:
-            self._vain.add(worker)
+            self._wasted.add(worker)
         self._end(lane, now)
 
     def _end(self, lane: Lane, now: float) -> None:

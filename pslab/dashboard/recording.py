@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pslab.compare.timeline import COMPUTING, RECEIVING, SENDING, UNREPORTED, VAIN, WAITING
+from pslab.compare.timeline import COMPUTING, RECEIVING, SENDING, UNREPORTED, WAITING, WASTED
 from pslab.dashboard.words import sentence
 from pslab.observe.work import Work, WorkReader
 from pslab.runs import log as facts
@@ -21,7 +21,7 @@ KINDS: Mapping[str, int] = {
     RECEIVING: 1,
     SENDING: 2,
     WAITING: 3,
-    VAIN: 4,
+    WASTED: 4,
     UNREPORTED: 5,
 }
 LISTS = ("workers", "stretches", "tickets", "grants", "fates", "updates", "marks", "evals", "log")

@@ -124,7 +124,7 @@ def _progress() -> Callable[[Cluster], None]:
             last = now
             version = cluster.coordinator.version
             goal = f" of {cluster.terms.versions}" if cluster.terms.versions else ""
-            console.print(f"{cluster.agenda.now:.3f} virtual s  version {version}{goal}", markup=False)
+            console.print(f"{cluster.queue.now:.3f} virtual s  version {version}{goal}", markup=False)
 
     return show
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pslab.compare.timeline import VAIN, WAITING, Stretch, stretches_of
+from pslab.compare.timeline import WAITING, WASTED, Stretch, stretches_of
 from pslab.runs import log as facts
 
 
@@ -44,7 +44,7 @@ class WorkReader:
         # Worker -> its open tickets in the order of their grants: (version, time of the grant).
         self._held: dict[str, dict[int, tuple[int, float]]] = {}
         # Worker -> the cancelled ticket that it may still work on, until its next grant.
-        self._vain: dict[str, tuple[int, int]] = {}
+        self._wasted: dict[str, tuple[int, int]] = {}
 
     def see(self, fact: facts.Fact, t: float) -> Sequence[Work]:
         match fact:
@@ -60,16 +60,16 @@ class WorkReader:
             case facts.Leave(worker) | facts.Done(worker):
                 # What it did without a ticket since its last one is not known.
                 self._free.pop(worker, None)
-                self._vain.pop(worker, None)
+                self._wasted.pop(worker, None)
         return ()
 
     def _after_cancel(self, worker: str, t: float) -> Sequence[Work]:
-        cancelled = self._vain.pop(worker, None)
+        cancelled = self._wasted.pop(worker, None)
         if cancelled is None:
             return ()
         begin, self._free[worker] = self._free.get(worker, t), t
         ticket, base = cancelled
-        return [Work(worker, ticket, base, (), (Stretch(VAIN, begin, t),), None)]
+        return [Work(worker, ticket, base, (), (Stretch(WASTED, begin, t),), None)]
 
     def _committed(self, commit: facts.Commit, t: float) -> Work:
         worker, ticket = commit.worker, commit.ticket
@@ -91,6 +91,6 @@ class WorkReader:
         since = self._free.get(worker, granted)
         self._free[worker] = t
         if cancelled:
-            self._vain[worker] = ticket, base
+            self._wasted[worker] = ticket, base
         wait = Stretch(WAITING, since, max(since, granted))
-        return [Work(worker, ticket, base, (wait,), (Stretch(VAIN, wait.end, t),), None)]
+        return [Work(worker, ticket, base, (wait,), (Stretch(WASTED, wait.end, t),), None)]

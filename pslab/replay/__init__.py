@@ -1,6 +1,6 @@
 """A finished run once more, in one process, from its decision log.
 
-What is exact: every decision is executed by the servers' own dispatch and
+What is exact: every decision is executed by the servers' own order translation and
 shards, every gradient is computed anew by the run's own job from the version
 that its ticket was granted. Data is a function of (worker index, batch number).
 

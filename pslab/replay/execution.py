@@ -16,6 +16,7 @@ from psserver.policies import PolicyError, TensorParts
 from psserver.policies.declarations import from_config
 from psserver.shard.shard import ShardError
 from pswire.plan import Plan, make_plan
+from pswire.transport.codecs import codec_named
 from psworker.local import LocalRuleError, LocalWork, Result, Trainer
 from psworker.local import build as build_local
 
@@ -99,7 +100,7 @@ class Replay:
         self._fresh = memory_of(self.trainer)
         self._plan = plan
         # Contributions of some rules depend on earlier ones, whatever became of those.
-        self._remembers = local_work(job, plan).remembers
+        self._remembers = local_work(job, plan).remembers or codec_named(self.wire_dtype).remembers
         # Bases are kept as long as their tickets live, whatever the policy needs: contributions are
         # computed at their commits, from versions that may be old by then.
         self.store = ShardStore(
@@ -192,6 +193,8 @@ class Replay:
         self._judge(commit, opened.base, result)
         if needed:
             self._push(commit.ticket, result.flats)
+        else:
+            self.store.encode(commit.ticket, result.flats)
 
     def _judge(self, commit: entries.Commit, base: int, result: Result) -> None:
         replayed = self.result

@@ -255,7 +255,7 @@ def _value(record: Mapping[str, Any], key: str, expected: Any, where: str = "ent
     if (expected in (int | None, float | None)) and value is None:
         return None
     if not _fits(value, expected):
-        raise _Problem(f"{where}: {key} should be {_spoken(expected)}, got {json.dumps(value)[:60]}")
+        raise _Problem(f"{where}: {key} should be {_described(expected)}, got {json.dumps(value)[:60]}")
     return value
 
 
@@ -269,7 +269,7 @@ def _fits(value: Any, expected: Any) -> bool:
     return isinstance(value, dict)
 
 
-def _spoken(expected: Any) -> str:
+def _described(expected: Any) -> str:
     names: dict[Any, str] = {
         int: "a whole number >= 0",
         float: "a finite number",

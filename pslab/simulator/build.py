@@ -10,7 +10,7 @@ from typing import Any
 from pslab.simulator.channel import LinkFaults
 from pslab.simulator.cluster import Cluster
 from pslab.simulator.event_queue import EventQueue
-from pslab.simulator.faults import put_down
+from pslab.simulator.faults import schedule_faults
 from pslab.simulator.network import Network
 from pslab.simulator.problems import ProblemError, numpy_problem
 from pslab.simulator.store import ShardStore, Store, TimingOnlyStore
@@ -55,16 +55,16 @@ def build(
     optimizer.check_aggregator(policy.tensors.aggregator)
     numbers = _numbers(experiment)
     made = {number: None if factory is None else factory(number) for number in numbers}
-    agenda = EventQueue()
-    habits = LinkFaults(links.latency, faults.loss, faults.duplicate, faults.resend)
+    queue = EventQueue()
+    link_faults = LinkFaults(links.latency, faults.loss, faults.duplicate, faults.resend)
     cluster = Cluster(
         _terms(experiment, optimizer),
         policy,
         _store(experiment, policy, replace(optimizer, schedule=reschedule(optimizer.schedule)), made),
         batches=partial(_batches, experiment),
-        network=Network(agenda, experiment.cluster.servers, links.latency, links.bandwidth),
-        agenda=agenda,
-        habits=habits,
+        network=Network(queue, experiment.cluster.servers, links.latency, links.bandwidth),
+        queue=queue,
+        link_faults=link_faults,
         batch_size=simulation.batch_size,
         interrupt=simulation.interrupt,
         evaluate=simulation.evaluate,
@@ -73,12 +73,12 @@ def build(
     # Perfect links draw nothing: ten thousand workers can share one generator.
     chance = stream(experiment.run.seed, 0, "messages")
     for number in numbers:
-        if not habits.perfect:
+        if not link_faults.perfect:
             chance = stream(experiment.run.seed, number, "messages")
         cluster.add_worker(number, step_times(experiment, number), chance, made[number])
-    put_down(cluster, faults)
+    schedule_faults(cluster, faults)
     if simulation.seconds:
-        agenda.at(simulation.seconds, _time_is_up, cluster, simulation.seconds)
+        queue.at(simulation.seconds, _time_is_up, cluster, simulation.seconds)
     return cluster
 
 
@@ -103,6 +103,8 @@ def _terms(experiment: Experiment, optimizer: Optimizer) -> JobTerms:
         worker_timeout=cluster.worker_timeout,
         idle_timeout=cluster.idle_timeout,
         versions=run.versions,
+        # Time passes in leaps here: only a limit that is said is looked at.
+        ticket_timeout=0.0 if cluster.ticket_timeout == "auto" else cluster.ticket_timeout,
     )
 
 

@@ -24,12 +24,12 @@ class LinkFaults:
 class Channel:
     """One direction of a worker's session stream: nothing overtakes, some things come twice."""
 
-    __slots__ = ("_agenda", "_faultless", "_habits", "_last", "_rng", "down_until")
+    __slots__ = ("_queue", "_faultless", "_link_faults", "_last", "_rng", "down_until")
 
-    def __init__(self, agenda: EventQueue, habits: LinkFaults, rng: Random) -> None:
-        self._agenda = agenda
-        self._habits = habits
-        self._faultless = habits.perfect
+    def __init__(self, queue: EventQueue, link_faults: LinkFaults, rng: Random) -> None:
+        self._queue = queue
+        self._link_faults = link_faults
+        self._faultless = link_faults.perfect
         self._rng = rng
         self._last = 0.0
         # Nothing leaves before; a broken connection moves it into the future.
@@ -37,15 +37,15 @@ class Channel:
 
     def immediate(self) -> bool:
         """A message arrives in the moment in which it is sent."""
-        return self._faultless and self._last <= self._agenda.now >= self.down_until
+        return self._faultless and self._last <= self._queue.now >= self.down_until
 
     def send(self, action: Callable[..., None], *arguments: object) -> None:
         """Have ``action(*arguments)`` happen where and when the message arrives."""
-        habits, rng = self._habits, self._rng
-        arrival = max(self._agenda.now, self.down_until) + habits.latency
-        while habits.loss and rng.random() < habits.loss:
-            arrival += habits.resend
+        link_faults, rng = self._link_faults, self._rng
+        arrival = max(self._queue.now, self.down_until) + link_faults.latency
+        while link_faults.loss and rng.random() < link_faults.loss:
+            arrival += link_faults.resend
         self._last = max(self._last, arrival)
-        self._agenda.at(self._last, action, *arguments)
-        if habits.duplicate and rng.random() < habits.duplicate:
-            self._agenda.at(self._last, action, *arguments)
+        self._queue.at(self._last, action, *arguments)
+        if link_faults.duplicate and rng.random() < link_faults.duplicate:
+            self._queue.at(self._last, action, *arguments)

@@ -17,7 +17,7 @@ from pslab.simulator.store import ShardStore, Store
 from pslab.simulator.worker import Worker
 from psserver.coordinator import Coordinator, JobTerms, JoinRefused, Output, Record, Send
 from psserver.coordinator.entries import Apply, Grant
-from psserver.coordinator.outputs import DispositionNotice, Notice
+from psserver.coordinator.outputs import DispositionNotice, GrantNotice, Notice
 from psserver.policies import Policy
 from pswire.config.distributions import Draw
 from psworker.engine import Done, Leave, Request
@@ -35,7 +35,7 @@ SLACK = 1e-6
 
 
 class Cluster:
-    """Coordinator, store, links and workers of one job on one agenda. Make it with `build`, then `run` it."""
+    """Coordinator, store, links and workers of one job on one queue. Make it with `build`, then `run` it."""
 
     def __init__(
         self,
@@ -45,14 +45,14 @@ class Cluster:
         *,
         batches: Batches,
         network: Network,
-        agenda: EventQueue,
-        habits: LinkFaults,
+        queue: EventQueue,
+        link_faults: LinkFaults,
         batch_size: int = 1,
         interrupt: bool = False,
         evaluate: int = 0,
         until_accuracy: float = 0.0,
     ) -> None:
-        self.agenda, self.network, self.store = agenda, network, store
+        self.queue, self.network, self.store = queue, network, store
         self.terms, self.policy = terms, policy
         self.batches, self.batch_size, self.interrupt = batches, batch_size, interrupt
         # Every so many versions, and the accuracy at which that ends the job; 0: not at all.
@@ -65,7 +65,7 @@ class Cluster:
         self.folder = Folder(None, record=False)
         # Set from outside, by a signal's handler say: `run` returns before the next action.
         self.halted = False
-        self._habits = habits
+        self._link_faults = link_faults
         # Notices that arrive in the moment in which they were sent.
         self._inbox: deque[tuple[Worker, int, Notice]] = deque()
 
@@ -73,7 +73,7 @@ class Cluster:
 
     def add_worker(self, index: int, compute: Draw, rng: Random, trainer: Trainer | None) -> Worker:
         """A worker that is not started yet. `rng`: the chance of its messages."""
-        up, down = Channel(self.agenda, self._habits, rng), Channel(self.agenda, self._habits, rng)
+        up, down = Channel(self.queue, self._link_faults, rng), Channel(self.queue, self._link_faults, rng)
         worker = Worker(self, index, compute, up, down, trainer)
         self.workers[worker.name] = worker
         return worker
@@ -83,20 +83,20 @@ class Cluster:
     def run(self, watch: Callable[["Cluster"], None] | None = None, every: int = 4096) -> None:
         """Until the job is over, or `halted`. `watch` is called after every so many actions."""
         self._route(self.coordinator.opening())
-        agenda, coordinator, inbox = self.agenda, self.coordinator, self._inbox
+        queue, coordinator, inbox = self.queue, self.coordinator, self._inbox
         while not (self.halted or coordinator.over):
-            if not agenda.step():
+            if not queue.step():
                 self._strand()
             while inbox:
                 worker, life, notice = inbox.popleft()
                 worker.receive(life, notice)
-            if watch is not None and agenda.done % every == 0:
+            if watch is not None and queue.done % every == 0:
                 watch(self)
 
     def _strand(self) -> None:
         """Nothing will ever happen again: time may still end the job (idle_timeout), or it is stuck."""
         coordinator = self.coordinator
-        self.agenda.now += max(self.terms.idle_timeout, self.terms.worker_timeout) + SLACK
+        self.queue.now += max(self.terms.idle_timeout, self.terms.worker_timeout) + SLACK
         self.tick()
         if coordinator.stopped is None:
             missing = 0 if coordinator.started else coordinator.missing
@@ -109,11 +109,11 @@ class Cluster:
             self.gone(worker)
 
     def stop(self, reason: str, *, success: bool, cause: str = "policy") -> None:
-        self._route(self.coordinator.stop(reason, self.agenda.now, success=success, cause=cause))
+        self._route(self.coordinator.stop(reason, self.queue.now, success=success, cause=cause))
 
     def change_policy(self, policy: Policy) -> None:
         """Another one decides from now on. Raises PolicyError where it cannot take over."""
-        self._route(self.coordinator.change_policy(policy, self.agenda.now))
+        self._route(self.coordinator.change_policy(policy, self.queue.now))
         self.policy = policy
 
     # What workers send. A request of an incarnation that is gone is answered by a refusal.
@@ -122,13 +122,11 @@ class Cluster:
         if life != worker.life:
             return
         try:
-            member, outputs = self.coordinator.join(
-                worker.name, worker.session, worker.index, self.agenda.now
-            )
+            member, outputs = self.coordinator.join(worker.name, worker.session, worker.index, self.queue.now)
         except JoinRefused:
             worker.die()  # the job is over
             return
-        now, worker.incarnation = self.agenda.now, member.incarnation
+        now, worker.incarnation = self.queue.now, member.incarnation
         self._route(outputs)
         # Before the stream stands, so that the answer to the join comes first.
         next_batch = self.coordinator.roster.tally(worker.name).next_batch
@@ -136,7 +134,7 @@ class Cluster:
         self._route(self.coordinator.connect(worker.name, member.incarnation, worker.session, now))
 
     def receive(self, worker: Worker, incarnation: int, request: Request) -> None:
-        self._route(deliver(self.coordinator, worker.name, incarnation, request, self.agenda.now))
+        self._route(deliver(self.coordinator, worker.name, incarnation, request, self.queue.now))
         if type(request) in _LAST:
             self.tick_after(self.terms.worker_timeout)
 
@@ -148,26 +146,26 @@ class Cluster:
 
     def disconnect(self, worker: Worker, incarnation: int) -> None:
         """The stream of this incarnation broke, and the coordinator has noticed."""
-        self._route(self.coordinator.disconnect(worker.name, incarnation, self.agenda.now))
+        self._route(self.coordinator.disconnect(worker.name, incarnation, self.queue.now))
         self.tick_after(self.terms.grace)
         self.tick_after(self.terms.grace + self.terms.worker_timeout)
 
     def connect(self, worker: Worker, incarnation: int, session: str) -> None:
-        self._route(self.coordinator.connect(worker.name, incarnation, session, self.agenda.now))
+        self._route(self.coordinator.connect(worker.name, incarnation, session, self.queue.now))
 
     def gone(self, worker: Worker) -> None:
         """The process has ended after the stop."""
-        self._route(self.coordinator.disconnect(worker.name, worker.incarnation, self.agenda.now))
+        self._route(self.coordinator.disconnect(worker.name, worker.incarnation, self.queue.now))
 
     # Time
 
     def tick_after(self, seconds: float) -> None:
         """Have the coordinator look at the clock then: ticks are put down where a deadline is, not every second."""
         if self.coordinator.stopped is None:
-            self.agenda.after(seconds + SLACK, self.tick)
+            self.queue.after(seconds + SLACK, self.tick)
 
     def tick(self) -> None:
-        self._route(self.coordinator.tick(self.agenda.now))
+        self._route(self.coordinator.tick(self.queue.now))
 
     # Learning
 
@@ -188,7 +186,7 @@ class Cluster:
             return
         self.metrics = worker.trainer.evaluate(self.store.flats())
         if self.metrics:
-            self.folder.evaluated(self.agenda.now, version, worker.name, self.metrics)
+            self.folder.evaluated(self.queue.now, version, worker.name, self.metrics)
 
     def _measure(self, version: int) -> None:
         """Evaluate a version in the moment in which it is made; that takes no virtual time."""
@@ -198,7 +196,7 @@ class Cluster:
         if self.until_accuracy and found >= self.until_accuracy:
             said = f"version {version} has accuracy {found:.4f}, wanted was {self.until_accuracy:g}"
             # Not here: the coordinator is in the middle of a step.
-            self.agenda.at(self.agenda.now, self._reached, said)
+            self.queue.at(self.queue.now, self._reached, said)
 
     def _reached(self, reason: str) -> None:
         if self.coordinator.stopped is None:
@@ -225,12 +223,14 @@ class Cluster:
         if not self.store.empty:
             self.store.execute(entry)
         if self.first_grant is None and isinstance(entry, Grant):
-            self.first_grant = self.agenda.now
+            self.first_grant = self.queue.now
         elif self.every and isinstance(entry, Apply) and entry.version % self.every == 0:
             self._measure(entry.version)
 
     def _post(self, worker: Worker, incarnation: int, notice: Notice) -> None:
         """To the process of that incarnation; a dead one hears nothing."""
+        if self.terms.ticket_timeout and isinstance(notice, GrantNotice):
+            self.tick_after(self.terms.ticket_timeout)
         if worker.incarnation != incarnation or not worker.alive:
             return
         if worker.down.immediate():

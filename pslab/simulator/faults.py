@@ -1,4 +1,4 @@
-"""What goes wrong, put down on the agenda: crashes, leaves, late starts, broken connections."""
+"""What goes wrong, put on the queue: crashes, leaves, late starts, broken connections."""
 
 from functools import partial
 
@@ -7,17 +7,17 @@ from pslab.simulator.worker import Worker
 from pswire.config.sections import Crash, Disconnect, FaultsSection
 
 
-def put_down(cluster: Cluster, faults: FaultsSection, *, start: bool = True) -> None:
+def schedule_faults(cluster: Cluster, faults: FaultsSection, *, start: bool = True) -> None:
     """Start every worker, late ones late (unless `start` is false), and have each fault happen at its time."""
     late = {f"w{join.worker}": join.at for join in faults.joins}
     for worker in cluster.workers.values() if start else ():
-        cluster.agenda.at(late.get(worker.name, 0.0), worker.start)
+        cluster.queue.at(late.get(worker.name, 0.0), worker.start)
     for crash in faults.crashes:
-        cluster.agenda.at(crash.at, partial(_crash, cluster, crash))
+        cluster.queue.at(crash.at, partial(_crash, cluster, crash))
     for leave in faults.leaves:
-        cluster.agenda.at(leave.at, _worker(cluster, leave.worker).leave, "it was told to leave")
+        cluster.queue.at(leave.at, _worker(cluster, leave.worker).leave, "it was told to leave")
     for disconnect in faults.disconnects:
-        cluster.agenda.at(disconnect.at, partial(_disconnect, cluster, disconnect))
+        cluster.queue.at(disconnect.at, partial(_disconnect, cluster, disconnect))
 
 
 def _worker(cluster: Cluster, number: int) -> Worker:
@@ -31,16 +31,16 @@ def _crash(cluster: Cluster, crash: Crash) -> None:
     worker.die()
     # A dead process closes its connection; a dead machine is noticed by two keep-alive intervals.
     noticed = 2 / 3 * cluster.terms.worker_timeout if crash.silent else 0.0
-    cluster.agenda.after(noticed, cluster.disconnect, worker, worker.incarnation)
+    cluster.queue.after(noticed, cluster.disconnect, worker, worker.incarnation)
     if crash.restart > 0:
-        cluster.agenda.after(crash.restart, worker.start)
+        cluster.queue.after(crash.restart, worker.start)
 
 
 def _disconnect(cluster: Cluster, disconnect: Disconnect) -> None:
     worker = _worker(cluster, disconnect.worker)
     if not worker.alive:
         return
-    until = cluster.agenda.now + disconnect.seconds
+    until = cluster.queue.now + disconnect.seconds
     worker.up.down_until = worker.down.down_until = until
     cluster.disconnect(worker, worker.incarnation)
     worker.up.send(cluster.connect, worker, worker.incarnation, worker.session)

@@ -1,18 +1,19 @@
 """The model on the servers: real shards that execute the real log, or nothing when only time matters."""
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from psserver.coordinator import entries
 from psserver.coordinator.entries import Entry
 from psserver.optimizers import Optimizer
 from psserver.order_translation import OrderTranslator
 from psserver.policies import TensorParts
 from psserver.shard import Shard
 from pswire.plan import Plan, VariableSpec, weights_sha256
-from pswire.transport.codecs import FLOAT32, codec_named
+from pswire.transport.codecs import Encoder, codec_named
 
 Floats = NDArray[np.float32]
 
@@ -101,12 +102,16 @@ class ShardStore:
             Shard(plan, server, optimizer, versions=workers + 2, tensors=tensors, keep_bases=keep_bases)
             for server in range(len(plan.shards))
         ]
-        self._dispatch = OrderTranslator()
+        self._translator = OrderTranslator()
+        # What each worker's encoders remember, one per shard, and whose a ticket is.
+        self._encoders: dict[str, list[Encoder]] = {}
+        self._holders: dict[int, str] = {}
         self._waiting: list[tuple[int, Callable[[], None]]] = []
         self.sizes: Sequence[int] = [self._codec.size(layout.elements) for layout in plan.shards]
 
     def execute(self, entry: Entry) -> None:
-        order = self._dispatch.order(entry)
+        self._remember(entry)
+        order = self._translator.order(entry)
         for shard in self._shards:
             shard.execute(order)
 
@@ -138,8 +143,9 @@ class ShardStore:
         )
 
     def push(self, ticket: int, flats: Sequence[Floats]) -> str | None:
-        for shard, flat in zip(self._shards, flats, strict=True):
-            payload = self._received(flat)
+        encoders = self._encoders_of(self._holders.get(ticket, ""))
+        for shard, encoder, flat in zip(self._shards, encoders, flats, strict=True):
+            payload = self._decoded(flat, encoder.encode(ticket, flat))
             problem = shard.nonfinite(payload)
             if problem is not None:
                 return problem
@@ -148,14 +154,44 @@ class ShardStore:
             shard.staging.finish(slot)
         return None
 
+    def encode(self, ticket: int, flats: Sequence[Floats]) -> None:
+        """A payload that nothing depends on but what its worker's encoders remember."""
+        if self._codec.remembers:
+            for encoder, flat in zip(self._encoders_of(self._holders[ticket]), flats, strict=True):
+                encoder.encode(ticket, flat)
+
     def _received(self, values: Floats) -> Floats:
         """A copy, as it comes out of the wire at the other end."""
+        return self._decoded(values, self._codec.encode(values))
+
+    def _decoded(self, values: Floats, payload: NDArray[Any]) -> Floats:
+        """A new array like `values`, from what was made of them."""
         out = np.empty_like(values)
-        if self._codec is FLOAT32:
+        if self._codec.exact:
             out[...] = values
         else:
-            self._codec.decoder(out).feed(self._codec.encode(values).data)
+            self._codec.decoder(out).feed(payload.data)
         return out
+
+    # What workers' encoders remember, as `psworker.data.shard_client` has it
+
+    def _remember(self, entry: Entry) -> None:
+        match entry:
+            case entries.Join(worker):
+                self._encoders.pop(worker, None)
+            case entries.Grant(worker, ticket) | entries.Initialise(worker, ticket):
+                self._holders[ticket] = worker
+            case entries.Commit(worker, ticket):
+                for encoder in self._encoders_of(worker):
+                    encoder.keep(ticket)
+                self._holders.pop(ticket, None)
+            case entries.Abandon(_, ticket) | entries.Cancel(_, ticket) | entries.Install(_, ticket):
+                self._holders.pop(ticket, None)
+
+    def _encoders_of(self, worker: str) -> list[Encoder]:
+        if worker not in self._encoders:
+            self._encoders[worker] = [self._codec.encoder(layout.elements) for layout in self.plan.shards]
+        return self._encoders[worker]
 
     # The end
 

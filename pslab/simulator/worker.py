@@ -25,7 +25,7 @@ Floats = NDArray[np.float32]
 class Surroundings(Protocol):
     """What a worker needs of the cluster around it."""
 
-    agenda: EventQueue
+    queue: EventQueue
     network: Network
     store: Store
     # Cancelled workers stop at once.
@@ -163,7 +163,7 @@ class Worker:
     def receive(self, life: int, notice: Notice) -> None:
         if life != self.life:
             return
-        event = event_of(notice, self._cluster.agenda.now)
+        event = event_of(notice, self._cluster.queue.now)
         self._engine.receive(event)
         match event:
             case Grant():
@@ -208,24 +208,24 @@ class Worker:
         if weights is None or step.ticket in self._engine.void:
             self._abandon(step, "cancelled")
             return
-        step.weights, step.begun, step.pulled = weights, True, self._cluster.agenda.now
+        step.weights, step.begun, step.pulled = weights, True, self._cluster.queue.now
         self.steps += 1
         assert self._unit is not None
         if self._unit.steps_taken:
             step.before, self._unit.before = self._unit.before, None
-            self._computed(step)
+            self.computed(step)
         else:
             batches = self._unit.batches
             seconds = self.compute() if len(batches) == 1 else self._seconds(self._unit)
-            self._cluster.agenda.after(seconds, self._computed, step)
+            self._cluster.queue.after(seconds, self.computed, step)
 
-    def _computed(self, step: Step) -> None:
+    def computed(self, step: Step) -> None:
         if step is not self._step:
             return
         if step.ticket in self._engine.void:
             self._abandon(step, "cancelled")
             return
-        step.computed = self._cluster.agenda.now
+        step.computed = self._cluster.queue.now
         if self.trainer is not None:
             assert self._unit is not None and step.weights is not None
             step.result = self._work.payload(step.weights, self.trainer.step, self._unit.batches)
@@ -336,7 +336,7 @@ class Worker:
             self._send(self._engine.done())
         elif self._has_own_weights:
             self._unit.before = self._seconds(self._unit)
-            self._cluster.agenda.after(self._unit.before, self._took_steps, self.life)
+            self._cluster.queue.after(self._unit.before, self._took_steps, self.life)
         else:
             self._ask()
 

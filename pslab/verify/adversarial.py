@@ -1,11 +1,11 @@
-"""Messages that must change nothing: sent again, of the past, of strangers and liars."""
+"""Messages that must change nothing: sent again, of the past, of unknown sessions and with false claims."""
 
 from dataclasses import dataclass
 
-from pslab.verify.breach import expect
-from pslab.verify.choices import ChoiceSource
 from pslab.verify.invariants import Guard
-from pslab.verify.time_limit import TimeLimitedPolicy
+from pslab.verify.schedules.choices import ChoiceSource
+from pslab.verify.schedules.time_limit import TimeLimitedPolicy
+from pslab.verify.violation import expect
 from psserver.coordinator import CommitFacts, Coordinator, Send
 from psserver.coordinator.outputs import RefusalNotice
 
@@ -78,9 +78,11 @@ class Adversary:
             case _:
                 outputs = coordinator.commit(worker, incarnation, ticket, now, CommitFacts(samples=10**6))
         refusals = [o.notice for o in outputs if isinstance(o, Send) and isinstance(o.notice, RefusalNotice)]
-        expect(len(outputs) == len(refusals) == 1, f"a stranger is not refused, once: {outputs}")
+        expect(
+            len(outputs) == len(refusals) == 1, f"an unknown session is not refused exactly once: {outputs}"
+        )
         expect(bool(refusals[0].message), "a refusal says nothing")
-        expect(state(coordinator) == before, "a stranger's message changed something")
+        expect(state(coordinator) == before, "a message of an unknown session changed something")
 
 
 def state(coordinator: Coordinator) -> str:

@@ -64,7 +64,7 @@ class Client:
         if ticket is None:
             self._send(engine.ready() if self.batch < self.batches else engine.done())
         elif abandon:
-            self._send(engine.abandon(ticket, "mood"))
+            self._send(engine.abandon(ticket, "the schedule says so"))
         else:
             asks = ready and self.batch + 1 < self.batches and not self.initialise
             commit = Commit(ticket, self.batch, samples=8, loss=0.5, norm=1.0, ready=asks)

@@ -85,7 +85,7 @@ class CoordinatorHarness:
         who, now = (worker, self.incarnation(worker)), self.now
         return self.take(self.coordinator.commit(*who, ticket, now, CommitFacts(**facts), ready=ready))
 
-    def abandons(self, worker: str, ticket: int | None = None, reason: str = "mood") -> list[Output]:
+    def abandons(self, worker: str, ticket: int | None = None, reason: str = "test") -> list[Output]:
         ticket = self.holds(worker) if ticket is None else ticket
         assert ticket is not None, f"{worker} holds nothing"
         return self.take(self.coordinator.abandon(worker, self.incarnation(worker), ticket, reason, self.now))

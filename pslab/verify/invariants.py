@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pslab.verify.breach import InvariantViolation, expect
-from pslab.verify.log_checks import Promises
+from pslab.verify.log_checks import FactsCheck
+from pslab.verify.violation import InvariantViolation, expect
 from psserver.coordinator import Coordinator, Record, entries
 from psserver.coordinator.entries import Entry
 
@@ -36,14 +36,14 @@ class Guard:
     # Units completed by each worker that plays, as the policy counts them.
     clocks: dict[str, int] = field(default_factory=dict)
     # Grants taken back since anything else became of one.
-    in_vain: int = 0
+    wasted_grants: int = 0
     # The first explanation that was none. Of a policy that is not built in it is no breach yet: what
     # it hides may follow, and says more.
     complaint: str = ""
-    promises: Promises = field(init=False)
+    facts_check: FactsCheck = field(init=False)
 
     def __post_init__(self) -> None:
-        self.promises = Promises(self.policy, self.knobs, self.workers)
+        self.facts_check = FactsCheck(self.policy, self.knobs, self.workers)
 
     def read(self, record: Record) -> None:
         expect(record.index == self.index, f"entry {record.index} follows {self.index - 1}")
@@ -53,7 +53,7 @@ class Guard:
 
     def _entry(self, entry: Entry) -> None:
         if isinstance(entry, entries.Commit | entries.Leave | entries.Done | entries.Abandon | entries.Join):
-            self.in_vain = 0
+            self.wasted_grants = 0
         match entry:
             case entries.Grant(worker, ticket, version, ahead=ahead):
                 expect(not self.stopped, f"ticket {ticket} is granted after the stop")
@@ -115,26 +115,26 @@ class Guard:
             expect(part.staleness == self.version - part.base, f"wrong staleness: {part}")
             self.applied[part.worker] += 1
         self.version = version
-        self.promises.applied(parts)
+        self.facts_check.applied(parts)
 
     def _drop(self, worker: str, ticket: int, staleness: int, reason: str) -> None:
         self._settle(worker, ticket, self.version - staleness)
         self.dropped[worker] += 1
-        self.promises.dropped(staleness, reason, len(self.pending))
+        self.facts_check.dropped(staleness, reason, len(self.pending))
 
     def _cancelled(self, worker: str) -> None:
         """A policy may take grants back, one of each worker at a time; going on like that is getting nowhere."""
-        self.in_vain += 1
+        self.wasted_grants += 1
         expect(
-            self.in_vain <= 2 * max(1, len(self.clocks)),
-            f"{worker} and others are granted tickets that are cancelled at once: {self.in_vain} cancels, "
+            self.wasted_grants <= 2 * max(1, len(self.clocks)),
+            f"{worker} and others are granted tickets that are cancelled at once: {self.wasted_grants} cancels, "
             "and nobody has committed, joined, left or given up anything meanwhile",
         )
 
     def _clock(self, worker: str) -> None:
         slowest = min(self.clocks.values(), default=0)
         clock = self.clocks.setdefault(worker, slowest)
-        self.promises.started(worker, clock - slowest)
+        self.facts_check.started(worker, clock - slowest)
 
     # Between the log and the coordinator's own memory
 
@@ -157,9 +157,9 @@ class Guard:
                 raise InvariantViolation(
                     f"contributions of {worker} do not add up: {tally}, {waiting[worker]} pending"
                 )
-        self._nobody_waits_in_vain(coordinator)
+        self._nobody_waits_without_reason(coordinator)
 
-    def _nobody_waits_in_vain(self, coordinator: Coordinator) -> None:
+    def _nobody_waits_without_reason(self, coordinator: Coordinator) -> None:
         """Who waits is told why, and among those who can end it is one who does not wait itself."""
         if not coordinator.started or coordinator.stopped is not None:
             return
@@ -173,7 +173,7 @@ class Guard:
                 continue
             expect(member.state == "waiting", f"{who} asked and is {member.state}")
             complaint = self._unexplained(coordinator, who)
-            if self.promises.explained:
+            if self.facts_check.explained:
                 expect(not complaint, complaint)
             self.complaint = self.complaint or complaint
 
@@ -189,7 +189,7 @@ class Guard:
             return f"explain({who!r}) failed with {type(error).__name__}: {error}"
         if not event:
             return f"explain({who!r}) is {waiting}, while {who} waits: expected what it waits for"
-        if free or (not releasers and not self.promises.explained):
+        if free or (not releasers and not self.facts_check.explained):
             return ""
         named = ", ".join(map(str, releasers)) or "nobody"
         return (

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 
-from pslab.verify.breach import expect
+from pslab.verify.violation import expect
 from psserver.coordinator.entries import AppliedPart
 from psserver.policies import facts
 
 
-class Promises:
+class FactsCheck:
     """Of the policy `name` with these knobs in a job of `workers`; a policy of one's own makes none.
 
     Methods raise InvariantViolation.

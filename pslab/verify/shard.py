@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from pslab.verify.breach import InvariantViolation, expect
+from pslab.verify.violation import InvariantViolation, expect
 from psserver.coordinator import Coordinator
 from psserver.coordinator.entries import Entry
 from psserver.optimizers import build
@@ -12,7 +12,7 @@ from psserver.shard import Shard
 from pswire.plan import VariableSpec, make_plan
 
 
-class Servers:
+class StagedShard:
     """One real shard of two numbers. `staging`: payloads that it holds out of turn; 1 is the hardest for a policy."""
 
     def __init__(self, *, workers: int, tensors: TensorParts, staging: int = 1) -> None:
@@ -20,13 +20,13 @@ class Servers:
         optimizer = build({"name": "sgd", "learning_rate": 0.5})
         # Readers are no part of it: so many versions that nobody waits for one.
         self._shard = Shard(plan, 0, optimizer, versions=2 * workers + 2, staging=staging, tensors=tensors)
-        self._dispatch = OrderTranslator()
+        self._translator = OrderTranslator()
 
     def push(self, ticket: int) -> bool:
         """Stage a payload for the ticket. False: it has to wait for its turn."""
         shard = self._shard
         if shard.refusal(ticket) is not None:
-            return True  # the commit of what is over is the coordinator's affair
+            return True  # the coordinator refuses the commit of what is over
         if not shard.staging.admits(ticket):
             return False
         slot = shard.begin(ticket)
@@ -35,18 +35,18 @@ class Servers:
         return True
 
     def execute(self, entry: Entry) -> None:
-        """Raises Breach when the shard cannot do what was decided."""
+        """Raises InvariantViolation when the shard cannot do what was decided."""
         try:
-            # Weights may be as large as they like: what comes of them is the optimizer's affair.
+            # Weights may be as large as they like: the optimizer decides what comes of them.
             with np.errstate(all="ignore"):
-                self._shard.execute(self._dispatch.order(entry))
+                self._shard.execute(self._translator.order(entry))
         except Exception as error:
             raise InvariantViolation(
                 f"a shard cannot execute {entry}: {type(error).__name__}: {error}"
             ) from error
 
     def somebody_can_move(self, coordinator: Coordinator) -> None:
-        """Raises Breach when everybody waits, for a grant or for its payload to be let in."""
+        """Raises InvariantViolation when everybody waits, for a grant or for its payload to be let in."""
         staging = self._shard.staging
         if coordinator.stopped is not None or not staging.tickets:
             return

@@ -1,4 +1,4 @@
-"""Golden traces: a story that a student can read, replayed through the real coordinator.
+"""Golden traces: texts that a student can read, replayed through the real coordinator.
 
 A file has a head ("policy: sync backup=1", "workers: 3", further job terms), then
 what happens, one line each at the margin, and indented below it what follows:
@@ -30,29 +30,29 @@ from psserver.coordinator.status import explain
 INDENT = "    "
 
 
-def tell(head: list[str], acts: Iterable[str], house: CoordinatorHarness) -> str:
-    """The story of these acts in the form of its file; `house` is new, and made as `head` says."""
+def tell(head: list[str], acts: Iterable[str], harness: CoordinatorHarness) -> str:
+    """The golden trace of these acts in the form of its file; `harness` is new, and made as `head` says."""
     told = [*head, ""]
     for line in acts:
         told.append(line)
-        told += [INDENT + text for text in act(house, line)]
+        told += [INDENT + text for text in act(harness, line)]
     return "\n".join(told) + "\n"
 
 
 def replay(path: Path) -> tuple[str, CoordinatorHarness]:
-    """The story told anew, in the form of its file."""
+    """The trace written anew, in the form of its file."""
     lines = path.read_text().splitlines()
     acts = [line for line in lines if not line.startswith(INDENT)]
-    house = _house([line for line in acts if re.match(r"\w+: ", line)])
+    harness = _harness([line for line in acts if re.match(r"\w+: ", line)])
     told = []
     for line in acts:
         told.append(line)
         if line and line[0] != "#" and not re.match(r"\w+: ", line):
-            told += [INDENT + text for text in act(house, line)]
-    return "\n".join(told) + "\n", house
+            told += [INDENT + text for text in act(harness, line)]
+    return "\n".join(told) + "\n", harness
 
 
-def _house(head: list[str]) -> CoordinatorHarness:
+def _harness(head: list[str]) -> CoordinatorHarness:
     terms: dict[str, Any] = dict(line.split(": ", 1) for line in head)
     name, *knobs = terms.pop("policy").split()
     values: dict[str, Any] = {key: _value(text) for key, text in (knob.split("=") for knob in knobs)}
@@ -69,41 +69,41 @@ def _value(text: str) -> Any:
         return text
 
 
-def act(house: CoordinatorHarness, line: str) -> Iterator[str]:
+def act(harness: CoordinatorHarness, line: str) -> Iterator[str]:
     """One line at the margin, and the texts that follow from it."""
-    before = len(house.outputs)
-    yield from _do(house, line)
-    yield from map(_written, house.outputs[before:])
+    before = len(harness.outputs)
+    yield from _do(harness, line)
+    yield from map(_written, harness.outputs[before:])
 
 
-def _do(house: CoordinatorHarness, line: str) -> Iterator[str]:
+def _do(harness: CoordinatorHarness, line: str) -> Iterator[str]:
     who, verb, *rest = line.split()
     match verb, rest:
         case "joins", [*session]:
             try:
-                house.joins(who, session[-1] if session else "A")
+                harness.joins(who, session[-1] if session else "A")
             except JoinRefused as refusal:
                 yield f"refused: {refusal}"
         case "ready", []:
-            house.ready(who)
+            harness.ready(who)
         case "commits" | "commits-its-last", [*facts]:
             ticket = next((int(fact) for fact in facts if fact.isdigit()), None)
             loss = next((float(fact[5:]) for fact in facts if fact.startswith("loss=")), 0.5)
-            house.commits(who, ticket, loss=loss, ready=verb == "commits")
+            harness.commits(who, ticket, loss=loss, ready=verb == "commits")
         case "abandons", [*ticket]:
-            house.abandons(who, int(ticket[0]) if ticket else None)
+            harness.abandons(who, int(ticket[0]) if ticket else None)
         case "done", []:
-            house.done(who)
+            harness.done(who)
         case "leaves", []:
-            house.leaves(who)
+            harness.leaves(who)
         case "disconnects", []:
-            house.disconnects(who)
+            harness.disconnects(who)
         case "reconnects", []:
-            house.connects(who, house.member(who).session)
+            harness.connects(who, harness.member(who).session)
         case "seconds", ["pass"]:
-            house.passes(float(who))
+            harness.passes(float(who))
         case "waits", ["why?"]:
-            yield explain(house.coordinator, house.member(who), house.now)[0]
+            yield explain(harness.coordinator, harness.member(who), harness.now)[0]
         case _:
             raise ValueError(f"nobody knows how to play {line!r}")
 

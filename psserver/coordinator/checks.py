@@ -1,11 +1,13 @@
 """What the coordinator demands of a policy's decisions. Each check raises PolicyError with what was expected."""
 
-import math
 from collections.abc import Collection, Sequence
 
 from psserver.coordinator.tickets import Ticket
 from psserver.policies import Apply, Cancel, Drop, Grant, Part, PolicyError, Stop, TensorParts
+from pswire.domains import LARGEST_SINGLE
 
+# The shards compute in float32; a number beyond it would make every weight infinite. NaN compares with nothing.
+LARGEST = LARGEST_SINGLE
 # Tuples made once: these checks are a part of every step.
 _SEQUENCE, _NUMBER = (tuple, list), (int, float)
 
@@ -24,24 +26,34 @@ def check_apply(apply: Apply, folded: Collection[Part], tensors: TensorParts) ->
         head, expected = list(parts[: len(folded)]), list(folded)
         if head != expected:
             raise PolicyError(f"apply of {head}: expected first what was folded, as it was: {expected}")
-    if not (_finite(apply.scale) and _finite(apply.lr_scale)):
-        raise PolicyError(f"expected finite scales, got {apply.scale!r} and {apply.lr_scale!r}")
+    scale, rate = apply.scale, apply.lr_scale
+    if not (_in_range(scale) and _in_range(rate) and rate >= 0):
+        raise PolicyError(
+            f"expected a scale and a scale of the learning rate within {LARGEST:g}, the latter of 0 or more, "
+            f"got {scale!r} and {rate!r}"
+        )
+    if abs(scale) > 1:
+        for part in parts:
+            if not _in_range(part.factor * scale):
+                raise PolicyError(
+                    f"weight of ticket {part.ticket}: {part.factor!r} times {scale!r} is beyond {LARGEST:g}"
+                )
 
 
 def check_part(part: Part, tensors: TensorParts) -> None:
     if not isinstance(part, Part):
         raise PolicyError(f"apply of {part!r}: expected Part(ticket, factor)")
-    if not (_finite(part.factor) and _finite(part.compensation)):
-        raise PolicyError(f"expected finite weights, got {part}")
+    if not (_in_range(part.factor) and _in_range(part.compensation)):
+        raise PolicyError(f"expected weights within {LARGEST:g}, got {part}")
     if part.compensation and tensors.compensator is None:
         raise PolicyError(
             f"compensation of ticket {part.ticket}: expected a policy whose tensors name a compensator"
         )
 
 
-def _finite(value: object) -> bool:
-    """Of somebody else's code, which need not give a number."""
-    return isinstance(value, _NUMBER) and math.isfinite(value)
+def _in_range(value: object) -> bool:
+    """A number that float32 can hold. It comes of somebody else's code, and need not be a number at all."""
+    return isinstance(value, _NUMBER) and -LARGEST <= value <= LARGEST
 
 
 def check_grant(grant: Grant) -> None:

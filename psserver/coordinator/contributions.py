@@ -70,6 +70,8 @@ class Contributions:
         ledger = self._ledger
         ledger.tickets.commit(ticket)
         ticket.samples, ticket.loss = entry.samples, entry.loss
+        took, usual = now - ticket.granted_at, ledger.usual_step
+        ledger.usual_step = took if usual is None else 0.9 * usual + 0.1 * took
         self._count(entry)
         ledger.record(entry, now)
         if member.requested is not None:

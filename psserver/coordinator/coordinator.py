@@ -8,6 +8,7 @@ from psserver.coordinator.contributions import Contributions
 from psserver.coordinator.entries import NO_FACTS, CommitFacts
 from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.lifecycle import Lifecycle
+from psserver.coordinator.limits import Wait, waits
 from psserver.coordinator.members import Member, Roster
 from psserver.coordinator.membership import Membership
 from psserver.coordinator.outputs import Output
@@ -42,6 +43,10 @@ class Coordinator:
     def agree(self, optimizer: Mapping[str, object]) -> None:
         """The job's optimizer, where it was not known at the start. Before `opening`."""
         self.terms = self._ledger.terms = replace(self.terms, optimizer=optimizer)
+
+    def planned(self, transfer: float) -> None:
+        """The model is known: a payload may be under way for `transfer` seconds."""
+        self.terms = self._ledger.terms = replace(self.terms, transfer=transfer)
 
     def opening(self) -> list[Output]:
         """The first log entry. Call once, before any other input."""
@@ -115,6 +120,10 @@ class Coordinator:
         """The job has stopped and every worker has left."""
         return self._ledger.stopped is not None and not self._ledger.roster.present
 
+    def waits(self, now: float) -> list[Wait]:
+        """What a member that lives is waited for, and for how long at most."""
+        return list(waits(self._ledger, self._driver, now))
+
     # State
 
     def state(self) -> CoordinatorState:
@@ -154,12 +163,12 @@ class Coordinator:
         An empty `worker` gets the name "w<rank>"; a rank of None the lowest
         free one. The same `session` again is the same member. A present worker
         of the same name but another session is superseded: a process that was
-        restarted must not wait for its own ghost.
+        restarted must not wait for its own former process.
         """
         member = self._membership.join(worker, session, rank, now)
         return member, self._ledger.emit()
 
-    def stranger(self, worker: str, incarnation: int, session: str) -> str | None:
+    def unknown_session(self, worker: str, incarnation: int, session: str) -> str | None:
         """Why the process with this `session` is not that member; None when it is."""
         member = self._ledger.member(worker, incarnation)
         if member is not None and member.session == session:
@@ -170,9 +179,15 @@ class Coordinator:
         """The worker's session stream stands (again): repeat what it may have missed."""
         member = self._ledger.member(worker, incarnation)
         if member is None or member.session != session:
-            return self._ledger.refuse_stranger(worker, incarnation)
+            return self._ledger.refuse_unknown_session(worker, incarnation)
         self._membership.connect(member, now)
         return self._ledger.emit()
+
+    def dismiss_absent(self, reason: str, now: float) -> list[Output] | None:
+        """Everybody who is a member departs, if nobody's session stream stands; else None, with nothing changed."""
+        if self._membership.dismiss_absent(reason, now):
+            return self._ledger.emit()
+        return None
 
     def disconnect(self, worker: str, incarnation: int, now: float) -> list[Output]:
         """The stream broke. The worker may come back within the grace period (see `tick`)."""
@@ -182,7 +197,7 @@ class Coordinator:
         return self._ledger.emit()
 
     def leave(self, worker: str, incarnation: int, reason: str, now: float) -> list[Output]:
-        """The worker says goodbye."""
+        """The worker leaves of its own will."""
         member = self._ledger.member(worker, incarnation)
         if member is not None:
             self._membership.depart(member, reason, now)
@@ -194,11 +209,11 @@ class Coordinator:
     def ready(self, worker: str, incarnation: int, now: float, *, holding: int = 0) -> list[Output]:
         """The worker asks for its next ticket: it is idle, or works on ticket `holding` and wants the one
         after it ahead. While it holds such a one, it is sent that one again. Where the policy grants nothing
-        ahead, that is a wish without consequence: the worker asks again with its commit.
+        ahead, nothing follows from it: the worker asks again with its commit.
         """
         member = self._ledger.member(worker, incarnation)
         if member is None:
-            return self._ledger.refuse_stranger(worker, incarnation)
+            return self._ledger.refuse_unknown_session(worker, incarnation)
         self._contributions.ready(member, holding, now)
         return self._ledger.emit()
 
@@ -218,7 +233,7 @@ class Coordinator:
         """
         member = self._ledger.member(worker, incarnation)
         if member is None:
-            return self._ledger.refuse_stranger(worker, incarnation)
+            return self._ledger.refuse_unknown_session(worker, incarnation)
         batch, samples, loss, norm = facts.batch, facts.samples, facts.loss, facts.norm
         entry = entries.Commit(worker, ticket, batch, samples, loss, norm, *facts.times)
         self._contributions.commit(member, entry, ready, now)
@@ -228,7 +243,7 @@ class Coordinator:
         """The worker will not use the ticket. Abandoning a settled one (a cancelled one, say) is a no-op."""
         member = self._ledger.member(worker, incarnation)
         if member is None:
-            return self._ledger.refuse_stranger(worker, incarnation)
+            return self._ledger.refuse_unknown_session(worker, incarnation)
         self._contributions.abandon(member, ticket, reason, now)
         return self._ledger.emit()
 
@@ -240,7 +255,7 @@ class Coordinator:
         """
         member = self._ledger.member(worker, incarnation)
         if member is None:
-            return self._ledger.refuse_stranger(worker, incarnation)
+            return self._ledger.refuse_unknown_session(worker, incarnation)
         self._contributions.done(member, now)
         return self._ledger.emit()
 

@@ -11,7 +11,7 @@ class Ledger:
     """Members, tickets, the version, and what the present input puts out. One per coordinator; its parts share it.
 
     Each field has one writer. `roster`: membership (the state of a member: whatever handles its input).
-    `tickets`, `stopped` and what goes with it: the moves below. `version`: the policy driver. `loss`: the
+    `tickets`, `stopped` and what goes with it: the moves below. `version`: the policy driver. `loss`, `usual_step`: the
     commit. `initialised` and `started`: the lifecycle. Times are seconds of the caller's clock.
     """
 
@@ -25,6 +25,8 @@ class Ledger:
         self.stopped: Stopped | None = None
         # Smoothed loss of recent commits; None before the first.
         self.loss: float | None = None
+        # Smoothed seconds from grant to commit; None before the first.
+        self.usual_step: float | None = None
         self.began = now
         # Entries of the decision log so far.
         self.entries = 0
@@ -53,7 +55,7 @@ class Ledger:
     def refuse(self, member: Member, message: str, ticket: int = 0) -> None:
         self.notify(member, outputs.RefusalNotice(message, ticket=ticket))
 
-    def refuse_stranger(self, worker: str, incarnation: int) -> list[Output]:
+    def refuse_unknown_session(self, worker: str, incarnation: int) -> list[Output]:
         """The whole answer to an input of one that is not a member."""
         notice = outputs.RefusalNotice(self.unknown(worker, incarnation), fatal=True)
         return [Send(worker, incarnation, notice)]

@@ -44,7 +44,7 @@ class Lifecycle:
         """How many the start still waits for. Once all have joined, nobody waits for one that is gone."""
         needed, roster = self._ledger.terms.workers, self._ledger.roster
         if self._all_came():
-            needed = min(needed, len(roster.present))
+            needed = min(needed, len(roster.here()))
         return max(0, needed - len(roster.prepared))
 
     def start_when_complete(self, now: float) -> None:
@@ -72,7 +72,7 @@ class Lifecycle:
             return
         if ledger.tickets.opened:
             return  # its holder is not done
-        present = roster.present.values()
+        present = roster.here()
         finished_before = not present and not roster.unfinished
         if not finished_before and (not present or any(m.state != "done" for m in present)):
             return
@@ -101,4 +101,4 @@ class Lifecycle:
             ledger.stop(reason, now, success=False, cause="empty")
 
     def _all_came(self) -> bool:
-        return len(self._ledger.roster.tallies) >= self._ledger.terms.workers
+        return self._ledger.roster.arrived >= self._ledger.terms.workers

@@ -19,6 +19,8 @@ class Tally:
     # First batch of its data that was never committed.
     next_batch: int = 0
     incarnations: int = 0
+    # A session of its stood, once.
+    arrived: bool = False
     # Of all its processes so far: an older one never takes the name back from a newer one.
     sessions: set[str] = field(default_factory=set)
 
@@ -67,21 +69,37 @@ class Roster:
         self.tallies: dict[str, Tally] = {}
         # Left without being done: they may come back and finish.
         self.unfinished: dict[str, float] = {}
-        # None while somebody is present.
+        # None while somebody is present whose session stood: a Join alone holds up no end.
         self.empty_since: float | None = now
 
     def add(self, member: Member) -> None:
         self.present[member.worker] = member
         self._holders[member.rank] = member
+        if member.ever_connected:
+            self.connected(member)
+
+    def connected(self, member: Member) -> None:
+        """Its session stands, or stood."""
+        member.ever_connected = True
+        self.tally(member.worker).arrived = True
         self.unfinished.pop(member.worker, None)
         self.empty_since = None
+
+    @property
+    def arrived(self) -> int:
+        """How many names had a session, ever."""
+        return sum(tally.arrived for tally in self.tallies.values())
+
+    def here(self) -> list[Member]:
+        """Present members that had a session. What only joined is waited for by nobody."""
+        return [member for member in self.present.values() if member.ever_connected]
 
     def remove(self, member: Member, now: float) -> None:
         """It is gone. Unless it is done, it may come back and finish."""
         del self.present[member.worker]
-        if member.state != "done":
+        if member.state != "done" and member.ever_connected:
             self.unfinished[member.worker] = now
-        if not self.present:
+        if self.empty_since is None and not self.here():
             self.empty_since = now
         del self._holders[member.rank]
         self.prepared.discard(member.worker)

@@ -3,6 +3,7 @@
 from psserver.coordinator import entries, outputs
 from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.lifecycle import Lifecycle
+from psserver.coordinator.limits import waits
 from psserver.coordinator.members import Member
 from psserver.coordinator.outputs import JoinRefused
 from psserver.coordinator.policy_driver import PolicyDriver
@@ -69,7 +70,8 @@ class Membership:
         ledger = self._ledger
         if member.ever_connected and member.absent_since is not None:
             ledger.record(entries.Back(member.worker), now)
-        member.absent_since, member.ever_connected = None, True
+        member.absent_since = None
+        ledger.roster.connected(member)
         for ticket in ledger.tickets.recent_of(member.worker):
             if ticket.fate is not None and ticket.incarnation == member.incarnation:
                 ledger.notify(member, ticket.fate)
@@ -85,11 +87,24 @@ class Membership:
             self._ledger.record(entries.Lost(member.worker), now)
 
     def expire(self, now: float) -> None:
-        """Give up on members whose connection has been broken for longer than the grace period."""
+        """Give up on members whose connection has been broken for longer than the grace period, and on those that
+        live and do not do what the job waits for (`psserver.coordinator.limits`)."""
+        for wait in list(waits(self._ledger, self._driver, now)):
+            if now - wait.since >= wait.limit and wait.member.worker in self._ledger.roster.present:
+                self.depart(wait.member, f"did not {wait.what} within {wait.limit:g} s", now)
         for member in self._ledger.roster.by_rank():
             if member.absent_since is not None and now - member.absent_since >= self._ledger.terms.grace:
                 seconds = now - member.absent_since
                 self.depart(member, f"connection lost for {seconds:.1f} s", now)
+
+    def dismiss_absent(self, reason: str, now: float) -> bool:
+        """Everybody departs, if nobody's connection stands; else nothing changes, and the answer is False."""
+        members = self._ledger.roster.by_rank()
+        if any(member.absent_since is None for member in members):
+            return False
+        for member in members:
+            self.depart(member, reason, now)
+        return True
 
     def depart(self, member: Member, reason: str, now: float) -> None:
         """The member is gone, and what it holds is void."""

@@ -24,6 +24,7 @@ class TallyState:
     staleness: list[tuple[int, int]]
     next_batch: int
     incarnations: int
+    arrived: bool
     sessions: list[str]
 
 
@@ -49,6 +50,7 @@ class CoordinatorState:
     evaluator: str | None
     stop_index: int
     loss: float | None
+    usual_step: float | None
     began: float
     next_number: int
     tickets: list[Ticket]
@@ -85,6 +87,7 @@ def save(ledger: Ledger, driver: PolicyDriver) -> CoordinatorState:
         evaluator=ledger.evaluator,
         stop_index=ledger.stop_index,
         loss=ledger.loss,
+        usual_step=ledger.usual_step,
         began=ledger.began,
         next_number=tickets.next_number,
         tickets=[replace(ticket) for ticket in tickets.live.values()],
@@ -108,6 +111,7 @@ def _saved_tally(worker: str, tally: Tally) -> TallyState:
         list(tally.staleness.items()),
         tally.next_batch,
         tally.incarnations,
+        tally.arrived,
         sorted(tally.sessions),
     )
 
@@ -127,12 +131,13 @@ def take_up(state: CoordinatorState, ledger: Ledger, driver: PolicyDriver, shift
             f"expected the state of policy {policy.name} with {knobs}, got one of {state.policy} with {state.knobs}"
         )
     _check(state)
-    roster, tickets = _roster(state, shift), _tickets(state, shift)
+    roster, tickets = roster_from(state, shift), tickets_from(state, shift)
     _restore_policy(policy, state.policy_state)
     # From here on nothing can fail.
     driver.folded = {part.ticket: part for part in state.folded}
     ledger.roster, ledger.tickets = roster, tickets
     ledger.entries, ledger.version, ledger.loss = state.entries, state.version, state.loss
+    ledger.usual_step = state.usual_step
     ledger.initialised, ledger.started = state.initialised, state.started
     stopped = state.stopped
     ledger.stopped = None if stopped is None else replace(stopped, at=stopped.at + shift)
@@ -192,20 +197,17 @@ def _check(state: CoordinatorState) -> None:
             all(p.ticket in live and live[p.ticket].state == "pending" for p in state.folded),
             "what is folded is not pending",
         ),
-        ((state.empty_since is None) == bool(present), "empty_since contradicts the members"),
+        (
+            (state.empty_since is None) == any(member.ever_connected for member in state.members),
+            "empty_since contradicts the members",
+        ),
     ):
         if not holds:
             raise StateError(f"coordinator state: {what}")
 
 
-def _roster(state: CoordinatorState, shift: float) -> Roster:
+def roster_from(state: CoordinatorState, shift: float) -> Roster:
     roster = Roster(0.0)
-    for member in state.members:
-        absent = member.absent_since
-        shifted = replace(
-            member, since=member.since + shift, absent_since=None if absent is None else absent + shift
-        )
-        roster.add(shifted)
     for saved in state.tallies:
         roster.tallies[saved.worker] = Tally(
             saved.committed,
@@ -215,15 +217,22 @@ def _roster(state: CoordinatorState, shift: float) -> Roster:
             Counter(dict(saved.staleness)),
             saved.next_batch,
             saved.incarnations,
+            saved.arrived,
             set(saved.sessions),
         )
+    for member in state.members:
+        absent = member.absent_since
+        shifted = replace(
+            member, since=member.since + shift, absent_since=None if absent is None else absent + shift
+        )
+        roster.add(shifted)
     roster.prepared = set(state.prepared)
     roster.unfinished = {worker: since + shift for worker, since in state.unfinished}
     roster.empty_since = None if state.empty_since is None else state.empty_since + shift
     return roster
 
 
-def _tickets(state: CoordinatorState, shift: float) -> TicketTable:
+def tickets_from(state: CoordinatorState, shift: float) -> TicketTable:
     table = TicketTable(state.next_number)
     for ticket in state.tickets:
         shifted = replace(ticket, granted_at=ticket.granted_at + shift)

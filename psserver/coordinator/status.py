@@ -64,7 +64,7 @@ def report(coordinator: Coordinator, now: float) -> JobReport:
         loss=coordinator.loss,
         mean_staleness=sum(s * count for s, count in histogram) / applied if applied else 0.0,
         max_staleness=max((s for s, _ in histogram), default=0),
-        note=_note(coordinator),
+        note=_note(coordinator, now),
         workers=workers,
     )
 
@@ -107,15 +107,26 @@ def explain(coordinator: Coordinator, member: Member, now: float) -> tuple[str, 
     else:
         try:
             waiting = coordinator.policy.explain(member.worker)
-        except Exception as error:
+        # What somebody else's explain does must not end the server, which asks for it at every tick.
+        except (Exception, SystemExit) as error:
             return f"the policy, whose explain failed with {type(error).__name__}: {error}", ()
         if waiting is None:
             return "the policy, which gives no reason", ()
-        if not isinstance(waiting, Waiting):
-            return f"the policy, whose explain returned {waiting!r}; expected Waiting(...) or None", ()
+        if not _is_reason(waiting):
+            expected = "Waiting(event, releasers), a text and a tuple of workers' names, or None"
+            return f"the policy, whose explain returned {waiting!r}; expected {expected}", ()
         event, releasers = waiting.event, waiting.releasers
     doing = "; ".join(_doing(coordinator, name, now) for name in releasers)
     return (f"{event} ({doing})" if doing else event), releasers
+
+
+def _is_reason(waiting: object) -> bool:
+    return (
+        isinstance(waiting, Waiting)
+        and isinstance(waiting.event, str)
+        and isinstance(waiting.releasers, tuple)
+        and all(isinstance(name, str) for name in waiting.releasers)
+    )
 
 
 def _doing(coordinator: Coordinator, name: str, now: float) -> str:
@@ -133,17 +144,23 @@ def _doing(coordinator: Coordinator, name: str, now: float) -> str:
     return f"{name} is {member.state} since {now - member.since:.1f} s"
 
 
-def _note(coordinator: Coordinator) -> str:
+# How many are named; the rest is counted.
+NAMED = 3
+
+
+def _note(coordinator: Coordinator, now: float) -> str:
+    held = [wait.sentence(now) for wait in coordinator.waits(now)]
     if coordinator.stopped is not None:
-        return coordinator.stopped.reason
-    to_join = coordinator.terms.workers - len(coordinator.roster.tallies)
+        more = [f"and for {len(held) - NAMED} more"] if len(held) > NAMED else []
+        return "; ".join([coordinator.stopped.reason, *held[:NAMED], *more])
+    to_join = coordinator.terms.workers - coordinator.roster.arrived
     if not coordinator.started and to_join > 0:
         return f"waiting for {to_join} of {coordinator.terms.workers} workers to join"
-    present, unfinished = coordinator.roster.present.values(), coordinator.roster.unfinished
+    present, unfinished = coordinator.roster.here(), coordinator.roster.unfinished
     if unfinished and all(m.state == "done" for m in present):
         gone, patience = ", ".join(unfinished), coordinator.terms.worker_timeout
         return f"{gone} left before its data ended; it has {patience:g} s to come back, then the job ends"
-    return ""
+    return held[0] if held else ""
 
 
 def _worker(coordinator: Coordinator, member: Member, now: float) -> WorkerReport:
@@ -170,7 +187,7 @@ def _worker(coordinator: Coordinator, member: Member, now: float) -> WorkerRepor
 def _gone(coordinator: Coordinator, name: str, now: float) -> WorkerReport:
     tally = coordinator.roster.tallies[name]
     left = coordinator.roster.unfinished.get(name)
-    state = "done" if left is None else "left"
+    state = "done" if left is None and tally.arrived else "left"
     return _tallied(coordinator, name, tally.incarnations - 1, state, now - left if left else 0.0)
 
 

@@ -22,6 +22,11 @@ class JobTerms:
     versions: int = 0
     # Never stop by itself.
     stay: bool = False
+    # A member that keeps a ticket for so long is given up. 0: never; None: a multiple of the usual step, and only
+    # while somebody waits for it.
+    ticket_timeout: float | None = None
+    # How long the largest payload may be under way.
+    transfer: float = 0.0
 
     @property
     def grace(self) -> float:
@@ -31,6 +36,28 @@ class JobTerms:
         (keep-alive interval and keep-alive timeout).
         """
         return self.worker_timeout / 3
+
+    # Patience with members that live and do not do what the job waits for. All from worker_timeout: a run of
+    # short steps is not held up for long, one on slow machines is given time.
+
+    @property
+    def leave_limit(self) -> float:
+        """After the stop, for the step that is under way and goodbye."""
+        return 6 * self.worker_timeout
+
+    @property
+    def report_limit(self) -> float:
+        """After the stop, for the one that evaluates the last version."""
+        return 60 * self.worker_timeout + self.transfer
+
+    @property
+    def initialise_limit(self) -> float:
+        return 30 * self.worker_timeout + self.transfer
+
+    @property
+    def least_ticket_limit(self) -> float:
+        """The least where the limit is a multiple of the usual step."""
+        return 6 * self.worker_timeout + 2 * self.transfer
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,8 +52,8 @@ class ServerCollector(Collector):
         about = {"job": terms.job, "policy": policy, "optimizer": str(terms.optimizer.get("name", ""))}
         yield InfoMetricFamily(f"{PREFIX}job", "What is trained, and how.", about)
         numbers = job_numbers(self._job, self._counts)
-        yield from _job(numbers)
-        yield from _workers(numbers.workers)
+        yield from job_families(numbers)
+        yield from worker_families(numbers.workers)
         yield _evaluation(dict(self._job.metrics))
         executed = {f.server: f.executed for f in self._job.routes.followers}
         lag = {str(server): max(numbers.entries - at, 0) for server, at in executed.items()}
@@ -92,7 +92,7 @@ def _shard(numbers: ShardNumbers) -> Iterator[Metric]:
     yield _gauge("arena_bytes", "Their bytes.", numbers.buffers * size)
 
 
-def _job(numbers: JobNumbers) -> Iterator[Metric]:
+def job_families(numbers: JobNumbers) -> Iterator[Metric]:
     phases = {phase: phase == numbers.phase for phase in PHASES}
     yield StateSetMetricFamily(f"{PREFIX}job_phase", "What the job is doing.", phases)
     yield _counter("versions", "Updates made: the number of the newest version.", numbers.version)
@@ -109,7 +109,7 @@ def _job(numbers: JobNumbers) -> Iterator[Metric]:
     yield kinds
 
 
-def _workers(workers: Mapping[str, WorkerNumbers]) -> Iterator[Metric]:
+def worker_families(workers: Mapping[str, WorkerNumbers]) -> Iterator[Metric]:
     def family(name: str, text: str, *labels: str) -> CounterMetricFamily:
         return CounterMetricFamily(PREFIX + name, text, labels=["worker", *labels])
 

@@ -29,7 +29,7 @@ class Counts:
     """Give it every record of the log in order.
 
     Activities are those of a commit's times (`docs/design/log.md`): pull, compute, before (steps without a
-    ticket), send (what is left of grant to commit), wait (for a grant), in_vain (under a ticket that came to
+    ticket), send (what is left of grant to commit), wait (for a grant), wasted (under a ticket that came to
     no contribution), work (grant to commit of a worker that does not say what it did).
     """
 
@@ -55,10 +55,10 @@ class Counts:
                 self._of(worker).dropped[REASONS.get(reason, OTHER)] += 1
             case entries.Cancel(worker, ticket):
                 self._of(worker).cancelled += 1
-                self._in_vain(worker, ticket, t)
+                self._wasted(worker, ticket, t)
             case entries.Abandon(worker, ticket):
                 self._of(worker).abandoned += 1
-                self._in_vain(worker, ticket, t)
+                self._wasted(worker, ticket, t)
             case entries.Join(worker, incarnation):
                 self._of(worker)
                 self._free[worker] = t
@@ -96,14 +96,14 @@ class Counts:
         seconds["compute"] += compute
         seconds["send"] += t - begun - pull - compute
 
-    def _in_vain(self, worker: str, ticket: int, t: float) -> None:
+    def _wasted(self, worker: str, ticket: int, t: float) -> None:
         granted = self._granted.pop(ticket, None)
         if granted is None:
             return
         since = self._free.get(worker, granted)
         self._free[worker] = t
         self._of(worker).seconds["wait"] += max(granted - since, 0.0)
-        self._of(worker).seconds["in_vain"] += t - max(since, granted)
+        self._of(worker).seconds["wasted"] += t - max(since, granted)
 
 
 class CountedRunLog(RunLog):

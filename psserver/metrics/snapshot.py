@@ -60,10 +60,10 @@ class ShardNumbers:
 
 
 def job_numbers(job: Job, counts: Counts) -> JobNumbers:
-    return job.look(lambda coordinator, now: _job_numbers(coordinator, counts, now))
+    return job.look(lambda coordinator, now: numbers_from(coordinator, counts, now))
 
 
-def _job_numbers(coordinator: Coordinator, counts: Counts, now: float) -> JobNumbers:
+def numbers_from(coordinator: Coordinator, counts: Counts, now: float) -> JobNumbers:
     held = holdup(coordinator, now)
     states = Counter("lost" if m.absent_since is not None else m.state for m in coordinator.roster.by_rank())
     workers: dict[str, WorkerNumbers] = {}

@@ -22,7 +22,7 @@ from psserver.policies.loading import advice, build, describe, facts, names
 from psserver.policies.parts.cancel import CancelStale
 from psserver.policies.parts.dssp import DynamicSlack
 from psserver.policies.parts.gates import Gate, Immediate, Slack, WaitForUpdate
-from psserver.policies.parts.staleness import (
+from psserver.policies.parts.staleness_rules import (
     Block,
     Compensate,
     Downweight,

@@ -3,7 +3,7 @@
 Each built-in policy is a choice of these five (see `builtin`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,7 +14,7 @@ from psserver.policies.events import Abandon, Commit, Done, Event, Join, Leave, 
 from psserver.policies.parts.cancel import CancelStale
 from psserver.policies.parts.gates import Gate, WaitForUpdate, listed
 from psserver.policies.parts.saved import restored, save
-from psserver.policies.parts.staleness import Compensate, DropVerdict, StalenessRule
+from psserver.policies.parts.staleness_rules import Compensate, DropVerdict, StalenessRule
 from psserver.policies.parts.triggers import Trigger
 from psserver.policies.parts.view import Contribution, Member, View
 from psserver.policies.parts.weights import Weight
@@ -56,6 +56,16 @@ class Composition:
     local: LocalRule = PLAIN
 
     def __post_init__(self) -> None:
+        for name, methods in _METHODS.items():
+            _check_part(name, getattr(self, name), methods, optional=name in _OPTIONAL)
+        for name, kind in (("tensors", TensorParts), ("local", LocalRule)):
+            if not isinstance(getattr(self, name), kind):
+                raise PolicyError(f"{name}: expected {kind.__name__}(...), got {getattr(self, name)!r}")
+        for name, words in (("norm", ("mean", "sum")), ("order", ("rank", "commit"))):
+            if getattr(self, name) not in words:
+                raise PolicyError(
+                    f"{name}: expected {' or '.join(map(repr, words))}, got {getattr(self, name)!r}"
+                )
         if isinstance(self.staleness, Compensate) and self.tensors.compensator is None:
             raise PolicyError(
                 "the staleness rule compensates: expected tensors=TensorParts(compensator=...), got no compensator"
@@ -70,6 +80,30 @@ class Composition:
                 f"cancel: expected None beside a local rule that remembers, which {self.local.name} is: "
                 "a commit that a cancel crosses would be remembered"
             )
+
+
+# What each choice is asked for: a part that lacks it is found when it is chosen, not in the middle of a job.
+_METHODS = {
+    "gate": ("completed", "admits", "hold", "epoch", "ahead", "state", "restore"),
+    "trigger": ("fires",),
+    "staleness": ("judge", "blocked", "blockers", "delays_grants", "ahead"),
+    "weight": ("__call__",),
+    "lr_scale": ("__call__",),
+    "cancel": ("void",),
+}
+_OPTIONAL = ("weight", "lr_scale", "cancel")
+
+
+def _check_part(name: str, part: object, methods: Sequence[str], *, optional: bool) -> None:
+    if part is None and optional:
+        return
+    if isinstance(part, type):
+        raise PolicyError(
+            f"{name}: expected an object, got the class {part.__name__}; write {part.__name__}(...)"
+        )
+    missing = [method for method in methods if not hasattr(part, method)]
+    if missing:
+        raise PolicyError(f"{name}: {part!r} lacks {', '.join(missing)}; see psserver.policies.parts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +133,11 @@ class ComposedPolicy(Policy):
         self._lists, self._fewest = composition.tensors.lists, composition.tensors.fewest
         # The gate's epoch when everybody who waits was last looked at; None: look again.
         self._looked: tuple[object] | None = None
+
+    @property
+    def composed(self) -> bool:
+        """It has its composition; a subclass whose __init__ forgets to call this one's has none."""
+        return hasattr(self, "_rules")
 
     def step(self, event: Event) -> list[Decision]:
         decisions: list[Decision] = []

@@ -5,11 +5,11 @@ rules psworker.local's. A declaration travels to every shard as JSON and stands 
 so that a log alone is enough to execute it again.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from psserver.policies.errors import PolicyError
+from pswire.domains import LARGEST_DOUBLE
 
 # Knobs by the name of the part. psserver.shard builds a part for each of them.
 COMPENSATORS: Mapping[str, tuple[str, ...]] = {
@@ -25,6 +25,17 @@ AGGREGATORS: Mapping[str, tuple[str, ...]] = {
 }
 # Aggregators that look at whole vectors, not at one coordinate after the other.
 UNDIVIDED = ("krum",)
+
+
+def _check_numbers(owner: str, knobs: object) -> None:
+    """Raises PolicyError unless `knobs` is a mapping from names to finite numbers."""
+    if not isinstance(knobs, Mapping):
+        raise PolicyError(f"{owner}: expected its knobs as a mapping from names to numbers, got {knobs!r}")
+    for name, value in knobs.items():
+        if not isinstance(name, str) or isinstance(value, bool) or not isinstance(value, int | float):
+            raise PolicyError(f"{owner}: expected a number under a name, got {name!r}: {value!r}")
+        if not -LARGEST_DOUBLE <= value <= LARGEST_DOUBLE:
+            raise PolicyError(f"{owner}: {name} is {value}; expected a finite number")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +63,13 @@ class TensorParts:
         ):
             if name is not None and name not in known:
                 raise PolicyError(f"unknown {what} {name!r}; expected one of {', '.join(known)}")
+        _check_numbers(f"compensator {self.compensator} and aggregator {self.aggregator}", self.knobs)
         wanted = {*AGGREGATORS[self.aggregator], *COMPENSATORS.get(self.compensator or "", ())}
         if set(self.knobs) != wanted:
             raise PolicyError(
                 f"compensator {self.compensator} and aggregator {self.aggregator} take the numbers "
                 f"{sorted(wanted)}, got {sorted(self.knobs)}"
             )
-        for name, value in self.knobs.items():
-            if not math.isfinite(value):
-                raise PolicyError(f"{name} is {value}; expected a finite number")
 
     @property
     def keep_bases(self) -> bool:
@@ -125,11 +134,23 @@ class LocalRule:
     `remembers`: a contribution depends on those that the worker committed
     before. Such a rule must not meet cancelling: a worker takes a commit that a
     cancel crosses on its way for one that counts.
+
+    Raises PolicyError for a knob that is no finite number. Whether the name is one that they know, and its knobs
+    are all there, the workers say when they join.
     """
 
     name: str
     knobs: Mapping[str, float] = field(default_factory=dict)
     remembers: bool = False
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.name, str) and self.name):
+            raise PolicyError(f"local rule: expected its name, got {self.name!r}")
+        if not isinstance(self.remembers, bool):
+            raise PolicyError(
+                f"local rule {self.name}: expected remembers=True or False, got {self.remembers!r}"
+            )
+        _check_numbers(f"local rule {self.name}", self.knobs)
 
     @property
     def plain(self) -> bool:

@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from psserver.policies.builtin import BUILTIN, Facts, PolicySpec
-from psserver.policies.composed import ComposedPolicy
+from psserver.policies.composed import ComposedPolicy, Composition
 from psserver.policies.declarations import LocalRule, TensorParts
 from psserver.policies.errors import PolicyError
 from psserver.policies.policy import Policy
@@ -90,7 +90,12 @@ def build(name: str, knobs: Mapping[str, object], workers: int, servers: int = 1
 
 def _composed(name: str, spec: type[PolicySpec], knobs: Mapping[str, object], workers: int) -> Policy:
     chosen = _chosen(name, spec, knobs, workers)
-    return ComposedPolicy(chosen.compose(workers), name=name, knobs=settings(chosen))
+    composition = chosen.compose(workers)
+    if not isinstance(composition, Composition):
+        raise PolicyError(
+            f"policy {name!r}: compose(workers) returned {composition!r}; expected a Composition"
+        )
+    return ComposedPolicy(composition, name=name, knobs=settings(chosen))
 
 
 def _chosen(name: str, spec: type[PolicySpec], knobs: Mapping[str, object], workers: int) -> PolicySpec:
@@ -193,6 +198,10 @@ def _complete(policy: Policy, name: str, knobs: Mapping[str, object]) -> None:
 
 def _check(policy: Policy, name: str) -> None:
     """Raises PolicyError for an attribute that is not of its kind."""
+    if isinstance(policy, ComposedPolicy) and not policy.composed:
+        raise PolicyError(
+            f"policy {name!r}: its __init__ does not call super().__init__(composition) of ComposedPolicy"
+        )
     expected: dict[str, tuple[type, str]] = {
         "name": (str, "a text"),
         "knobs": (Mapping, "a mapping from names to values"),

@@ -17,7 +17,7 @@ FROM_JOB = "from-job"
 
 
 def agreed(configured: Optimizer | None, requested: str) -> Optimizer:
-    """The job's optimizer. `configured`: None under "from-job"; `requested`: JSON, "" from who has no wish.
+    """The job's optimizer. `configured`: None under "from-job"; `requested`: JSON, "" from a worker that names none.
 
     Raises Refused, naming both where they differ.
     """

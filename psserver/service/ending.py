@@ -1,6 +1,7 @@
 """The end of a job: the final weights from all shards, the summary, the exit code."""
 
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -8,15 +9,18 @@ import grpc
 import numpy as np
 from numpy.typing import NDArray
 
+from psserver.coordinator import JobTerms
 from psserver.service.followers import Follower
 from psserver.service.job import Job
 from psserver.service.json_lines import LogError
 from psserver.summary import summarise
 from pswire.exits import ExitCode
 from pswire.logs import event
+from pswire.patience import transfer
 from pswire.plan import Plan, weights_sha256
 from pswire.transport import frames
 from pswire.transport.codecs import FLOAT32
+from pswire.transport.failures import reason
 from pswire.v1 import shard_pb2
 
 log = logging.getLogger("ps-server")
@@ -49,22 +53,57 @@ def exit_code(job: Job) -> ExitCode:
     return EXIT_CODES[stopped.cause]
 
 
-def conclude(job: Job) -> ExitCode:
-    """Write weights and summary; the exit code of the whole. Call once the job is over.
+class Results:
+    """Weights and summary of a job, written as soon as it has stopped: before anybody is waited for.
 
-    A job that could not decide any more has no summary: its counts would be
-    those of decisions that its log does not hold. Its last version is written.
+    `begin` writes on a thread of its own, because other servers are asked; `conclude` waits for that, and
+    writes the summary again, with what the evaluator has reported meanwhile. Both are called by one thread.
     """
-    code = exit_code(job)
-    try:
-        sha256 = _write_weights(job)
-        if job.failure is None:
-            job.routes.run_log.write_summary(summary(job, sha256))
-        job.routes.run_log.close()
-    except LogError as error:
-        log.error("%s", error, extra=event("run_folder_failed"))
-        code = ExitCode.STORAGE if code in (ExitCode.OK, ExitCode.STORAGE) else code
-    return code
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._sha256: str | None = None
+        self._error: LogError | None = None
+        self._writing: threading.Thread | None = None
+
+    def begin(self) -> None:
+        """The job has stopped, or decides nothing more. Any number of times."""
+        if self._writing is None:
+            self._writing = threading.Thread(target=self._write, name="results", daemon=True)
+            self._writing.start()
+
+    def conclude(self) -> ExitCode:
+        """The exit code of the whole. Call once the job is over.
+
+        A job that could not decide any more has no summary: its counts would be
+        those of decisions that its log does not hold. Its last version is written.
+        """
+        self.begin()
+        assert self._writing is not None
+        # Every wait of it has an end.
+        self._writing.join()
+        code = exit_code(self._job)
+        try:
+            if self._error is not None:
+                raise self._error
+            self._summarise()
+            self._job.routes.run_log.close()
+        except LogError as error:
+            log.error("%s", error, extra=event("run_folder_failed"))
+            code = ExitCode.STORAGE if code in (ExitCode.OK, ExitCode.STORAGE) else code
+        return code
+
+    def _write(self) -> None:
+        try:
+            self._sha256 = _write_weights(self._job)
+            self._summarise()
+        except LogError as error:
+            self._error = error
+
+    def _summarise(self) -> None:
+        if self._job.failure is None:
+            made = self._job.look(lambda *_: summary(self._job, self._sha256))
+            self._job.routes.run_log.write_summary(made)
 
 
 def _write_weights(job: Job) -> str | None:
@@ -93,6 +132,7 @@ def _final_weights(job: Job) -> list[Floats] | None:
     """All variables of the last version, or None when no server can give them any more."""
     if job.plan is None or not job.coordinator.initialised:
         return None
+    why: object
     entries, version = job.routes.sent, job.routes.version
     if not job.host.wait_executed(entries, PATIENCE):
         why = job.host.state.failure or "too slow"
@@ -114,30 +154,31 @@ def _final_weights(job: Job) -> list[Floats] | None:
             )
             return None
         try:
-            flats.append(_read(follower, job.terms.job, job.plan, version))
+            flats.append(_read(follower, job.terms, job.plan, version))
         except (grpc.RpcError, frames.FrameError) as error:
+            why = reason(error) if isinstance(error, grpc.RpcError) else error
             log.error(
                 "server %d did not give its final weights: %s",
-                follower.server,
-                error,
+                *(follower.server, why),
                 extra=event("no_final_weights"),
             )
             return None
     return job.plan.gather(flats)
 
 
-def _read(follower: Follower, job: str, plan: Plan, version: int) -> Floats:
+def _read(follower: Follower, job_terms: JobTerms, plan: Plan, version: int) -> Floats:
     values = np.empty(plan.shards[follower.server].elements, np.float32)
     decoder = FLOAT32.decoder(values)
     request = shard_pb2.PullRequest(
-        job=job, version=version, plan=plan.fingerprint, dtype=FLOAT32.number, ticket=0
+        job=job_terms.job, version=version, plan=plan.fingerprint, dtype=FLOAT32.number, ticket=0
     )
-    call: Callable[[shard_pb2.PullRequest], Iterator[bytes]] = follower.channel.unary_stream(
+    call: Callable[..., Iterator[bytes]] = follower.channel.unary_stream(
         "/pswire.v1.Shard/Pull",
         request_serializer=shard_pb2.PullRequest.SerializeToString,
         response_deserializer=None,
     )
-    for message in call(request):
+    # As long as a link may take for so much; a server that gives nothing must not keep the others from ending.
+    for message in call(request, timeout=transfer(values.nbytes, job_terms.worker_timeout)):
         chunk, _ = frames.parse_pull(message)
         decoder.feed(chunk.data)
     return values

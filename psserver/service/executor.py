@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from psserver.service.shard_state import ShardState
+from psserver.service.shared_shard import SharedShard
 from psserver.shard import Apply, Order, Shard
 from pswire.logs import event
 
@@ -31,7 +31,7 @@ class Executor:
     `lease`: seconds that an unread grant may hold up an update.
     """
 
-    def __init__(self, state: ShardState, server: int, lease: float) -> None:
+    def __init__(self, state: SharedShard, server: int, lease: float) -> None:
         self._state = state
         self._server = server
         self._lease = lease
@@ -51,10 +51,10 @@ class Executor:
         """Queue orders; they carry the indices that follow on what was submitted before."""
         self._queue.extend(orders)
 
-    def execute_submitted(self, *, patient: bool = True) -> None:
+    def execute_submitted(self, *, wait_for_readers: bool = True) -> None:
         """Execute what is queued now, unless another thread executes; that one, or `run`, goes on.
 
-        Not `patient`: leave an update that must wait for readers to `run`. The caller may be what
+        Not `wait_for_readers`: leave an update that must wait for readers to `run`. The caller may be what
         they wait for: a worker's next version, granted ahead, comes by the stream that its commit is on.
         """
         try:
@@ -63,7 +63,9 @@ class Executor:
             return
         if last >= self._state.executed and self._executing.acquire(blocking=False):
             try:
-                while self._queue and self._queue[0][0] <= last and (patient or not self._must_wait()):
+                while (
+                    self._queue and self._queue[0][0] <= last and (wait_for_readers or not self._must_wait())
+                ):
                     self._next()
             finally:
                 self._executing.release()

@@ -32,6 +32,7 @@ from psserver.service.run_log import RunLog
 from psserver.service.shard_host import ShardHost
 from pswire.exits import ExitCode
 from pswire.logs import event
+from pswire.patience import transfer
 from pswire.plan import Plan, VariableSpec, explain_mismatch, make_plan
 from pswire.specs import specs_to_wire
 from pswire.v1 import shard_pb2
@@ -136,7 +137,7 @@ class Job:
 
     def _execute(self) -> None:
         """Without the job's lock: other inputs are taken meanwhile."""
-        self.host.orders.execute_submitted(patient=False)
+        self.host.orders.execute_submitted(wait_for_readers=False)
 
     # Members
 
@@ -157,14 +158,15 @@ class Job:
                 f"servers, got {plan!r}: is every --ps-hosts the same, and the software the same version?"
             )
         with self._lock:
-            if self.plan is not None and proposed.fingerprint != self.plan.fingerprint:
-                difference = explain_mismatch(self.plan.variables, variables)
-                raise precondition(f"this job trains another model: {difference}")
+            new = self.plan is None or proposed.fingerprint != self.plan.fingerprint
+            if new:
+                self._check_replaceable(variables)
             chosen = agreed(self.optimizer, optimizer)
-            if self.plan is None:
+            if new:
                 # First of all, because it may fail: then nothing has changed.
                 self._hold(proposed, chosen)
                 self.optimizer = chosen
+                self._withdraw_plan()
             if not self._opened:
                 self._open(chosen)
             try:
@@ -173,6 +175,25 @@ class Job:
                 raise precondition(str(refusal)) from refusal
         self._execute()
         return member
+
+    def _check_replaceable(self, variables: tuple[VariableSpec, ...]) -> None:
+        """A model is this job's once it is installed, or while a member that named it has a session. Until then a
+        stray Join must not decide what the job trains. Raises Refused."""
+        if self.plan is None:
+            return
+        coordinator = self._coordinator
+        held = any(member.absent_since is None for member in coordinator.roster.present.values())
+        if coordinator.initialised or held:
+            difference = explain_mismatch(self.plan.variables, variables)
+            raise precondition(f"this job trains another model: {difference}")
+
+    def _withdraw_plan(self) -> None:
+        """Those who named the model before have no session, and are no members any more."""
+        if self.plan is None:
+            return
+        self.plan = None
+        reason = "named another model than the workers that came"
+        self._step(lambda: self._coordinator.dismiss_absent(reason, time.monotonic()) or [])
 
     def _admit(self, worker: str, session: str, rank: int | None, plan: Plan) -> Member:
         """Raises JoinRefused, with nothing changed; Refused when the job has failed."""
@@ -206,6 +227,8 @@ class Job:
     def _adopt(self, plan: Plan) -> None:
         assert self.optimizer is not None
         self.plan = plan
+        largest = max(shard.nbytes for shard in plan.shards)
+        self._coordinator.planned(transfer(largest, 0.0))
         message = shard_pb2.Configure(
             variables=specs_to_wire(plan.variables),
             plan=plan.fingerprint,
@@ -227,7 +250,7 @@ class Job:
         """
         outbox = Outbox(session, cut)
         with self._lock:
-            refusal = self._coordinator.stranger(worker, incarnation, session)
+            refusal = self._coordinator.unknown_session(worker, incarnation, session)
             if refusal is not None:
                 raise precondition(refusal)
             self.routes.outboxes.open(worker, incarnation, outbox)
@@ -304,6 +327,8 @@ class Job:
             self._open_without_workers()
         self._input(lambda c, now: c.tick(now))
         with self._lock:
+            present = self._coordinator.roster.present.values()
+            self.routes.outboxes.end_others({(m.worker, m.incarnation) for m in present})
             self._write_or_fail(self.routes.run_log.flush)
 
     def _write_or_fail(self, write: Callable[[], None]) -> None:

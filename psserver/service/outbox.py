@@ -3,7 +3,7 @@
 import hmac
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 
 import grpc
@@ -69,6 +69,14 @@ class Outboxes:
             return False
         del self._open[worker, incarnation]
         return True
+
+    def end_others(self, members: Container[tuple[str, int]]) -> None:
+        """End the streams of those that are no members any more: given up while their connection stands, they may
+        join again."""
+        for who, outbox in list(self._open.items()):
+            if who not in members:
+                del self._open[who]
+                outbox.end()
 
     def post(self, worker: str, incarnation: int, notice: Notice) -> None:
         """A no-op for a worker without a stream: the coordinator repeats it when it is back."""

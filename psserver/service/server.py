@@ -18,7 +18,7 @@ from psserver.coordinator import JobTerms
 from psserver.optimizers import Optimizer
 from psserver.policies import Policy
 from psserver.receipts import new_secret, opening
-from psserver.service.ending import conclude
+from psserver.service.ending import Results
 from psserver.service.followers import Follower
 from psserver.service.job import Job
 from psserver.service.rpc.coordinator import CoordinatorRpc
@@ -98,7 +98,7 @@ class Server:
         self._wake = threading.Event()
         self._grpc = grpc.server(
             ThreadPoolExecutor(MOST_THREADS, thread_name_prefix="rpc"),
-            options=SERVER_OPTIONS(settings.terms.worker_timeout),
+            options=SERVER_OPTIONS(settings.terms.worker_timeout, liveness=settings.task_index == 0),
         )
 
     def run(self) -> ExitCode:
@@ -228,8 +228,9 @@ class Server:
         job.open()
         for follower in job.routes.followers:
             follower.start()
-        self._watch(job)
-        code = conclude(job)
+        results = Results(job)
+        self._watch(job, results)
+        code = results.conclude()
         self._write_metrics()
         stopped = job.stopped()
         assert stopped is not None
@@ -240,12 +241,14 @@ class Server:
         )
         return code
 
-    def _watch(self, job: Job) -> None:
+    def _watch(self, job: Job, results: Results) -> None:
         """Let time pass for the coordinator until everybody has left."""
         warn_at = self.settings.wait_warning
         while not job.over.is_set():
             self._wake.wait(TICK)
             job.tick()
+            if job.stopped() is not None:
+                results.begin()
             if self.host.state.failure is not None:
                 job.stop(self.host.state.failure, success=False, cause="server")
             if self._signal is not None:

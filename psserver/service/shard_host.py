@@ -12,7 +12,7 @@ from psserver.policies import TensorParts
 from psserver.receipts import receipt
 from psserver.service.executor import Executor
 from psserver.service.rpc.registration import Refused, invalid, precondition
-from psserver.service.shard_state import ShardState
+from psserver.service.shared_shard import SharedShard
 from psserver.service.transport.shared_memory import Sharing, Words
 from psserver.shard import Shard
 from psserver.shard.arena import Version
@@ -45,7 +45,7 @@ class ShardHost:
         self.options = options
         self.job = ""
         self.secret = b""
-        self.state = ShardState()
+        self.state = SharedShard()
         self.orders = Executor(self.state, server, options.lease)
         self._backend = FastBackend(options.threads)
         self.sharing = Sharing(options.transport)
@@ -146,9 +146,9 @@ class ShardHost:
                     raise Refused(grpc.StatusCode.CANCELLED, "the worker has gone")
                 self._wait(lambda: shard.refusal(ticket) is not None or shard.staging.admits(ticket), 1.0)
 
-    def _begin(self, shard: Shard, ticket: int, loan: BorrowedBuffer | None) -> Slot:
+    def _begin(self, shard: Shard, ticket: int, borrowed: BorrowedBuffer | None) -> Slot:
         try:
-            return shard.begin(ticket, loan)
+            return shard.begin(ticket, borrowed)
         except MemoryError as error:
             message = f"server {self.server} has no memory for a payload of {shard.layout.nbytes} bytes"
             raise Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, message) from error

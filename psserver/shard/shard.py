@@ -126,8 +126,8 @@ class Shard:
         index = np.unravel_index(piece.start * row + inside, variable.shape)
         return f"{variable.name}[{', '.join(str(int(i)) for i in index)}]"
 
-    def begin(self, ticket: int, loan: BorrowedBuffer | None = None) -> Slot:
-        return self.staging.begin(ticket, loan)
+    def begin(self, ticket: int, borrowed: BorrowedBuffer | None = None) -> Slot:
+        return self.staging.begin(ticket, borrowed)
 
     # Orders
 

@@ -57,8 +57,8 @@ class Staging:
         self._incoming: dict[int, list[Slot]] = {}
         self._complete: dict[int, Slot] = {}
         self._free: list[Floats] = []
-        # Buffers on loan, by the identity of their array.
-        self._loans: dict[int, BorrowedBuffer] = {}
+        # Borrowed buffers, by the identity of their array.
+        self._borrowed: dict[int, BorrowedBuffer] = {}
         # The most payload buffers that were ever held at once.
         self.peak = 0
 
@@ -74,12 +74,12 @@ class Staging:
             return True
         return turn == min(t.turn for t in self.tickets.values() if t.turn is not None)
 
-    def begin(self, ticket: int, loan: BorrowedBuffer | None = None) -> Slot:
-        """A slot for the payload of an open, unsealed, admitted ticket; `loan` holds it already."""
-        if loan is not None:
-            assert id(loan.values) not in self._loans, "a buffer is lent once at a time"
-            self._loans[id(loan.values)] = loan
-            values = loan.values
+    def begin(self, ticket: int, borrowed: BorrowedBuffer | None = None) -> Slot:
+        """A slot for the payload of an open, unsealed, admitted ticket; `borrowed` holds it already."""
+        if borrowed is not None:
+            assert id(borrowed.values) not in self._borrowed, "a buffer is lent once at a time"
+            self._borrowed[id(borrowed.values)] = borrowed
+            values = borrowed.values
         else:
             values = self._free.pop() if self._free else np.empty(self._elements, np.float32)
         slot = Slot(ticket, values)
@@ -123,9 +123,9 @@ class Staging:
 
     def recycle(self, values: Floats) -> None:
         """A payload is no longer needed. A lent buffer goes back to its owner."""
-        loan = self._loans.pop(id(values), None)
-        if loan is not None:
-            loan.ended()
+        borrowed = self._borrowed.pop(id(values), None)
+        if borrowed is not None:
+            borrowed.ended()
         elif len(self._free) < self._limit:
             self._free.append(values)
 

@@ -25,6 +25,7 @@ from pswire.config.sections import (
     LinksSection,
     Section,
     SimulationSection,
+    Time,
     TrackersSection,
     keyed_by_number,
 )
@@ -72,8 +73,12 @@ class ClusterSection(Section):
     idle_timeout: Seconds = 600.0
     """seconds that servers wait without any worker"""
 
-    wire_dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    """how numbers travel outside shared memory; servers add in float32"""
+    ticket_timeout: Literal["auto"] | Time = "auto"
+    """seconds after which a worker that keeps a ticket is given up; 0: never; `auto`: twenty usual steps, at least six
+    times `worker_timeout`, and only while another worker waits for it, which none does under `async`"""
+
+    wire_dtype: Name = "float32"
+    """how numbers travel outside shared memory: `float32`, `bfloat16` or `float16`; servers add in float32"""
 
     transport: Literal["auto", "grpc", "socket", "shared-memory"] = "auto"
     """how payloads travel: `auto` is shared memory on one machine (float32 only), else a socket, else gRPC; any other:
@@ -84,6 +89,17 @@ class ClusterSection(Section):
 
     prefetch: bool = False
     """fetch the next weights while computing, where the policy permits, for a staleness of one more"""
+
+    @field_validator("wire_dtype")
+    @classmethod
+    def _known_codec(cls, name: str) -> str:
+        # Imported on use: numpy and protobuf, which a file is read without.
+        from pswire.transport.codecs import WireDtypeError, codec_named
+
+        try:
+            return codec_named(name).name
+        except WireDtypeError as error:
+            raise PydanticCustomError("wire_dtype", "{error}", {"error": str(error)}) from None
 
     @property
     def payload_dtype(self) -> str:

@@ -1,15 +1,22 @@
 """gRPC channel and server options on which both ends must agree.
 
 Liveness: each side pings a connection on which it received nothing for three
-tenths of `worker_timeout`, and gives the answer as long again, so a dead peer
-is noticed within six tenths of the time that the others are promised to wait
-at most. The coordinator then waits a third for it to come back; what is left
-is for noticing and deciding. gRPC sends no two pings within a second: a `worker_timeout` below 3 s is
+tenths of `worker_timeout`. The server that hosts the coordinator gives the
+answer as long again, so a dead worker is noticed within six tenths of the time
+that the others are promised to wait at most. The coordinator then waits a third
+for it to come back; what is left is for noticing and deciding. Everybody else
+is patient: a server that stands still for less than `worker_timeout` loses
+nobody. gRPC sends no two pings within a second: a `worker_timeout` below 3 s is
 kept only to within a second. A server must accept pings that often, or it
 would close the connection for "too many pings".
+
+A slow link is no dead peer: frames are so small that one arrives well within
+the interval, and whoever pings behind a payload waits for that, too.
 """
 
 from typing import Final
+
+from pswire.patience import SLOWEST_LINK, ping_interval, transfer
 
 Options = list[tuple[str, int]]
 
@@ -19,29 +26,41 @@ MESSAGE_BYTES: Final = 64 * 2**20
 UNREAD_BYTES: Final = 4 * 2**20
 
 
-def _shared(worker_timeout: float) -> Options:
+def _shared(worker_timeout: float, answer: float) -> Options:
+    """`answer`: how long that to a ping may take; seconds."""
     if not worker_timeout > 0:
         raise ValueError(f"worker_timeout: expected seconds > 0, got {worker_timeout}")
-    interval = max(1, round(worker_timeout * 300))
+    interval, patience = _milliseconds(ping_interval(worker_timeout)), _milliseconds(answer)
+    # Larger ones cost less; half of what arrives between two pings must be one frame at least, or a payload on its
+    # way would look like silence.
+    frame = int(ping_interval(worker_timeout) * SLOWEST_LINK / 2)
     return [
         ("grpc.max_send_message_length", MESSAGE_BYTES),
         ("grpc.max_receive_message_length", MESSAGE_BYTES),
-        # A chunk in one frame rather than in 128 of the default size; the window bounds what is under way.
-        ("grpc.http2.max_frame_size", 2**24 - 1),
+        ("grpc.http2.max_frame_size", min(max(frame, 2**14), 2**24 - 1)),
         ("grpc.keepalive_time_ms", interval),
-        ("grpc.keepalive_timeout_ms", interval),
+        ("grpc.keepalive_timeout_ms", patience),
         # Without this one, the answer to a ping is waited for a minute, whatever keepalive_timeout says.
-        ("grpc.http2.ping_timeout_ms", interval),
+        ("grpc.http2.ping_timeout_ms", patience),
         ("grpc.keepalive_permit_without_calls", 1),
         # 0: no limit, since an idle session has no data frames between pings.
         ("grpc.http2.max_pings_without_data", 0),
     ]
 
 
-def SERVER_OPTIONS(worker_timeout: float) -> Options:
-    """For `grpc.server`; `worker_timeout` in seconds. Raises ValueError unless it is > 0."""
+def _milliseconds(seconds: float) -> int:
+    """As gRPC takes them: whole, and in 31 bits."""
+    return int(min(max(1, round(1000 * seconds)), 2**31 - 1))
+
+
+def SERVER_OPTIONS(worker_timeout: float, *, liveness: bool = True) -> Options:
+    """For `grpc.server`; `worker_timeout` in seconds. Raises ValueError unless it is > 0.
+
+    `liveness`: it decides which workers are dead. Any other server waits `worker_timeout` for an answer.
+    """
+    answer = ping_interval(worker_timeout) if liveness else worker_timeout
     return [
-        *_shared(worker_timeout),
+        *_shared(worker_timeout, answer),
         # Without this, two servers may share a port and steal each other's calls.
         ("grpc.so_reuseport", 0),
         # A payload that is not admitted yet waits at its worker, not here: left to itself, gRPC widens
@@ -49,15 +68,19 @@ def SERVER_OPTIONS(worker_timeout: float) -> Options:
         ("grpc.http2.bdp_probe", 0),
         ("grpc.http2.lookahead_bytes", UNREAD_BYTES),
         # Half of the interval at which clients ping: timers are allowed to be early.
-        ("grpc.http2.min_ping_interval_without_data_ms", max(1, round(worker_timeout * 150))),
+        ("grpc.http2.min_ping_interval_without_data_ms", _milliseconds(ping_interval(worker_timeout) / 2)),
         ("grpc.http2.max_ping_strikes", 0),
     ]
 
 
-def CHANNEL_OPTIONS(worker_timeout: float) -> Options:
-    """For `grpc.insecure_channel`; `worker_timeout` in seconds. Raises ValueError unless it is > 0."""
+def CHANNEL_OPTIONS(worker_timeout: float, *, payloads: bool = False) -> Options:
+    """For `grpc.insecure_channel`; `worker_timeout` in seconds. Raises ValueError unless it is > 0.
+
+    `payloads`: a ping on it may wait behind all that is under way.
+    """
+    answer = transfer(UNREAD_BYTES, worker_timeout) if payloads else worker_timeout
     return [
-        *_shared(worker_timeout),
+        *_shared(worker_timeout, answer),
         # Servers of a cluster are reached directly, whatever proxy the shell is set up for.
         ("grpc.enable_http_proxy", 0),
         # A server that comes back is found again within two seconds.

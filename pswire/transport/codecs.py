@@ -72,11 +72,17 @@ class Encoder:
 
 
 class Codec(ABC):
-    """`number`: in messages, a WireDtype. `caution`: why a finite number may arrive infinite, if it may."""
+    """`number`: in messages, a WireDtype. `caution`: why a finite number may arrive infinite, if it may.
+
+    `exact`: what is decoded has the bits of what was encoded. `remembers`: what a worker's payload becomes depends
+    on those that it committed before, so that replay encodes all of them.
+    """
 
     name: str
     number: "model_pb2.WireDtype.ValueType"
     caution: str = ""
+    exact: bool = False
+    remembers: bool = False
 
     @property
     def array_dtype(self) -> np.dtype[Any]:
@@ -116,6 +122,7 @@ class Elementwise(Codec):
     ) -> None:
         self.name, self.number, self.caution = name, number, caution
         self.raw = np.dtype(raw)
+        self.exact = self.raw == np.dtype("<f4")
 
     @property
     def array_dtype(self) -> np.dtype[Any]:
@@ -165,7 +172,8 @@ class _ElementDecoder:
         out = self._out[start:stop]
         if self._narrow:
             # Bit by bit: numpy converts no bfloat16 from a buffer.
-            out.view(np.uint16)[...] = elements.view("<u2")
+            size = elements.itemsize
+            out.view(f"u{size}")[...] = elements.view(f"<u{size}")
         else:
             self._codec.widen(elements, out)
         self._done = stop

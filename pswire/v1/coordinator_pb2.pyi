@@ -32,6 +32,7 @@ class JoinRequest(_message.Message):
     WIRE_DTYPE_FIELD_NUMBER: _builtins.int
     TASK_INDEX_FIELD_NUMBER: _builtins.int
     OPTIMIZER_FIELD_NUMBER: _builtins.int
+    JOB_FIELD_NUMBER: _builtins.int
     worker: _builtins.str
     """Empty: the coordinator picks the lowest free name ("w0", "w1", ...)."""
     session: _builtins.str
@@ -48,6 +49,10 @@ class JoinRequest(_message.Message):
     """The optimizer that the worker's model was compiled with, as JSON; empty:
     whatever the server has. Another one than the server's is refused.
     """
+    job: _builtins.str
+    """Of one that joins again: the job that it belongs to. Servers of another job
+    refuse it before they look at anything else. Empty: whatever job this is.
+    """
     @_builtins.property
     def variables(self) -> _containers.RepeatedCompositeFieldContainer[_model_pb2.VariableSpec]: ...
     def __init__(
@@ -61,10 +66,11 @@ class JoinRequest(_message.Message):
         wire_dtype: _model_pb2.WireDtype.ValueType = ...,
         task_index: _builtins.int | None = ...,
         optimizer: _builtins.str = ...,
+        job: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_task_index", b"_task_index", "task_index", b"task_index"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_task_index", b"_task_index", "optimizer", b"optimizer", "plan", b"plan", "servers", b"servers", "session", b"session", "task_index", b"task_index", "variables", b"variables", "wire_dtype", b"wire_dtype", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_task_index", b"_task_index", "job", b"job", "optimizer", b"optimizer", "plan", b"plan", "servers", b"servers", "session", b"session", "task_index", b"task_index", "variables", b"variables", "wire_dtype", b"wire_dtype", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__task_index: _TypeAlias = _typing.Literal["task_index"]  # noqa: Y015
     _WhichOneofArgType__task_index: _TypeAlias = _typing.Literal["_task_index", b"_task_index"]  # noqa: Y015
@@ -255,7 +261,7 @@ class Ready(_message.Message):
     HOLDING_FIELD_NUMBER: _builtins.int
     holding: _builtins.int
     """0: "I am idle." A ticket: "I work on it, and want the one after it ahead". Where the policy grants nothing
-    ahead this is a wish that is forgotten; the commit of the ticket asks anew.
+    ahead the request is forgotten; the commit of the ticket asks anew.
     """
     def __init__(
         self,

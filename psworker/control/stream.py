@@ -16,7 +16,7 @@ from pswire.transport.codecs import codec_named
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import coordinator_pb2_grpc
 from psworker.control.backoff import PASSING, Backoff, insist, translated
-from psworker.control.wire import event_from_wire, request_to_wire
+from psworker.control.conversions import event_from_wire, request_to_wire
 from psworker.engine import ClientEngine, Commit, Disposition, Grant, Request, Stop
 from psworker.errors import Refused, SessionError, Unreachable, Voided
 
@@ -48,6 +48,8 @@ class Registration:
         self._backoff = backoff
         self._admit = admit
         self._stub = coordinator_pb2_grpc.CoordinatorStub(channel)
+        # Of the first answer: other servers on this address are none of ours.
+        self._job = ""
 
     def join(self) -> pb.JoinReply:
         """For the first time, or again: for the same name and part of the data. Raises Refused, Unreachable."""
@@ -60,9 +62,14 @@ class Registration:
             wire_dtype=codec_named(self._wire_dtype).number,
             task_index=self._task_index,
             optimizer=self._optimizer,
+            job=self._job,
         )
         reply = insist(lambda: self._stub.Join(request), self._backoff)
+        if self._job and reply.job != self._job:
+            # Servers that do not know the field. Nothing of their answer is taken up.
+            raise Refused(f"the servers started another job ({reply.job}, before {self._job})")
         self._backoff.reset()
+        self._job = reply.job
         self._name, self._task_index = reply.worker, reply.worker_index
         self._admit(reply)
         return reply
@@ -73,7 +80,7 @@ class Control:
 
     `ClientEngine` decides what to send, and what to send again after a
     reconnection. A new incarnation (the coordinator had given this worker up)
-    starts with a clean slate.
+    remembers nothing of the one before.
     """
 
     def __init__(
@@ -294,10 +301,8 @@ class Control:
     def _rejoin(self) -> None:
         before = self.reply
         self.reply = self._join()
-        if (self.reply.job, self.reply.incarnation) == (before.job, before.incarnation):
+        if self.reply.incarnation == before.incarnation:
             return
-        if self.reply.job != before.job:
-            raise Refused(f"the servers started another job ({self.reply.job}, before {before.job})")
         with self._changed:
             reason = "the coordinator had given this worker up"
             told = event("joined_again", incarnation=self.reply.incarnation)

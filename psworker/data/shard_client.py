@@ -22,7 +22,7 @@ from pswire.v1 import shard_pb2
 from psworker.control.backoff import MEANING, Backoff, insist, translated
 from psworker.data.payloads import Payload, array_of
 from psworker.data.shared_memory import Attachment, Received
-from psworker.data.transport import Member, Transport
+from psworker.data.transport import Identity, Transport
 from psworker.errors import PayloadRefused, SessionError, Voided
 
 log = logging.getLogger("ps-worker")
@@ -61,7 +61,7 @@ class ShardClient:
         self.address = address
         self.elements = plan.shards[server].elements
         # Replaced whole at every (re)join.
-        self.member = Member()
+        self.identity = Identity()
         self.turn = threading.RLock()
         self._plan = plan.fingerprint
         # Shared memory is float32, and so is what goes by messages in its stead.
@@ -77,11 +77,11 @@ class ShardClient:
         # A list's `append` and `pop` are whole, so the reader may return one without the turn.
         self._spare: list[NDArray[Any]] = []
 
-    def admit(self, member: Member) -> None:
+    def admit(self, identity: Identity) -> None:
         """This worker has joined, or joined again. Another incarnation remembers nothing of the one before."""
-        if member.incarnation != self.member.incarnation:
+        if identity.incarnation != self.identity.incarnation:
             self._encoder = self._codec.encoder(self.elements)
-        self.member = member
+        self.identity = identity
 
     @property
     def transport(self) -> str:
@@ -106,7 +106,7 @@ class ShardClient:
         Raises Voided when it is gone, Refused, Unreachable.
         """
         request = shard_pb2.PullRequest(
-            job=self.member.job,
+            job=self.identity.job,
             ticket=ticket,
             version=version,
             plan=self._plan,
@@ -229,7 +229,7 @@ class ShardClient:
             raise kind(f"server {self.server} at {self.address}: {reply.refusal}")
 
     def _agreed(self, after: int) -> Attachment | None:
-        return self._transport.agree(self.member, after)
+        return self._transport.agree(self.identity, after)
 
     def _checked(self, values: NDArray[Any]) -> NDArray[Any]:
         known = values.dtype == np.float32 or values.dtype == self._codec.array_dtype
@@ -243,7 +243,7 @@ class ShardClient:
 
     def _header(self, ticket: int, after: int) -> shard_pb2.PushHeader:
         return shard_pb2.PushHeader(
-            job=self.member.job, worker=self.member.worker, ticket=ticket, plan=self._plan, after=after
+            job=self.identity.job, worker=self.identity.worker, ticket=ticket, plan=self._plan, after=after
         )
 
     def close(self) -> None:

@@ -8,22 +8,21 @@ from typing import TypeVar
 import grpc
 
 from pswire.addresses import Address
+from pswire.patience import UNKNOWN_TIMEOUT
 from pswire.plan import Plan
-from pswire.transport.channels import CHANNEL_OPTIONS
+from pswire.transport.channels import CHANNEL_OPTIONS, Options
 from pswire.transport.codecs import Codec
 from pswire.v1 import coordinator_pb2 as pb
 from psworker.data.shard_client import ShardClient
-from psworker.data.transport import Member
+from psworker.data.transport import Identity
 from psworker.errors import SessionError, Unreachable
 
 R = TypeVar("R")
 
-# Seconds, as long as the servers' own is not known.
-KEEPALIVE = 10.0
-
 
 class ShardGroup:
-    """`shards`: the data planes, in task order. `closing`: the session ends, and no call waits any more.
+    """`shards`: the data planes, in task order, once this worker has joined. `closing`: the session ends, and no call
+    waits any more.
 
     `pointless`: no more payload is of use, because it ends or the job has failed.
     """
@@ -35,12 +34,20 @@ class ShardGroup:
         # Why a server does not answer, by what else is known.
         self.explain: Callable[[Unreachable], SessionError] = lambda error: error
         # Control messages never queue behind payloads: each server's data has its own connection.
-        self.control = _channel(hosts[0])
-        self._channels = [_channel(address) for address in hosts]
-        self.shards = [
-            ShardClient(server, address, channel, plan, codec, patience, self.pointless, transport)
-            for server, (address, channel) in enumerate(zip(hosts, self._channels, strict=True))
-        ]
+        self.control = _channel(hosts[0], CHANNEL_OPTIONS(UNKNOWN_TIMEOUT))
+        self._channels: list[grpc.Channel] = []
+        self.shards: list[ShardClient] = []
+
+        def connect(worker_timeout: float) -> None:
+            options = CHANNEL_OPTIONS(worker_timeout, payloads=True)
+            for server, address in enumerate(hosts):
+                channel = _channel(address, options)
+                self._channels.append(channel)
+                self.shards.append(
+                    ShardClient(server, address, channel, plan, codec, patience, self.pointless, transport)
+                )
+
+        self._connect = connect
         # Twice as many: a version may be on its way in while a gradient is on its way out.
         self._pool = (
             ThreadPoolExecutor(2 * len(hosts), thread_name_prefix="shard") if len(hosts) > 1 else None
@@ -65,9 +72,11 @@ class ShardGroup:
             raise SessionError(f"the session is closed: {error}") from error
 
     def admit(self, reply: pb.JoinReply) -> None:
-        """Every shard is asked in the name that the coordinator gave at Join."""
+        """Every shard is asked in the name that the coordinator gave at Join; for the first time connected, too."""
+        if not self.shards:
+            self._connect(reply.worker_timeout or UNKNOWN_TIMEOUT)
         for shard in self.shards:
-            shard.admit(Member(reply.job, reply.worker, reply.incarnation, reply.membership_token))
+            shard.admit(Identity(reply.job, reply.worker, reply.incarnation, reply.membership_token))
 
     def close(self) -> None:
         self.closing.set()
@@ -80,6 +89,5 @@ class ShardGroup:
             channel.close()
 
 
-def _channel(address: Address) -> grpc.Channel:
-    options = [*CHANNEL_OPTIONS(KEEPALIVE), ("grpc.use_local_subchannel_pool", 1)]
-    return grpc.insecure_channel(str(address), options)
+def _channel(address: Address, options: Options) -> grpc.Channel:
+    return grpc.insecure_channel(str(address), [*options, ("grpc.use_local_subchannel_pool", 1)])

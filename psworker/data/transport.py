@@ -8,7 +8,7 @@ import grpc
 from pswire.addresses import Address
 from pswire.logs import event
 from pswire.transport import socket_handshake as handshake
-from pswire.transport.codecs import FLOAT32, Codec
+from pswire.transport.codecs import Codec
 from pswire.transport.framed_socket import FramedSocket, SocketError
 from pswire.transport.segments import SegmentError, here
 from pswire.v1 import shard_pb2
@@ -23,7 +23,7 @@ TRANSPORTS = ("auto", "grpc", "socket", "shared-memory")
 
 
 @dataclass(slots=True)
-class Member:
+class Identity:
     """Who a worker is to the servers, since its newest Join."""
 
     job: str = ""
@@ -54,7 +54,7 @@ class Transport:
         self._channel = channel
         self._plan = plan
         self._required = kind if kind in ("socket", "shared-memory") else None
-        self._memory = kind == "shared-memory" or (kind == "auto" and codec is FLOAT32)
+        self._memory = kind == "shared-memory" or (kind == "auto" and codec.exact)
         self._socket = kind != "grpc"
         self._over_grpc = Exchange(self._opened)
         self._over_socket: Exchange | None = None
@@ -78,16 +78,16 @@ class Transport:
             return "shared-memory"
         return "socket" if self._socket else "grpc"
 
-    def agree(self, member: Member, after: int) -> Attachment | None:
+    def agree(self, identity: Identity, after: int) -> Attachment | None:
         """Before every request: what is shared, anew if the stream broke. Raises Refused, grpc.RpcError."""
         if not (self._memory or self._socket):
             return None
         if not self._agreed or not (self._over_socket or self._over_grpc).open:
             self._let_go()
             if self._memory:
-                self._share(member, after)
+                self._share(identity, after)
             if self.attachment is None and self._socket:
-                self._dial(member, after)
+                self._dial(identity, after)
             self._agreed = True
         return self.attachment
 
@@ -100,20 +100,20 @@ class Transport:
 
     # Shared memory
 
-    def _share(self, member: Member, after: int) -> None:
+    def _share(self, identity: Identity, after: int) -> None:
         try:
-            self.attachment = self._attached(member, after)
+            self.attachment = self._attached(identity, after)
         except SegmentError as error:
             # Raises, and all this is tried again, if the stream broke meanwhile: what is lent on it goes with it.
-            self._asked(member, after, ask=True)
+            self._asked(identity, after, ask=True)
             # The server lets go of its half with the stream.
             self._let_go()
             self._memory = False
             self._without("shared memory", error, "shared-memory")
 
-    def _attached(self, member: Member, after: int) -> Attachment:
+    def _attached(self, identity: Identity, after: int) -> Attachment:
         """Raises SegmentError when no memory can be shared."""
-        offer = self._asked(member, after, ask=True)
+        offer = self._asked(identity, after, ask=True)
         if offer.refusal:
             raise SegmentError(offer.refusal)
         try:
@@ -122,19 +122,19 @@ class Transport:
         except SocketError as error:
             told = event("transport_unavailable", server=self._where)
             log.info("requests to %s use gRPC: %s", self._where, error, extra=told)
-        return Attachment.of(self._asked(member, after, ask=False))
+        return Attachment.of(self._asked(identity, after, ask=False))
 
     # A socket for payloads
 
-    def _dial(self, member: Member, after: int) -> None:
+    def _dial(self, identity: Identity, after: int) -> None:
         try:
-            offer = self._asked(member, after, ask=True)
+            offer = self._asked(identity, after, ask=True)
             if not offer.port:
                 raise SocketError("it listens on none" if offer.token else offer.refusal)
             self._use(handshake.connect_tcp(self._host, offer.port, offer.token))
         except SocketError as error:
             # Raises, and all this is tried again, if the server has gone meanwhile. This one says what is available.
-            self._asked(member, after, ask=True)
+            self._asked(identity, after, ask=True)
             self._socket = False
             self._without("a socket", error, "socket")
 
@@ -148,12 +148,12 @@ class Transport:
         told = event("transport_unavailable", server=self._where)
         log.info("%s is not available with %s: %s", what, self._where, error, extra=told)
 
-    def _asked(self, member: Member, after: int, *, ask: bool) -> shard_pb2.Attached:
+    def _asked(self, identity: Identity, after: int, *, ask: bool) -> shard_pb2.Attached:
         request = shard_pb2.Attach(
-            job=member.job,
-            worker=member.worker,
-            incarnation=member.incarnation,
-            membership_token=member.membership_token,
+            job=identity.job,
+            worker=identity.worker,
+            incarnation=identity.incarnation,
+            membership_token=identity.membership_token,
             plan=self._plan,
             after=after,
             place=here(),

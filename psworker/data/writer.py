@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pswire.logs import event
+from psworker.control.conversions import commit_to_wire
 from psworker.control.stream import Control
-from psworker.control.wire import commit_to_wire
 from psworker.data.payloads import Payload
 from psworker.data.reader import WeightReader
 from psworker.data.shard_client import Answer

@@ -14,15 +14,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from pswire.plan import Plan
+from pswire.transport.codecs import codec_named
 from psworker.data.payloads import Payload
 from psworker.keras.translate import unwrapped
+from psworker.tensorflow.casts import payload_of, tensor_of
 from psworker.tensorflow.flats import FlatLayout
 from psworker.tensorflow.step import count_samples
 from psworker.tensorflow.variables import ModelVariables
-from psworker.tensorflow.wire import payload_of, tensor_of
 
 
 class StepError(RuntimeError):
@@ -55,9 +57,7 @@ class GradientStep:
         self._model = model
         self._variables = variables
         self._layout = FlatLayout(plan, variables)
-        self._dtypes = [{"bfloat16": tf.uint16}.get(wire_dtype, tf.dtypes.as_dtype(wire_dtype))] * len(
-            plan.shards
-        )
+        self._dtypes = [tensor_of(np.empty(0, codec_named(wire_dtype).array_dtype)).dtype] * len(plan.shards)
         self._optimizer = unwrapped(model.optimizer)
         trained = variables.variables[: variables.trainable]
         self._every = self._optimizer.gradient_accumulation_steps or 1

@@ -64,7 +64,7 @@ class EmbeddedServer:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=self._log,
-            # A Ctrl-C on the terminal is this process's affair.
+            # A Ctrl-C on the terminal is for this process to handle.
             start_new_session=True,
         )
         ready: list[Address] = []

@@ -7,8 +7,8 @@ from typing import Any
 import tensorflow as tf
 
 from pswire.plan import Plan
+from psworker.tensorflow.casts import rounded, widened
 from psworker.tensorflow.variables import ModelVariables
-from psworker.tensorflow.wire import rounded, widened
 
 
 class FlatLayout:

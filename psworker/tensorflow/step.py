@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from pswire.plan import Plan
 from pswire.transport.codecs import codec_named
 from psworker.data.payloads import Payload, array_of
+from psworker.tensorflow.casts import payload_of, tensor_of
 from psworker.tensorflow.flats import FlatLayout
 from psworker.tensorflow.losses import Loss
 from psworker.tensorflow.signatures import Traces
 from psworker.tensorflow.variables import ModelVariables
-from psworker.tensorflow.wire import payload_of, tensor_of
 
 Flat = NDArray[Any]
 

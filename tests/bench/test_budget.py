@@ -39,7 +39,7 @@ def test_every_part_does_its_work():
         "socket": lambda p: carried.append(-p.size),
     }
     with FastBackend(2) as backend:
-        parts = budget._parts(100, backend, carry)
+        parts = budget.parts_of(100, backend, carry)
         assert list(parts) == list(PARTS)
         for action in parts.values():
             for _ in range(3):

@@ -22,6 +22,7 @@ import numpy as np
 
 from pswire.transport import frames
 from psworker import Refused, Session, SessionError, Unreachable, connect, loop
+from tests.probes import SessionProbe
 
 MOMENTS = ("initialising", "pulling", "computing", "pushing", "pushed")
 CODES = {Unreachable: 3, Refused: 5, loop.Diverged: 8}
@@ -47,7 +48,7 @@ class Hold:
 
     def install(self, session: Session) -> None:
         """Put the hold where no parameter reaches: half-way through a payload, and between two messages."""
-        writer = session._writer
+        writer = SessionProbe(session).writer
         step, chunks, split_reply, commit = loop.step, frames.chunks, frames.split_reply, writer.commit
 
         def numbered_step(session: Session, trainer: Any, work: Any, portion: Any, *rest: Any) -> bool:

@@ -71,7 +71,7 @@ def test_tf_config(cluster: Cluster) -> None:
     assert run.summary.contributions["w0"].applied == run.summary.contributions["w1"].applied == 32
 
 
-def test_a_worker_says_goodbye_at_sigterm(cluster: Cluster) -> None:
+def test_a_worker_leaves_at_sigterm(cluster: Cluster) -> None:
     """The others go on at once; and when nobody is left, unfinished work is not taken for done."""
     cluster.start_servers(2, "--workers", "2", timeout=60)
     for index in range(2):

@@ -11,6 +11,7 @@ import psworker
 from psworker.data.shard_client import ShardClient
 from psworker.errors import Unreachable
 from tests.cluster.cluster import Cluster
+from tests.probes import SessionProbe
 from tests.service.serving import wait_until
 
 pytestmark = pytest.mark.cluster
@@ -46,12 +47,12 @@ def test_the_coordinator_is_named_when_another_server_is_missed_first(cluster: C
                 raise Unreachable("server 1 did not answer")
 
         with pytest.raises(Unreachable, match="server 1 did not"):
-            session._servers.each(missed)
+            SessionProbe(session).each_server(missed)
         cluster.servers[0].kill()
         assert cluster.servers[1].wait_exit() == 3
-        wait_until(lambda: session._control._sender is None, "the session to notice")
+        wait_until(lambda: SessionProbe(session).requests is None, "the session to notice")
         with pytest.raises(Unreachable, match=f"server 0 at {cluster.addresses[0]} did not answer"):
-            session._servers.each(missed)
+            SessionProbe(session).each_server(missed)
 
 
 def test_a_lost_server_is_told_to_a_worker_that_waits(cluster: Cluster, end_of_data: Path) -> None:

@@ -23,8 +23,8 @@ from pslab.compare.timeline import (
     RECEIVING,
     SENDING,
     UNREPORTED,
-    VAIN,
     WAITING,
+    WASTED,
     Lane,
     Timeline,
     share_head,
@@ -36,7 +36,7 @@ from tests.lab.logs import Record, write_run
 from tests.replay.simulated import simulate
 
 # Worker w0 holds tickets 2, 3 and 4, the last of them ahead; w1's are cancelled, given up and committed untold.
-STORY = [
+ENTRIES = [
     (0.0, "job", {"job": "j", "policy": {"name": "async"}, "optimizer": {"name": "sgd"}}),
     (0.5, "join", {"worker": "w0", "incarnation": 0, "rank": 0}),
     (0.5, "join", {"worker": "w1", "incarnation": 0, "rank": 1}),
@@ -73,7 +73,7 @@ FACTS: dict[str, Record] = {
 def three_commits(folder: Path, change: Callable[[Record], None] = lambda commit: None) -> Run:
     """`change` is called with every commit."""
     records: list[Record] = []
-    for index, (t, kind, fields) in enumerate(STORY):
+    for index, (t, kind, fields) in enumerate(ENTRIES):
         record: dict[str, Any] = {"i": index, "t": t, "kind": kind, **FACTS.get(kind, {}), **fields}
         for number, (ticket, worker, base) in enumerate(record.get("parts", ())):
             staleness = record["version"] - 1 - base
@@ -121,10 +121,10 @@ def test_the_stretches_of_a_hand_made_log(tmp_path: Path) -> None:
     assert first.commits == [(6.0, "applied"), (11.0, "dropped"), (14.0, "applied")]
     assert stretches(second) == [
         (WAITING, 0.0, 1.0),
-        (VAIN, 1.0, 7.0),
+        (WASTED, 1.0, 7.0),
         # Nobody knows whether it stopped at once.
-        (VAIN, 7.0, 9.0),
-        (VAIN, 9.0, 11.5),
+        (WASTED, 7.0, 9.0),
+        (WASTED, 9.0, 11.5),
         # It gave up by itself.
         (WAITING, 11.5, 15.0),
         (UNREPORTED, 15.0, 19.0),
@@ -135,7 +135,7 @@ def test_the_stretches_of_a_hand_made_log(tmp_path: Path) -> None:
 def test_where_the_time_went(tmp_path: Path) -> None:
     found = timeline(three_commits(tmp_path / "run"))
     assert found.lanes[0].seconds == {
-        COMPUTING: 8.5, RECEIVING: 1.5, SENDING: 3.0, WAITING: 1.0, VAIN: 0.0, UNREPORTED: 0.0
+        COMPUTING: 8.5, RECEIVING: 1.5, SENDING: 3.0, WAITING: 1.0, WASTED: 0.0, UNREPORTED: 0.0
     }  # fmt: skip
     assert sum(found.lanes[0].shares.values()) == pytest.approx(1)
     assert share_head(found)[1:3] == ["computing %", "receiving %"]
@@ -188,7 +188,7 @@ def drawn(figure: Any) -> Iterator[str]:
 def test_the_chart_has_a_row_for_each_worker_and_a_mark_for_each_fate(tmp_path: Path) -> None:
     figure = timeline_chart(group(three_commits(tmp_path / "run")))
     words = list(drawn(figure))
-    kinds = {COMPUTING, RECEIVING, SENDING, WAITING, VAIN, UNREPORTED, "applied", "dropped"}
+    kinds = {COMPUTING, RECEIVING, SENDING, WAITING, WASTED, UNREPORTED, "applied", "dropped"}
     assert kinds | {"w0", "w1"} <= set(words)
     (axes,) = figure.axes
     bars = {bar.get_label(): bar for bar in axes.collections if bar.get_label() in kinds}

@@ -119,17 +119,17 @@ class FoldsUnknown(Honest):
 
 class DropsFolded(Honest):
     def second(self, ticket: int) -> list[Decision]:
-        return [Fold(ticket), Drop(ticket, "mood")]
+        return [Fold(ticket), Drop(ticket, "test")]
 
 
 class DropsTwice(Honest):
     def second(self, ticket: int) -> list[Decision]:
-        return [Drop(ticket, "mood"), Drop(ticket, "mood")]
+        return [Drop(ticket, "test"), Drop(ticket, "test")]
 
 
 class CancelsCommitted(Honest):
     def second(self, ticket: int) -> list[Decision]:
-        return [Cancel(ticket, "mood")]
+        return [Cancel(ticket, "test")]
 
 
 class WeighsNaN(Honest):
@@ -188,6 +188,21 @@ class WeighsWords(Honest):
 class ScalesByNothing(Honest):
     def second(self, ticket: int) -> list[Decision]:
         return [Apply((Part(ticket),), scale=None)]  # type: ignore[arg-type]
+
+
+class ScalesBack(Honest):
+    def second(self, ticket: int) -> list[Decision]:
+        return [Apply((Part(ticket),), lr_scale=-1)]
+
+
+class ScalesBeyondFloat32(Honest):
+    def second(self, ticket: int) -> list[Decision]:
+        return [Apply((Part(ticket, 1e30),), scale=1e30)]
+
+
+class WeighsBeyondDoubles(Honest):
+    def second(self, ticket: int) -> list[Decision]:
+        return [Apply((Part(ticket, 10**400),))]
 
 
 class TurnsToWords(Honest):

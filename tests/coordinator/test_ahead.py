@@ -69,7 +69,7 @@ def test_where_it_does_not_it_comes_with_the_commit(policy: str, knobs: Mapping[
     harness = CoordinatorHarness(policy, knobs).starts()
     before = harness.state()
     assert ahead(harness, "w0") == []
-    assert harness.state() == before, "a wish without consequence"
+    assert harness.state() == before, "nothing follows from it"
     for _ in range(3):
         for worker in ("w0", "w1"):
             if harness.holds(worker) is not None:

@@ -55,15 +55,18 @@ def test_who_keeps_the_contract_goes_on() -> None:
         (faulty_policies.DropsFolded, "which is folded: expected it in an apply"),
         (faulty_policies.DropsTwice, "which is settled or unknown; expected one that is pending"),
         (faulty_policies.CancelsCommitted, "which is pending; expected one that is open"),
-        (faulty_policies.WeighsNaN, "expected finite weights"),
-        (faulty_policies.ScalesToInfinity, "expected finite scales"),
+        (faulty_policies.WeighsNaN, "expected weights within 3.40282e"),
+        (faulty_policies.ScalesToInfinity, "expected a scale and a scale of the learning rate within"),
         (faulty_policies.CompensatesWithoutBases, "expected a policy whose tensors name a compensator"),
         (faulty_policies.FoldsForAList, "median needs all contributions of an update at once"),
         (faulty_policies.ListsTwoOfOne, "krum needs at least 3, each of another worker"),
         (faulty_policies.AppliesNumbers, "expected Part(ticket, factor)"),
         (faulty_policies.AppliesOne, "expected a tuple of Part(ticket, factor)"),
-        (faulty_policies.WeighsWords, "expected finite weights, got Part("),
-        (faulty_policies.ScalesByNothing, "expected finite scales, got None and 1.0"),
+        (faulty_policies.WeighsWords, "expected weights within 3.40282e+38, got Part("),
+        (faulty_policies.ScalesByNothing, "of 0 or more, got None and 1.0"),
+        (faulty_policies.ScalesBack, "the latter of 0 or more, got 1.0 and -1"),
+        (faulty_policies.ScalesBeyondFloat32, "1e+30 times 1e+30 is beyond 3.40282e+38"),
+        (faulty_policies.WeighsBeyondDoubles, "expected weights within 3.40282e+38, got Part("),
         (faulty_policies.TurnsToWords, "expected a turn of 0 or more, got 'first'"),
         (faulty_policies.DropsForNumbers, "expected a text as its reason"),
         (faulty_policies.AnswersATuple, "expected a list of decisions, [] for none"),
@@ -144,15 +147,31 @@ def test_a_policy_that_gives_no_reason() -> None:
     )
 
 
-def test_an_explanation_of_another_kind() -> None:
+@pytest.mark.parametrize(
+    "wrong", ["be patient", Waiting("x", None), Waiting("x", "w0"), Waiting("x", (1,)), Waiting(3, ())]
+)
+def test_an_explanation_of_another_kind(wrong: object) -> None:
     class Wordy(faulty_policies.ExplainsBadly):
         def explain(self, worker: str) -> Waiting | None:
-            return "be patient"  # type: ignore[return-value]
+            return wrong  # type: ignore[return-value]
 
     harness = CoordinatorHarness(Wordy(workers=2), workers=2).starts()
     sentence, releasers = explain(harness.coordinator, harness.member("w1"), harness.now)
-    assert sentence == "the policy, whose explain returned 'be patient'; expected Waiting(...) or None"
+    assert sentence.startswith(
+        f"the policy, whose explain returned {wrong!r}; expected Waiting(event, releasers), "
+    )
     assert releasers == ()
+    assert holdup(harness.coordinator, harness.now) is not None
+
+
+def test_a_policy_that_exits_while_it_explains() -> None:
+    class Leaving(faulty_policies.ExplainsBadly):
+        def explain(self, worker: str) -> Waiting | None:
+            raise SystemExit(3)
+
+    harness = CoordinatorHarness(Leaving(workers=2), workers=2).starts()
+    sentence, _ = explain(harness.coordinator, harness.member("w1"), harness.now)
+    assert sentence == "the policy, whose explain failed with SystemExit: 3"
 
 
 def test_a_policy_may_end_the_job() -> None:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from pslab.verify.choices import Tape
-from pslab.verify.schedule import TIMEOUT, Schedule
+from pslab.verify.schedules.choices import ListedChoices
+from pslab.verify.schedules.schedule import TIMEOUT, Schedule
 from tests.coordinator.test_schedules import ALL, Setting, second_opinion
 
 BATCHES = (3, 2, 3, 1)
@@ -14,7 +14,7 @@ SEVERAL = [setting for setting in ALL if setting.workers > 1]
 
 def undisturbed(setting: Setting, points: int) -> Schedule:
     """So many moves in turn: each worker delivers, hears or computes what comes next for it."""
-    schedule = Schedule(setting.policy, setting.knobs, Tape([]), workers=setting.workers)
+    schedule = Schedule(setting.policy, setting.knobs, ListedChoices([]), workers=setting.workers)
     for client, batches in zip(schedule.clients.values(), BATCHES, strict=False):
         client.batches = batches
     for point in range(points):

@@ -74,11 +74,11 @@ def test_nobody_joins_a_job_that_is_over() -> None:
     assert refusal(harness, "w5", "Z", None) == "the job is over: stopped by SIGTERM"
 
 
-# Strangers
+# Unknown sessions
 
 
 @pytest.mark.parametrize("incarnation", [0, 2])
-def test_strangers_and_ghosts_are_refused_and_change_nothing(incarnation: int) -> None:
+def test_unknown_and_former_incarnations_are_refused_and_change_nothing(incarnation: int) -> None:
     harness = CoordinatorHarness().starts()
     harness.joins("w0", "B")
     c, now, before = harness.coordinator, harness.now, harness.state()
@@ -101,7 +101,7 @@ def test_strangers_and_ghosts_are_refused_and_change_nothing(incarnation: int) -
     assert harness.state() == before
 
 
-def test_a_line_of_another_session_is_a_strangers() -> None:
+def test_a_stream_of_another_session_is_refused() -> None:
     harness = CoordinatorHarness(workers=1)
     harness.joins("w0", "A")
     assert refusals(harness.coordinator.connect("w0", 0, "not A", harness.now))
@@ -287,6 +287,6 @@ def test_a_newer_process_replaces_the_older() -> None:
     assert (first.worker, first.incarnation) == ("w0", 0)
     assert first.notice == RefusalNotice("another process joined as 'w0'", fatal=True)
     assert harness.entries(entries.Cancel)[-1] == entries.Cancel("w0", old or 0, "w0 left")
-    # The barrier did not wait for the ghost either.
+    # The barrier did not wait for the former process either.
     assert harness.version == 1
     assert granted(harness.ready("w0")) != []

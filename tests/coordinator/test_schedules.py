@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 
 from pslab.check.checker import check_log
 from pslab.runs import log as log_entries
-from pslab.verify.breach import InvariantViolation
-from pslab.verify.choices import ChoiceSource, Seeded, Tape
-from pslab.verify.schedule import Schedule
+from pslab.verify.schedules.choices import ChoiceSource, ListedChoices, Seeded
+from pslab.verify.schedules.schedule import Schedule
+from pslab.verify.violation import InvariantViolation
 from psserver.coordinator import Coordinator, Output
 from psserver.policies import Done, Event, Leave
 from psserver.policies.composed import ComposedPolicy
 from psserver.policies.parts.gates import Slack
-from psserver.policies.parts.staleness import DropStale
+from psserver.policies.parts.staleness_rules import DropStale
 from tests.repetitions import repetitions, seeds
 
 SCHEDULES = repetitions(1000, soak=10_000)
@@ -107,7 +107,7 @@ def test_random_schedules(policy: str) -> None:
 @given(setting=st.sampled_from(ALL), choices=st.lists(st.integers(0, 2**16), max_size=300))
 def test_any_schedule(setting: Setting, choices: list[int]) -> None:
     """The same scenes, with a search for the smallest schedule that fails."""
-    schedule = setting.play(Tape(choices), len(choices) // 3)
+    schedule = setting.play(ListedChoices(choices), len(choices) // 3)
     assert second_opinion(schedule) == []
 
 

@@ -41,7 +41,11 @@ def test_notes() -> None:
     harness.gathers("w0", "w2")
     assert report(harness.coordinator, harness.now).note == ""
     harness.take(harness.coordinator.stop("enough", harness.now, success=True, cause="done"))
-    assert report(harness.coordinator, harness.now).note == "enough"
+    note = report(harness.coordinator, harness.now).note
+    assert note.startswith(
+        "enough; waiting for w0 to evaluate the last version and leave (since 0.0 s, at most 540 s); "
+    )
+    assert note.endswith("waiting for w2 to leave (since 0.0 s, at most 54 s)")
 
 
 def test_waiting_for_the_initial_values() -> None:

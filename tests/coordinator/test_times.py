@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from pslab.verify.choices import Seeded
-from pslab.verify.schedule import Schedule
+from pslab.verify.schedules.choices import Seeded
+from pslab.verify.schedules.schedule import Schedule
 from psserver.coordinator import CommitFacts, Coordinator, JobTerms, Record
 from psserver.coordinator.entries import UNTOLD, Commit, Times
 from psserver.policies import build

@@ -10,7 +10,7 @@ TRACES = sorted((Path(__file__).parent / "traces").glob("*.txt"))
 
 
 @pytest.mark.parametrize("path", TRACES, ids=[path.stem for path in TRACES])
-def test_the_story_is_the_same(path: Path, regenerate: bool) -> None:
+def test_a_golden_trace_replays_as_it_is_written(path: Path, regenerate: bool) -> None:
     told, harness = replay(path)
     if regenerate:
         path.write_text(told)
@@ -19,5 +19,5 @@ def test_the_story_is_the_same(path: Path, regenerate: bool) -> None:
     assert verdict.violations == (), [str(violation) for violation in verdict.violations]
 
 
-def test_there_are_stories() -> None:
+def test_there_are_golden_traces() -> None:
     assert len(TRACES) >= 10

@@ -7,6 +7,7 @@ from one payload is added to the next.
 
 import threading
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, cast
 
 import grpc
@@ -14,11 +15,13 @@ import numpy as np
 import pytest
 
 import psworker
+from pslab.replay.run_folder import prove, replay_of
 from pswire.addresses import Address
 from pswire.plan import VariableSpec, make_plan
 from pswire.transport.codecs import CODECS, Bytes, Codec, Decoder, Encoder, WireDtypeError
 from psworker.data.shard_client import ShardClient
-from psworker.data.transport import Member
+from psworker.data.transport import Identity
+from tests.replay.simulated import simulate
 from tests.service.serving import serving
 
 VARIABLES = (VariableSpec("kernel", (50, 20)), VariableSpec("bias", (3,)))
@@ -29,6 +32,7 @@ class Int8(Codec):
     """Four bytes with the scale (float32), then one byte per element."""
 
     name = "int8"
+    remembers = True
     number = cast(Any, 99)
 
     def size(self, elements: int) -> int:
@@ -166,8 +170,26 @@ def test_another_incarnation_remembers_nothing(int8: Int8, monkeypatch: pytest.M
             0, Address("127.0.0.1", 1), channel, plan, int8, 1.0, threading.Event(), transport="grpc"
         )
         for incarnation in (0, 0, 1, 1):
-            shard.admit(Member("job", "w0", incarnation))
+            shard.admit(Identity("job", "w0", incarnation))
     assert made == [1003, 1003]
+
+
+@pytest.mark.parametrize(
+    ("policy", "knobs"), [("sync", {}), ("bounded", {"aggregate": 2, "max_staleness": 0})]
+)
+def test_a_simulated_run_and_its_replay(
+    int8: Int8, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str, knobs: dict[str, object]
+) -> None:
+    """An experiment file names it; what error feedback remembers is remembered again, of dropped payloads too."""
+    run = simulate(tmp_path / "run", policy, knobs, cluster={"wire_dtype": "int8"})
+    replay = replay_of(run)
+    replay.run()
+    assert prove(run, replay).holds and replay.result.skipped == 0
+    plain = simulate(tmp_path / "plain", policy, knobs)
+    assert run.summary.weights_sha256 != plain.summary.weights_sha256
+    monkeypatch.setattr(int8, "encoder", lambda elements: Encoder(int8))
+    forgetful = simulate(tmp_path / "forgetful", policy, knobs, cluster={"wire_dtype": "int8"})
+    assert forgetful.summary.weights_sha256 != run.summary.weights_sha256
 
 
 def test_what_does_not_decode_is_refused_and_changes_nothing(int8: Int8) -> None:

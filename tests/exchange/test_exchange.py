@@ -16,6 +16,7 @@ from pswire.transport.codecs import FLOAT32
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import coordinator_pb2_grpc, shard_pb2, shard_pb2_grpc
 from psworker.data.shard_client import ShardClient
+from tests.probes import SessionProbe
 
 pytestmark = pytest.mark.cluster
 
@@ -226,11 +227,11 @@ def test_a_commit_without_its_session_is_refused(server: str) -> None:
         grant = session.ready()
         assert grant is not None
         flats = session.plan.scatter(list(gradients(0).values()))
-        stranger = pb.Hello(job=session.job, worker=session.worker, incarnation=0, session="guessed")
+        unknown = pb.Hello(job=session.job, worker=session.worker, incarnation=0, session="guessed")
         commit = pb.Commit(ticket=grant.ticket, samples=1)
-        shard = session._shards[0]
+        shard = SessionProbe(session).shard()
         with pytest.raises(psworker.Refused, match="is another session's"):
-            shard.step(grant.ticket, flats[0], grant.index, commit, stranger)
+            shard.step(grant.ticket, flats[0], grant.index, commit, unknown)
         session.contribute(grant, flats, samples=1)
         assert session.done().version == 1
 
@@ -277,6 +278,6 @@ def break_session(session: psworker.Session, status: Callable[[], pb.StatusReply
     """Wait until w0's commit is in, that is, until it waits in its exchange; then end its session stream."""
     while next(w for w in status().workers if w.name == "w0").state != "waiting":
         pass
-    sender = session._control._sender
+    sender = SessionProbe(session).requests
     assert sender is not None
     sender.put(None)

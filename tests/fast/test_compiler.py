@@ -15,6 +15,7 @@ from psserver.fast import FastBackend
 from psserver.fast import compiler as jit
 from psserver.optimizers import Loop, build, loop
 from psserver.shard.loops import fold
+from tests.probes import compiled_loops, is_closing
 
 ROOT = Path(__file__).resolve().parents[2]
 LOAD = """
@@ -120,7 +121,7 @@ def test_a_loop_that_does_not_compile_is_reported_and_the_others_are_compiled() 
         assert not backend.wait_ready()
         assert backend.reason is not None
         assert "wrong does not compile" in backend.reason
-        assert len(backend._compiled) == 1
+        assert len(compiled_loops(backend)) == 1
         assert update(backend).size == 5
 
 
@@ -139,7 +140,7 @@ def test_closing_does_not_wait_for_all_that_is_wanted(monkeypatch: pytest.Monkey
     assert started.wait(30)
     closer = threading.Thread(target=backend.close)
     closer.start()
-    while not backend._closing:
+    while not is_closing(backend):
         closer.join(0.01)
     go_on.set()
     closer.join(30)

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.probes import distributed_models
+
 pytestmark = [
     pytest.mark.tensorflow,
     pytest.mark.cluster,
@@ -320,5 +322,5 @@ def test_mixed_precision_trains() -> None:
 @pytest.fixture(autouse=True)
 def sessions_end() -> Iterator[None]:
     yield
-    for job in list(pk.distributed._DISTRIBUTED.values()):
+    for job in distributed_models():
         job.close()

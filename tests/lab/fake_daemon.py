@@ -53,7 +53,7 @@ def serve(behaviour: str) -> int:
 
 
 def visit(listener: socket.socket) -> None:
-    """One worker from its greeting to its goodbye. A connection without a greeting is no worker's."""
+    """One worker from its Join to its Leave. A connection without a greeting is no worker's."""
     while True:
         connection, _ = listener.accept()
         with connection:

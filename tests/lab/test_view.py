@@ -10,6 +10,7 @@ from pslab.display.progress import Lines
 from pslab.display.progress import Table as LiveTable
 from pslab.display.status import SampleRate, status_json, status_line, status_view, waiting_sentences
 from pswire.v1 import coordinator_pb2 as pb
+from tests.probes import print_into
 
 
 def a_status(**fields: object) -> pb.StatusReply:
@@ -107,12 +108,13 @@ def test_the_pace_is_that_of_the_last_seconds() -> None:
 
 def test_plain_lines_come_every_two_seconds_and_at_a_change_of_phase() -> None:
     display = Lines()
-    display._console = Console(file=io.StringIO(), width=200)
+    console = Console(file=io.StringIO(), width=200)
+    print_into(display, console)
     for quarter in range(17):
         display.status(a_status(), quarter / 4)
     display.status(a_status(phase="stopping"), 4.1)
-    assert isinstance(display._console.file, io.StringIO)
-    assert display._console.file.getvalue().count("\n") == 4
+    assert isinstance(console.file, io.StringIO)
+    assert console.file.getvalue().count("\n") == 4
 
 
 def test_the_live_table_shows_the_last_status_and_warnings_above_it() -> None:

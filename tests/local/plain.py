@@ -1,4 +1,4 @@
-"""Dumb twins in float64: what the papers' formulas say, written out once more for one vector each."""
+"""References in float64: what the papers' formulas say, written out once more for one vector each."""
 
 from collections.abc import Sequence
 

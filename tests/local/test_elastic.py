@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from psworker.local import LocalWork
 from tests.local.single_worker import contribute, descending, flats, worker
+from tests.probes import remembered
 
 RATES = [0.1, 1.0, 1.9]
 
@@ -26,7 +27,7 @@ class Farm:
         self.centre = self.centre - result.flats[0]  # servers' SGD at learning rate 1
 
     def own(self, who: int) -> np.ndarray:
-        memory = self.works[who]._memory
+        memory = remembered(self.works[who])
         return self.centre if memory is None else memory[0]
 
     def whole(self) -> np.ndarray:

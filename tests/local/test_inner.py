@@ -46,9 +46,9 @@ def test_the_formulas_are_those_of_keras(name: str) -> None:
 
 
 def test_adamw_is_its_formula_in_float64() -> None:
-    twin, x = plain.AdamW(0.01, 0.1, 0.9, 0.99, 1e-6), np.linspace(-1, 1, 12)
+    reference, x = plain.AdamW(0.01, 0.1, 0.9, 0.99, 1e-6), np.linspace(-1, 1, 12)
     for g in gradients():
-        x = twin.step(x, g.astype(np.float64))
+        x = reference.step(x, g.astype(np.float64))
     np.testing.assert_allclose(moved(CASES["adamw"][0], (12,)), x, atol=2e-6)
 
 

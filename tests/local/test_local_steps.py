@@ -28,13 +28,13 @@ def test_local_sgd_is_its_formula() -> None:
 
 def test_adamw_keeps_its_moments_from_ticket_to_ticket() -> None:
     work = worker("local-adamw", [3], steps=5, learning_rate=0.02, **ADAMW)
-    twin = plain.AdamW(0.02, ADAMW["weight_decay"], ADAMW["beta_1"], ADAMW["beta_2"], ADAMW["epsilon"])
+    reference = plain.AdamW(0.02, ADAMW["weight_decay"], ADAMW["beta_1"], ADAMW["beta_2"], ADAMW["epsilon"])
     start = np.array([1.0, -1.0, 2.0])
     for _ in range(4):
         result = contribute(work, flats(start), descending(task().gradient), 5)
         x = start
         for _ in range(5):
-            x = twin.step(x, task().gradient(x))
+            x = reference.step(x, task().gradient(x))
         np.testing.assert_allclose(result.flats[0], start - x, atol=3e-6)
         start = x
     # A worker that forgets them takes another way.

@@ -9,7 +9,7 @@ from psserver.policies import build as build_policy
 from psserver.policies.composed import Composition
 from psserver.policies.parts.cancel import CancelStale
 from psserver.policies.parts.gates import WaitForUpdate
-from psserver.policies.parts.staleness import DropStale
+from psserver.policies.parts.staleness_rules import DropStale
 from psserver.policies.parts.triggers import Everyone
 from psworker.local import LocalRuleError, build
 

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from prometheus_client.core import Metric
 
-from pslab.compare.timeline import COMPUTING, RECEIVING, SENDING, VAIN, timeline
+from pslab.compare.timeline import COMPUTING, RECEIVING, SENDING, WASTED, timeline
 from pslab.observe.work import WorkReader
 from pslab.runs.folder import Run
 from psserver.metrics import collector
 from psserver.metrics.counts import Counts
-from psserver.metrics.snapshot import MOST_WORKERS, OTHERS, JobNumbers, _job_numbers
+from psserver.metrics.snapshot import MOST_WORKERS, OTHERS, JobNumbers, numbers_from
 from pswire.config.experiment import parse_experiment
 from tests.replay.simulated import document
 from tests.simulator.lab import Outcome, simulate
@@ -29,11 +29,11 @@ def counted(outcome: Outcome) -> Counts:
 
 
 def numbers_of(outcome: Outcome) -> JobNumbers:
-    return _job_numbers(outcome.cluster.coordinator, counted(outcome), outcome.seconds)
+    return numbers_from(outcome.cluster.coordinator, counted(outcome), outcome.seconds)
 
 
 def families(numbers: JobNumbers) -> list[Metric]:
-    return [*collector._job(numbers), *collector._workers(numbers.workers)]
+    return [*collector.job_families(numbers), *collector.worker_families(numbers.workers)]
 
 
 def value(metrics: Iterable[Metric], name: str, **labels: str) -> float:
@@ -79,12 +79,11 @@ def test_counters_are_those_of_the_summary_and_seconds_those_of_the_timeline(
         for kind, activity in names.items():
             seconds = value(metrics, "worker_seconds_total", worker=lane.worker, activity=activity)
             assert seconds == pytest.approx(lane.seconds[kind], abs=1e-3)
-        # After a cancel the timeline counts on as in vain up to the next grant; the counters call that waiting.
+        # After a cancel the timeline counts it as wasted up to the next grant; the counters call that waiting.
         idle = sum(
-            value(metrics, "worker_seconds_total", worker=lane.worker, activity=a)
-            for a in ("wait", "in_vain")
+            value(metrics, "worker_seconds_total", worker=lane.worker, activity=a) for a in ("wait", "wasted")
         )
-        assert idle == pytest.approx(waited.get(lane.worker, 0.0) + lane.seconds[VAIN], abs=1e-3)
+        assert idle == pytest.approx(waited.get(lane.worker, 0.0) + lane.seconds[WASTED], abs=1e-3)
         busy = [
             value(metrics, "worker_seconds_total", worker=lane.worker, activity=a)
             for a in ("compute", "before")

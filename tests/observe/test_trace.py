@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from pslab.cli import cli
 from pslab.compare.measure import first_grant
-from pslab.compare.timeline import COMPUTING, RECEIVING, SENDING, VAIN, timeline
+from pslab.compare.timeline import COMPUTING, RECEIVING, SENDING, WASTED, timeline
 from pslab.observe.trace import NAMES
 from pslab.observe.work import WorkReader
 from pslab.runs import log as facts
@@ -126,7 +126,7 @@ def agrees_with_the_log(run: Run, events: list[Event]) -> None:
         if event["ph"] == "X" and event["pid"] == 1:
             seconds[names[event["tid"]]][event["name"]] += event["dur"] / 1e6
     for lane in found.lanes:
-        for kind in (COMPUTING, RECEIVING, SENDING, VAIN):
+        for kind in (COMPUTING, RECEIVING, SENDING, WASTED):
             assert seconds[lane.worker][NAMES[kind]] == pytest.approx(lane.seconds[kind], abs=1e-4), kind
 
 

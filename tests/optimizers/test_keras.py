@@ -113,7 +113,7 @@ def flat(arrays: list[np.ndarray]) -> np.ndarray:
     return np.concatenate([np.asarray(a, np.float32).reshape(-1) for a in arrays])
 
 
-class Twin:
+class SideBySide:
     """Keras's optimizer on variables of several shapes, ours on one arena that holds them all."""
 
     def __init__(self, keras: Any, config: dict[str, object], oracle: Any) -> None:
@@ -153,29 +153,29 @@ def oracle_of(keras: Any, kind: str, knobs: dict[str, object], more: dict[str, o
 def test_many_steps_equal_keras(
     keras: Any, name: str, knobs: dict[str, object], kind: str, more: dict[str, object]
 ) -> None:
-    twin = Twin(keras, {"name": name, **knobs}, oracle_of(keras, kind, knobs, more))
+    pair = SideBySide(keras, {"name": name, **knobs}, oracle_of(keras, kind, knobs, more))
     exact = name not in ("adam", "adamw", "adamax", "nadam", "ftrl") or (
         name != "nadam" and all(knobs.get(beta) in (0.0, 0.5) for beta in ("beta_1", "beta_2"))
     )
-    travelled = np.zeros_like(twin.x)
+    travelled = np.zeros_like(pair.x)
     for _ in range(STEPS):
-        before = twin.x
-        twin.step()
-        travelled += np.abs(twin.x - before)
-        for slot in twin.ours.slots:
+        before = pair.x
+        pair.step()
+        travelled += np.abs(pair.x - before)
+        for slot in pair.ours.slots:
             if slot == "linear":
                 # An ulp of the powers, whose difference is divided by the rate.
-                atol = 1e-5 / float(str(twin.ours.config["learning_rate"]))
-                np.testing.assert_allclose(twin.state[slot], twin.slot(slot), rtol=1e-3, atol=atol)
+                atol = 1e-5 / float(str(pair.ours.config["learning_rate"]))
+                np.testing.assert_allclose(pair.state[slot], pair.slot(slot), rtol=1e-3, atol=atol)
                 continue
-            np.testing.assert_array_equal(twin.state[slot], twin.slot(slot), f"{slot} @{twin.version}")
+            np.testing.assert_array_equal(pair.state[slot], pair.slot(slot), f"{slot} @{pair.version}")
         if exact:
-            np.testing.assert_array_equal(twin.x, twin.weights(), f"weights @{twin.version}")
+            np.testing.assert_array_equal(pair.x, pair.weights(), f"weights @{pair.version}")
     if name == "ftrl":
-        np.testing.assert_allclose(twin.x, twin.weights(), rtol=1e-3, atol=1e-5)
+        np.testing.assert_allclose(pair.x, pair.weights(), rtol=1e-3, atol=1e-5)
         return
-    error = np.abs(twin.x - twin.weights())
-    assert (error <= ADAM_RTOL * (travelled + np.abs(twin.x))).all(), error.max()
+    error = np.abs(pair.x - pair.weights())
+    assert (error <= ADAM_RTOL * (travelled + np.abs(pair.x))).all(), error.max()
     assert travelled.min() > 0
 
 
@@ -198,10 +198,10 @@ def test_the_schedule_is_on_the_same_step_as_in_keras(keras: Any, name: str, kin
     schedule = keras.optimizers.schedules.PiecewiseConstantDecay(**table)
     more = {"momentum": 0.9} if kind == "SGD" else {}
     config = {"name": name, "learning_rate": {"schedule": "piecewise", **table}}
-    twin = Twin(keras, config, getattr(keras.optimizers, kind)(learning_rate=schedule, **more))
+    pair = SideBySide(keras, config, getattr(keras.optimizers, kind)(learning_rate=schedule, **more))
     for _ in range(15):
-        twin.step()
-        np.testing.assert_allclose(twin.x, twin.weights(), rtol=1e-6, atol=1e-7)
+        pair.step()
+        np.testing.assert_allclose(pair.x, pair.weights(), rtol=1e-6, atol=1e-7)
 
 
 def test_variables_may_be_excluded_from_weight_decay(keras: Any) -> None:

@@ -52,7 +52,7 @@ class Pair:
                 ticket = self.held.pop(worker)
                 self.idle.append(worker)
                 if move == 1:
-                    self.tell(Abandon(worker, ticket, "mood"))
+                    self.tell(Abandon(worker, ticket, "test"))
                 else:
                     self.tell(Commit(worker, ticket, 1, 0.0, 0.0, now))
             elif move == 0:

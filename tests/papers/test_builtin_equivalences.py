@@ -11,7 +11,7 @@ import pytest
 from psserver.policies import Apply, Decision, Fold
 from tests.papers.race import Race
 from tests.papers.side_by_side import WORKERS, Named, Pair
-from tests.policies.harness import sit
+from tests.policies.harness import start_policy
 
 HUGE = 10**9
 ALL = WORKERS
@@ -158,7 +158,7 @@ def test_weights_change_nothing_else(one: Named, other: Named) -> None:
 
 def test_delay_adaptive_is_async_while_nothing_is_older_than_the_number_of_workers() -> None:
     """Mishchenko et al. 2022: M / max(M, tau) = 1 for tau <= M; workers of equal speed never come to it."""
-    adaptive, plain = sit("delay-adaptive", workers=ALL), sit("async", workers=ALL)
+    adaptive, plain = start_policy("delay-adaptive", workers=ALL), start_policy("async", workers=ALL)
     for commits in range(200):
         worker = f"w{commits % ALL}"
         assert adaptive.commit(worker) == plain.commit(worker)

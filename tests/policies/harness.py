@@ -1,4 +1,4 @@
-"""A policy at a table: facts are put before it one by one, and what follows from its decisions is kept."""
+"""Drives one policy without a coordinator: events go in one by one, and what follows from its decisions is kept."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ from psserver.policies import (
 
 
 @dataclass
-class Table:
+class PolicyHarness:
     """Gives out ticket numbers, counts versions, remembers fates. Workers are named w0, w1, ... by rank."""
 
     policy: Policy
@@ -64,7 +64,7 @@ class Table:
     def abandon(self, worker: str) -> None:
         ticket = self.held.pop(worker)
         self.given_up += self.version - self.base[ticket]
-        self.tell(Abandon(worker, ticket, "mood"))
+        self.tell(Abandon(worker, ticket, "test"))
 
     def done(self, worker: str) -> list[Decision]:
         return self.tell(Done(worker))
@@ -112,13 +112,13 @@ class Table:
         return sum(self.version - self.base[ticket] for ticket in self.held.values())
 
 
-def sit(name: str, workers: int = 3, **knobs: object) -> Table:
+def start_policy(name: str, workers: int = 3, **knobs: object) -> PolicyHarness:
     """A named policy with all its workers ready and granted version 0."""
-    table = Table(build(name, knobs, workers))
+    harness = PolicyHarness(build(name, knobs, workers))
     everyone = [f"w{rank}" for rank in range(workers)]
-    table.join(*everyone)
-    table.ready(*everyone)
-    return table
+    harness.join(*everyone)
+    harness.ready(*everyone)
+    return harness
 
 
 def kinds(decisions: Iterable[Decision]) -> list[str]:

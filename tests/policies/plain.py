@@ -1,4 +1,4 @@
-"""The dumb twin of the policy machine: each named policy spelled out, everything computed anew at every step.
+"""A plain reference for the policy machine: each named policy spelled out, everything computed anew at every step.
 
 Slow and obvious. The machine must make the same decisions on the same facts.
 """
@@ -162,7 +162,7 @@ class Plain:
 
 
 def plain(name: str, knobs: Mapping[str, object], workers: int) -> Plain:
-    twin = Plain(name, workers)
+    reference = Plain(name, workers)
     for knob, value in knobs.items():
-        setattr(twin, knob, value)
-    return twin
+        setattr(reference, knob, value)
+    return reference

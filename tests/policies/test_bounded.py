@@ -5,85 +5,85 @@ import random
 import pytest
 
 from psserver.policies import Apply, build
-from tests.policies.harness import Table, kinds, sit
+from tests.policies.harness import PolicyHarness, kinds, start_policy
 
 HUGE = 10**9
 
 
-def age(table: Table, versions: int, by: str = "w0") -> None:
+def age(harness: PolicyHarness, versions: int, by: str = "w0") -> None:
     """`by` makes so many updates of its own; K is 1."""
     for _ in range(versions):
-        table.commit(by)
+        harness.commit(by)
 
 
 def test_any_k_contributions_make_an_update_and_nobody_idles() -> None:
     """K-batch-async: a fast worker may give two of the K, and works on while the update fills up."""
-    table = sit("bounded", aggregate=3, max_staleness=HUGE)
-    table.commit("w0")
-    table.commit("w0")
-    assert not table.waits("w0")
-    table.commit("w1")
-    assert table.authors(table.updates[0]) == ["w0", "w0", "w1"]
-    assert table.updates[0].scale == 1 / 3
+    harness = start_policy("bounded", aggregate=3, max_staleness=HUGE)
+    harness.commit("w0")
+    harness.commit("w0")
+    assert not harness.waits("w0")
+    harness.commit("w1")
+    assert harness.authors(harness.updates[0]) == ["w0", "w0", "w1"]
+    assert harness.updates[0].scale == 1 / 3
 
 
 def test_mean_staleness_is_the_number_of_others_over_k() -> None:
     """Conservation: (P - 1)/K in the mean, as exact integers sum tau + ages in flight = (P - 1) T after the first."""
     for aggregate in (1, 2, 4):
-        table = sit("bounded", workers=5, aggregate=aggregate, max_staleness=HUGE)
+        harness = start_policy("bounded", workers=5, aggregate=aggregate, max_staleness=HUGE)
         dice = random.Random(aggregate)
         for _ in range(4000):
-            table.commit(f"w{dice.randrange(5)}")
+            harness.commit(f"w{dice.randrange(5)}")
         if aggregate == 1:
-            assert sum(table.staleness) + table.in_flight == (5 - 1) * table.version
-        assert sum(table.staleness) / len(table.staleness) == pytest.approx((5 - 1) / aggregate, rel=0.05)
+            assert sum(harness.staleness) + harness.in_flight == (5 - 1) * harness.version
+        assert sum(harness.staleness) / len(harness.staleness) == pytest.approx((5 - 1) / aggregate, rel=0.05)
 
 
 def test_drop_refuses_what_is_older_than_the_bound() -> None:
-    table = sit("bounded", max_staleness=2)
-    old = table.held["w1"]
-    age(table, 3)
-    decisions = table.commit("w1")
+    harness = start_policy("bounded", max_staleness=2)
+    old = harness.held["w1"]
+    age(harness, 3)
+    decisions = harness.commit("w1")
     assert kinds(decisions) == ["Drop"]
-    assert table.dropped == {old: "stale"}
+    assert harness.dropped == {old: "stale"}
 
 
 def test_drop_keeps_what_is_just_at_the_bound() -> None:
     """Ringmaster (2025) with R = s + 1: max tau <= R - 1."""
-    table = sit("bounded", max_staleness=2)
-    age(table, 2)
-    table.commit("w1")
-    assert (table.staleness[-1], table.dropped) == (2, {})
+    harness = start_policy("bounded", max_staleness=2)
+    age(harness, 2)
+    harness.commit("w1")
+    assert (harness.staleness[-1], harness.dropped) == (2, {})
 
 
 def test_a_dropped_contribution_ages_nobody() -> None:
-    table = sit("bounded", max_staleness=0)
-    age(table, 1)
-    table.commit("w1")
-    assert table.version == 1
-    assert table.in_flight == 1  # only w2, which did not move
+    harness = start_policy("bounded", max_staleness=0)
+    age(harness, 1)
+    harness.commit("w1")
+    assert harness.version == 1
+    assert harness.in_flight == 1  # only w2, which did not move
 
 
 def test_downweight_is_async_within_the_bound_and_falls_off_beyond() -> None:
     """Mishchenko et al. 2022: M / max(M, tau) with M = s + 1, counted from a fresh one."""
-    table = sit("bounded", max_staleness=1, on_stale="downweight")
+    harness = start_policy("bounded", max_staleness=1, on_stale="downweight")
     factors = {}
     for staleness in range(6):
-        age(table, staleness)
-        table.commit("w1")
-        factors[table.staleness[-1]] = table.updates[-1].parts[0].factor
+        age(harness, staleness)
+        harness.commit("w1")
+        factors[harness.staleness[-1]] = harness.updates[-1].parts[0].factor
     assert factors == {0: 1.0, 1: 1.0, 2: 2 / 3, 3: 2 / 4, 4: 2 / 5, 5: 2 / 6}
-    assert table.dropped == {}
+    assert harness.dropped == {}
 
 
 def test_compensate_corrects_only_beyond_the_bound() -> None:
     """DC-ASGD with constant lambda (Zheng et al. 2017): tau = 0 is plain SGD."""
-    table = sit("bounded", max_staleness=1, on_stale="compensate", compensation=0.5)
+    harness = start_policy("bounded", max_staleness=1, on_stale="compensate", compensation=0.5)
     strengths = {}
     for staleness in range(4):
-        age(table, staleness)
-        table.commit("w1")
-        strengths[table.staleness[-1]] = table.updates[-1].parts[0].compensation
+        age(harness, staleness)
+        harness.commit("w1")
+        strengths[harness.staleness[-1]] = harness.updates[-1].parts[0].compensation
     assert strengths == {0: 0.0, 1: 0.0, 2: 0.5, 3: 0.5}
 
 
@@ -94,65 +94,65 @@ def test_only_compensate_asks_the_shards_to_keep_old_versions(name: str) -> None
 
 
 def test_block_holds_the_update_instead_of_dropping() -> None:
-    table = sit("bounded", max_staleness=1, on_stale="block")
-    age(table, 1)
+    harness = start_policy("bounded", max_staleness=1, on_stale="block")
+    age(harness, 1)
     # A second update would take w1 and w2, from version 0, to staleness 2.
-    assert kinds(table.commit("w0")) == ["Fold"]
-    assert (table.version, table.waits("w0")) == (1, False)
-    table.commit("w1")
-    assert table.version == 1
-    decisions = table.commit("w2")
+    assert kinds(harness.commit("w0")) == ["Fold"]
+    assert (harness.version, harness.waits("w0")) == (1, False)
+    harness.commit("w1")
+    assert harness.version == 1
+    decisions = harness.commit("w2")
     assert [len(d.parts) for d in decisions if isinstance(d, Apply)] == [3]
-    assert (table.staleness, table.dropped) == ([0, 0, 1, 1], {})
+    assert (harness.staleness, harness.dropped) == ([0, 0, 1, 1], {})
 
 
 def test_while_it_is_held_the_update_grows() -> None:
-    table = sit("bounded", workers=2, max_staleness=1, on_stale="block")
+    harness = start_policy("bounded", workers=2, max_staleness=1, on_stale="block")
     for _ in range(5):
-        table.commit("w0")
-    table.commit("w1")
-    assert [update.scale for update in table.updates] == [1.0, 1 / 5]
+        harness.commit("w0")
+    harness.commit("w1")
+    assert [update.scale for update in harness.updates] == [1.0, 1 / 5]
 
 
 def test_block_releases_when_the_old_ticket_goes_away() -> None:
-    for give_up in (Table.leave, Table.abandon):
-        table = sit("bounded", workers=2, max_staleness=1, on_stale="block")
-        age(table, 2)
-        assert table.version == 1
-        give_up(table, "w1")
-        assert table.version == 2
+    for give_up in (PolicyHarness.leave, PolicyHarness.abandon):
+        harness = start_policy("bounded", workers=2, max_staleness=1, on_stale="block")
+        age(harness, 2)
+        assert harness.version == 1
+        give_up(harness, "w1")
+        assert harness.version == 2
 
 
 @pytest.mark.parametrize("bound", [0, 1, 3])
 @pytest.mark.parametrize("on_stale", ["drop", "block"])
 def test_the_bound_is_reached_and_never_passed(on_stale: str, bound: int) -> None:
     """A bound in version space: max tau = s exactly; block drops nothing, drop holds nobody up."""
-    table = sit("bounded", workers=8, aggregate=2, max_staleness=bound, on_stale=on_stale)
+    harness = start_policy("bounded", workers=8, aggregate=2, max_staleness=bound, on_stale=on_stale)
     dice = random.Random(bound)
     for _ in range(2000):
-        table.commit(dice.choice(sorted(table.held)))
+        harness.commit(dice.choice(sorted(harness.held)))
         if on_stale == "drop":
-            assert len(table.held) == 8
-    assert max(table.staleness) == bound
-    assert (table.dropped == {}) == (on_stale == "block")
+            assert len(harness.held) == 8
+    assert max(harness.staleness) == bound
+    assert (harness.dropped == {}) == (on_stale == "block")
 
 
 def test_what_is_left_in_the_buffer_is_applied_when_nothing_more_can_come() -> None:
-    table = sit("bounded", workers=2, aggregate=2)
+    harness = start_policy("bounded", workers=2, aggregate=2)
     for worker in ("w0", "w1"):
-        table.commit(worker, again=False)
-    table.ready("w0")
-    table.done("w1")
-    table.commit("w0", again=False)
-    assert table.version == 1
-    decisions = table.done("w0")
-    assert [update.scale for update in table.updates] == [0.5, 1.0]
+        harness.commit(worker, again=False)
+    harness.ready("w0")
+    harness.done("w1")
+    harness.commit("w0", again=False)
+    assert harness.version == 1
+    decisions = harness.done("w0")
+    assert [update.scale for update in harness.updates] == [0.5, 1.0]
     assert kinds(decisions) == ["Apply"]
 
 
 def test_the_last_worker_to_leave_takes_nothing_with_it() -> None:
-    table = sit("bounded", workers=2, aggregate=2)
-    table.commit("w0", again=False)
-    table.done("w0")
-    assert table.version == 0
-    assert kinds(table.leave("w1")) == ["Apply"]
+    harness = start_policy("bounded", workers=2, aggregate=2)
+    harness.commit("w0", again=False)
+    harness.done("w0")
+    assert harness.version == 0
+    assert kinds(harness.leave("w1")) == ["Apply"]

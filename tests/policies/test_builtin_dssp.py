@@ -3,11 +3,11 @@
 import pytest
 
 from psserver.policies import Commit, build
-from tests.policies.harness import Table
+from tests.policies.harness import PolicyHarness
 
 
-class Clocked(Table):
-    """A table at which every commit has its time."""
+class Clocked(PolicyHarness):
+    """A policy to which every commit comes with its time."""
 
     now = 0.0
 
@@ -18,69 +18,69 @@ class Clocked(Table):
 
 
 def dssp(lower: int, upper: int, *, literal: bool = False, workers: int = 2) -> Clocked:
-    table = Clocked(build("dssp", {"lower": lower, "upper": upper, "literal": literal}, workers))
+    harness = Clocked(build("dssp", {"lower": lower, "upper": upper, "literal": literal}, workers))
     everyone = [f"w{rank}" for rank in range(workers)]
-    table.join(*everyone)
-    table.ready(*everyone)
-    return table
+    harness.join(*everyone)
+    harness.ready(*everyone)
+    return harness
 
 
 def test_dssp_without_times_is_ssp() -> None:
-    table = dssp(1, 5)
-    table.commits("w0", 1.0)
-    table.commits("w0", 2.0)
-    assert table.waits("w0")
-    assert table.policy.explain("w0").event == (  # type: ignore[union-attr]
+    harness = dssp(1, 5)
+    harness.commits("w0", 1.0)
+    harness.commits("w0", 2.0)
+    assert harness.waits("w0")
+    assert harness.policy.explain("w0").event == (  # type: ignore[union-attr]
         "w1 to complete clock 1 (now at 0; w0 is at 2, slack 1 for now)"
     )
 
 
 def test_dssp_lets_the_fastest_do_what_makes_it_wait_least() -> None:
     """w1 takes 10 s and commits next at 30; w0 takes 1 s and is at 25: five further units end at 30."""
-    table = dssp(1, 9)
-    table.commits("w1", 10.0)
-    table.commits("w1", 20.0)
+    harness = dssp(1, 9)
+    harness.commits("w1", 10.0)
+    harness.commits("w1", 20.0)
     for at in (22.0, 23.0, 24.0):
-        table.commits("w0", at)
-    table.commits("w0", 25.0)
-    assert not table.waits("w0")
+        harness.commits("w0", at)
+    harness.commits("w0", 25.0)
+    assert not harness.waits("w0")
     for unit in range(5):
-        assert not table.waits("w0"), unit
-        table.commits("w0", 26.0 + unit)
+        assert not harness.waits("w0"), unit
+        harness.commits("w0", 26.0 + unit)
     # All used up, at clock 9 against 2; the next choice is made anew.
-    assert table.version == 11
+    assert harness.version == 11
 
 
 def test_dssp_never_exceeds_its_upper_slack_and_the_literal_one_does() -> None:
     for literal in (False, True):
-        table = dssp(1, 3, literal=literal)
-        table.commits("w1", 100.0)
-        table.commits("w1", 200.0)
+        harness = dssp(1, 3, literal=literal)
+        harness.commits("w1", 100.0)
+        harness.commits("w1", 200.0)
         at = 200.0
-        while not table.waits("w0") and table.version < 50:
+        while not harness.waits("w0") and harness.version < 50:
             at += 1.0
-            table.commits("w0", at)
+            harness.commits("w0", at)
         # w0 waits once it is 4 clocks ahead: it executes none beyond 3.
-        assert table.version == (50 if literal else 2 + 2 + 4)
+        assert harness.version == (50 if literal else 2 + 2 + 4)
 
 
 def test_dssp_with_equal_bounds_is_ssp() -> None:
-    table = dssp(2, 2)
+    harness = dssp(2, 2)
     for at in (1.0, 2.0, 3.0):
-        table.commits("w0", at)
-    assert table.waits("w0")
+        harness.commits("w0", at)
+    assert harness.waits("w0")
 
 
 @pytest.mark.parametrize("leaves", [False, True])
 def test_dssp_forgets_the_times_of_one_that_left(leaves: bool) -> None:
     """Who comes back starts without a past: its first commit says nothing of its pace."""
-    table = dssp(0, 9)
+    harness = dssp(0, 9)
     for at in (1.0, 11.0):
-        table.commits("w0", at)
-        table.commits("w1", at + 9.0)
+        harness.commits("w0", at)
+        harness.commits("w1", at + 9.0)
     if leaves:
-        table.leave("w0")
-        table.join("w0")
-        table.ready("w0")
-    table.commits("w0", 21.0)
-    assert table.waits("w0") == leaves
+        harness.leave("w0")
+        harness.join("w0")
+        harness.ready("w0")
+    harness.commits("w0", 21.0)
+    assert harness.waits("w0") == leaves

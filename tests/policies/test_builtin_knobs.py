@@ -5,7 +5,7 @@ import pytest
 from psserver.policies import Apply, PolicyError, build, describe, names
 from psserver.policies.builtin import BUILTIN
 from pswire.knobs import knobs_of
-from tests.policies.harness import sit
+from tests.policies.harness import start_policy
 
 
 @pytest.mark.parametrize(
@@ -111,13 +111,13 @@ def test_unknown_knobs(name: str, knobs: dict[str, object], sentence: str) -> No
 @pytest.mark.parametrize("name", ["k-batch-sync", "rennala", "k-batch-async", "fedbuff"])
 def test_an_update_may_take_more_than_one_of_each_where_nobody_waits(name: str) -> None:
     """Dutta et al. 2018 define K-batch-sync and K-batch-async for any K: who is done starts again at once."""
-    table = sit(name, workers=2, aggregate=5)
+    harness = start_policy(name, workers=2, aggregate=5)
     for turn in range(5):
-        assert table.version == 0 and not table.waits("w0") and not table.waits("w1")
-        table.commit(f"w{turn % 2}")
-    assert table.version == 1
-    assert [table.authors(update) for update in table.updates] == [["w0", "w1", "w0", "w1", "w0"]]
-    assert table.updates[0].scale == 1 / 5
+        assert harness.version == 0 and not harness.waits("w0") and not harness.waits("w1")
+        harness.commit(f"w{turn % 2}")
+    assert harness.version == 1
+    assert [harness.authors(update) for update in harness.updates] == [["w0", "w1", "w0", "w1", "w0"]]
+    assert harness.updates[0].scale == 1 / 5
 
 
 @pytest.mark.parametrize("name", names())
@@ -136,7 +136,7 @@ def test_an_update_of_one_is_unscaled_whatever_the_policy() -> None:
     for name in names():
         if name in ("trimmed-mean", "krum"):
             continue
-        policy = sit(name, workers=1, **({"aggregate": 1} if "aggregate" in _knobs(name) else {}))
+        policy = start_policy(name, workers=1, **({"aggregate": 1} if "aggregate" in _knobs(name) else {}))
         assert [d.scale for d in policy.commit("w0") if isinstance(d, Apply)] == [1.0]
 
 

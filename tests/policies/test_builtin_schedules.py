@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pslab.verify.choices import Seeded, Tape
-from pslab.verify.schedule import TIMEOUT
+from pslab.verify.schedules.choices import ListedChoices, Seeded
+from pslab.verify.schedules.schedule import TIMEOUT
 from psserver.policies import names
 from tests.coordinator.test_losses import POINTS, others_finish, undisturbed
 from tests.coordinator.test_schedules import Setting, second_opinion
@@ -132,7 +132,7 @@ def test_random_schedules(policy: str) -> None:
 @settings(max_examples=repetitions(200, soak=5000))
 @given(setting=st.sampled_from(ALL), choices=st.lists(st.integers(0, 2**16), max_size=300))
 def test_any_schedule(setting: Setting, choices: list[int]) -> None:
-    schedule = setting.play(Tape(choices), len(choices) // 3)
+    schedule = setting.play(ListedChoices(choices), len(choices) // 3)
     assert second_opinion(schedule) == []
 
 

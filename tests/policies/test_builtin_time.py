@@ -32,35 +32,35 @@ class Overheard(Policy):
 def a_job(seed: int) -> tuple[Overheard, CoordinatorHarness]:
     """DSSP decides on times with all the digits that a clock may have; w2 takes three times as long."""
     dice = random.Random(seed)
-    ear = Overheard(build("dssp", {"lower": 1, "upper": 6}, 3))
-    house = CoordinatorHarness(ear, workers=3, now=12345.678901234567).starts()
+    recorder = Overheard(build("dssp", {"lower": 1, "upper": 6}, 3))
+    harness = CoordinatorHarness(recorder, workers=3, now=12345.678901234567).starts()
     for _ in range(300):
-        house.passes(dice.expovariate(10.0))
-        able = [w for w in ("w0", "w0", "w0", "w1", "w1", "w1", "w2") if house.holds(w)]
-        house.commits(dice.choice(able))
-    return ear, house
+        harness.passes(dice.expovariate(10.0))
+        able = [w for w in ("w0", "w0", "w0", "w1", "w1", "w1", "w2") if harness.holds(w)]
+        harness.commits(dice.choice(able))
+    return recorder, harness
 
 
 def test_a_commit_is_heard_at_the_time_that_the_log_tells() -> None:
-    ear, house = a_job(1)
-    heard = [event.t for event in ear.heard if isinstance(event, Commit)]
+    recorder, harness = a_job(1)
+    heard = [event.t for event in recorder.heard if isinstance(event, Commit)]
     # The log is written in whole microseconds.
-    told = [round(record.t, 6) for record in house.log if isinstance(record.entry, entries.Commit)]
+    told = [round(record.t, 6) for record in harness.log if isinstance(record.entry, entries.Commit)]
     assert heard == told
     assert json.loads(json.dumps(heard)) == heard
 
 
 def test_the_facts_of_a_log_lead_to_the_same_decisions() -> None:
     for seed in range(5):
-        ear, _ = a_job(seed)
+        recorder, _ = a_job(seed)
         again = build("dssp", {"lower": 1, "upper": 6}, 3)
-        assert [again.step(event) for event in ear.heard] == ear.said
+        assert [again.step(event) for event in recorder.heard] == recorder.said
 
 
 def test_without_the_times_it_decides_otherwise() -> None:
     """It does not grant what was granted, so a commit of it is refused: the test above tests something."""
-    ear, _ = a_job(1)
+    recorder, _ = a_job(1)
     blind = build("dssp", {"lower": 1, "upper": 6}, 3)
     with pytest.raises(PolicyError, match="which dssp did not grant"):
-        for event in ear.heard:
+        for event in recorder.heard:
             blind.step(replace(event, t=0.0) if isinstance(event, Commit) else event)

@@ -12,45 +12,45 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.policies.harness import Table, sit
+from tests.policies.harness import PolicyHarness, start_policy
 
 P = 8
 
 
 @dataclass(frozen=True)
 class Run:
-    table: Table
+    harness: PolicyHarness
     time_per_update: float
 
     @property
     def mean_staleness(self) -> float:
-        return sum(self.table.staleness) / len(self.table.staleness)
+        return sum(self.harness.staleness) / len(self.harness.staleness)
 
 
 def race(updates: int, name: str, **knobs: object) -> Run:
     """Workers compute for exp(1) and start again as soon as they are granted; cancelled work stops at once."""
     dice = random.Random(7)
-    table = sit(name, P, **knobs)
+    harness = start_policy(name, P, **knobs)
     computing: dict[str, int] = {}
     ends: list[tuple[float, int, str]] = []
     now = 0.0
 
     def start() -> None:
-        for worker, ticket in table.held.items():
+        for worker, ticket in harness.held.items():
             if computing.get(worker) != ticket:
                 computing[worker] = ticket
                 heapq.heappush(ends, (now + dice.expovariate(1.0), ticket, worker))
 
     start()
-    while table.version < updates:
+    while harness.version < updates:
         now, ticket, worker = heapq.heappop(ends)
-        if table.held.get(worker) != ticket:
+        if harness.held.get(worker) != ticket:
             continue
-        cancelled = len(table.cancelled)
-        table.commit(worker)
-        table.ready(*(table.owner[t] for t in list(table.cancelled)[cancelled:]))
+        cancelled = len(harness.cancelled)
+        harness.commit(worker)
+        harness.ready(*(harness.owner[t] for t in list(harness.cancelled)[cancelled:]))
         start()
-    return Run(table, now / updates)
+    return Run(harness, now / updates)
 
 
 def harmonic(n: int) -> float:

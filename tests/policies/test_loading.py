@@ -15,6 +15,7 @@ from psserver.policies import (
     Event,
     Immediate,
     KeepAll,
+    LocalRule,
     Policy,
     PolicyError,
     PolicySpec,
@@ -184,6 +185,85 @@ class Uncomposed(PolicySpec):
     """Says nothing of what it is made of."""
 
 
+@dataclass(frozen=True, slots=True)
+class Rangeless(PolicySpec):
+    """A field that is no knob."""
+
+    size: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class ComposesNothing(PolicySpec):
+    """Forgets its return."""
+
+    def compose(self, workers: int) -> Composition:
+        return None  # type: ignore[return-value]
+
+
+@dataclass(frozen=True, slots=True)
+class ComposesClasses(PolicySpec):
+    """Forgets to make its gate."""
+
+    def compose(self, workers: int) -> Composition:
+        return Composition(Immediate, Count(1), KeepAll())  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class ComposesNoTrigger(PolicySpec):
+    """Gives a number for a trigger."""
+
+    def compose(self, workers: int) -> Composition:
+        return Composition(Immediate(), 3, KeepAll())  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class Misspelt(PolicySpec):
+    """Gives a word that is none."""
+
+    def compose(self, workers: int) -> Composition:
+        return Composition(Immediate(), Count(1), KeepAll(), norm="sums")  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class LocalWords(PolicySpec):
+    """A number in words."""
+
+    def compose(self, workers: int) -> Composition:
+        local = LocalRule("sgd", {"learning_rate": "ten"})  # type: ignore[dict-item]
+        return Composition(Immediate(), Count(1), KeepAll(), local=local)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalNaN(PolicySpec):
+    """No number."""
+
+    def compose(self, workers: int) -> Composition:
+        local = LocalRule("sgd", {"learning_rate": float("nan")})
+        return Composition(Immediate(), Count(1), KeepAll(), local=local)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalNothing(PolicySpec):
+    """No knobs, but not an empty mapping."""
+
+    def compose(self, workers: int) -> Composition:
+        return Composition(Immediate(), Count(1), KeepAll(), local=LocalRule("sgd", None))  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorWords(PolicySpec):
+    """A number in words."""
+
+    def compose(self, workers: int) -> Composition:
+        tensors = TensorParts(aggregator="trimmed-mean", knobs={"trim": "one"})  # type: ignore[dict-item]
+        return Composition(Immediate(), Count(1), KeepAll(), tensors=tensors)
+
+
+class Forgetful(ComposedPolicy):
+    def __init__(self, workers: int) -> None:
+        pass
+
+
 class Undecorated(PolicySpec):
     """Not a dataclass."""
 
@@ -340,11 +420,36 @@ def test_a_spec_of_ones_own_has_ranges() -> None:
             "Uncomposed",
             ": compose(workers) raised NotImplementedError: Uncomposed.compose(workers) is missing",
         ),
+        ("ComposesNothing", ": compose(workers) returned None; expected a Composition"),
+        ("Forgetful", ": its __init__ does not call super().__init__(composition) of ComposedPolicy"),
         ("Undecorated", ": a PolicySpec is a dataclass; put @dataclass(frozen=True) above it"),
     ],
 )
 def test_an_authors_mistake_is_told_in_a_sentence(name: str, sentence: str) -> None:
     assert refusal(f"{HERE}:{name}").startswith(f"policy '{HERE}:{name}'{sentence}")
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        (
+            "Rangeless",
+            "Rangeless.size: a field is a knob; give it its range and meaning, as in size: float = ",
+        ),
+        ("ComposesClasses", "gate: expected an object, got the class Immediate; write Immediate(...)"),
+        ("ComposesNoTrigger", "trigger: 3 lacks fires; see psserver.policies.parts"),
+        ("Misspelt", "norm: expected 'mean' or 'sum', got 'sums'"),
+        ("LocalWords", "local rule sgd: expected a number under a name, got 'learning_rate': 'ten'"),
+        ("LocalNaN", "local rule sgd: learning_rate is nan; expected a finite number"),
+        ("LocalNothing", "local rule sgd: expected its knobs as a mapping from names to numbers, got None"),
+        (
+            "TensorWords",
+            "compensator None and aggregator trimmed-mean: expected a number under a name, got 'trim'",
+        ),
+    ],
+)
+def test_a_wrong_part_is_told_in_a_sentence(name: str, sentence: str) -> None:
+    assert refusal(f"{HERE}:{name}").startswith(sentence)
 
 
 def test_a_module_that_does_not_import() -> None:

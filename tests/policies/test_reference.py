@@ -1,4 +1,4 @@
-"""The policy machine against its dumb twin, on random facts that a coordinator might tell."""
+"""The policy machine against a plain reference, on random facts that a coordinator might tell."""
 
 import random
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ class Pair:
     """Both hear the same facts; any difference fails at once, with the facts that led to it."""
 
     def __init__(self, name: str, knobs: Mapping[str, object]) -> None:
-        self.policy, self.twin = build(name, knobs, 4), plain(name, knobs, 4)
+        self.policy, self.reference = build(name, knobs, 4), plain(name, knobs, 4)
         self.facts: list[Event] = []
         self.held: dict[str, int] = {}
         self.asking: list[str] = []
@@ -41,7 +41,7 @@ class Pair:
     def tell(self, event: Event) -> None:
         self.facts.append(event)
         decisions = self.policy.step(event)
-        assert decisions == self.twin.step(event), self.facts
+        assert decisions == self.reference.step(event), self.facts
         for decision in decisions:
             self.follow(decision)
         for worker in [*self.held, *self.idle, *self.asking]:
@@ -67,9 +67,9 @@ class Pair:
         names = [f"w{rank}" for rank in range(5)]
         for _ in range(steps):
             worker, move = names[dice.randrange(5)], dice.randrange(12)
-            if worker not in self.twin.rank:
+            if worker not in self.reference.rank:
                 # Ranks need not be those of the names, nor come in order.
-                free = [rank for rank in range(5) if rank not in self.twin.rank.values()]
+                free = [rank for rank in range(5) if rank not in self.reference.rank.values()]
                 self.idle.append(worker)
                 self.tell(Join(worker, free[dice.randrange(len(free))]))
             elif worker in self.held and move >= 2:
@@ -79,10 +79,10 @@ class Pair:
             elif worker in self.held and move == 1:
                 ticket = self.held.pop(worker)
                 self.idle.append(worker)
-                self.tell(Abandon(worker, ticket, "mood"))
+                self.tell(Abandon(worker, ticket, "test"))
             elif worker in self.idle and move >= 2:
                 self.ready(worker)
-            elif worker in self.idle and move == 1 and worker not in self.twin.done:
+            elif worker in self.idle and move == 1 and worker not in self.reference.done:
                 self.idle.remove(worker)
                 self.tell(Done(worker))
             elif move == 0:
@@ -98,7 +98,7 @@ def test_same_facts_same_decisions(name: str, knobs: dict[str, object]) -> None:
     for seed in range(60):
         pair = Pair(name, knobs)
         pair.play(random.Random(seed), 120)
-        assert pair.twin.version > 0
+        assert pair.reference.version > 0
 
 
 @given(setting=st.sampled_from(SETTINGS), dice=st.randoms(use_true_random=False))

@@ -4,89 +4,90 @@ import random
 
 import pytest
 
-from tests.policies.harness import Table, sit
+from tests.policies.harness import PolicyHarness, start_policy
 
 
 def test_a_worker_executes_at_most_slack_clocks_ahead() -> None:
     """It has completed c and executes unit c while c - min <= s: the completed gap reaches s + 1, then it blocks."""
-    table = sit("ssp", slack=2)
+    harness = start_policy("ssp", slack=2)
     for _ in range(3):
-        table.commit("w0")
-    assert table.waits("w0")
-    assert table.version == 3
-    table.commit("w1")
-    assert table.waits("w0")
-    table.commit("w2")
-    assert not table.waits("w0")
+        harness.commit("w0")
+    assert harness.waits("w0")
+    assert harness.version == 3
+    harness.commit("w1")
+    assert harness.waits("w0")
+    harness.commit("w2")
+    assert not harness.waits("w0")
 
 
 @pytest.mark.parametrize("slack", [0, 1, 4])
 def test_the_executing_gap_stays_within_the_slack_on_any_schedule(slack: int) -> None:
     dice = random.Random(slack)
-    table, clocks = sit("ssp", workers=6, slack=slack), dict.fromkeys((f"w{n}" for n in range(6)), 0)
+    harness = start_policy("ssp", workers=6, slack=slack)
+    clocks = {f"w{n}": 0 for n in range(6)}
     widest = 0
     for _ in range(3000):
-        worker = dice.choice(sorted(table.held))
+        worker = dice.choice(sorted(harness.held))
         clocks[worker] += 1
-        table.commit(worker)
-        widest = max(widest, *(clocks[w] - min(clocks.values()) for w in table.held))
+        harness.commit(worker)
+        widest = max(widest, *(clocks[w] - min(clocks.values()) for w in harness.held))
     assert widest == slack
 
 
 def test_version_staleness_has_no_such_bound() -> None:
     """The reason why a clock gap is never called staleness."""
-    table = sit("ssp", workers=8, slack=3)
+    harness = start_policy("ssp", workers=8, slack=3)
     dice = random.Random(0)
     for _ in range(3000):
-        table.commit(dice.choice(sorted(table.held)))
-    assert max(table.staleness) > 2 * 3
+        harness.commit(dice.choice(sorted(harness.held)))
+    assert max(harness.staleness) > 2 * 3
 
 
 def test_it_cannot_beat_a_persistent_straggler() -> None:
     """With whatever slack, in the long run everybody goes at the pace of the slowest."""
     for slack in (0, 4, 16):
-        table, done = sit("ssp", workers=3, slack=slack), {"w0": 0, "w1": 0, "w2": 0}
+        harness, done = start_policy("ssp", workers=3, slack=slack), {"w0": 0, "w1": 0, "w2": 0}
         for step in range(300):
             for worker in ("w0", "w1", "w2") if step % 2 else ("w0", "w1"):
-                if worker in table.held:
+                if worker in harness.held:
                     done[worker] += 1
-                    table.commit(worker)
+                    harness.commit(worker)
         assert done["w2"] == 150
         assert done["w0"] <= 150 + slack + 1
 
 
 def test_a_newcomer_starts_at_the_clock_of_the_slowest() -> None:
     """Otherwise everybody would wait until it has caught up."""
-    table = sit("ssp", workers=2, slack=1)
+    harness = start_policy("ssp", workers=2, slack=1)
     for _ in range(5):
-        table.commit("w0")
-        table.commit("w1")
-    table.join("w2")
-    table.ready("w2")
-    table.commit("w0")
-    assert not table.waits("w0")
-    table.commit("w0")
-    assert table.waits("w0")
+        harness.commit("w0")
+        harness.commit("w1")
+    harness.join("w2")
+    harness.ready("w2")
+    harness.commit("w0")
+    assert not harness.waits("w0")
+    harness.commit("w0")
+    assert harness.waits("w0")
 
 
-@pytest.mark.parametrize("go", [Table.leave, Table.done])
+@pytest.mark.parametrize("go", [PolicyHarness.leave, PolicyHarness.done])
 def test_the_slowest_holds_nobody_once_it_is_gone(go: object) -> None:
-    table = sit("ssp", workers=2, slack=0)
-    table.commit("w0")
-    assert table.waits("w0")
-    if go is Table.done:
-        table.abandon("w1")
-        table.done("w1")
+    harness = start_policy("ssp", workers=2, slack=0)
+    harness.commit("w0")
+    assert harness.waits("w0")
+    if go is PolicyHarness.done:
+        harness.abandon("w1")
+        harness.done("w1")
     else:
-        table.leave("w1")
-    assert not table.waits("w0")
+        harness.leave("w1")
+    assert not harness.waits("w0")
 
 
 def test_abandoned_work_does_not_advance_the_clock() -> None:
-    table = sit("ssp", workers=2, slack=0)
-    table.commit("w0")
-    table.abandon("w1")
-    table.ready("w1")
-    assert table.waits("w0")
-    table.commit("w1")
-    assert not table.waits("w0")
+    harness = start_policy("ssp", workers=2, slack=0)
+    harness.commit("w0")
+    harness.abandon("w1")
+    harness.ready("w1")
+    assert harness.waits("w0")
+    harness.commit("w1")
+    assert not harness.waits("w0")

@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 import pytest
 
+from pswire.patience import SLOWEST_LINK
 from pswire.transport.channels import CHANNEL_OPTIONS, MESSAGE_BYTES, SERVER_OPTIONS
 
 WORKER_TIMEOUT = 0.9  # seconds
@@ -138,10 +139,28 @@ def test_a_port_has_one_owner(echo: Echo) -> None:
 
 
 def test_intervals_follow_the_timeout() -> None:
-    client, server = dict(CHANNEL_OPTIONS(10.0)), dict(SERVER_OPTIONS(10.0))
-    for options in (client, server):
-        assert options["grpc.keepalive_time_ms"] == options["grpc.keepalive_timeout_ms"] == 3000
-        assert options["grpc.http2.ping_timeout_ms"] == 3000
+    """Who decides about the life of workers is quick; everybody else is patient, most of all behind a payload."""
+    server, other = dict(SERVER_OPTIONS(10.0)), dict(SERVER_OPTIONS(10.0, liveness=False))
+    control, payloads = dict(CHANNEL_OPTIONS(10.0)), dict(CHANNEL_OPTIONS(10.0, payloads=True))
+    answers = ((server, 3000), (other, 10000), (control, 10000), (payloads, 10000 + 32000))
+    for options, answer in answers:
+        assert options["grpc.keepalive_time_ms"] == 3000
+        assert options["grpc.keepalive_timeout_ms"] == options["grpc.http2.ping_timeout_ms"] == answer
+        # On the slowest link a frame is there before the next ping is due.
+        assert options["grpc.http2.max_frame_size"] / SLOWEST_LINK < 3.0
     assert server["grpc.http2.min_ping_interval_without_data_ms"] < 3000
+
+
+@pytest.mark.parametrize("timeout", [1e-6, 1e7, 1e300])
+def test_any_timeout_gives_options_that_grpc_takes(timeout: float) -> None:
+    server = grpc.server(ThreadPoolExecutor(1), options=SERVER_OPTIONS(timeout))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    with grpc.insecure_channel(f"127.0.0.1:{port}", CHANNEL_OPTIONS(timeout, payloads=True)) as channel:
+        grpc.channel_ready_future(channel).result(30)
+    server.stop(None).wait()
+
+
+def test_a_timeout_of_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="worker_timeout: expected seconds > 0, got 0"):
         SERVER_OPTIONS(0)

@@ -1,5 +1,7 @@
 """Codecs: exact for float32, nearest-even for the short ones, against ml_dtypes and numpy as oracles."""
 
+from pathlib import Path
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -101,3 +103,10 @@ def test_misfits_are_refused() -> None:
     decoder.feed(bytes(2))
     with pytest.raises(WireDtypeError, match="expected at most 2 bytes more, got 4"):
         decoder.feed(bytes(4))
+
+
+def test_every_codec_is_named_where_a_user_looks() -> None:
+    root = Path(__file__).resolve().parents[2]
+    for place in ("psworker/cli.py", "pswire/config/experiment.py", "docs/experiments.md"):
+        text = (root / place).read_text(encoding="utf-8")
+        assert [name for name in CODECS if name not in text] == [], place

@@ -1,4 +1,4 @@
-"""Whose optimizer it is: a worker's wish is the server's own, or is taken by one that has none, or is refused."""
+"""Whose optimizer it is: the server and a worker agree, or a server without one takes the first request, or refuses."""
 
 import json
 from pathlib import Path
@@ -49,14 +49,14 @@ def test_a_server_takes_the_first_workers_optimizer(tmp_path: Path) -> None:
 
 def test_a_wish_is_held_against_the_servers_own() -> None:
     with serving(overrides=["optimizer={name='adam', learning_rate=0.25}"]) as cluster:
-        for wish, words in (
+        for requested_optimizer, words in (
             ({"name": "sgd", "learning_rate": 0.25}, 'name is "adam" here and "sgd" there'),
             (ADAM | {"beta_1": 0.5}, "beta_1 is 0.9 here and 0.5 there"),
             (ADAM | {"learning_rate": {"schedule": "cosine"}}, "initial_learning_rate is missing"),
             ({"name": "adm"}, 'did you mean "adam"'),
         ):
             with pytest.raises(Refused, match=words):
-                psworker.connect(cluster.hosts, START, optimizer=wish)
+                psworker.connect(cluster.hosts, START, optimizer=requested_optimizer)
         # In float32 it is the same number.
         same = ADAM | {"beta_1": float(np.float32(0.9))}
         with psworker.connect(cluster.hosts, START, optimizer=same) as session:

@@ -15,6 +15,7 @@ import pytest
 import psworker
 from psworker import loop
 from psworker.session import Session
+from tests.probes import SessionProbe
 from tests.service.serving import PATIENCE, Cluster, serving, wait_until
 
 START = {"w": np.ones((300, 7), np.float32), "b": np.zeros(7, np.float32)}
@@ -68,8 +69,7 @@ def train(session: Session, trainer: Trainer) -> loop.Outcome:
 
 def fetched(session: Session) -> bool:
     """The next version is here, and the present ticket is not committed."""
-    assert session._reader.prefetch is not None
-    return session._reader.prefetch.fetched
+    return SessionProbe(session).fetched
 
 
 @pytest.mark.parametrize("servers", [1, 2])
@@ -162,8 +162,7 @@ def test_closing_ends_the_wait_for_a_ticket_that_never_comes() -> None:
         grant = granted(session)
         with session.view_flat(grant):
             session.prefetch(grant)
-        assert session._reader.prefetch is not None
-        waiting = session._reader.prefetch._under_way
+        waiting = SessionProbe(session).fetch_under_way
         session.close()
         assert waiting is not None and waiting.result(PATIENCE) is None
 
@@ -175,9 +174,9 @@ def test_a_commit_does_not_wait_for_the_worker_that_makes_it(caplog: pytest.LogC
             with ThreadPoolExecutor(2) as pool:
                 grant, others = pool.map(granted, (a, b), timeout=PATIENCE)
             weights, same = a.pull_flat(grant), b.pull_flat(others)
-            with a._shards[0].turn:
+            with SessionProbe(a).shard().turn:
                 a.prefetch(grant)
-                wait_until(lambda: a._control._engine.after(grant.ticket) is not None, "the next grant")
+                wait_until(lambda: SessionProbe(a).grant_after(grant.ticket) is not None, "the next grant")
                 b.contribute(others, same, samples=1)
                 a.contribute(grant, weights, samples=1, ready=True)
             ahead = granted(a)

@@ -1,4 +1,4 @@
-"""Session streams break again and again: nothing is lost, nothing counts twice, nobody waits in vain."""
+"""Session streams break again and again: nothing is lost, nothing counts twice, nobody waits for ever."""
 
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -25,7 +25,7 @@ def work(cluster: Cluster, name: str, abandon_every: int) -> Stop:
             grant = session.ready()
             assert grant is not None
             if step % abandon_every == 0:
-                session.abandon(grant, "mood")
+                session.abandon(grant, "test")
                 continue
             session.push(grant, {"dense/bias": np.ones(4)})
             session.commit(
@@ -92,7 +92,7 @@ def test_asking_while_a_ticket_is_open_is_the_programs_mistake() -> None:
         expected = f"ready while working on ticket {grant.ticket}: expected commit or abandon"
         with pytest.raises(IllegalInput, match=expected):
             session.ready()
-        session.abandon(grant, "mood")
+        session.abandon(grant, "test")
         assert session.ready() is not None
 
 

@@ -10,7 +10,7 @@ from psworker.errors import PayloadRefused, Refused, SessionError
 from tests.service.serving import PATIENCE, serving, wait_until
 
 
-def test_a_session_that_closes_at_once_says_goodbye() -> None:
+def test_a_session_that_closes_at_once_sends_leave() -> None:
     """Even before its stream stands: nobody then waits for it as for one that was lost."""
     with serving(overrides=["cluster.worker_timeout=600.0"]) as cluster:
         for round in range(5):

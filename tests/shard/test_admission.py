@@ -43,7 +43,7 @@ class Barrier:
         self.shards = [Shard(plan, server, optimizer, staging=limit) for server in range(servers)]
         self.queues: list[deque[tuple[int, Order]]] = [deque() for _ in range(servers)]
         self.executed = [0] * servers
-        self.dispatch = OrderTranslator()
+        self.translator = OrderTranslator()
         terms = JobTerms("job", {}, servers=servers, workers=workers)
         self.coordinator = Coordinator(terms, build_policy("sync", {}, workers), 0.0)
         self.workers = [Worker(f"w{rank}", rank) for rank in range(workers)]
@@ -60,7 +60,7 @@ class Barrier:
         for output in outputs:
             match output:
                 case Record(index, _, entry):
-                    order = self.dispatch.order(entry)
+                    order = self.translator.order(entry)
                     for queue in self.queues:
                         queue.append((index, order))
                 case Send(name, _, GrantNotice() as grant):

@@ -6,6 +6,7 @@ import pytest
 from psserver.shard import Apply, Pin, Release, Seal, Shard, ShardError
 from psserver.shard.orders import Fold, Install
 from psserver.shard.staging import Staging
+from tests.probes import staged
 from tests.shard.reference import SGD, install, numbers, same_bits, shards_of, stage
 
 
@@ -124,7 +125,7 @@ def test_payload_buffers_are_used_again() -> None:
     for ticket in range(2, 40):
         shard.execute(Pin(ticket, shard.version))
         stage(plan, [shard], ticket, numbers(ticket))
-        buffers.add(shard.staging._complete[ticket].values.ctypes.data)
+        buffers.add(staged(shard, ticket).ctypes.data)
         contribution(shard, ticket)
     assert len(buffers) <= 3
     assert shard.staging.peak == 1

@@ -13,6 +13,7 @@ from psserver.service.transport.shared_memory import Sharing
 from pswire.transport import segments
 from pswire.transport.segments import HEADER, Place, Segment, SegmentError
 from pswire.v1 import shard_pb2
+from tests.probes import SessionProbe
 from tests.service.serving import Cluster, refused, serving
 from tests.shm.sessions import connect, granted, step
 
@@ -102,7 +103,7 @@ def test_an_unknown_transport_is_named() -> None:
         connect("127.0.0.1:1", "pigeon")
 
 
-# Strangers
+# Unknown peers
 
 
 Change = Callable[[shard_pb2.Attach], None]
@@ -137,12 +138,12 @@ def test_a_worker_without_membership_is_given_nothing(
 
 
 def introduction(session: psworker.Session, grant: psworker.Grant) -> shard_pb2.Attach:
-    shard = session._shards[0]
+    shard = SessionProbe(session).shard()
     return shard_pb2.Attach(
         job=session.job,
         worker=session.worker,
-        incarnation=shard.member.incarnation,
-        membership_token=shard.member.membership_token,
+        incarnation=shard.identity.incarnation,
+        membership_token=shard.identity.membership_token,
         plan=session.plan.fingerprint,
         after=grant.index,
         place=segments.here(),

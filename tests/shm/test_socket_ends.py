@@ -23,6 +23,7 @@ from pswire.v1 import shard_pb2
 from psworker.data.shared_memory import Attachment
 from psworker.data.streams import SocketBroken
 from psworker.errors import PayloadRefused
+from tests.probes import SessionProbe, socket_option
 from tests.service.serving import LOOK_EVERY, PATIENCE, Cluster, serving, wait_until
 from tests.shm.sessions import connect, granted, step
 from tests.shm.test_sockets import KINDS, listening, socket_to, stream_to
@@ -140,8 +141,8 @@ def test_a_descriptor_is_kept_until_nobody_sends_on_it() -> None:
 def test_an_idle_connection_is_kept_alive_by_both_ends() -> None:
     with listening() as opened, closing(socket_to(opened, "tcp")) as connection:
         for end in (connection, opened.connections[0]):
-            assert end._socket.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-            assert end._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) < 60
+            assert socket_option(end, socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            assert socket_option(end, socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) < 60
 
 
 def test_a_server_that_goes_away_while_it_is_dialled_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,7 +184,7 @@ def test_a_worker_that_never_reads_holds_up_no_other() -> None:
         step_once(good)
         grant = granted(deaf)
         deaf.pull_flat(grant)
-        way = deaf._shards[0]._transport
+        way = SessionProbe(deaf).transports()[0]
         assert way.socket_stream is not None
         connection = way.socket_stream.connection
         connection.send([asked(deaf, grant)])

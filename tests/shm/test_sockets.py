@@ -20,6 +20,7 @@ from pswire.transport import socket_handshake as handshake
 from pswire.transport.framed_socket import FRAME_BYTES, FramedSocket, Parts, SocketError
 from pswire.transport.frames import Message
 from psworker.data.streams import SocketBroken, SocketStream
+from tests.probes import SessionProbe, forget_socket, send_raw
 from tests.service.serving import PATIENCE, serving, wait_until
 from tests.shm.sessions import begun, connect, granted, step
 
@@ -196,7 +197,7 @@ def test_the_server_knows_that_its_caller_is_gone() -> None:
 def test_what_is_no_frame_ends_only_its_own_connection() -> None:
     with listening() as opened, closing(stream_to(opened)) as good:
         with closing(socket_to(opened, "unix")) as bad:
-            bad._socket.sendall(struct.pack("<IB", FRAME_BYTES + 1, 0))
+            send_raw(bad, struct.pack("<IB", FRAME_BYTES + 1, 0))
             assert bad.receive() is None
         good.send([b"still here"])
         assert good.receive() == b"still here"
@@ -245,13 +246,12 @@ def test_a_session_steps_on_sockets_and_goes_on_without(monkeypatch: pytest.Monk
     with serving(servers=2) as cluster, connect(cluster.hosts, transport=kind) as session:
         step(session, 0)
         assert session.transport == (kind, kind)
-        ways = [shard._transport for shard in session._shards]
+        ways = SessionProbe(session).transports()
         assert all(way.socket_stream is not None for way in ways)
         grant = granted(session)
         # Neither the socket nor what was agreed on it is there any more.
         for way in ways:
-            way.exchange.close()
-            way._required = None
+            forget_socket(way)
         monkeypatch.setattr(handshake, "connect_unix", refused)
         monkeypatch.setattr(handshake, "connect_tcp", refused)
         step(session, 1, grant=grant)
@@ -272,7 +272,7 @@ def test_a_session_whose_socket_was_refused_shares_memory_all_the_same(
         with connect(cluster.hosts, name="w1") as other:
             for session, grant in zip((one, other), begun(one, other), strict=True):
                 step(session, 0, grant=grant)
-            streams = [session._shards[0]._transport.socket_stream for session in (one, other)]
+            streams = [SessionProbe(session).transports()[0].socket_stream for session in (one, other)]
             assert streams.count(None) == 1
             assert {one.transport, other.transport} == {("shared-memory",)}
 

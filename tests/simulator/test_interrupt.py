@@ -44,13 +44,13 @@ def test_the_log_stands_every_check(
 
         monkeypatch.setattr(Ledger, "record", within_a_decision)
     else:
-        computed = Worker._computed
+        computed = Worker.computed
 
         def within_a_step(self: Worker, step: Step) -> None:
             sometimes()
             computed(self, step)
 
-        monkeypatch.setattr(Worker, "_computed", within_a_step)
+        monkeypatch.setattr(Worker, "computed", within_a_step)
     before = signal.getsignal(number)
     finished = run_simulated(parse_experiment(document("async"), "test"), out=tmp_path / "run", quiet=True)
     assert signal.getsignal(number) is before

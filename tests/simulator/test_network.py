@@ -6,46 +6,46 @@ import pytest
 
 from pslab.simulator.channel import Channel, LinkFaults
 from pslab.simulator.event_queue import EventQueue
-from pslab.simulator.network import Network, Nic
+from pslab.simulator.network import Link, Network
 from tests.simulator.lab import experiment, simulate
 
 
-def drain(agenda: EventQueue) -> None:
-    while agenda.step():
+def drain(queue: EventQueue) -> None:
+    while queue.step():
         pass
 
 
 def test_equal_times_keep_the_order_in_which_they_were_put_down() -> None:
-    agenda, seen = EventQueue(), []
+    queue, seen = EventQueue(), []
     for name in "abc":
-        agenda.at(1.0, seen.append, name)
-    agenda.at(0.5, seen.append, "first")
-    agenda.at(-3.0, seen.append, "the past is now")
-    drain(agenda)
-    assert seen == ["the past is now", "first", "a", "b", "c"] and agenda.now == 1.0
+        queue.at(1.0, seen.append, name)
+    queue.at(0.5, seen.append, "first")
+    queue.at(-3.0, seen.append, "the past is now")
+    drain(queue)
+    assert seen == ["the past is now", "first", "a", "b", "c"] and queue.now == 1.0
 
 
 def test_flows_share_a_card() -> None:
     """100 bytes/s: a alone for a second, then half each until b's 50 bytes are through."""
-    agenda = EventQueue()
-    card, ended = Nic(agenda, 100.0), {}
+    queue = EventQueue()
+    link, ended = Link(queue, 100.0), {}
 
     def send(name: str, nbytes: int) -> None:
-        card.send(nbytes, lambda: ended.setdefault(name, agenda.now))
+        link.send(nbytes, lambda: ended.setdefault(name, queue.now))
 
-    agenda.at(0.0, send, "a", 200)
-    agenda.at(1.0, send, "b", 50)
-    drain(agenda)
+    queue.at(0.0, send, "a", 200)
+    queue.at(1.0, send, "b", 50)
+    drain(queue)
     assert ended == {"b": pytest.approx(2.0), "a": pytest.approx(2.5)}
 
 
 def test_equal_flows_end_together_and_nothing_costs_nothing() -> None:
-    agenda = EventQueue()
-    card, ended = Nic(agenda, 10.0), []
+    queue = EventQueue()
+    link, ended = Link(queue, 10.0), []
     for _ in range(5):
-        card.send(20, lambda: ended.append(agenda.now))
-    card.send(0, lambda: ended.append(agenda.now))
-    drain(agenda)
+        link.send(20, lambda: ended.append(queue.now))
+    link.send(0, lambda: ended.append(queue.now))
+    drain(queue)
     assert ended == [0.0] + [pytest.approx(10.0)] * 5
     free = Network(EventQueue(), 2, latency=0.0, bandwidth=0.0)
     free.download([10**9, 10**9], lambda: ended.append(-1.0))
@@ -69,7 +69,7 @@ def test_a_step_over_a_link() -> None:
 
 
 def test_one_server_is_the_bottleneck_of_many_workers() -> None:
-    """Eight workers' gradients through one card take eight times as long; two servers halve it."""
+    """Eight workers' gradients through one link take eight times as long; two servers halve it."""
 
     def pace(servers: int) -> float:
         return simulate(
@@ -88,20 +88,20 @@ def test_one_server_is_the_bottleneck_of_many_workers() -> None:
 
 
 def test_a_channel_keeps_the_order_whatever_is_lost() -> None:
-    agenda, heard = EventQueue(), []
-    channel = Channel(agenda, LinkFaults(latency=0.1, loss=0.5, duplicate=0.3, resend=1.0), Random(3))
+    queue, heard = EventQueue(), []
+    channel = Channel(queue, LinkFaults(latency=0.1, loss=0.5, duplicate=0.3, resend=1.0), Random(3))
     for number in range(50):
-        agenda.at(number * 0.3, channel.send, heard.append, number)
-    drain(agenda)
+        queue.at(number * 0.3, channel.send, heard.append, number)
+    drain(queue)
     assert heard == sorted(heard) and set(heard) == set(range(50)) and len(heard) > 50
 
 
 def test_a_broken_channel_delivers_when_it_stands_again() -> None:
-    agenda = EventQueue()
-    channel = Channel(agenda, LinkFaults(), Random(0))
+    queue = EventQueue()
+    channel = Channel(queue, LinkFaults(), Random(0))
     assert channel.immediate()
     channel.down_until = 5.0
     assert not channel.immediate()
     channel.send(lambda: None)
-    drain(agenda)
-    assert agenda.now == 5.0 and channel.immediate()
+    drain(queue)
+    assert queue.now == 5.0 and channel.immediate()

@@ -1,7 +1,7 @@
 """On one recorded schedule of events the real coordinator and the simulated one write equal decision logs.
 
 Real processes make a run, over real sockets; what their workers did, read from its decisions.jsonl, is then put
-on the agenda of a simulated cluster, whose coordinator, policy and message routes decide anew.
+on the queue of a simulated cluster, whose coordinator, policy and message routes decide anew.
 """
 
 from pathlib import Path
@@ -43,7 +43,7 @@ class Stage:
     """A simulated cluster without a will: what its workers do comes from a record."""
 
     def __init__(self, steps: list[Step]) -> None:
-        job, agenda = job_of(steps), EventQueue()
+        job, queue = job_of(steps), EventQueue()
         knobs = dict(job.policy)
         name = str(knobs.pop("name"))
         self.cluster = Cluster(
@@ -51,22 +51,22 @@ class Stage:
             build(name, knobs, job.workers),
             TimingOnlyStore(job.servers, 0),
             batches=lambda worker, first: iter(()),
-            network=Network(agenda, job.servers, 0.0, 0.0),
-            agenda=agenda,
-            habits=LinkFaults(),
+            network=Network(queue, job.servers, 0.0, 0.0),
+            queue=queue,
+            link_faults=LinkFaults(),
         )
         self.cluster.folder = self.log = Kept()
         self.puppets: dict[str, Worker] = {}
         t = 0.0
         for move in s.schedule(steps):
             t = max(t, move.t)
-            agenda.at(t, self.perform, move)
+            queue.at(t, self.perform, move)
         self.cluster.run()
 
     def perform(self, move: s.Move) -> None:
         cluster = self.cluster
         if isinstance(move, s.Arrive):
-            up, down = (Channel(cluster.agenda, LinkFaults(), Random(0)) for _ in range(2))
+            up, down = (Channel(cluster.queue, LinkFaults(), Random(0)) for _ in range(2))
             puppet = self.puppets[move.worker] = Puppet(cluster, move.rank, never, up, down, None)
             puppet.life = move.incarnation + 1
             cluster.workers[move.worker] = puppet
@@ -95,7 +95,7 @@ class Stage:
 
 
 def told(entries: list[Any]) -> list[dict[str, Any]]:
-    """Up to the stop, without times; a connection that breaks and stands again is not the policy's affair."""
+    """Up to the stop, without times; a connection that breaks and stands again does not concern the policy."""
     found = [entry.to_json() for entry in entries if entry.kind not in ("lost", "back")]
     return found[: next(i for i, fields in enumerate(found) if fields["kind"] == "stop") + 1]
 

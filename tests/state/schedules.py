@@ -12,16 +12,17 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pslab.verify.choices import Seeded
 from pslab.verify.client import Client
-from pslab.verify.schedule import Schedule
-from pslab.verify.shard import Servers
-from pslab.verify.time_limit import TimeLimitedPolicy
+from pslab.verify.schedules.choices import Seeded
+from pslab.verify.schedules.schedule import Schedule
+from pslab.verify.schedules.time_limit import TimeLimitedPolicy
+from pslab.verify.shard import StagedShard
 from psserver.coordinator import Coordinator, CoordinatorState, entries
 from psserver.optimizers import OptimizerError
 from psserver.optimizers import build as build_optimizer
+from psserver.optimizers import names as optimizer_names
 from psserver.order_translation import OrderTranslator
-from psserver.policies import TensorParts, build
+from psserver.policies import TensorParts, build, names
 from psserver.shard import Shard, ShardState, reshard
 from pswire.plan import make_plan
 from psworker.engine import ClientEngine, state_from_json, state_to_json
@@ -38,8 +39,8 @@ class Setting:
         return " ".join([self.policy, *(f"{k}={v}" for k, v in self.knobs.items()), f"n={self.workers}"])
 
 
-# Every built-in policy, with the knobs that change what it remembers.
-SETTINGS = (
+# Policies with the knobs that change what they remember.
+CHOSEN = (
     *(Setting("sync", 3), Setting("sync", 4, {"backup": 1})),
     *(Setting("async", 2), Setting("async", 4)),
     Setting("bounded", 4, {"aggregate": 2, "max_staleness": 1}),
@@ -62,9 +63,12 @@ SETTINGS = (
     *(Setting("local-async", 3), Setting("easgd", 3)),
 )
 
+# Every built-in policy; at its defaults where nothing is chosen above.
+SETTINGS = (*CHOSEN, *(Setting(name) for name in names() if name not in {each.policy for each in CHOSEN}))
+
 COSINE = {"schedule": "cosine", "initial_learning_rate": 0.05, "decay_steps": 12}
-# Every optimizer, with the knobs that make it keep more.
-OPTIMIZERS: tuple[Mapping[str, object], ...] = (
+# Optimizers with the knobs that make them keep more.
+_CHOSEN: tuple[Mapping[str, object], ...] = (
     {"name": "sgd", "learning_rate": COSINE},
     {"name": "momentum", "learning_rate": 0.05},
     {"name": "nesterov", "learning_rate": COSINE},
@@ -72,17 +76,16 @@ OPTIMIZERS: tuple[Mapping[str, object], ...] = (
     {"name": "dana-zero", "learning_rate": 0.05},
     {"name": "adam", "amsgrad": True},
     {"name": "adamw", "learning_rate": COSINE, "exclude_from_weight_decay": ["bias"]},
-    {"name": "adagrad"},
     {"name": "rmsprop", "momentum": 0.5, "centered": True},
-    {"name": "adadelta"},
-    {"name": "adamax"},
-    {"name": "nadam"},
-    {"name": "lion"},
-    {"name": "ftrl"},
+)
+# Every optimizer; at its defaults where nothing is chosen above.
+OPTIMIZERS = (
+    *_CHOSEN,
+    *({"name": name} for name in optimizer_names() if name not in {each["name"] for each in _CHOSEN}),
 )
 
 
-class SavedServers(Servers):
+class SavedServers(StagedShard):
     """Shards with real optimizers and payloads of their own for each ticket; saved and restored as a whole."""
 
     def __init__(
@@ -92,7 +95,7 @@ class SavedServers(Servers):
         self.config, self.servers = optimizer, servers
         self.tensors: TensorParts = build(setting.policy, setting.knobs, setting.workers, servers).tensors
         self.shards = self._made()
-        self._dispatch = OrderTranslator()
+        self._translator = OrderTranslator()
 
     def _made(self) -> list[Shard]:
         """New ones."""
@@ -123,7 +126,7 @@ class SavedServers(Servers):
             assert shard.staging.finish(slot)
 
     def execute(self, entry: entries.Entry) -> None:
-        order = self._dispatch.order(entry)
+        order = self._translator.order(entry)
         for shard in self.shards:
             shard.execute(order)
         if isinstance(entry, entries.Grant):
@@ -161,7 +164,7 @@ class SavedServers(Servers):
             states = reshard(states, before, self.plan)
         for shard, state in zip(self.shards, states, strict=True):
             shard.restore(state)
-        self._dispatch = OrderTranslator(folded)
+        self._translator = OrderTranslator(folded)
 
     def whole(self) -> dict[str, bytes]:
         """Every array as one server would hold it, but for payloads and versions that not all have."""

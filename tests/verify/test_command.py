@@ -1,4 +1,4 @@
-"""``ps-lab verify-policy``: what it says, its exit codes, and the story that it saves."""
+"""``ps-lab verify-policy``: what it says, its exit codes, and the golden trace that it saves."""
 
 import json
 from pathlib import Path
@@ -23,8 +23,8 @@ def test_a_good_policy() -> None:
     assert "ssp keeps the contract: 20 schedules with 2 workers" in result.output
 
 
-def test_the_story_of_a_fault_is_a_golden_trace(tmp_path: Path) -> None:
-    saved = tmp_path / "story.txt"
+def test_the_saved_schedule_of_a_fault_is_a_golden_trace(tmp_path: Path) -> None:
+    saved = tmp_path / "trace.txt"
     result = run(FAULTY, "--save", saved)
     assert result.return_value == ExitCode.VIOLATIONS
     assert "breaks the contract, in schedule 2 (seed 1)" in result.output
@@ -32,10 +32,10 @@ def test_the_story_of_a_fault_is_a_golden_trace(tmp_path: Path) -> None:
     assert told.strip() in result.output
     assert told.startswith("# policy DeadlocksOnLeave deadlocked: w0 wait and no ticket is open\n")
     assert "w1 leaves\n" in told
-    again, house = replay(saved)
+    again, harness = replay(saved)
     assert again == told
-    assert house.stopped.startswith("policy: policy DeadlocksOnLeave deadlocked")
-    assert house.verdict().violations == ()
+    assert harness.stopped.startswith("policy: policy DeadlocksOnLeave deadlocked")
+    assert harness.verdict().violations == ()
 
 
 def test_as_json() -> None:
@@ -44,7 +44,7 @@ def test_as_json() -> None:
     assert facts["holds"] is False
     assert facts["fault"] == "policy DeadlocksOnLeave deadlocked: w0 wait and no ticket is open"
     assert (facts["schedule"], facts["seed"], facts["workers"], facts["fewest_workers"]) == (2, 1, 3, 2)
-    assert facts["acts"][-1] in facts["story"]
+    assert facts["acts"][-1] in facts["trace"]
     assert json.loads(run("async", "--schedules", "5", "--json").output)["holds"] is True
 
 

@@ -4,9 +4,9 @@ import random
 
 import pytest
 
-from pslab.verify.play import Case, play
-from pslab.verify.search import OTHERWISE, Finding, verify
-from pslab.verify.shrink import gist
+from pslab.verify.schedules.play import Case, play
+from pslab.verify.schedules.search import OTHERWISE, Finding, verify
+from pslab.verify.schedules.shrink import signature
 from psserver.policies import PolicyError, names
 
 SCHEDULES = 1000  # the default of ps-lab verify-policy
@@ -66,7 +66,7 @@ def test_nothing_can_be_left_out(policy: str) -> None:
     assert play(finding.case, finding.acts).fault == finding.fault
     for at in range(len(finding.acts)):
         rest = [*finding.acts[:at], *finding.acts[at + 1 :]]
-        assert gist(play(finding.case, rest).fault) != gist(finding.fault), rest
+        assert signature(play(finding.case, rest).fault) != signature(finding.fault), rest
 
 
 def test_a_step_that_never_ends_is_given_up() -> None:

@@ -8,6 +8,7 @@ import tensorflow as tf
 from pswire.plan import make_plan
 from psworker import Job
 from psworker.tensorflow import Trainer
+from tests.probes import variables_of
 
 
 class _Made(Job):
@@ -44,7 +45,7 @@ def plain_tape():
     """plain_tape(trainer, loss, batch) -> (loss, gradient per trained variable): the authority for a step."""
 
     def compute(trainer, loss, batch):
-        trained = [v for v in trainer._variables.variables if v.trainable]
+        trained = [v for v in variables_of(trainer).variables if v.trainable]
         with tf.GradientTape() as tape:
             value = loss(trainer.model, batch)
             if isinstance(trainer.model, keras.Model) and trainer.model.losses:

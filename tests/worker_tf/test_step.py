@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.probes import variables_of
+
 pytestmark = pytest.mark.tensorflow
 
 layers = keras.layers
@@ -108,9 +110,9 @@ def test_step_equals_a_plain_tape(trained, plain_tape, build, loss, data, server
     trainer, plan, flats = trained(build, loss=loss, servers=servers)
     result = trainer.step(flats, batch)
 
-    trainer._variables.assign(plan.gather(flats))
+    variables_of(trainer).assign(plan.gather(flats))
     expected_loss, expected = plain_tape(trainer, loss, batch)
-    after = trainer._variables.values()
+    after = variables_of(trainer).values()
     values = plan.gather(result.flats)
     for number, gradient in enumerate(expected):
         np.testing.assert_allclose(values[number], gradient, rtol=2e-5, atol=2e-6)

@@ -27,7 +27,7 @@ LEGAL: dict[str, tuple[str, ...]] = {
     "abandon": (OPEN,),
 }
 # The words of a violation, by the state that the ticket is in.
-SPOKEN = {
+DESCRIBED = {
     OPEN: "is open and was never committed",
     COMMITTED: "is already committed",
     APPLIED: "was already applied",
@@ -70,7 +70,7 @@ def _move(kind: str, number: int, worker: str | None, ledger: Ledger) -> Iterato
     if worker is not None and worker != ticket.worker:
         yield f"{kind} of ticket {number} by {worker}, but it was granted to {ticket.worker}"
     if ticket.state not in LEGAL[kind]:
-        yield f"{kind} of ticket {number}, but it {SPOKEN[ticket.state]}"
+        yield f"{kind} of ticket {number}, but it {DESCRIBED[ticket.state]}"
     elif (ticket.base is None) != (kind == "install") and kind not in ("cancel", "abandon"):
         yield f"{kind} of ticket {number}, which was {_purpose(ticket)}"
 

@@ -37,12 +37,12 @@ class WorkersTimes(LogCheck):
                 self._granted.pop(number, None)
             case e.Commit() as commit:
                 granted, former = self._granted.pop(commit.ticket, (None, None))
-                yield from _spoken(commit)
+                yield from _incomplete(commit)
                 if granted is not None:
                     yield from _fits(commit, entry.t, granted, former)
 
 
-def _spoken(commit: e.Commit) -> Iterator[str]:
+def _incomplete(commit: e.Commit) -> Iterator[str]:
     reported = {"pull": commit.pull, "compute": commit.compute, "before": commit.before}
     for name, seconds in reported.items():
         if seconds is not None and seconds < 0:

@@ -48,11 +48,11 @@ def misdeclared(job: e.JobEntry, terms: Terms) -> Iterator[str]:
     declared = (job.tensors.get("compensator"), job.tensors.get("aggregator"), job.tensors.get("knobs"))
     expected = (terms.compensator, terms.aggregator, dict(terms.numbers))
     if declared != expected:
-        yield f"the shards were told to use {_spoken(declared)}; {name} uses {_spoken(expected)}"
+        yield f"the shards were told to use {_described(declared)}; {name} uses {_described(expected)}"
     if terms.undivided and job.servers > 1:
         yield f"{name} compares whole gradients, but the model was divided over {job.servers} servers"
 
 
-def _spoken(parts: tuple[object, object, object]) -> str:
+def _described(parts: tuple[object, object, object]) -> str:
     compensator, aggregator, knobs = parts
     return f"compensator {compensator or 'none'}, aggregator {aggregator}, numbers {knobs}"

@@ -10,13 +10,13 @@ from pslab.compare.groups import Group
 from pslab.runs.folder import Run
 from pslab.runs.table import worker_order
 
-# Okabe and Ito's palette: told apart with any kind of colour vision. What is in vain is hatched as well.
+# Okabe and Ito's palette: told apart with any kind of colour vision. What is wasted is hatched as well.
 PALETTE = {
     tl.COMPUTING: "#0072B2",
     tl.RECEIVING: "#56B4E9",
     tl.SENDING: "#E69F00",
     tl.WAITING: "#E4E4E4",
-    tl.VAIN: "#FFFFFF",
+    tl.WASTED: "#FFFFFF",
     tl.UNREPORTED: "#999999",
 }
 # For a run whose workers did not report what they did: a bar from grant to commit.
@@ -105,7 +105,7 @@ def _reported(axes: Any, lanes: Sequence[tl.Lane], until: float) -> None:
 
 
 def _look(kind: str, paint: str) -> dict[str, Any]:
-    if kind == tl.VAIN:
+    if kind == tl.WASTED:
         return {"facecolors": paint, "edgecolor": "#999999", "hatch": "/////", "linewidth": 0.6}
     return {"facecolors": paint, "linewidth": 0}
 

@@ -9,7 +9,7 @@ import numpy as np
 from pslab.dashboard.playground.settings import SettingsError
 from pslab.simulator import Cluster
 from pslab.simulator.build import step_times
-from pslab.simulator.faults import put_down
+from pslab.simulator.faults import schedule_faults
 from psserver.optimizers import build as build_optimizer
 from psserver.policies import PolicyError
 from psserver.policies import build as build_policy
@@ -49,7 +49,7 @@ class Schedule:
 
 
 def prepare(cluster: Cluster, before: Experiment, after: Experiment, at: float, rates: Schedule) -> None:
-    """Put the change down on the agenda. `rates`: the schedule that the shards' optimizers ask.
+    """Put the change down on the queue. `rates`: the schedule that the shards' optimizers ask.
 
     Raises SettingsError for what cannot change.
     """
@@ -78,13 +78,13 @@ def prepare(cluster: Cluster, before: Experiment, after: Experiment, at: float, 
         raise SettingsError(
             f"a new crash comes before the moment of the change, {at:g} s: history stays as it was"
         )
-    changes.append(lambda: put_down(cluster, FaultsSection(crashes=crashes), start=False))
+    changes.append(lambda: schedule_faults(cluster, FaultsSection(crashes=crashes), start=False))
 
     def change() -> None:
         for each in changes:
             each()
 
-    cluster.agenda.at(at, change)
+    cluster.queue.at(at, change)
 
 
 def _factors(cluster: Cluster, before: Experiment, after: Experiment) -> None:

@@ -81,7 +81,7 @@ def _run(cluster: Cluster, listener: Listener, waits: WaitLog, budget: Budget) -
 
     def watch(cluster: Cluster) -> None:
         nonlocal limited
-        waits.look(cluster.coordinator, cluster.agenda.now)
+        waits.look(cluster.coordinator, cluster.queue.now)
         if limited or cluster.coordinator.stopped is not None:
             return
         if len(listener.records) >= budget.entries:
@@ -92,7 +92,7 @@ def _run(cluster: Cluster, listener: Listener, waits: WaitLog, budget: Budget) -
             cluster.stop(limited, success=True, cause="done")
 
     cluster.run(watch, every=1)
-    waits.end(cluster.agenda.now)
+    waits.end(cluster.queue.now)
     cluster.conclude()
     return limited
 

@@ -1,7 +1,7 @@
 // What is known of a run: batches of rows go in (see pslab/dashboard/recording.py), questions about a moment come out.
 
-export const KINDS = ["compute", "pull", "push", "wait", "in vain", "at work"];
-export const WAIT = 3, VAIN = 4;
+export const KINDS = ["compute", "pull", "push", "wait", "wasted", "at work"];
+export const WAIT = 3, WASTED = 4;
 export const MARKS = ["join", "lost", "back", "leave", "done", "cancel", "abandon", "stop"];
 
 /** The number of rows whose `key` is at most `t`; rows are in order of it. */
@@ -131,7 +131,7 @@ export class Model {
     if (stretch && stretch[1] > t && stretch[2] !== WAIT) {
       const ticket = this.tickets.get(stretch[3]);
       return {
-        state: stretch[2] === VAIN ? "in vain" : "computing", doing: KINDS[stretch[2]],
+        state: stretch[2] === WASTED ? "wasted" : "computing", doing: KINDS[stretch[2]],
         since: ticket ? Math.min(ticket.granted, t) : stretch[0], ticket: stretch[3], base: ticket ? ticket.base : held?.[2],
       };
     }

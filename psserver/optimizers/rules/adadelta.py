@@ -39,7 +39,7 @@ class Adadelta:
         rho, gain, epsilon = np.float32(self.rho), np.float32(1 - self.rho), np.float32(self.epsilon)
         decay = decay_of(self)
 
-        def scale(x: Array, g: Array, out: Array, state: State) -> None:
+        def update_block(x: Array, g: Array, out: Array, state: State) -> None:
             squares, steps = state["accumulated_grad"], state["accumulated_delta_var"]
             np.multiply(g, g, out=out)
             np.multiply(out, gain, out=out)
@@ -59,7 +59,7 @@ class Adadelta:
             np.multiply(g, rate, out=g)
             np.add(decayed(x, rate, decay, out), g, out=out)
 
-        return scale
+        return update_block
 
     def fused(self, rate: np.float32, step: int) -> Fused:
         rho, gain, epsilon = np.float32(self.rho), np.float32(1 - self.rho), np.float32(self.epsilon)

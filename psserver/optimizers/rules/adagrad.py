@@ -35,7 +35,7 @@ class Adagrad:
     def kernel(self, rate: np.float32, step: int) -> Kernel:
         epsilon, decay = np.float32(self.epsilon), decay_of(self)
 
-        def shrink(x: Array, g: Array, out: Array, state: State) -> None:
+        def update_block(x: Array, g: Array, out: Array, state: State) -> None:
             total = state["accumulator"]
             np.multiply(g, g, out=out)
             np.add(total, out, out=total)
@@ -45,7 +45,7 @@ class Adagrad:
             np.divide(g, out, out=g)
             np.subtract(decayed(x, rate, decay, out), g, out=out)
 
-        return shrink
+        return update_block
 
     def fused(self, rate: np.float32, step: int) -> Fused:
         return Fused(loops.adagrad, ("accumulator",), (rate, np.float32(self.epsilon), decay_of(self)))

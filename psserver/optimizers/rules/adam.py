@@ -53,11 +53,11 @@ class Adam:
         gain_1, gain_2 = np.float32(1 - self.beta_1), np.float32(1 - self.beta_2)
         epsilon, decay = np.float32(self.epsilon), decay_of(self)
 
-        def adapt(x: Array, g: Array, out: Array, state: State) -> None:
+        def update_block(x: Array, g: Array, out: Array, state: State) -> None:
             scaled_step(g, out, state, alpha, gain_1, gain_2, epsilon)
             np.subtract(decayed(x, rate, decay, g), out, out=out)
 
-        return adapt
+        return update_block
 
     def fused(self, rate: np.float32, step: int) -> Fused:
         alpha = step_size(rate, self.beta_1, self.beta_2, step)

@@ -49,7 +49,7 @@ class Adamax:
         rate, gain, kept, rest, epsilon = self._scalars(rate, step)
         decay = decay_of(self)
 
-        def adapt(x: Array, g: Array, out: Array, state: State) -> None:
+        def update_block(x: Array, g: Array, out: Array, state: State) -> None:
             mean, largest = state["momentum"], state["norm"]
             np.subtract(g, mean, out=out)
             np.multiply(out, gain, out=out)
@@ -63,7 +63,7 @@ class Adamax:
             np.divide(out, g, out=out)
             np.subtract(decayed(x, rate, decay, g), out, out=out)
 
-        return adapt
+        return update_block
 
     def fused(self, rate: np.float32, step: int) -> Fused:
         return Fused(adamax, ("momentum", "norm"), (*self._scalars(rate, step), decay_of(self)))

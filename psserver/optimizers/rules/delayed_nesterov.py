@@ -53,7 +53,7 @@ class DelayedNesterov:
         kept, length = np.float32(self.momentum), np.float32(self.period)
         first, last, weight = self._place(step)
 
-        def push(x: Array, g: Array, out: Array, state: State) -> None:
+        def update_block(x: Array, g: Array, out: Array, state: State) -> None:
             velocity, total = state["momentum"], state["period_sum"]
             np.multiply(g, rate, out=g)
             if first:
@@ -70,7 +70,7 @@ class DelayedNesterov:
             np.subtract(out, g, out=out)
             np.add(x, out, out=out)
 
-        return push
+        return update_block
 
     def fused(self, rate: np.float32, step: int) -> Fused:
         first, last, weight = self._place(step)

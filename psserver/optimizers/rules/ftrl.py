@@ -63,7 +63,7 @@ class Ftrl:
         rate, l1, l2, shrinkage, still = self._scalars(rate)
         decay = decay_of(self)
 
-        def follow(x: Array, g: Array, out: Array, state: State) -> None:
+        def update_block(x: Array, g: Array, out: Array, state: State) -> None:
             if still:
                 np.copyto(out, x)
                 return
@@ -88,7 +88,7 @@ class Ftrl:
             np.subtract(out, linear, out=out)
             np.divide(out, after, out=out)
 
-        return follow
+        return update_block
 
     def fused(self, rate: np.float32, step: int) -> Fused:
         return Fused(ftrl, ("accumulator", "linear"), (*self._scalars(rate), decay_of(self)))

@@ -42,7 +42,7 @@ class Lion:
         rate, kept_1, gain_1, kept_2, gain_2 = self._scalars(rate)
         decay = decay_of(self)
 
-        def roar(x: Array, g: Array, out: Array, state: State) -> None:
+        def update_block(x: Array, g: Array, out: Array, state: State) -> None:
             mean = state["momentum"]
             np.multiply(g, gain_2, out=out)
             np.multiply(g, gain_1, out=g)
@@ -55,7 +55,7 @@ class Lion:
             np.multiply(g, rate, out=g)
             np.subtract(decayed(x, rate, decay, out), g, out=out)
 
-        return roar
+        return update_block
 
     def fused(self, rate: np.float32, step: int) -> Fused:
         return Fused(lion, ("momentum",), (*self._scalars(rate), decay_of(self)))

@@ -33,14 +33,14 @@ class Momentum:
     def kernel(self, rate: np.float32, step: int) -> Kernel:
         kept, decay = np.float32(self.momentum), decay_of(self)
 
-        def roll(x: Array, g: Array, out: Array, state: State) -> None:
+        def update_block(x: Array, g: Array, out: Array, state: State) -> None:
             velocity = state["momentum"]
             np.multiply(g, rate, out=g)
             np.multiply(velocity, kept, out=velocity)
             np.subtract(velocity, g, out=velocity)
             np.add(decayed(x, rate, decay, out), velocity, out=out)
 
-        return roll
+        return update_block
 
     def fused(self, rate: np.float32, step: int) -> Fused:
         return Fused(loops.momentum, ("momentum",), (rate, np.float32(self.momentum), decay_of(self)))

@@ -59,7 +59,7 @@ class Nadam:
         rate, gain_1, gain_2, ahead, rest_ahead, fresh, rest, spread, epsilon = self._scalars(rate, step)
         decay = decay_of(self)
 
-        def look_ahead(x: Array, g: Array, out: Array, state: State) -> None:
+        def update_block(x: Array, g: Array, out: Array, state: State) -> None:
             mean, square = state["momentum"], state["velocity"]
             np.subtract(g, mean, out=out)
             np.multiply(out, gain_1, out=out)
@@ -80,7 +80,7 @@ class Nadam:
             np.divide(out, g, out=out)
             np.subtract(decayed(x, rate, decay, g), out, out=out)
 
-        return look_ahead
+        return update_block
 
     def fused(self, rate: np.float32, step: int) -> Fused:
         return Fused(nadam, ("momentum", "velocity"), (*self._scalars(rate, step), decay_of(self)))

@@ -51,7 +51,7 @@ class RMSprop:
         rho, gain, epsilon = np.float32(self.rho), np.float32(1 - self.rho), np.float32(self.epsilon)
         repeated, decay = np.float32(self.momentum), decay_of(self)
 
-        def scale(x: Array, g: Array, out: Array, state: State) -> None:
+        def update_block(x: Array, g: Array, out: Array, state: State) -> None:
             square = state["velocity"]
             np.multiply(g, g, out=out)
             _blend(square, out, rho, gain)
@@ -74,7 +74,7 @@ class RMSprop:
                 g = np.add(velocity, g, out=velocity)
             np.subtract(decayed(x, rate, decay, out), g, out=out)
 
-        return scale
+        return update_block
 
     def fused(self, rate: np.float32, step: int) -> Fused:
         rho, gain, epsilon = np.float32(self.rho), np.float32(1 - self.rho), np.float32(self.epsilon)

@@ -28,11 +28,11 @@ class SGD:
     def kernel(self, rate: np.float32, step: int) -> Kernel:
         decay = decay_of(self)
 
-        def descend(x: Array, g: Array, out: Array, state: State) -> None:
+        def update_block(x: Array, g: Array, out: Array, state: State) -> None:
             np.multiply(g, rate, out=g)
             np.subtract(decayed(x, rate, decay, out), g, out=out)
 
-        return descend
+        return update_block
 
     def fused(self, rate: np.float32, step: int) -> Fused:
         return Fused(loops.sgd, (), (rate, decay_of(self)))

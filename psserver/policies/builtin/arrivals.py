@@ -6,7 +6,7 @@ from typing import ClassVar, Literal, cast
 from psserver.policies.builtin.spec import ONE_EACH, WORKERS, Cost, Facts, PolicySpec
 from psserver.policies.composed import Composition
 from psserver.policies.parts.gates import Immediate, WaitForUpdate
-from psserver.policies.parts.staleness import KeepAll
+from psserver.policies.parts.staleness_rules import KeepAll
 from psserver.policies.parts.triggers import Count, Distinct
 from psserver.policies.parts.weights import FAMILIES, Inverse
 from pswire.knobs import integer, number, word

@@ -7,7 +7,7 @@ from psserver.policies.builtin.spec import ONE_EACH, WORKERS, Cost, Facts, Polic
 from psserver.policies.composed import Composition
 from psserver.policies.parts.cancel import CancelStale
 from psserver.policies.parts.gates import Immediate, WaitForUpdate
-from psserver.policies.parts.staleness import DropStale
+from psserver.policies.parts.staleness_rules import DropStale
 from psserver.policies.parts.triggers import Count, Distinct, Everyone
 from pswire.knobs import integer, word
 

@@ -7,7 +7,7 @@ from psserver.policies.builtin.spec import Cost, Facts, PolicySpec
 from psserver.policies.composed import Composition
 from psserver.policies.parts.dssp import DynamicSlack
 from psserver.policies.parts.gates import Slack
-from psserver.policies.parts.staleness import KeepAll
+from psserver.policies.parts.staleness_rules import KeepAll
 from psserver.policies.parts.triggers import Count
 from pswire.domains import named
 from pswire.knobs import flag, integer

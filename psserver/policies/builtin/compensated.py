@@ -7,7 +7,7 @@ from psserver.policies.builtin.spec import Cost, Facts, PolicySpec
 from psserver.policies.composed import Composition
 from psserver.policies.declarations import TensorParts
 from psserver.policies.parts.gates import Immediate
-from psserver.policies.parts.staleness import Compensate
+from psserver.policies.parts.staleness_rules import Compensate
 from psserver.policies.parts.triggers import Count
 from pswire.knobs import number
 

@@ -8,7 +8,7 @@ from psserver.policies.builtin.spec import Cost, Facts, PolicySpec
 from psserver.policies.composed import Composition
 from psserver.policies.declarations import LocalRule
 from psserver.policies.parts.gates import Immediate, WaitForUpdate
-from psserver.policies.parts.staleness import DropStale, KeepAll
+from psserver.policies.parts.staleness_rules import DropStale, KeepAll
 from psserver.policies.parts.triggers import Count, Everyone
 from pswire.knobs import integer, number, word
 

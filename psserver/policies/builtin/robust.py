@@ -7,7 +7,7 @@ from psserver.policies.builtin.spec import WORKERS, Cost, Facts, PolicySpec
 from psserver.policies.composed import Composition
 from psserver.policies.declarations import TensorParts
 from psserver.policies.parts.gates import WaitForUpdate
-from psserver.policies.parts.staleness import DropStale
+from psserver.policies.parts.staleness_rules import DropStale
 from psserver.policies.parts.triggers import Everyone
 from pswire.domains import named
 from pswire.knobs import integer

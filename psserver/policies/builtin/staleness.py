@@ -9,7 +9,14 @@ from psserver.policies.composed import Composition
 from psserver.policies.declarations import BARE, TensorParts
 from psserver.policies.parts.cancel import CancelStale
 from psserver.policies.parts.gates import Immediate
-from psserver.policies.parts.staleness import Block, Compensate, Downweight, DropStale, KeepAll, StalenessRule
+from psserver.policies.parts.staleness_rules import (
+    Block,
+    Compensate,
+    Downweight,
+    DropStale,
+    KeepAll,
+    StalenessRule,
+)
 from psserver.policies.parts.triggers import Count
 from psserver.policies.parts.weights import Concurrency
 from pswire.knobs import flag, integer, number, word

@@ -42,6 +42,11 @@ class CoordinatorRpc:
 
     def join(self, request: pb.JoinRequest, context: grpc.ServicerContext) -> pb.JoinReply:
         terms = self._job.terms
+        if request.job and request.job != terms.job:
+            raise precondition(
+                f"these servers run job {terms.job}, and this worker belongs to job {request.job}, which is over or "
+                "was killed: start the worker anew to take part"
+            )
         if request.servers != terms.servers:
             raise precondition(
                 f"expected a worker of {terms.servers} servers, got one of {request.servers}: "

@@ -27,7 +27,7 @@ log = logging.getLogger("ps-server")
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """Why a shard server may go home."""
+    """Why a shard server may end."""
 
     exit_code: ExitCode
     reason: str

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import grpc
 
 from psserver import receipts
-from psserver.service.rpc.registration import Refused, invalid
+from psserver.service.rpc.registration import Refused, invalid, precondition
 from psserver.service.shard_host import ShardHost
 from psserver.service.transport.shared_memory import Attachment, to_wire
 from pswire.transport import segments
@@ -60,8 +60,10 @@ def stage(
         raise invalid(
             f"payload of ticket {header.ticket}: expected a slot that was lent, got number {number}"
         )
+    if not attachment.fits(shard.layout.elements):
+        raise precondition("the job's model is another one since this memory was lent; join again")
     slot = host.begin_push(
-        shard, header.ticket, header.worker, alive, lambda: attachment.loan(number, header.ticket)
+        shard, header.ticket, header.worker, alive, lambda: attachment.borrow(number, header.ticket)
     )
     finite = False
     try:

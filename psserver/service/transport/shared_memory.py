@@ -25,7 +25,7 @@ SLOTS = 2
 
 
 class Sharing:
-    """Makes segments and knows which array lies in which. The lock of the server's ShardState owns it.
+    """Makes segments and knows which array lies in which. The lock of the server's SharedShard owns it.
 
     `transport`: "auto" goes on without shared memory when the system gives
     none, "shared-memory" raises SegmentError then, "grpc" and "socket" never ask for any.
@@ -84,7 +84,7 @@ class Sharing:
 class Words:
     """The control words of one worker: few bytes that may outlast its slots.
 
-    Word 0 has one writer, the worker; the others have one, the server, under the lock of its ShardState.
+    Word 0 has one writer, the worker; the others have one, the server, under the lock of its SharedShard.
     """
 
     def __init__(self) -> None:
@@ -102,7 +102,7 @@ class Words:
 
 
 class Attachment:
-    """What one worker shares with this server, for as long as its exchange lasts. The lock of the ShardState owns it.
+    """What one worker shares with this server, for as long as its exchange lasts. The lock of the SharedShard owns it.
 
     The server keeps what it still needs of it: a slot until its contribution
     is settled, the control words until the pins of the worker's tickets end.
@@ -110,17 +110,22 @@ class Attachment:
 
     def __init__(self, elements: int) -> None:
         self.words = Words()
+        self._elements = elements
         slots = [Segment(4 * elements) for _ in range(SLOTS)]
         self.places = (self.words.place, *(slot.place for slot in slots))
         self._slots = [segments.floats(slot.memory) for slot in slots]
         # As in the words, which the worker could overwrite.
         self._busy: set[int] = set()
 
+    def fits(self, elements: int) -> bool:
+        """The slots hold payloads of so many elements."""
+        return self._elements == elements
+
     def holds(self, number: int) -> bool:
         return 1 <= number <= len(self._slots)
 
-    def loan(self, number: int, ticket: int) -> BorrowedBuffer:
-        """Slot `number`, from 1, marked as busy until the loan ends. Raises Refused while it is busy."""
+    def borrow(self, number: int, ticket: int) -> BorrowedBuffer:
+        """Slot `number`, from 1, marked as busy until it is given back. Raises Refused while it is busy."""
         if number in self._busy:
             raise Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, f"slot {number} still holds an earlier payload")
         words, busy = self.words, self._busy

@@ -2,7 +2,7 @@
 
 import { h } from "../dom.js";
 
-export const LANE_COLOURS = ["--compute", "--pull", "--push", "--wait", "--vain", "--compute"];
+export const LANE_COLOURS = ["--compute", "--pull", "--push", "--wait", "--wasted", "--compute"];
 
 let palette = null;
 /** Colours are those of the style sheet, so that a switch of theme changes drawings too. */
@@ -50,7 +50,7 @@ export function plain(value) {
   return String(Number(value.toPrecision(4)));
 }
 
-/** A pattern for what is not only a colour: waiting is hatched, work in vain crossed. */
+/** A pattern for what is not only a colour: waiting is hatched, work wasted crossed. */
 const patterns = new Map();
 export function hatched(context, name, crossed) {
   const key = `${colour(name)}/${crossed}/${window.devicePixelRatio}`;

@@ -34,7 +34,7 @@ export function drawHeat(element, names, { applied, dropped }) {
     if (high >= size * 0.8) context.fillText(worker, left - 8, y + high / 2);
     context.textAlign = "center";
     cells[row].forEach((n, place) => cell(context, { x: left + wide * place, y, wide, high, n, share: n / most, size, base: "--heat" }));
-    if (anyDropped) cell(context, { x: left + wide * (groups.length + 0.3), y, wide, high, n: dropped[row], share: dropped[row] / Math.max(1, ...dropped), size, base: "--vain" });
+    if (anyDropped) cell(context, { x: left + wide * (groups.length + 0.3), y, wide, high, n: dropped[row], share: dropped[row] / Math.max(1, ...dropped), size, base: "--wasted" });
   });
 }
 

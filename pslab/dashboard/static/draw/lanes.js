@@ -1,6 +1,6 @@
 // A lane for each worker: what it did, where its contributions ended, and which update took them in.
 
-import { upTo, WAIT, VAIN } from "../model.js";
+import { upTo, WAIT, WASTED } from "../model.js";
 import { begin, colour, hatched, LANE_COLOURS, plain, ticks } from "./canvas.js";
 
 const TOP = 26, BOTTOM = 22;
@@ -65,7 +65,7 @@ function stretches(context, model, row, { from, to, x, middle, bar, left }) {
 
 function box(context, x0, wide, middle, bar, kind, open = false) {
   const thin = kind === WAIT ? bar * 0.55 : bar;
-  context.fillStyle = kind === WAIT ? hatched(context, "--wait", false) : kind === VAIN ? hatched(context, "--vain", true) : colour(LANE_COLOURS[kind]);
+  context.fillStyle = kind === WAIT ? hatched(context, "--wait", false) : kind === WASTED ? hatched(context, "--wasted", true) : colour(LANE_COLOURS[kind]);
   const gap = wide > 3 && kind !== WAIT ? 0.75 : 0;
   context.beginPath();
   if (wide > 6 && !open) context.roundRect(x0, middle - thin / 2, wide - gap, thin, Math.min(2.5, thin / 3));
@@ -90,13 +90,13 @@ function presence(context, model, row, { from, to, x, middle, bar }) {
     if (at > to) return;
     const next = Math.min(marks.slice(place + 1).find(([, other]) => [0, 2, 3].includes(other))?.[0] ?? to, to);
     if ([1, 3, 4].includes(kind) && next > from && next > at) {
-      context.strokeStyle = colour(kind === 4 ? "--dim" : "--vain"); context.lineWidth = 1.5;
+      context.strokeStyle = colour(kind === 4 ? "--dim" : "--wasted"); context.lineWidth = 1.5;
       context.setLineDash(kind === 4 ? [1, 4] : [6, 4]);
       context.beginPath(); context.moveTo(x(Math.max(at, from)), middle); context.lineTo(x(next), middle); context.stroke();
       context.setLineDash([]);
     }
     if (at < from) return;
-    if (kind === 1 || kind === 3) cross(context, x(at), middle, bar * 0.45, "--vain");
+    if (kind === 1 || kind === 3) cross(context, x(at), middle, bar * 0.45, "--wasted");
     if (kind === 0 && at > 0) { context.fillStyle = colour("--ink"); triangle(context, x(at), middle, bar * 0.4); }
   });
 }
@@ -128,7 +128,7 @@ function contributions(context, model, { from, to, x, y, room, found, selected }
     found.push({ x: at, y: middle, ticket });
     if (many) continue;
     const settled = ticket.settled !== undefined && ticket.settled <= to;
-    if (settled && !ticket.applied) { cross(context, at, middle, radius * 1.1, "--vain"); continue; }
+    if (settled && !ticket.applied) { cross(context, at, middle, radius * 1.1, "--wasted"); continue; }
     context.beginPath(); context.arc(at, middle, radius, 0, 7);
     context.fillStyle = settled ? colour("--applied") : colour("--paper"); context.fill();
     context.lineWidth = 1.2; context.strokeStyle = settled ? colour("--paper") : colour("--ink"); context.stroke();

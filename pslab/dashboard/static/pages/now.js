@@ -2,7 +2,7 @@
 
 import { h, put, say, seconds, svg, number } from "../dom.js";
 
-const STATES = { computing: "computing", waiting: "waiting", lost: "lost", left: "left", done: "done", joined: "joined", "in vain": "in vain", absent: "not here yet" };
+const STATES = { computing: "computing", waiting: "waiting", lost: "lost", left: "left", done: "done", joined: "joined", "wasted": "wasted", absent: "not here yet" };
 
 export function now() {
   const list = h("ol", { class: "workers", id: "workers" });

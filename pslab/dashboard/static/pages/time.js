@@ -1,11 +1,11 @@
-// A lane per worker: compute, pull, push, wait, in vain; and the fate of each contribution.
+// A lane per worker: compute, pull, push, wait, wasted; and the fate of each contribution.
 
 import { h, put, say, number, seconds } from "../dom.js";
 import { upTo, KINDS } from "../model.js";
 import { canvas } from "../draw/canvas.js";
 import { drawLanes, laneHeight } from "../draw/lanes.js";
 
-export const LEGEND = [["compute", "compute"], ["pull", "pull"], ["push", "push"], ["wait", "waits"], ["vain", "in vain"], ["applied", "applied"], ["dropped", "dropped"], ["open", "pending"]];
+export const LEGEND = [["compute", "compute"], ["pull", "pull"], ["push", "push"], ["wait", "waits"], ["wasted", "wasted"], ["applied", "applied"], ["dropped", "dropped"], ["open", "pending"]];
 
 export function legend() {
   return h("ul", { class: "legend", "aria-label": "Legend" }, LEGEND.map(([name, text]) => h("li", {}, h("span", { class: `swatch ${name}`, "aria-hidden": "true" }), text)));
@@ -66,7 +66,7 @@ export function time(context) {
     const key = parts.map((part) => Math.round(part * 1000)).join();
     if (shares.dataset.key !== key) {
       shares.dataset.key = key;
-      const names = ["compute", "pull", "push", "wait", "vain", "compute"];
+      const names = ["compute", "pull", "push", "wait", "wasted", "compute"];
       put(shares, KINDS.map((kind, place) => parts[place] > 0.0005 && h("li", {}, h("span", { class: `swatch ${names[place]}` }), h("span", {}, kind === "wait" ? "waiting" : kind),
         h("span", { class: "meter" }, h("span", { class: names[place], style: { width: `${parts[place] * 100}%` } })), h("b", {}, `${(parts[place] * 100).toFixed(1)} %`))));
     }

@@ -6,7 +6,7 @@ from typing import Any, Literal, cast
 import click
 
 from pslab.commands.failure import EPILOG, Failure
-from pslab.commands.showing import show, showing, shown
+from pslab.commands.running.showing import show, showing, shown
 from pslab.compare.grid import SweepError, cells
 from pslab.compare.sweep import Outcome, sweep
 from pslab.display.progress import print_json

@@ -1,4 +1,4 @@
-"""What was promised and is not so."""
+"""The exception of every broken promise, and the check that raises it."""
 
 
 class InvariantViolation(AssertionError):
@@ -6,6 +6,6 @@ class InvariantViolation(AssertionError):
 
 
 def expect(holds: bool, sentence: str) -> None:
-    """Raise Breach with the sentence unless it holds."""
+    """Raise InvariantViolation with the sentence unless it holds."""
     if not holds:
         raise InvariantViolation(sentence)

@@ -6,7 +6,7 @@ from psserver.service.transport.shared_memory import Words
 from psserver.shard import Shard
 
 
-class ShardState:
+class SharedShard:
     """The shard, how far it has executed the log, why no further, and who reads its versions in place.
 
     `changed` owns everything here and the shard with all that it holds, except

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from pslab.commands.failure import EPILOG, Failure, console
-from pslab.commands.showing import show, showing, shown
+from pslab.commands.running.showing import show, showing, shown
 from pslab.compare.predict import REPEAT, predict
 from pslab.compare.step_times import step_times_of
 from pslab.compare.tables.prediction import prediction_json, prediction_table

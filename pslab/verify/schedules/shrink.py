@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from pslab.verify.play import Case
+from pslab.verify.schedules.play import Case
 from psserver.policies import PolicyError
 
 # The acts that were played up to the fault, or None when they do not show it.
@@ -27,7 +27,7 @@ def shrink(case: Case, acts: Sequence[str], shows: Shows) -> tuple[Case, list[st
             return case, best
 
 
-def gist(fault: str) -> str:
+def signature(fault: str) -> str:
     """A fault's sentence without numbers, names and lists: two schedules show the same when these are equal."""
     text = re.sub(r"failed on (\w+)\(.*?\): ", r"failed on \1: ", fault)
     text = re.sub(r"\[.*\]|\(.*\)|'.*?'", "..", text)
@@ -94,7 +94,7 @@ def _plainer_acts(case: Case, acts: list[str], shows: Shows) -> list[str]:
 
 
 def _plainer(line: str) -> list[str]:
-    """A goodbye rather than a loss, the first process of a worker, the ticket that it holds, an ordinary loss."""
+    """A leave rather than a loss, the first process of a worker, the ticket that it holds, an ordinary loss."""
     who, verb, *rest = line.split()
     if verb == "disconnects":
         return [f"{who} leaves"]

@@ -1,4 +1,5 @@
-"""Random schedules against the real coordinator: delay, repetition, broken connections, deaths, returns, strangers.
+"""Random schedules against the real coordinator: delay, repetition, broken connections, deaths, returns,
+unknown sessions.
 
 Choices are drawn from a `ChoiceSource`, so that a seeded generator and a search for
 the smallest failing schedule drive the same scenes.
@@ -10,12 +11,12 @@ from dataclasses import replace
 
 from pslab.protocol_adapter import deliver, event_of
 from pslab.verify.adversarial import Adversary
-from pslab.verify.breach import InvariantViolation, expect
-from pslab.verify.choices import ChoiceSource
 from pslab.verify.client import Client
 from pslab.verify.invariants import Guard
-from pslab.verify.shard import Servers
-from pslab.verify.time_limit import TimeLimitedPolicy
+from pslab.verify.schedules.choices import ChoiceSource
+from pslab.verify.schedules.time_limit import TimeLimitedPolicy
+from pslab.verify.shard import StagedShard
+from pslab.verify.violation import InvariantViolation, expect
 from psserver.coordinator import Coordinator, JobTerms, JoinRefused, Output, Record, Send
 from psserver.coordinator.outputs import RefusalNotice
 from psserver.coordinator.status import report
@@ -50,7 +51,7 @@ class Schedule:
         self.policy = TimeLimitedPolicy(build(policy, knobs, workers))
         self.guard = Guard(policy, self.policy.knobs, workers)
         self.coordinator = Coordinator(terms, self.policy, self.now)
-        self.servers = Servers(workers=workers, tensors=self.policy.tensors) if servers else None
+        self.servers = StagedShard(workers=workers, tensors=self.policy.tensors) if servers else None
         self.log: list[Record] = []
         self.acts: list[str] = []
         self.clients = {f"w{n}": Client(f"w{n}", batches=choices.pick(5)) for n in range(workers)}
@@ -98,7 +99,7 @@ class Schedule:
         elif chance == 56:
             self.kill(client)
         elif chance == 57:
-            self.goodbye(client)
+            self.leaves(client)
         elif chance < 61:
             self.wait(0.2 * self.choices.pick(4))
         elif chance == 61:
@@ -157,13 +158,13 @@ class Schedule:
                 self._act(client, verb, self._named(client, ticket), "loss=nan" if math.isnan(loss) else "")
 
     def _named(self, client: Client, ticket: int) -> str:
-        """Nothing for the ticket that it holds: a story says "commits" and means that one."""
+        """Nothing for the ticket that it holds: a trace says "commits" and means that one."""
         held = [opened.number for opened in self.coordinator.tickets.open_of(client.worker)]
         return "" if held == [ticket] else str(ticket)
 
     def _act(self, client: Client, *words: str) -> None:
         member = self.coordinator.roster.present.get(client.worker)
-        # What another incarnation still says is refused, and no part of the story.
+        # What another incarnation still says is refused, and no part of the trace.
         if words[0] == "joins" or (member is not None and member.incarnation == client.incarnation):
             self.acts.append(" ".join([client.worker, *filter(None, words)]))
 
@@ -208,7 +209,7 @@ class Schedule:
         if client.gone or self.choices.pick(2):
             self.cut(client)
 
-    def goodbye(self, client: Client) -> None:
+    def leaves(self, client: Client) -> None:
         if client.connected and not client.finished:
             client.hang_up()
             client.alive = False
@@ -276,5 +277,5 @@ class Schedule:
 
 
 def name_of(session: int) -> str:
-    """A, B, C, ... as stories call the processes of one worker."""
+    """A, B, C, ... as traces call the processes of one worker."""
     return chr(ord("A") + session) if session < 26 else f"A{session}"

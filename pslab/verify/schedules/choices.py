@@ -21,7 +21,7 @@ class Seeded:
         return self._random.getrandbits(16) * n >> 16
 
 
-class Tape:
+class ListedChoices:
     """Choices from a list; when it ends, always the first: the calmest."""
 
     def __init__(self, choices: list[int]) -> None:

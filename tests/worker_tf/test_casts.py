@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from pswire.transport.codecs import codec_named
 from psworker.data.payloads import array_of
-from psworker.tensorflow.wire import payload_of, rounded, tensor_of, widened
+from psworker.tensorflow.casts import payload_of, rounded, tensor_of, widened
 
 pytestmark = pytest.mark.tensorflow
 

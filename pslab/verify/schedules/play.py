@@ -4,13 +4,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pslab.verify.breach import InvariantViolation
 from pslab.verify.harness import CoordinatorHarness
 from pslab.verify.invariants import Guard
-from pslab.verify.schedule import TIMEOUT
-from pslab.verify.shard import Servers
-from pslab.verify.time_limit import PATIENCE, TimeLimitedPolicy
+from pslab.verify.schedules.schedule import TIMEOUT
+from pslab.verify.schedules.time_limit import PATIENCE, TimeLimitedPolicy
+from pslab.verify.shard import StagedShard
 from pslab.verify.trace_format import act
+from pslab.verify.violation import InvariantViolation
 from psserver.coordinator import Output, Record
 from psserver.coordinator.entries import Apply, Cancel, Drop, Entry, Fold, Grant
 from psserver.policies import build
@@ -26,7 +26,7 @@ class Case:
 
     @property
     def head(self) -> list[str]:
-        """As a story begins."""
+        """As a trace begins."""
         knobs = [f"{name}={_toml(value)}" for name, value in self.knobs.items()]
         return [
             f"policy: {' '.join([self.policy, *knobs])}",
@@ -41,7 +41,7 @@ class GuardedHouse(CoordinatorHarness):
     def __init__(self, case: Case, patience: float = PATIENCE) -> None:
         policy = TimeLimitedPolicy(build(case.policy, case.knobs, case.workers), patience)
         self.guard = Guard(case.policy, policy.knobs, case.workers)
-        self.servers = Servers(workers=case.workers, tensors=policy.tensors)
+        self.servers = StagedShard(workers=case.workers, tensors=policy.tensors)
         super().__init__(policy, workers=case.workers, terms={"worker_timeout": TIMEOUT}, now=0.0)
 
     def take(self, outputs: list[Output]) -> list[Output]:
@@ -78,27 +78,27 @@ class Played:
 
 
 def play(case: Case, acts: Iterable[str], patience: float = PATIENCE) -> Played:
-    """Play the acts in a new house, until the first fault. Raises PolicyError when the policy cannot be built."""
-    house = GuardedHouse(case, patience)
+    """Play the acts in a new harness, until the first fault. Raises PolicyError when the policy cannot be built."""
+    harness = GuardedHouse(case, patience)
     played: list[str] = []
     for line in acts:
-        if not possible(house, line):
+        if not possible(harness, line):
             continue
         played.append(line)
         try:
-            for _ in act(house, line):
+            for _ in act(harness, line):
                 pass
         except InvariantViolation as breach:
-            return Played(played, str(breach), decisions(house.log))
-        if house.fault:
+            return Played(played, str(breach), decisions(harness.log))
+        if harness.fault:
             break
-    return Played(played, house.fault or house.guard.complaint, decisions(house.log))
+    return Played(played, harness.fault or harness.guard.complaint, decisions(harness.log))
 
 
-def possible(house: GuardedHouse, line: str) -> bool:
+def possible(harness: GuardedHouse, line: str) -> bool:
     """An honest worker can do that now. A payload is staged beforehand, as it is in life."""
     who, verb, *rest = line.split()
-    member = house.coordinator.roster.present.get(who)
+    member = harness.coordinator.roster.present.get(who)
     if verb in ("seconds", "joins"):
         return True
     if member is None:
@@ -110,10 +110,10 @@ def possible(house: GuardedHouse, line: str) -> bool:
     if verb not in ("commits", "commits-its-last", "abandons"):
         return True
     named = [int(word) for word in rest if word.isdigit()]
-    ticket = named[0] if named else house.holds(who)
+    ticket = named[0] if named else harness.holds(who)
     if ticket is None:
         return False
-    return verb == "abandons" or house.servers.push(ticket)
+    return verb == "abandons" or harness.servers.push(ticket)
 
 
 def decisions(log: Iterable[Record]) -> list[Entry]:

@@ -3,14 +3,14 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from pslab.verify.breach import InvariantViolation
-from pslab.verify.choices import Seeded
 from pslab.verify.harness import CoordinatorHarness
-from pslab.verify.play import Case, decisions, play
-from pslab.verify.schedule import TIMEOUT, Schedule
-from pslab.verify.shrink import gist, shrink
-from pslab.verify.time_limit import PATIENCE, TimeLimitedPolicy, timed
+from pslab.verify.schedules.choices import Seeded
+from pslab.verify.schedules.play import Case, decisions, play
+from pslab.verify.schedules.schedule import TIMEOUT, Schedule
+from pslab.verify.schedules.shrink import shrink, signature
+from pslab.verify.schedules.time_limit import PATIENCE, TimeLimitedPolicy, timed
 from pslab.verify.trace_format import tell
+from pslab.verify.violation import InvariantViolation
 from psserver.policies import PolicyError, build
 
 # Every so many schedules the policy is asked a second time: the same events, the same decisions.
@@ -25,7 +25,7 @@ class Finding:
     """A fault. `acts` is the shortest schedule found for it, `found` the length of the first; `case` is its job.
 
     `schedule` is the number of the schedule that found it, counted from 1, and `seed` its seed.
-    `story` is a golden trace; empty when the fault cannot be told as one.
+    `trace` is a golden trace; empty when the fault cannot be told as one.
     """
 
     fault: str
@@ -34,7 +34,7 @@ class Finding:
     found: int
     case: Case
     acts: tuple[str, ...]
-    story: str
+    trace: str
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def _finding(
 ) -> Finding:
     acts = schedule.acts
     patience = IMPATIENCE if "does not end" in fault else PATIENCE
-    if fault != OTHERWISE and gist(play(case, acts, patience).fault) != gist(fault):
+    if fault != OTHERWISE and signature(play(case, acts, patience).fault) != signature(fault):
         # It cannot be had again: chance, or something that only the first one saw.
         if play(case, acts, patience).decisions != decisions(schedule.log):
             fault = f"{OTHERWISE}; the first time: {fault}"
@@ -122,7 +122,7 @@ def _finding(
         if fault == OTHERWISE:
             same = all(play(smaller, fewer, patience).decisions == first.decisions for _ in range(3))
             return None if same else first.acts
-        return first.acts if first.fault and gist(first.fault) == gist(fault) else None
+        return first.acts if first.fault and signature(first.fault) == signature(fault) else None
 
     smallest, shortest = shrink(case, acts, shows)
     told = fault if fault == OTHERWISE else play(smallest, shortest, patience).fault
@@ -140,5 +140,5 @@ def _finding(
 def _story(case: Case, acts: Sequence[str], fault: str, patience: float) -> str:
     # No guard: what breaks a promise is to be seen.
     policy = TimeLimitedPolicy(build(case.policy, case.knobs, case.workers), patience)
-    house = CoordinatorHarness(policy, workers=case.workers, terms={"worker_timeout": TIMEOUT}, now=0.0)
-    return tell([f"# {' '.join(fault.split())}", *case.head], acts, house)
+    harness = CoordinatorHarness(policy, workers=case.workers, terms={"worker_timeout": TIMEOUT}, now=0.0)
+    return tell([f"# {' '.join(fault.split())}", *case.head], acts, harness)

@@ -1,0 +1,1 @@
+"""The subcommands that read what runs left behind."""

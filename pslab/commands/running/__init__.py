@@ -1,0 +1,1 @@
+"""The subcommands that run experiments."""

@@ -1,0 +1,1 @@
+"""Random schedules: drawn, played, searched, and cut down to the shortest that shows a fault."""

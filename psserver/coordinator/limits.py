@@ -1,0 +1,100 @@
+"""What a job waits for a member to do, and for how long at most: so that a run ends whatever a member does not do."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from psserver.coordinator.ledger import Ledger
+from psserver.coordinator.members import Member
+from psserver.coordinator.policy_driver import PolicyDriver
+from psserver.policies import Waiting
+
+# A ticket that others wait for may take so many usual steps, where no limit was said.
+USUAL_STEPS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """The job waits for `member` to do `what`, since `since`, for `limit` seconds at most."""
+
+    member: Member
+    what: str
+    since: float
+    limit: float
+
+    def sentence(self, now: float) -> str:
+        since = now - self.since
+        return (
+            f"waiting for {self.member.worker} to {self.what} (since {since:.1f} s, at most {self.limit:g} s)"
+        )
+
+
+def waits(ledger: Ledger, driver: PolicyDriver, now: float) -> Iterator[Wait]:
+    """All that have a limit, in the order of ranks."""
+    if ledger.stopped is not None:
+        yield from _leaving(ledger)
+        return
+    # Asked for once, and only if a ticket is so old that it matters.
+    blockers: set[str] | None = None
+    for member in ledger.roster.by_rank():
+        for ticket in ledger.tickets.open_of(member.worker)[:1]:
+            if ticket.initialise:
+                yield Wait(
+                    member, "bring the initial values", ticket.granted_at, ledger.terms.initialise_limit
+                )
+                continue
+            limit, asked = _ticket_limit(ledger)
+            if limit is None or (not asked and now - ticket.granted_at < limit / 2):
+                continue
+            if not asked and blockers is None:
+                blockers = _blockers(ledger, driver)
+            if asked or (blockers is not None and member.worker in blockers):
+                yield Wait(member, f"commit ticket {ticket.number}", ticket.granted_at, limit)
+        if ledger.terms.idle_timeout and _silent(ledger, member):
+            yield Wait(member, "ask for work", member.since, ledger.terms.idle_timeout)
+
+
+def _leaving(ledger: Ledger) -> Iterator[Wait]:
+    assert ledger.stopped is not None
+    for member in ledger.roster.by_rank():
+        if member.absent_since is not None:
+            continue  # it has the grace period, as ever
+        if member.worker == ledger.evaluator:
+            what, limit = "evaluate the last version and leave", ledger.terms.report_limit
+        else:
+            what, limit = "leave", ledger.terms.leave_limit
+        yield Wait(member, what, ledger.stopped.at, limit)
+
+
+def _ticket_limit(ledger: Ledger) -> tuple[float | None, bool]:
+    """Seconds, if there is a limit; whether somebody asked for it."""
+    said = ledger.terms.ticket_timeout
+    if said is not None:
+        return (said or None), True
+    if ledger.usual_step is None:
+        return None, False
+    return max(ledger.terms.least_ticket_limit, USUAL_STEPS * ledger.usual_step), False
+
+
+def _blockers(ledger: Ledger, driver: PolicyDriver) -> set[str]:
+    """Whose move it is, by what the policy says of those that wait: nobody under a policy that lets nobody wait."""
+    found: set[str] = set()
+    for member in ledger.roster.present.values():
+        if member.state == "waiting" and member.known_to_policy:
+            try:
+                waiting = driver.policy.explain(member.worker)
+            except Exception:
+                # Anybody's code. Whoever asks for the status is told that it failed.
+                waiting = None
+            if isinstance(waiting, Waiting):
+                found.update(waiting.releasers)
+    return found
+
+
+def _silent(ledger: Ledger, member: Member) -> bool:
+    """Connected, without work, and asks for none, while the start or the end waits for it."""
+    if member.absent_since is not None or member.state != "joined" or member.requested is not None:
+        return False
+    if not ledger.started:
+        return bool(ledger.roster.prepared)
+    others = [m for m in ledger.roster.present.values() if m is not member]
+    return bool(others) and all(m.state in ("done", "joined") for m in others) and not ledger.tickets.opened

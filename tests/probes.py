@@ -1,0 +1,116 @@
+"""Where tests look inside. Each probe names what it shows; no test reaches for a private name itself.
+
+A renamed field is mended here, once. `tests/test_probes.py` holds the other tests to it. What a server holds is
+shown by `tests.service.probe`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # A worker without TensorFlow uses this file too, and is to start fast.
+    from collections.abc import Callable
+    from concurrent.futures import Future
+    from queue import Queue
+
+    import numpy as np
+    from numpy.typing import NDArray
+    from rich.console import Console
+
+    from pslab.display import Lines
+    from psserver.fast import FastBackend
+    from psserver.shard import Shard
+    from psworker.session import Session
+
+
+class SessionProbe:
+    """What a worker's session holds. Its objects belong to the session's own threads: look, or take their locks."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def shard(self, server: int = 0) -> Any:
+        """The client of one server's shard."""
+        return self._session._shards[server]
+
+    def transports(self) -> list[Any]:
+        """The transport to each server, as the shard clients hold it."""
+        return [shard._transport for shard in self._session._shards]
+
+    def each_server(self, action: Callable[[Any], object]) -> None:
+        """Do it with every shard client, as a step does, with a step's explanation of losses."""
+        self._session._servers.each(action)
+
+    @property
+    def requests(self) -> Queue[Any] | None:
+        """What the control stream is going to send; None while there is no stream."""
+        return self._session._control._sender
+
+    def grant_after(self, ticket: int) -> object:
+        """The grant that came ahead of the end of this ticket, if it is here."""
+        return self._session._control._engine.after(ticket)
+
+    @property
+    def fetched(self) -> bool:
+        """The next version is here, fetched ahead, and the present ticket is not committed."""
+        assert self._session._reader.prefetch is not None
+        return self._session._reader.prefetch.fetched
+
+    @property
+    def fetch_under_way(self) -> Future[Any] | None:
+        assert self._session._reader.prefetch is not None
+        return self._session._reader.prefetch._under_way
+
+    @property
+    def writer(self) -> Any:
+        return self._session._writer
+
+
+def forget_socket(transport: Any) -> None:
+    """Close the socket to a server, and forget what was agreed on it."""
+    transport.exchange.close()
+    transport._required = None
+
+
+def send_raw(stream: Any, data: bytes) -> None:
+    """Bytes that need not be a frame, on a framed socket."""
+    stream._socket.sendall(data)
+
+
+def socket_option(stream: Any, level: int, option: int) -> int:
+    return int(stream._socket.getsockopt(level, option))
+
+
+def staged(shard: Shard, ticket: int) -> NDArray[Any]:
+    """The payload that lies complete in staging; shape (elements of the shard,)."""
+    return shard.staging._complete[ticket].values
+
+
+def compiled_loops(backend: FastBackend) -> list[Any]:
+    return list(backend._compiled.values())
+
+
+def is_closing(backend: FastBackend) -> bool:
+    return backend._closing
+
+
+def variables_of(trainer: Any) -> Any:
+    """The variables of a trainer in the plan's order; `.variables`, `.values()`, `.assign(arrays)`."""
+    return trainer._variables
+
+
+def remembered(work: Any) -> list[np.ndarray] | None:
+    """What a local rule remembers between contributions."""
+    memory: list[np.ndarray] | None = work._memory
+    return memory
+
+
+def print_into(display: Lines, console: Console) -> None:
+    display._console = console
+
+
+def distributed_models() -> list[Any]:
+    """What `psworker.keras.distribute` made in this process and nobody has closed."""
+    from psworker.keras import distributed
+
+    return list(distributed._DISTRIBUTED.values())

@@ -1,0 +1,112 @@
+"""Workers and models of another job do not become this one's: a rejoin names its job, and a model counts once it
+is installed."""
+
+import time
+
+import grpc
+import numpy as np
+import pytest
+
+import psworker
+from psserver.settings import Options
+from pswire.plan import VariableSpec, make_plan
+from pswire.v1 import coordinator_pb2 as pb
+from psworker.errors import Refused
+from tests.service.peer import Peer, join_request
+from tests.service.serving import PATIENCE, VARIABLES, Cluster, Served, refused, serving
+
+OTHER = (VariableSpec("other", (3,)),)
+
+
+def test_a_rejoin_of_another_job_is_refused_before_anything_is_adopted() -> None:
+    """Whatever model it names: neither does the job take it for its own, nor does the worker count as arrived."""
+    with serving(workers=2) as cluster:
+        for variables in (OTHER, VARIABLES):
+            request = join_request(make_plan(variables, 1), job="0123456789abcdef")
+            with refused(
+                grpc.StatusCode.FAILED_PRECONDITION, "job 0123456789abcdef, which is over or was killed"
+            ):
+                cluster.coordinator.Join(request, timeout=PATIENCE)
+        status = cluster.status()
+        assert list(status.workers) == [] and "waiting for 2 of 2 workers" in status.note
+        assert cluster.servers[0].probe.job.plan is None
+
+
+@pytest.mark.parametrize("model", [VARIABLES, OTHER], ids=["same model", "another model"])
+def test_workers_of_a_job_that_is_gone_end_with_a_sentence(model: tuple[VariableSpec, ...]) -> None:
+    """Another job listens where theirs did. They notice at once, not after waits for a log that is not theirs."""
+    values = [(spec, np.zeros(spec.shape, np.float32)) for spec in model]
+    with serving(workers=1) as cluster:
+        session = psworker.connect(cluster.hosts, values, server_timeout=20.0)
+        grant = session.ready()
+        assert grant is not None
+        port = cluster.servers[0].address
+        # As a kill would: the streams break, and nobody is told of an end.
+        cluster.servers[0].probe.stop_listening()
+        plan = Options(ps_hosts=port, overrides=["cluster.workers=2", "optimizer.learning_rate=1.0"])
+        restarted = Served(plan)
+        try:
+            began = time.monotonic()
+            with pytest.raises(Refused, match="this worker belongs to job"):
+                while True:
+                    session.commit(grant, samples=1)
+                    session.ready()
+            assert time.monotonic() - began < 15
+            session.close()
+            newer = Cluster([restarted])
+            assert list(newer.status().workers) == []
+            with Peer(newer, "new"):
+                assert [worker.name for worker in newer.status().workers] == ["new"]
+            newer.close()
+        finally:
+            restarted.interrupt()
+            restarted.ended()
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+def test_a_first_join_with_a_wrong_model_does_not_lock_the_job(servers: int) -> None:
+    with serving(servers) as cluster:
+        stray = join_request(make_plan(OTHER, servers), worker="stray")
+        cluster.coordinator.Join(stray, timeout=PATIENCE)
+        with Peer(cluster, "honest") as honest:
+            assert honest.step().version == 1
+            gone = next(worker for worker in cluster.status().workers if worker.name == "stray")
+            assert gone.state == "left"
+            with refused(grpc.StatusCode.FAILED_PRECONDITION, "this job trains another model"):
+                cluster.coordinator.Join(stray, timeout=PATIENCE)
+
+
+def test_a_model_that_a_session_stands_for_is_the_jobs() -> None:
+    """Of two workers that differ, the one that is there wins, with the difference said at once."""
+    with serving(workers=2) as cluster, Peer(cluster, "first"):
+        stray = join_request(make_plan(OTHER, 1), worker="stray")
+        with refused(grpc.StatusCode.FAILED_PRECONDITION, "this job trains another model"):
+            cluster.coordinator.Join(stray, timeout=PATIENCE)
+
+
+def test_a_wrong_model_whose_worker_comes_late_is_refused() -> None:
+    """It joined first, and opens its session when another model has taken the place of its own."""
+    with serving() as cluster:
+        stray = join_request(make_plan(OTHER, 1), worker="stray")
+        reply = cluster.coordinator.Join(stray, timeout=PATIENCE)
+        with Peer(cluster, "honest") as honest:
+            hello = pb.Hello(job=reply.job, worker="stray", session=stray.session)
+            with refused(grpc.StatusCode.FAILED_PRECONDITION, "not a member"):
+                list(cluster.coordinator.Session(iter([pb.SessionRequest(hello=hello)]), timeout=PATIENCE))
+            assert honest.step().version == 1
+
+
+def test_a_model_that_does_not_fit_replaces_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving() as cluster:
+        cluster.coordinator.Join(join_request(make_plan(VARIABLES, 1), worker="first"), timeout=PATIENCE)
+        job = cluster.servers[0].probe.job
+        before = job.plan
+
+        def configure(*_: object) -> None:
+            raise MemoryError
+
+        monkeypatch.setattr(job.host, "configure", configure)
+        with refused(grpc.StatusCode.RESOURCE_EXHAUSTED):
+            cluster.coordinator.Join(join_request(make_plan(OTHER, 1)), timeout=PATIENCE)
+        assert job.plan is before
+        assert [worker.name for worker in cluster.status().workers] == ["first"]

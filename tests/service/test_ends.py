@@ -1,0 +1,92 @@
+"""Results are written before anybody is waited for, and every wait of the end has a limit and a name."""
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+
+from psserver.service import ending
+from psserver.service.rpc import shard
+from psserver.service.transport.payloads import Piece
+from psserver.weights_file import load
+from pswire.exits import ExitCode
+from pswire.v1 import coordinator_pb2 as pb
+from tests.service.peer import Peer
+from tests.service.serving import PATIENCE, Cluster, serving, wait_until
+
+QUICK = ["cluster.worker_timeout=0.5"]  # six of it: 3 s to leave, 30 s to report
+
+
+def finished(cluster: Cluster, *peers: Peer) -> None:
+    for peer in peers:
+        peer.send(done=pb.Done())
+    for peer in peers:
+        peer.receive("stop")
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+def test_results_are_written_while_a_member_stays(tmp_path: Path, servers: int) -> None:
+    out = tmp_path / "run"
+    with serving(servers, workers=2, overrides=QUICK, out=out) as cluster:
+        a, b = Peer(cluster, "a"), Peer(cluster, "b")
+        a.send(ready=pb.Ready())
+        first = a.receive("grant")
+        ones = [np.ones(spec.shape, np.float32) for spec in a.plan.variables]
+        a.commit(first.ticket, a.push(first, ones))
+        b.send(ready=pb.Ready())
+        a.step()
+        finished(cluster, a, b)
+        # Both are here still: one evaluates, the other says nothing.
+        wait_until((out / "summary.json").exists, "the summary")
+        assert np.array_equal(load(out / "weights.safetensors").arrays["dense/bias"], np.zeros(4, np.float32))
+        assert json.loads((out / "summary.json").read_text())["weights_sha256"]
+        assert "waiting for a to evaluate the last version and leave" in cluster.status().note
+        assert "waiting for b to leave" in cluster.status().note
+        wait_until(lambda: "waiting for b" not in cluster.status().note, "b to be given up")
+        a.send(report=pb.Report(version=1, metrics={"accuracy": 0.5}))
+        a.send(leave=pb.Leave(reason="finished"))
+        assert cluster.servers[0].ended() == ExitCode.OK
+    assert json.loads((out / "summary.json").read_text())["metrics"]["accuracy"] == 0.5
+
+
+def test_a_server_that_gives_no_weights_keeps_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It takes the call and never answers: the job ends, without final weights, and says why."""
+    out = tmp_path / "run"
+    asked, over = threading.Event(), threading.Event()
+
+    def silent(*_: object) -> Iterator[Piece]:
+        asked.set()
+        over.wait(PATIENCE)
+        yield from ()
+
+    monkeypatch.setattr(ending, "transfer", lambda *_: 0.5)
+    with serving(2, overrides=QUICK, out=out) as cluster:
+        with Peer(cluster, "a") as peer:
+            peer.step()
+            monkeypatch.setattr(shard, "outgoing", silent)
+            finished(cluster, peer)
+        try:
+            assert cluster.servers[0].ended() == ExitCode.OK
+        finally:
+            over.set()
+        assert asked.is_set()
+    assert json.loads((out / "summary.json").read_text())["weights_sha256"] is None
+    assert "server 1 did not give its final weights: no answer in time" in caplog.text
+
+
+def test_a_member_that_is_given_up_while_its_connection_stands_joins_again() -> None:
+    with serving(workers=1, overrides=["cluster.ticket_timeout=0.5"]) as cluster:
+        slow = Peer(cluster, "slow")
+        slow.ready()
+        assert slow.stream.ended() == grpc.StatusCode.OK
+        again = Peer(cluster, "slow")
+        assert again.reply.incarnation == 1
+        left = [w for w in cluster.status().workers if w.name == "slow"]
+        assert left[0].incarnation == 1
+        assert again.step().version == 1
