@@ -64,6 +64,14 @@ WRONG = (SettingsError, ExperimentError, AddressError, PolicyError, OptimizerErr
 )
 @click.option("--learning-rate", type=float, help="Default: 0.01. A schedule needs --config.")
 @click.option("--workers", type=int, help="Training starts when this many workers are ready. Default: 1.")
+@click.option("--max-workers", type=int, help="Names of workers that may ever join. Default: no limit.")
+@click.option(
+    "--allow-worker",
+    "allowed_workers",
+    multiple=True,
+    metavar="NAME",
+    help="Only workers of these names may join. Repeatable. Default: any. A name is no proof of who uses it.",
+)
 @click.option("--versions", type=int, help="Stop at this version. Default: when the workers' data ends.")
 @click.option(
     "--transport",
@@ -153,6 +161,8 @@ def main(
     keep_large_blocks()
     # A policy of the user's lives where the command is run.
     sys.path.insert(0, os.getcwd())
+    # No name given is no list, which would replace that of the experiment file.
+    given["allowed_workers"] = given["allowed_workers"] or None
     if given["ticket_timeout"] is not None:
         given["ticket_timeout"] = number_or_text(given["ticket_timeout"])
     shortcuts = shortcut_overrides({name: given.pop(name) for name in SHORTCUTS})
@@ -181,6 +191,8 @@ SHORTCUTS = {
     "optimizer": "optimizer.name",
     "learning_rate": "optimizer.learning_rate",
     "workers": "cluster.workers",
+    "max_workers": "cluster.max_workers",
+    "allowed_workers": "cluster.allowed_workers",
     "versions": "run.versions",
     "seed": "run.seed",
     "transport": "cluster.transport",

@@ -37,8 +37,12 @@ class OrderTranslator:
                 return orders.Release(ticket)
             case entries.Job() | entries.Start() | entries.Stop():
                 return orders.Note()
-            case entries.Join() | entries.Lost() | entries.Back() | entries.Leave() | entries.Done():
-                # Members are the coordinator's; the tickets of one that leaves have entries of their own.
+            case entries.Join(worker, incarnation):
+                return orders.Admit(worker, incarnation)
+            case entries.Leave(worker):
+                # Its tickets have entries of their own.
+                return orders.Dismiss(worker)
+            case entries.Lost() | entries.Back() | entries.Done():
                 return orders.Note()
             case _:
                 assert_never(entry)

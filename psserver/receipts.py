@@ -3,13 +3,19 @@
 A shard answers a complete push with a keyed digest of (job, ticket, shard);
 the key is known to the servers only. A commit carries the receipts of all
 shards, so a worker that skips a push, or reuses another's, is refused before
-anything is decided.
+anything is decided. The digest need not hold the payload: a shard accepts one
+for a ticket and no other, so that its receipt can mean no other.
+
+Memberships are proved by the same key: what Join gives a worker, every server
+of the job can compute for itself. One proof does for all of them, for they
+have the key anyway; which memberships stand they learn from the log.
 """
 
 import hashlib
 import hmac
 import secrets
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 LENGTH = 16
 
@@ -24,9 +30,26 @@ def receipt(secret: bytes, job: str, ticket: int, server: int) -> bytes:
 
 
 def membership_token(secret: bytes, job: str, worker: str, incarnation: int) -> bytes:
-    """Given at Join: proves to every server that this worker is a member."""
+    """Given at Join: proves to every server that this worker is a member, for as long as it is.
+
+    That of the empty name is the coordinator's own, and is given to nobody.
+    """
     text = f"member/{job}/{incarnation}/{worker}".encode()
     return hashlib.blake2b(text, key=secret, digest_size=LENGTH).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Whose request it is, by its own word: a member's, or with an empty name the coordinator's."""
+
+    job: str
+    worker: str
+    incarnation: int
+    token: bytes
+
+    def proven(self, secret: bytes) -> bool:
+        expected = membership_token(secret, self.job, self.worker, self.incarnation)
+        return hmac.compare_digest(self.token, expected)
 
 
 def missing(secret: bytes, job: str, ticket: int, servers: int, receipts: Sequence[bytes]) -> list[int]:

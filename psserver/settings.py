@@ -74,6 +74,8 @@ def resolve(options: Options, tf_config: str | None) -> ServerSettings:
             seed=run.seed,
             worker_timeout=cluster.worker_timeout,
             idle_timeout=cluster.idle_timeout,
+            max_workers=cluster.max_workers,
+            allowed=tuple(cluster.allowed_workers),
             versions=run.versions,
             stay=options.stay,
             ticket_timeout=None if cluster.ticket_timeout == "auto" else cluster.ticket_timeout,

@@ -291,6 +291,8 @@ TABLE: Final[tuple[Row, ...]] = (
         ("dtype", FLAG, TYPED),
         ("bytes", PAYLOAD, "within the largest model; the plan says the exact number"),
         ("after", COUNTER, "a log index"),
+        ("incarnation", Whole(2**31), COUNTED),
+        ("membership_token", SECRET, PROOF),
     ),
     *_rows(
         "PullRequest",
@@ -300,6 +302,9 @@ TABLE: Final[tuple[Row, ...]] = (
         ("plan", FINGERPRINT, HASHED),
         ("dtype", FLAG, TYPED),
         ("after", COUNTER, "a log index"),
+        ("worker", NAME, NAMED),
+        ("incarnation", Whole(2**31), COUNTED),
+        ("membership_token", SECRET, PROOF),
     ),
     *_rows(
         "ExchangeRequest",
@@ -339,7 +344,7 @@ TABLE: Final[tuple[Row, ...]] = (
     *_rows(
         "Decision",
         ("index", COUNTER, COUNTED),
-        *((n, SUB, PART) for n in ("pin", "install", "fold", "apply", "release", "seal")),
+        *((n, SUB, PART) for n in ("pin", "install", "fold", "apply", "release", "seal", "admit", "dismiss")),
         ("note", FLAG, TYPED),
     ),
     *_rows(
@@ -350,6 +355,8 @@ TABLE: Final[tuple[Row, ...]] = (
         ("initialise", FLAG, TYPED),
         ("worker", NAME, NAMED),
     ),
+    *_rows("Admit", ("worker", NAME, NAMED), ("incarnation", Whole(2**31), COUNTED)),
+    *_rows("Dismiss", ("worker", NAME, NAMED)),
     *_rows("Install", ("ticket", COUNTER, COUNTED)),
     *_rows("Seal", ("ticket", COUNTER, COUNTED)),
     *_rows(

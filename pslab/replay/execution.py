@@ -11,8 +11,9 @@ from pslab.replay.log_entries import Step, job_of
 from pslab.replay.worker_replica import DataError, DataPart, Remembering, WorkerReplica, memory_of
 from pslab.simulator.store import ShardStore
 from psserver.coordinator import entries
+from psserver.coordinator.members import Tally
 from psserver.optimizers import build as build_optimizer
-from psserver.policies import PolicyError, TensorParts
+from psserver.policies import LocalRule, PolicyError, TensorParts
 from psserver.policies.declarations import from_config
 from psserver.shard.shard import ShardError
 from pswire.plan import Plan, make_plan
@@ -86,7 +87,8 @@ class Replay:
     store: ShardStore = field(init=False)
     result: Replayed = field(init=False, default_factory=Replayed)
     _replicas: dict[str, WorkerReplica] = field(init=False, default_factory=dict)
-    _next_batch: dict[str, int] = field(init=False, default_factory=dict)
+    # Of which batches a worker that comes back skips.
+    _tallies: dict[str, Tally] = field(init=False, default_factory=dict)
     _open: dict[int, _OpenTicket] = field(init=False, default_factory=dict)
     _losses: dict[int, float] = field(init=False, default_factory=dict)
 
@@ -99,6 +101,7 @@ class Replay:
         self.trainer.attach(plan)
         self._fresh = memory_of(self.trainer)
         self._plan = plan
+        self._batches = LocalRule("", _numbers(job)).batches
         # Contributions of some rules depend on earlier ones, whatever became of those.
         self._remembers = local_work(job, plan).remembers or codec_named(self.wire_dtype).remembers
         # Bases are kept as long as their tickets live, whatever the policy needs: contributions are
@@ -158,6 +161,7 @@ class Replay:
                 self._push(ticket, self._initial)
             case entries.Grant(worker, ticket, version):
                 self._open[ticket] = _OpenTicket(worker, version)
+                self._tallies.setdefault(worker, Tally()).granted += 1
             case entries.Commit():
                 self._commit(entry)
             case entries.Cancel(worker, ticket) | entries.Abandon(worker, ticket):
@@ -169,7 +173,7 @@ class Replay:
     def _join(self, worker: str, rank: int) -> None:
         job = job_of(self.steps)
         part = DataPart(rank, job.workers, job.seed, self.epochs)
-        skip = self._next_batch.get(worker, 0)
+        skip = self._tallies.setdefault(worker, Tally()).next_batch
         work = local_work(job, self._plan)
         self._replicas[worker] = WorkerReplica(worker, part, self.trainer, self._fresh, skip, work)
 
@@ -177,7 +181,7 @@ class Replay:
         opened = self._open.pop(commit.ticket, None)
         if opened is None:
             raise ShardError(f"ticket {commit.ticket} is not open")
-        self._next_batch[commit.worker] = max(self._next_batch.get(commit.worker, 0), commit.batch + 1)
+        self._tallies.setdefault(commit.worker, Tally()).use(commit.batch, self._batches)
         self._losses[commit.ticket] = commit.loss
         needed = commit.ticket in self._needed
         if not needed and not self.draws and not self._remembers:
@@ -226,13 +230,16 @@ class Replay:
 
 def local_work(job: entries.Job, plan: Plan) -> LocalWork:
     """What the job's workers did between pull and push, by entry 0 of its log. Raises DataError."""
-    said = dict(job.local or {})
-    name = str(said.pop("name", ""))
-    knobs = {knob: value for knob, value in said.items() if isinstance(value, int | float)}
+    name = str((job.local or {}).get("name", ""))
     try:
-        return LocalWork(build_local(name, knobs, [shard.trainable for shard in plan.shards]))
+        return LocalWork(build_local(name, _numbers(job), [shard.trainable for shard in plan.shards]))
     except LocalRuleError as error:
         raise DataError(f"the log's first entry: {error}") from error
+
+
+def _numbers(job: entries.Job) -> dict[str, float]:
+    """The knobs of the workers' rule."""
+    return {knob: value for knob, value in (job.local or {}).items() if isinstance(value, int | float)}
 
 
 def _difference(commit: entries.Commit, result: Result) -> tuple[str, float, float] | None:

@@ -87,7 +87,7 @@ class Contributions:
         tally = self._ledger.roster.tally(entry.worker)
         tally.committed += 1
         tally.samples += entry.samples
-        tally.next_batch = max(tally.next_batch, entry.batch + 1)
+        tally.use(entry.batch, self._driver.batches)
         if math.isfinite(entry.loss):
             before = self._ledger.loss
             self._ledger.loss = entry.loss if before is None else 0.9 * before + 0.1 * entry.loss

@@ -7,6 +7,10 @@ from typing import Literal
 State = Literal["joined", "waiting", "computing", "done"]
 
 
+# Tickets' worth of batches that a worker may use without a ticket: what a lost connection took from it, say.
+BATCHES_AHEAD = 16
+
+
 @dataclass(slots=True)
 class Tally:
     """What became of the contributions of one worker name, over all its incarnations."""
@@ -24,9 +28,18 @@ class Tally:
     # Of all its processes so far: an older one never takes the name back from a newer one.
     sessions: set[str] = field(default_factory=set)
 
+    # Tickets that it was granted.
+    granted: int = 0
+
     @property
     def pending(self) -> int:
         return self.committed - self.applied - self.dropped
+
+    def use(self, batch: int, per_ticket: int) -> None:
+        """It committed that batch of its data, as it says. A restart goes on behind it, but behind no more
+        batches than its tickets can have used: one commit must not make it skip its data."""
+        most = per_ticket * (self.granted + BATCHES_AHEAD)
+        self.next_batch = max(self.next_batch, min(batch + 1, most))
 
 
 @dataclass(slots=True)

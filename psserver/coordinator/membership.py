@@ -31,6 +31,7 @@ class Membership:
         if rank is None:
             rank = known.rank if known else roster.free_rank()
         worker = worker or (known.worker if known else self._name(rank))
+        self._check_limits(worker)
         holder = roster.holder(rank)
         if holder is not None and holder.worker != worker:
             raise JoinRefused(
@@ -43,6 +44,21 @@ class Membership:
             ledger.notify(known, outputs.RefusalNotice(f"another process joined as {worker!r}", fatal=True))
             self.depart(known, "superseded by a newer incarnation", now)
         return self._admit(worker, session, rank, now)
+
+    def _check_limits(self, worker: str) -> None:
+        """Raises JoinRefused for a name that the job has no place for."""
+        terms, roster = self._ledger.terms, self._ledger.roster
+        # A stray Join that has gone takes up no place.
+        known = {name for name, tally in roster.tallies.items() if tally.arrived or name in roster.present}
+        if terms.allowed and worker not in terms.allowed:
+            raise JoinRefused(
+                f"worker {worker!r} is not among the names that this job allows (--allow-worker)"
+            )
+        if terms.max_workers and worker not in known and len(known) >= terms.max_workers:
+            raise JoinRefused(
+                f"worker {worker!r} would be number {len(known) + 1}: this job takes {terms.max_workers} workers "
+                "(--max-workers), of which those that left may come back under their names"
+            )
 
     def _name(self, rank: int) -> str:
         """The name of a worker that brought none. Nobody is superseded by it."""

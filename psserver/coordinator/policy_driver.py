@@ -35,6 +35,8 @@ class PolicyDriver:
         self._tensors, self._lists = policy.tensors, policy.tensors.lists
         # Whether the policy knows what to make of a Ready from a worker that holds a ticket.
         self.ahead = policy.ahead
+        # Of a ticket.
+        self.batches = policy.local_rule.batches
         # What is in the shards' open sum, in order.
         self.folded: dict[int, Part] = {}
 
@@ -149,6 +151,7 @@ class PolicyDriver:
             raise PolicyError(f"grant of ticket {grant.ticket}, for which {grant.worker} does not wait")
         member.requested = None
         member.enter("computing", now)
+        ledger.roster.tally(member.worker).granted += 1
         version = ledger.version
         ahead = True if grant.worker in ledger.tickets.opened else None
         index = ledger.record(entries.Grant(grant.worker, grant.ticket, version, grant.turn, ahead), now)

@@ -24,6 +24,7 @@ class TallyState:
     staleness: list[tuple[int, int]]
     next_batch: int
     incarnations: int
+    granted: int
     arrived: bool
     sessions: list[str]
 
@@ -111,6 +112,7 @@ def _saved_tally(worker: str, tally: Tally) -> TallyState:
         list(tally.staleness.items()),
         tally.next_batch,
         tally.incarnations,
+        tally.granted,
         tally.arrived,
         sorted(tally.sessions),
     )
@@ -219,6 +221,7 @@ def roster_from(state: CoordinatorState, shift: float) -> Roster:
             saved.incarnations,
             saved.arrived,
             set(saved.sessions),
+            saved.granted,
         )
     for member in state.members:
         absent = member.absent_since

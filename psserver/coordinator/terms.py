@@ -18,6 +18,10 @@ class JobTerms:
     worker_timeout: float = 10.0
     # Give up when there was no worker for so long; 0: never.
     idle_timeout: float = 600.0
+    # Names of workers in the life of the job, at most; 0: no limit.
+    max_workers: int = 0
+    # The only names that may join; empty: any.
+    allowed: tuple[str, ...] = ()
     # Stop at this version; 0: when the data ends.
     versions: int = 0
     # Never stop by itself.

@@ -19,7 +19,7 @@ COMPENSATORS: Mapping[str, tuple[str, ...]] = {
 }
 AGGREGATORS: Mapping[str, tuple[str, ...]] = {
     "mean": (),
-    "median": (),
+    "median": ("fewest",),
     "trimmed-mean": ("trim",),
     "krum": ("byzantine", "select"),
 }
@@ -85,6 +85,8 @@ class TensorParts:
     def fewest(self) -> int:
         """Contributions without which the aggregator cannot do what it promises."""
         match self.aggregator:
+            case "median":
+                return int(self.knobs["fewest"])
             case "trimmed-mean":
                 return 2 * int(self.knobs["trim"]) + 1
             case "krum":
@@ -151,6 +153,11 @@ class LocalRule:
                 f"local rule {self.name}: expected remembers=True or False, got {self.remembers!r}"
             )
         _check_numbers(f"local rule {self.name}", self.knobs)
+
+    @property
+    def batches(self) -> int:
+        """Batches of a ticket, at most."""
+        return max(1, int(self.knobs.get("steps", 1)))
 
     @property
     def plain(self) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psserver.coordinator import JobTerms
+from psserver.receipts import membership_token
 from psserver.service.followers import Follower
 from psserver.service.job import Job
 from psserver.service.json_lines import LogError
@@ -154,7 +155,7 @@ def _final_weights(job: Job) -> list[Floats] | None:
             )
             return None
         try:
-            flats.append(_read(follower, job.terms, job.plan, version))
+            flats.append(_read(follower, job.terms, job.host.secret, job.plan, version))
         except (grpc.RpcError, frames.FrameError) as error:
             why = reason(error) if isinstance(error, grpc.RpcError) else error
             log.error(
@@ -166,11 +167,16 @@ def _final_weights(job: Job) -> list[Floats] | None:
     return job.plan.gather(flats)
 
 
-def _read(follower: Follower, job_terms: JobTerms, plan: Plan, version: int) -> Floats:
+def _read(follower: Follower, job_terms: JobTerms, secret: bytes, plan: Plan, version: int) -> Floats:
     values = np.empty(plan.shards[follower.server].elements, np.float32)
     decoder = FLOAT32.decoder(values)
     request = shard_pb2.PullRequest(
-        job=job_terms.job, version=version, plan=plan.fingerprint, dtype=FLOAT32.number, ticket=0
+        job=job_terms.job,
+        version=version,
+        plan=plan.fingerprint,
+        dtype=FLOAT32.number,
+        ticket=0,
+        membership_token=membership_token(secret, job_terms.job, "", 0),
     )
     call: Callable[..., Iterator[bytes]] = follower.channel.unary_stream(
         "/pswire.v1.Shard/Pull",

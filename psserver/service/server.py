@@ -24,6 +24,7 @@ from psserver.service.job import Job
 from psserver.service.rpc.coordinator import CoordinatorRpc
 from psserver.service.rpc.exchange import ExchangeRpc
 from psserver.service.rpc.follow import FollowRpc
+from psserver.service.rpc.registration import Caller
 from psserver.service.rpc.services import (
     COORDINATOR,
     SHARD,
@@ -35,7 +36,7 @@ from psserver.service.rpc.shard import ShardRpc
 from psserver.service.run_log import RunLog, make_folder
 from psserver.service.shard_host import HostOptions, ShardHost
 from psserver.service.transport.listening import BindError, listen
-from psserver.service.transport.sockets import Caller, SocketListener
+from psserver.service.transport.sockets import SocketListener
 from pswire.addresses import Address
 from pswire.exits import ExitCode
 from pswire.logs import event

@@ -9,9 +9,9 @@ import grpc
 from psserver.fast import FastBackend
 from psserver.optimizers import Optimizer
 from psserver.policies import TensorParts
-from psserver.receipts import receipt
+from psserver.receipts import Claim, receipt
 from psserver.service.executor import Executor
-from psserver.service.rpc.registration import Refused, invalid, precondition
+from psserver.service.rpc.registration import Caller, MembershipOver, Refused, invalid, precondition
 from psserver.service.shared_shard import SharedShard
 from psserver.service.transport.shared_memory import Sharing, Words
 from psserver.shard import Shard
@@ -37,7 +37,7 @@ class HostOptions:
 class ShardHost:
     """A shard, and the job that it serves. `orders` executes the log.
 
-    Any thread may call it. `state.changed` owns `job` and `secret`, too.
+    Any thread may call it. `state.changed` owns `job`, `secret` and the pushes that wait, too.
     """
 
     def __init__(self, server: int, options: HostOptions) -> None:
@@ -49,6 +49,9 @@ class ShardHost:
         self.orders = Executor(self.state, server, options.lease)
         self._backend = FastBackend(options.threads)
         self.sharing = Sharing(options.transport)
+        # Pushes so far, and the number of the newest that waits, by ticket.
+        self._pushes = 0
+        self._newest: dict[int, int] = {}
 
     # The job
 
@@ -90,10 +93,19 @@ class ShardHost:
 
     # Workers
 
-    def serving(self, job: str, plan: str, after: int) -> Shard:
-        """The shard, once it has executed entry `after`. Raises Refused for another job or plan."""
+    def serving(self, claim: Claim, plan: str, after: int) -> Shard:
+        """The shard, once it has executed entry `after`.
+
+        Raises Refused for another job or plan, and for who is no member; such a one waits for nothing, and
+        learns nothing of the model.
+        """
         with self.state.changed:
-            self._check_job(job)
+            self._check_job(claim.job)
+            if not claim.proven(self.secret):
+                raise Refused(
+                    grpc.StatusCode.PERMISSION_DENIED,
+                    f"expected the membership token that {claim.worker!r} was given when it joined, got another one",
+                )
             caught_up = self._wait(lambda: self.state.executed > after, self.options.patience)
             shard = self.state.shard
             if shard is None:
@@ -106,7 +118,20 @@ class ShardHost:
                     f"server {self.server} has executed {self.state.executed} entries of the log, expected more than "
                     f"{after}; it waited {self.options.patience:g} s",
                 )
+            if claim.worker and shard.members.get(claim.worker) != claim.incarnation:
+                raise MembershipOver(
+                    f"worker {claim.worker!r}, incarnation {claim.incarnation}, is no member any more; join again"
+                )
             return shard
+
+    def _check_reader(self, shard: Shard, ticket: int, worker: str) -> None:
+        """A read ends the pin of its ticket: it must be the reader's own."""
+        opened = shard.staging.tickets.get(ticket)
+        if opened is not None and opened.worker != worker:
+            raise Refused(
+                grpc.StatusCode.ABORTED,
+                f"ticket {ticket} is {opened.worker}'s: expected its read, got one of {worker!r}",
+            )
 
     def _check_job(self, job: str) -> None:
         if not self.job:
@@ -131,36 +156,69 @@ class ShardHost:
         shard: Shard,
         ticket: int,
         worker: str,
-        alive: Callable[[], bool],
+        caller: Caller,
         lend: Callable[[], BorrowedBuffer] | None = None,
     ) -> Slot:
-        """A slot for the ticket's payload, as soon as memory admits it; the one that `lend` gives, if any."""
-        with self.state.changed:
-            while True:
-                refusal = shard.refusal(ticket, worker)
-                if refusal is not None:
-                    raise Refused(grpc.StatusCode.ABORTED, refusal)
-                if shard.staging.admits(ticket):
-                    return self._begin(shard, ticket, lend() if lend is not None else None)
-                if not alive():
-                    raise Refused(grpc.StatusCode.CANCELLED, "the worker has gone")
-                self._wait(lambda: shard.refusal(ticket) is not None or shard.staging.admits(ticket), 1.0)
+        """A slot for the ticket's payload, as soon as memory admits it; the one that `lend` gives, if any.
 
-    def _begin(self, shard: Shard, ticket: int, borrowed: BorrowedBuffer | None) -> Slot:
+        A push of the ticket that is under way is cut: its worker has begun anew.
+        """
+        with self.state.changed:
+            self._pushes += 1
+            mine = self._newest[ticket] = self._pushes
+            try:
+                self._wait_for_room(shard, ticket, worker, caller, mine)
+                return self._begin(shard, ticket, lend() if lend is not None else None, caller)
+            finally:
+                if self._newest.get(ticket) == mine:
+                    del self._newest[ticket]
+
+    def _wait_for_room(self, shard: Shard, ticket: int, worker: str, caller: Caller, mine: int) -> None:
+        deadline = time.monotonic() + self.options.patience
+        while True:
+            refusal = shard.refusal(ticket, worker)
+            if refusal is not None:
+                raise Refused(grpc.StatusCode.ABORTED, refusal)
+            if self._newest.get(ticket, mine) > mine or not caller.is_active():
+                raise Refused(grpc.StatusCode.CANCELLED, "the worker has gone, or pushes the ticket anew")
+            before = shard.staging.incoming(ticket)
+            if before is None and shard.staging.admits(ticket):
+                return
+            if before is not None:
+                before.cut()
+                if time.monotonic() > deadline:
+                    text = f"an earlier push of ticket {ticket} does not end"
+                    raise Refused(grpc.StatusCode.UNAVAILABLE, text)
+            self._wait(lambda seen=before: self._moved(shard, ticket, seen, mine), 1.0)  # type: ignore[misc]
+
+    def _moved(self, shard: Shard, ticket: int, seen: Slot | None, mine: int) -> bool:
+        """A push of the ticket that found `seen` under way is to look again."""
+        if shard.refusal(ticket) is not None or self._newest.get(ticket, mine) > mine:
+            return True
+        present = shard.staging.incoming(ticket)
+        return present is not seen or (present is None and shard.staging.admits(ticket))
+
+    def _begin(self, shard: Shard, ticket: int, borrowed: BorrowedBuffer | None, caller: Caller) -> Slot:
         try:
-            return shard.begin(ticket, borrowed)
+            return shard.begin(ticket, borrowed, caller.cancel)
         except MemoryError as error:
             message = f"server {self.server} has no memory for a payload of {shard.layout.nbytes} bytes"
             raise Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, message) from error
 
     def finish_push(self, shard: Shard, slot: Slot) -> bytes:
-        """The payload is complete and finite: the receipt."""
+        """The payload is complete and finite: the receipt. Raises Refused when the ticket is closed, or has another."""
         with self.state.changed:
-            if not shard.staging.finish(slot):
-                refusal = shard.refusal(slot.ticket) or "its payload came too late"
-                raise Refused(grpc.StatusCode.ABORTED, refusal)
-            self.state.received += 1
+            taken = shard.staging.finish(slot)
             self.state.changed.notify_all()
+            if not taken:
+                refusal = shard.refusal(slot.ticket)
+                if refusal is not None:
+                    raise Refused(grpc.StatusCode.ABORTED, refusal)
+                raise invalid(
+                    f"payload of ticket {slot.ticket}: another one was accepted before; expected the same again, "
+                    "a commit, or an abandon"
+                )
+            self.state.received += 1
             return receipt(self.secret, self.job, slot.ticket, self.server)
 
     def give_up_push(self, shard: Shard, slot: Slot) -> None:
@@ -168,9 +226,10 @@ class ShardHost:
             shard.staging.give_up(slot)
             self.state.changed.notify_all()
 
-    def start_read(self, shard: Shard, ticket: int, version: int) -> Version:
-        """The version, kept until `end_read`. Raises Refused (ABORTED) when it is gone."""
+    def start_read(self, shard: Shard, ticket: int, version: int, worker: str) -> Version:
+        """The version, kept until `end_read`. Raises Refused (ABORTED) when it is gone, or another's ticket's."""
         with self.state.changed:
+            self._check_reader(shard, ticket, worker)
             if ticket == 0:
                 self._wait(lambda: shard.version >= version, self.options.patience)
             found = shard.arena.start_read(version)
@@ -187,10 +246,11 @@ class ShardHost:
             return found
 
     def read_in_place(
-        self, shard: Shard, ticket: int, version: int, reader: Words
+        self, shard: Shard, ticket: int, version: int, worker: str, reader: Words
     ) -> tuple[Place, list[Place]] | None:
         """Where the version lies that the ticket has pinned, and where others may; None if it must be copied."""
         with self.state.changed:
+            self._check_reader(shard, ticket, worker)
             self.state.end_reads(shard)
             if reader.has_read(ticket):
                 # By its own word; the pin has ended or may end at any time.

@@ -4,13 +4,15 @@ Rules of this package: numpy, the plan and the optimizers only; no I/O, no
 threads, no clock. Same orders, same payloads, same bits.
 """
 
-from psserver.shard.orders import Apply, Fold, Install, Note, Order, Pin, Release, Seal
+from psserver.shard.orders import Admit, Apply, Dismiss, Fold, Install, Note, Order, Pin, Release, Seal
 from psserver.shard.resharding import reshard
 from psserver.shard.shard import Shard, ShardError
 from psserver.shard.state import ShardState
 
 __all__ = [
+    "Admit",
     "Apply",
+    "Dismiss",
     "Fold",
     "Install",
     "Note",

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from psserver.optimizers import NUMPY, Backend
 from psserver.shard import arithmetic
-from psserver.shard.aggregators import Aggregator
+from psserver.shard.aggregators import Aggregator, state_aggregator
 
 Floats = NDArray[np.float32]
 
@@ -119,12 +119,13 @@ class RunningSum:
 class GradientList:
     """All contributions of an update, for an aggregator that must see them side by side.
 
-    The aggregator reduces the first `trainable` elements of ``factor * payload``;
-    behind them is state, which is summed as ever.
+    The aggregator reduces the first `trainable` elements of ``factor * payload``, `state_aggregator` those behind
+    them, the changes of state; the mean of the factors is taken out of these again.
     """
 
-    def __init__(self, aggregator: Aggregator, trainable: int) -> None:
+    def __init__(self, aggregator: Aggregator, state_aggregator: Aggregator, trainable: int) -> None:
         self._aggregator = aggregator
+        self._state_aggregator = state_aggregator
         self._end = trainable
         self._payloads: list[Floats] = []
         self._factors: list[float] = []
@@ -142,11 +143,10 @@ class GradientList:
         return any(kept is payload for kept in self._payloads)
 
     def total(self) -> Total:
-        first, *others = self._payloads
         self._aggregator.reduce([payload[: self._end] for payload in self._payloads])
-        for payload in others:
-            np.add(first[self._end :], payload[self._end :], out=first[self._end :])
-        return Total(first, sum(self._factors), 1.0)
+        if self._payloads[0].size > self._end:
+            self._state_aggregator.reduce([payload[self._end :] for payload in self._payloads])
+        return Total(self._payloads[0], sum(self._factors) / len(self._factors), 1.0)
 
     def clear(self) -> list[Floats]:
         payloads, self._payloads, self._factors = self._payloads, [], []
@@ -227,4 +227,6 @@ def accumulator_for(aggregator: Aggregator | None, *, per_worker: bool, trainabl
         raise ValueError("an aggregator and an optimizer with slots for each worker do not go together")
     if per_worker:
         return PerWorker(trainable)
-    return GradientList(aggregator, trainable) if aggregator is not None else RunningSum()
+    if aggregator is None:
+        return RunningSum()
+    return GradientList(aggregator, state_aggregator(aggregator), trainable)

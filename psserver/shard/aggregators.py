@@ -149,6 +149,15 @@ def _squared_distances(gradients: Sequence[Floats]) -> NDArray[np.float64]:
     return distances + distances.T
 
 
+def state_aggregator(aggregator: Aggregator) -> Aggregator:
+    """What makes one change of state of an update's K, for an aggregator of its gradients.
+
+    By coordinates that is the same. A choice of whole gradients says nothing about the state that came with
+    them: there it is the median.
+    """
+    return Median() if isinstance(aggregator, Krum) else aggregator
+
+
 def build_aggregator(parts: TensorParts) -> Aggregator | None:
     """The one that a policy names; None for the mean."""
     knobs = parts.knobs

@@ -59,9 +59,24 @@ class Release:
 
 
 @dataclass(frozen=True, slots=True)
+class Admit:
+    """`worker` is a member, in this incarnation."""
+
+    worker: str
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Dismiss:
+    """`worker` is no member any more."""
+
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
 class Note:
     """Nothing changes on a shard."""
 
 
-Order = Pin | Install | Seal | Fold | Apply | Release | Note
+Order = Pin | Install | Seal | Fold | Apply | Release | Admit | Dismiss | Note
 """What a shard executes, in the order of the log."""

@@ -13,7 +13,7 @@ from psserver.policies.declarations import BARE
 from psserver.shard import arithmetic
 from psserver.shard.arena import Allocate, Arena, plain
 from psserver.shard.compensators import Gap
-from psserver.shard.orders import Apply, Fold, Install, Note, Order, Pin, Release, Seal
+from psserver.shard.orders import Admit, Apply, Dismiss, Fold, Install, Note, Order, Pin, Release, Seal
 from psserver.shard.staging import BorrowedBuffer, OpenTicket, Slot, Staging
 from psserver.shard.state import ShardParts, ShardState, save, take_up
 from psserver.shard.updater import Updater
@@ -67,6 +67,8 @@ class Shard:
         self.staging = Staging(self.layout.elements, staging)
         self._backend = backend
         self._updater = Updater(self.optimizer, tensors, self.layout.trainable, backend)
+        # The incarnation of each present member.
+        self.members: dict[str, int] = {}
         # An order is between `prepare` and the end of `finish`.
         self._unfinished = False
 
@@ -126,8 +128,10 @@ class Shard:
         index = np.unravel_index(piece.start * row + inside, variable.shape)
         return f"{variable.name}[{', '.join(str(int(i)) for i in index)}]"
 
-    def begin(self, ticket: int, borrowed: BorrowedBuffer | None = None) -> Slot:
-        return self.staging.begin(ticket, borrowed)
+    def begin(
+        self, ticket: int, borrowed: BorrowedBuffer | None = None, cut: Callable[[], object] = lambda: None
+    ) -> Slot:
+        return self.staging.begin(ticket, borrowed, cut)
 
     # Orders
 
@@ -161,6 +165,10 @@ class Shard:
             case Release(ticket):
                 self.staging.close(ticket)
                 self.arena.forget(ticket)
+            case Admit(worker, incarnation):
+                self.members[worker] = incarnation
+            case Dismiss(worker):
+                self.members.pop(worker, None)
             case Note():
                 pass
         return None
@@ -271,7 +279,9 @@ class Shard:
     @property
     def _parts(self) -> ShardParts:
         plan, optimizer, tensors = self.plan, self.optimizer, self.tensors
-        return ShardParts(plan, self.layout, optimizer, tensors, self.arena, self.staging, self._updater)
+        return ShardParts(
+            plan, self.layout, optimizer, tensors, self.members, self.arena, self.staging, self._updater
+        )
 
 
 def _trainable_pieces(plan: Plan, server: int) -> tuple[list[str], list[tuple[str, int, int]]]:

@@ -22,13 +22,11 @@ class OpenTicket:
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """A payload on its way in. Only the stream that began it writes to it.
-
-    Compared by identity: a ticket may have several streams under way.
-    """
+    """A payload on its way in. Only the stream that began it writes to it; `cut` ends that stream."""
 
     ticket: int
     values: Floats
+    cut: Callable[[], object] = lambda: None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,7 +38,10 @@ class BorrowedBuffer:
 
 
 class Staging:
-    """Idempotent per ticket: the last complete payload counts until the ticket is sealed.
+    """One payload per ticket: the first that is complete. The same again is taken for it, another one is not.
+
+    So a receipt says which payload is meant, and what was received is what is committed. One push of a ticket
+    is under way at a time.
 
     Payloads of a round that is summed in a fixed order (turn) are admitted so
     that at most `limit` of them are held out of order: a payload is let in
@@ -54,7 +55,7 @@ class Staging:
         self._elements = elements
         self._limit = limit
         self.tickets: dict[int, OpenTicket] = {}
-        self._incoming: dict[int, list[Slot]] = {}
+        self._incoming: dict[int, Slot] = {}
         self._complete: dict[int, Slot] = {}
         self._free: list[Floats] = []
         # Borrowed buffers, by the identity of their array.
@@ -65,7 +66,11 @@ class Staging:
     @property
     def held(self) -> int:
         """Payload buffers in use."""
-        return len(self._complete) + sum(len(slots) for slots in self._incoming.values())
+        return len(self._complete) + len(self._incoming)
+
+    def incoming(self, ticket: int) -> Slot | None:
+        """The ticket's payload that is on its way in."""
+        return self._incoming.get(ticket)
 
     def admits(self, ticket: int) -> bool:
         """May this open ticket's payload come in now?"""
@@ -74,35 +79,41 @@ class Staging:
             return True
         return turn == min(t.turn for t in self.tickets.values() if t.turn is not None)
 
-    def begin(self, ticket: int, borrowed: BorrowedBuffer | None = None) -> Slot:
-        """A slot for the payload of an open, unsealed, admitted ticket; `borrowed` holds it already."""
+    def begin(
+        self, ticket: int, borrowed: BorrowedBuffer | None = None, cut: Callable[[], object] = lambda: None
+    ) -> Slot:
+        """A slot for the payload of an open, unsealed, admitted ticket, of which no other is under way.
+
+        `borrowed` holds the payload already; `cut` ends the stream that brings it.
+        """
+        assert ticket not in self._incoming, f"a push of ticket {ticket} is under way"
         if borrowed is not None:
             assert id(borrowed.values) not in self._borrowed, "a buffer is lent once at a time"
             self._borrowed[id(borrowed.values)] = borrowed
             values = borrowed.values
         else:
             values = self._free.pop() if self._free else np.empty(self._elements, np.float32)
-        slot = Slot(ticket, values)
-        self._incoming.setdefault(ticket, []).append(slot)
+        slot = self._incoming[ticket] = Slot(ticket, values, cut)
         self.peak = max(self.peak, self.held)
         return slot
 
     def finish(self, slot: Slot) -> bool:
-        """The payload is complete; it replaces an earlier one. False when the ticket is closed or sealed."""
-        self._drop_incoming(slot)
+        """The payload is complete. Is it the ticket's? Not if that is closed or sealed, or has another one already."""
+        del self._incoming[slot.ticket]
         opened = self.tickets.get(slot.ticket)
-        if opened is None or opened.sealed:
-            self.recycle(slot.values)
-            return False
         before = self._complete.get(slot.ticket)
-        if before is not None:
-            self.recycle(before.values)
-        self._complete[slot.ticket] = slot
-        return True
+        if opened is not None and not opened.sealed and before is None:
+            self._complete[slot.ticket] = slot
+            return True
+        same = before is not None and np.array_equal(
+            slot.values.view(np.uint32), before.values.view(np.uint32)
+        )
+        self.recycle(slot.values)
+        return opened is not None and not opened.sealed and same
 
     def give_up(self, slot: Slot) -> None:
         """The stream broke or its payload was refused."""
-        self._drop_incoming(slot)
+        del self._incoming[slot.ticket]
         self.recycle(slot.values)
 
     def take(self, ticket: int) -> Floats:
@@ -141,11 +152,4 @@ class Staging:
         for ticket, values in payloads.items():
             slot = self.begin(ticket)
             slot.values[...] = values
-            self._drop_incoming(slot)
-            self._complete[ticket] = slot
-
-    def _drop_incoming(self, slot: Slot) -> None:
-        slots = self._incoming[slot.ticket]
-        slots.remove(slot)
-        if not slots:
-            del self._incoming[slot.ticket]
+            self._complete[ticket] = self._incoming.pop(ticket)

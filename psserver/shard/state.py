@@ -38,6 +38,8 @@ class ShardParts:
     layout: ShardLayout
     optimizer: Optimizer
     tensors: TensorParts
+    # Changed in place.
+    members: dict[str, int]
     arena: Arena
     staging: Staging
     updater: Updater
@@ -48,7 +50,8 @@ class ShardFacts:
     """What is not an array: JSON-able.
 
     `plan`: its fingerprint. `optimizer`, `tensors`: their configurations. `version`: the newest; -1 before the
-    first. `pins`, `bases`: (ticket, version). `factors`, `workers`, `pending`: of the coming update, as in `Added`.
+    first. `members`: (worker, incarnation). `pins`, `bases`: (ticket, version). `factors`, `workers`, `pending`: of
+    the coming update, as in `Added`.
     """
 
     plan: str
@@ -56,6 +59,7 @@ class ShardFacts:
     optimizer: dict[str, object]
     tensors: dict[str, object]
     version: int
+    members: list[tuple[str, int]]
     tickets: list[OpenTicket]
     pins: list[tuple[int, int]]
     bases: list[tuple[int, int]]
@@ -115,6 +119,7 @@ def save(shard: ShardParts) -> ShardState:
         to_plain(shard.optimizer.config),
         to_plain(shard.tensors.config),
         shard.arena.newest,
+        list(shard.members.items()),
         tickets,
         list(pins.items()),
         list(bases.items()),
@@ -140,6 +145,7 @@ def take_up(state: ShardState, shard: ShardParts) -> None:
     except ValueError as error:
         raise StateError(f"shard state: the coming update: {error}") from error
     # From here on only memory can run out.
+    shard.members.update(facts.members)
     shard.arena.restore(state.numbered("version"), dict(facts.pins), dict(facts.bases))
     shard.staging.restore(facts.tickets, state.numbered("payload"))
     for k, worker in enumerate(facts.slot_workers):
@@ -173,6 +179,7 @@ def _check_facts(facts: ShardFacts, state: ShardState, shard: ShardParts) -> Non
         (versions >= {number for _, number in pinned}, "a version that a ticket needs is missing"),
         (opened >= {ticket for ticket, _ in pinned}, "a version is kept for a ticket that is not open"),
         (len(opened) == len(facts.tickets), "two tickets have one number"),
+        (len(dict(facts.members)) == len(facts.members), "two members have one name"),
         (opened >= payloads, "a payload is staged for a ticket that is not open"),
         (
             payloads >= {ticket.ticket for ticket in facts.tickets if ticket.sealed},

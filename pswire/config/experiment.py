@@ -90,6 +90,12 @@ class ClusterSection(Section):
     prefetch: bool = False
     """fetch the next weights while computing, where the policy permits, for a staleness of one more"""
 
+    max_workers: Annotated[int, Field(ge=0, le=65536)] = 0
+    """names of workers that may ever join, at most; 0: no limit"""
+
+    allowed_workers: list[Annotated[str, Field(min_length=1, max_length=64)]] = Field(default_factory=list)
+    """the only names that may join; empty: any. A name is no proof of who uses it"""
+
     @field_validator("wire_dtype")
     @classmethod
     def _known_codec(cls, name: str) -> str:

@@ -104,7 +104,9 @@ class JoinReply(_message.Message):
     worker_timeout: _builtins.float
     """How long the others wait for a silent worker, in seconds."""
     membership_token: _builtins.bytes
-    """Proof of membership for the other servers; Attach carries it."""
+    """Proof of membership, for as long as it lasts: every Push, Pull and Attach
+    carries it. Keep it secret.
+    """
     @_builtins.property
     def local_rule(self) -> Global___LocalRule:
         """What the job's policy wants done between pull and push."""

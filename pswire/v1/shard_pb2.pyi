@@ -57,6 +57,8 @@ class PushHeader(_message.Message):
     DTYPE_FIELD_NUMBER: _builtins.int
     BYTES_FIELD_NUMBER: _builtins.int
     AFTER_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    MEMBERSHIP_TOKEN_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     worker: _builtins.str
     ticket: _builtins.int
@@ -66,6 +68,9 @@ class PushHeader(_message.Message):
     """Bytes of the whole payload on the wire."""
     after: _builtins.int
     """Log index of the ticket's grant: the shard first catches up to it."""
+    incarnation: _builtins.int
+    membership_token: _builtins.bytes
+    """From Join: nobody else's payload is taken for the worker's tickets."""
     def __init__(
         self,
         *,
@@ -76,10 +81,12 @@ class PushHeader(_message.Message):
         dtype: _model_pb2.WireDtype.ValueType = ...,
         bytes: _builtins.int = ...,
         after: _builtins.int = ...,
+        incarnation: _builtins.int = ...,
+        membership_token: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "bytes", b"bytes", "dtype", b"dtype", "job", b"job", "plan", b"plan", "ticket", b"ticket", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "bytes", b"bytes", "dtype", b"dtype", "incarnation", b"incarnation", "job", b"job", "membership_token", b"membership_token", "plan", b"plan", "ticket", b"ticket", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -115,14 +122,23 @@ class PullRequest(_message.Message):
     PLAN_FIELD_NUMBER: _builtins.int
     DTYPE_FIELD_NUMBER: _builtins.int
     AFTER_FIELD_NUMBER: _builtins.int
+    WORKER_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    MEMBERSHIP_TOKEN_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     ticket: _builtins.int
-    """0: read without a grant. Only the newest version can be read that way."""
+    """0: read without a grant. Only the newest version can be read that way, and
+    by members only.
+    """
     version: _builtins.int
     plan: _builtins.str
     dtype: _model_pb2.WireDtype.ValueType
     after: _builtins.int
     """Log index of the ticket's grant: the shard first catches up to it."""
+    worker: _builtins.str
+    """The member who reads, and its proof, from Join. Empty name: the coordinator."""
+    incarnation: _builtins.int
+    membership_token: _builtins.bytes
     def __init__(
         self,
         *,
@@ -132,10 +148,13 @@ class PullRequest(_message.Message):
         plan: _builtins.str = ...,
         dtype: _model_pb2.WireDtype.ValueType = ...,
         after: _builtins.int = ...,
+        worker: _builtins.str = ...,
+        incarnation: _builtins.int = ...,
+        membership_token: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "dtype", b"dtype", "job", b"job", "plan", b"plan", "ticket", b"ticket", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "dtype", b"dtype", "incarnation", b"incarnation", "job", b"job", "membership_token", b"membership_token", "plan", b"plan", "ticket", b"ticket", "version", b"version", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -597,9 +616,11 @@ class Decision(_message.Message):
     RELEASE_FIELD_NUMBER: _builtins.int
     NOTE_FIELD_NUMBER: _builtins.int
     SEAL_FIELD_NUMBER: _builtins.int
+    ADMIT_FIELD_NUMBER: _builtins.int
+    DISMISS_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     note: _builtins.bool
-    """An entry that changes nothing on a shard (join, commit, done, ...)."""
+    """An entry that changes nothing on a shard (start, lost, done, ...)."""
     @_builtins.property
     def pin(self) -> Global___PinVersion: ...
     @_builtins.property
@@ -612,6 +633,10 @@ class Decision(_message.Message):
     def release(self) -> Global___Release: ...
     @_builtins.property
     def seal(self) -> Global___Seal: ...
+    @_builtins.property
+    def admit(self) -> Global___Admit: ...
+    @_builtins.property
+    def dismiss(self) -> Global___Dismiss: ...
     def __init__(
         self,
         *,
@@ -623,16 +648,63 @@ class Decision(_message.Message):
         release: Global___Release | None = ...,
         note: _builtins.bool = ...,
         seal: Global___Seal | None = ...,
+        admit: Global___Admit | None = ...,
+        dismiss: Global___Dismiss | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["apply", b"apply", "decision", b"decision", "fold", b"fold", "install", b"install", "note", b"note", "pin", b"pin", "release", b"release", "seal", b"seal"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["admit", b"admit", "apply", b"apply", "decision", b"decision", "dismiss", b"dismiss", "fold", b"fold", "install", b"install", "note", b"note", "pin", b"pin", "release", b"release", "seal", b"seal"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["apply", b"apply", "decision", b"decision", "fold", b"fold", "index", b"index", "install", b"install", "note", b"note", "pin", b"pin", "release", b"release", "seal", b"seal"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admit", b"admit", "apply", b"apply", "decision", b"decision", "dismiss", b"dismiss", "fold", b"fold", "index", b"index", "install", b"install", "note", b"note", "pin", b"pin", "release", b"release", "seal", b"seal"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_decision: _TypeAlias = _typing.Literal["pin", "install", "fold", "apply", "release", "note", "seal"]  # noqa: Y015
+    _WhichOneofReturnType_decision: _TypeAlias = _typing.Literal["pin", "install", "fold", "apply", "release", "note", "seal", "admit", "dismiss"]  # noqa: Y015
     _WhichOneofArgType_decision: _TypeAlias = _typing.Literal["decision", b"decision"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_decision) -> _WhichOneofReturnType_decision | None: ...
 
 Global___Decision: _TypeAlias = Decision  # noqa: Y015
+
+@_typing.final
+class Admit(_message.Message):
+    """A worker is a member: its requests are served from here on."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKER_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    worker: _builtins.str
+    incarnation: _builtins.int
+    def __init__(
+        self,
+        *,
+        worker: _builtins.str = ...,
+        incarnation: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "worker", b"worker"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Admit: _TypeAlias = Admit  # noqa: Y015
+
+@_typing.final
+class Dismiss(_message.Message):
+    """It is none any more, and its membership token proves nothing."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKER_FIELD_NUMBER: _builtins.int
+    worker: _builtins.str
+    def __init__(
+        self,
+        *,
+        worker: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["worker", b"worker"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Dismiss: _TypeAlias = Dismiss  # noqa: Y015
 
 @_typing.final
 class PinVersion(_message.Message):

@@ -65,7 +65,9 @@ class ShardServicer:
 
     def Push(self, request_iterator, context):
         """Stage one ticket's payload. Header first, then chunks in ascending order
-        without gaps. Sending a ticket again replaces its staging.
+        without gaps. The first complete payload of a ticket is its payload: the
+        same sent again is answered by the same receipt, another one is refused.
+        A push ends an unfinished one of the same ticket.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

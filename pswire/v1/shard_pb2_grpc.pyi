@@ -37,7 +37,9 @@ class ShardStub:
     def __new__(cls, channel: _aio.Channel) -> ShardAsyncStub: ...
     Push: _grpc.StreamUnaryMultiCallable[_shard_pb2.PushRequest, _shard_pb2.PushReply]
     """Stage one ticket's payload. Header first, then chunks in ascending order
-    without gaps. Sending a ticket again replaces its staging.
+    without gaps. The first complete payload of a ticket is its payload: the
+    same sent again is answered by the same receipt, another one is refused.
+    A push ends an unfinished one of the same ticket.
     """
     Pull: _grpc.UnaryStreamMultiCallable[_shard_pb2.PullRequest, _shard_pb2.PullReply]
     """Read the granted version. Waits until the log has been executed that far."""
@@ -57,7 +59,9 @@ class ShardAsyncStub(ShardStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Push: _aio.StreamUnaryMultiCallable[_shard_pb2.PushRequest, _shard_pb2.PushReply]  # type: ignore[assignment]
     """Stage one ticket's payload. Header first, then chunks in ascending order
-    without gaps. Sending a ticket again replaces its staging.
+    without gaps. The first complete payload of a ticket is its payload: the
+    same sent again is answered by the same receipt, another one is refused.
+    A push ends an unfinished one of the same ticket.
     """
     Pull: _aio.UnaryStreamMultiCallable[_shard_pb2.PullRequest, _shard_pb2.PullReply]  # type: ignore[assignment]
     """Read the granted version. Waits until the log has been executed that far."""
@@ -80,7 +84,9 @@ class ShardServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_shard_pb2.PushReply, _abc.Awaitable[_shard_pb2.PushReply]]:
         """Stage one ticket's payload. Header first, then chunks in ascending order
-        without gaps. Sending a ticket again replaces its staging.
+        without gaps. The first complete payload of a ticket is its payload: the
+        same sent again is answered by the same receipt, another one is refused.
+        A push ends an unfinished one of the same ticket.
         """
 
     @_abc_1.abstractmethod

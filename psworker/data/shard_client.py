@@ -112,6 +112,9 @@ class ShardClient:
             plan=self._plan,
             dtype=self._codec.number,
             after=after,
+            worker=self.identity.worker,
+            incarnation=self.identity.incarnation,
+            membership_token=self.identity.membership_token,
         )
 
         def ask() -> Received:
@@ -243,7 +246,13 @@ class ShardClient:
 
     def _header(self, ticket: int, after: int) -> shard_pb2.PushHeader:
         return shard_pb2.PushHeader(
-            job=self.identity.job, worker=self.identity.worker, ticket=ticket, plan=self._plan, after=after
+            job=self.identity.job,
+            worker=self.identity.worker,
+            ticket=ticket,
+            plan=self._plan,
+            after=after,
+            incarnation=self.identity.incarnation,
+            membership_token=self.identity.membership_token,
         )
 
     def close(self) -> None:

@@ -148,7 +148,7 @@ class CompensatesWithoutBases(Honest):
 
 
 class FoldsForAList(Honest):
-    tensors = TensorParts(aggregator="median")
+    tensors = TensorParts(aggregator="median", knobs={"fewest": 1})
 
     def second(self, ticket: int) -> list[Decision]:
         return [Fold(ticket)]

@@ -4,6 +4,7 @@ import pytest
 
 from pslab.verify.harness import CoordinatorHarness, granted, notices, refusals
 from psserver.coordinator import JoinRefused, entries
+from psserver.coordinator.members import BATCHES_AHEAD
 from psserver.coordinator.outputs import DispositionNotice, GrantNotice, RefusalNotice
 
 
@@ -275,6 +276,34 @@ def test_a_returning_worker_goes_on_with_its_first_uncommitted_batch() -> None:
     harness.joins("w0", "B")
     assert harness.incarnation("w0") == 1
     assert harness.coordinator.roster.tally("w0").next_batch == 3
+
+
+def test_one_commit_does_not_use_up_a_workers_data() -> None:
+    """A process that takes the name for one commit, and says that it was the last batch of all."""
+    harness = CoordinatorHarness(workers=1).starts()
+    harness.commits("w0", batch=2**48 - 1)
+    harness.abandons("w0")
+    harness.joins("w0", "B")
+    assert harness.coordinator.roster.tally("w0").next_batch == 1 + BATCHES_AHEAD
+
+
+def test_so_many_names_and_no_more() -> None:
+    """A name that is known may come back; another one may not take its place."""
+    harness = CoordinatorHarness(workers=1, terms={"max_workers": 2}).starts()
+    harness.joins("w1", "B", rank=1)
+    harness.leaves("w1")
+    before = len(harness.log)
+    with pytest.raises(JoinRefused, match="'w2' would be number 3: this job takes 2 workers"):
+        harness.joins("w2", "C", rank=2)
+    assert len(harness.log) == before
+    harness.joins("w1", "D", rank=1)
+
+
+def test_names_that_are_allowed_and_no_others() -> None:
+    harness = CoordinatorHarness(workers=1, terms={"allowed": ("w0", "anna")}).starts()
+    with pytest.raises(JoinRefused, match="'eve' is not among the names that this job allows"):
+        harness.joins("eve", "B", rank=1)
+    harness.joins("anna", "C", rank=1)
 
 
 def test_a_newer_process_replaces_the_older() -> None:

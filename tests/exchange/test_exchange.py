@@ -17,6 +17,7 @@ from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import coordinator_pb2_grpc, shard_pb2, shard_pb2_grpc
 from psworker.data.shard_client import ShardClient
 from tests.probes import SessionProbe
+from tests.shm.sessions import proof
 
 pytestmark = pytest.mark.cluster
 
@@ -170,6 +171,7 @@ def test_generated_code_speaks_exchange(server: str) -> None:
             dtype=FLOAT32.number,
             bytes=4 * size,
             after=grant.index,
+            **proof(session),
         )
         data = np.ones(size, np.float32).tobytes()
         requests = [
@@ -183,6 +185,8 @@ def test_generated_code_speaks_exchange(server: str) -> None:
                     plan=session.plan.fingerprint,
                     dtype=FLOAT32.number,
                     after=grant.index,
+                    worker=session.worker,
+                    **proof(session),
                 )
             ),
         ]

@@ -177,7 +177,7 @@ def test_a_robust_barrier_is_sync_whose_parts_come_together() -> None:
         ]
 
     for seed in range(8):
-        pair = Pair(("median", {}), ("sync", {}), updates)
+        pair = Pair(("median", {"fewest": 1}), ("sync", {}), updates)
         pair.play(random.Random(seed), 400, churn=seed % 2 == 0)
         assert pair.updates > 10
 

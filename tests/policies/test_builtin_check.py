@@ -169,7 +169,7 @@ ROBUST: list[tuple[str, int, dict[str, object], Breach, str]] = [
         claim(name="trimmed-mean"),
         "trimmed-mean uses compensator none, aggregator trimmed-mean",
     ),
-    ("median", 3, {}, drop_all, "as too few; 1 are enough"),
+    ("median", 3, {}, drop_all, "as too few; 3 are enough"),
     ("trimmed-mean", 3, {"trim": 0}, claim(trim=2), "this policy needs 5"),
     ("trimmed-mean", 3, {}, drop_all, "dropped among 3 contributions as too few; 3 are enough"),
     ("krum", 4, {}, claim(byzantine=1), "this policy needs 5"),

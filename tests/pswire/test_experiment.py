@@ -80,9 +80,12 @@ def test_defaults(tmp_path: Path) -> None:
         "workers": 1,
         "worker_timeout": 10.0,
         "idle_timeout": 600.0,
+        "ticket_timeout": "auto",
         "wire_dtype": "float32",
         "transport": "auto",
         "prefetch": False,
+        "max_workers": 0,
+        "allowed_workers": [],
         "metrics": False,
     }
     assert (experiment.policy.name, experiment.policy.knobs) == ("sync", {})

@@ -88,6 +88,13 @@ class Peer:
 
     # Payloads
 
+    def proof(self) -> dict[str, Any]:
+        """Of its membership."""
+        return {
+            "incarnation": self.reply.incarnation,
+            "membership_token": self.reply.membership_token,
+        }
+
     def header(self, grant: pb.Grant, server: int, **changed: Any) -> shard_pb2.PushHeader:
         fields: dict[str, Any] = {
             "job": self.job,
@@ -97,6 +104,7 @@ class Peer:
             "dtype": self.dtype,
             "bytes": self.plan.shards[server].nbytes,
             "after": grant.index,
+            **self.proof(),
         }
         return shard_pb2.PushHeader(**{**fields, **changed})
 
@@ -117,6 +125,8 @@ class Peer:
             "plan": self.plan.fingerprint,
             "dtype": self.dtype,
             "after": grant.index,
+            "worker": self.worker,
+            **self.proof(),
         }
         return shard_pb2.PullRequest(**{**fields, **changed})
 

@@ -170,10 +170,10 @@ def serving(
 
 
 @contextmanager
-def refused(code: grpc.StatusCode, *words: str) -> Iterator[None]:
+def refused(code: grpc.StatusCode, *words: str) -> "Iterator[pytest.ExceptionInfo[grpc.RpcError]]":
     """The RPC inside fails with `code`, and its details hold each of `words`."""
     with pytest.raises(grpc.RpcError) as caught:
-        yield
+        yield caught
     error = caught.value
     assert error.code() == code, f"{error.code()}: {error.details()}"
     for word in words:

@@ -17,6 +17,7 @@ from tests.service.serving import PATIENCE, refused, serving
 
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
 PRECONDITION = grpc.StatusCode.FAILED_PRECONDITION
+DENIED = grpc.StatusCode.PERMISSION_DENIED
 ABORTED = grpc.StatusCode.ABORTED
 
 Exchange = shard_pb2.ExchangeRequest
@@ -62,7 +63,7 @@ STEPS: dict[str, tuple[Any, grpc.StatusCode, str]] = {
     "a chunk alone": (lambda p: Exchange(chunk=Chunk(data=b"1234")), INVALID, "with push or pull"),
     "another job": (lambda p: step(p, push=header(p, job="x")), PRECONDITION, "got 'x'"),
     "another plan": (lambda p: step(p, push=header(p, plan="x")), PRECONDITION, "expected plan"),
-    "another worker": (lambda p: step(p, push=header(p, worker="x")), ABORTED, "is alone's"),
+    "another worker": (lambda p: step(p, push=header(p, worker="x")), DENIED, "membership token"),
     "a gap": (lambda p: step(p, chunk=Chunk(offset=4, data=bytes(8))), INVALID, "at offset 0"),
     "too much": (lambda p: step(p, chunk=Chunk(data=bytes(400))), INVALID, "or more"),
     "too little": (lambda p: step(p, chunk=Chunk(data=bytes(4))), INVALID, "the stream ended"),
@@ -72,11 +73,10 @@ STEPS: dict[str, tuple[Any, grpc.StatusCode, str]] = {
         "got nan at dense/kernel[0, 0]",
     ),
     "a hello of another job": (lambda p: step(p, hello=hello(p, job="x")), INVALID, "a hello of this job"),
-    # It may be on its way back from a broken connection: not refused for good.
     "a hello of nobody": (
         lambda p: step(p, hello=hello(p, worker="x")),
-        grpc.StatusCode.UNAVAILABLE,
-        "worker 'x', incarnation 0, has no open session now",
+        INVALID,
+        "expected a hello of the worker that pushed",
     ),
     "another process's hello": (
         lambda p: step(p, hello=hello(p, session="guessé")),

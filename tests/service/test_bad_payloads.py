@@ -6,6 +6,7 @@ import grpc
 import numpy as np
 import pytest
 
+from psserver.receipts import membership_token
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
 from pswire.v1.model_pb2 import WIRE_DTYPE_BFLOAT16, WIRE_DTYPE_FLOAT16, WIRE_DTYPE_UNSPECIFIED
@@ -139,7 +140,8 @@ def test_a_number_that_is_none_is_named(cluster: Cluster, peer: Peer, unharmed: 
     grant = peer.ready()
     for number, spec in enumerate(VARIABLES):
         index = tuple(length - 1 for length in spec.shape)
-        arrays = [np.zeros(s.shape, np.float32) for s in VARIABLES]
+        # What is good of it is what the ticket gets in the end.
+        arrays = [np.ones(s.shape, np.float32) for s in VARIABLES]
         arrays[number][index] = bad
         where = f"{spec.name}[{', '.join(map(str, index))}]"
         with unharmed(), refused(INVALID, "expected finite numbers", f"got {bad} at {where}"):
@@ -264,9 +266,13 @@ def test_reading_without_a_grant(cluster: Cluster, peer: Peer, steady: Steady) -
 def test_before_there_is_a_model(unharmed: Unharmed) -> None:
     with serving(patience=0.2) as cluster:
         job = cluster.status().job
-        pull = shard_pb2.PullRequest(job=job, plan="x", dtype=1)
+        # Nobody has joined: the proof is the coordinator's own, which waits for the model, too.
+        proof = membership_token(cluster.servers[0].probe.host.secret, job, "", 0)
+        pull = shard_pb2.PullRequest(job=job, plan="x", dtype=1, membership_token=proof)
         with refused(PRECONDITION, "no model yet: expected a worker to join"):
             list(cluster.shards[0].Pull(pull, timeout=PATIENCE))
-        push = shard_pb2.PushRequest(header=shard_pb2.PushHeader(job=job, plan="x", dtype=1, ticket=1))
+        push = shard_pb2.PushRequest(
+            header=shard_pb2.PushHeader(job=job, plan="x", dtype=1, ticket=1, membership_token=proof)
+        )
         with refused(PRECONDITION, "no model yet: expected a worker to join"):
             cluster.shards[0].Push(iter([push]), timeout=PATIENCE)

@@ -13,7 +13,7 @@ PART = entries.AppliedPart(7, "w0", 0, 0, 0.25, 0.5)
 # An entry of each kind, and what it means to a shard.
 MEANING: tuple[tuple[entries.Entry, orders.Order], ...] = (
     (entries.Job("j", {}, {}, 1, 2, 0), orders.Note()),
-    (entries.Join("w0", 0, 0), orders.Note()),
+    (entries.Join("w0", 2, 0), orders.Admit("w0", 2)),
     (entries.Start(2), orders.Note()),
     (entries.Initialise("w0", 1), orders.Pin(1, 0, initialise=True, worker="w0")),
     (entries.Install("w0", 1), orders.Install(1)),
@@ -26,7 +26,7 @@ MEANING: tuple[tuple[entries.Entry, orders.Order], ...] = (
     (entries.Abandon("w0", 7, "done"), orders.Release(7)),
     (entries.Lost("w0"), orders.Note()),
     (entries.Back("w0"), orders.Note()),
-    (entries.Leave("w0", "gone"), orders.Note()),
+    (entries.Leave("w0", "gone"), orders.Dismiss("w0")),
     (entries.Done("w0"), orders.Note()),
     (entries.Stop("all workers are done", 1, True), orders.Note()),
 )

@@ -58,6 +58,8 @@ class Run:
         self.streams: list[tuple[Shard, Slot]] = []
         # The reference's versions, as the servers should hold them.
         self.flats: list[list[np.ndarray]] = []
+        # Of each ticket's payload.
+        self.seeds: dict[int, int] = {}
         self.reference.payloads[1] = numbers(1)
         install(self.plan, self.shards, numbers(1))
         self.reference.install(1)
@@ -86,25 +88,45 @@ class Run:
         self.granted.append(self.last)
 
     def push(self, number: int) -> None:
-        if self.granted:
+        if self.granted and not self._under_way(self.one_of(self.granted, number)):
             self.pushed.append(self.granted.pop(number % len(self.granted)))
             self._stage(self.pushed[-1], self.last + number)
 
     def resend(self, number: int) -> None:
         if self.pushed:
-            self._stage(self.one_of(self.pushed, number), 1000 + number)
+            ticket = self.one_of(self.pushed, number)
+            if number % 2:
+                self._stage(ticket, self.seeds[ticket])
+            else:
+                self._replace(ticket, 1000 + number)
 
     def _stage(self, ticket: int, seed: int) -> None:
+        if self._under_way(ticket):
+            return
         stage(self.plan, self.shards, ticket, numbers(seed))
+        self.seeds[ticket] = seed
         self.reference.payloads[ticket] = numbers(seed)
+
+    def _replace(self, ticket: int, seed: int) -> None:
+        """Another payload than the one that was accepted is not taken."""
+        for shard, flat in zip(self.shards, self.plan.scatter(numbers(seed)), strict=True):
+            if shard.staging.incoming(ticket) is None:
+                slot = shard.begin(ticket)
+                slot.values[...] = flat
+                assert not shard.staging.finish(slot)
+                assert shard.refusal(ticket) is None
+
+    def _under_way(self, ticket: int) -> bool:
+        return any(shard.staging.incoming(ticket) is not None for shard in self.shards)
 
     def begin_stream(self, number: int) -> None:
         """A stream that does not complete while its ticket is open."""
         if self.open:
-            shard = self.one_of(self.shards, number)
-            slot = shard.begin(self.one_of(self.open, number))
-            slot.values[...] = np.nan
-            self.streams.append((shard, slot))
+            shard, ticket = self.one_of(self.shards, number), self.one_of(self.open, number)
+            if shard.staging.incoming(ticket) is None:
+                slot = shard.begin(ticket)
+                slot.values[...] = np.nan
+                self.streams.append((shard, slot))
 
     def end_stream(self, number: int) -> None:
         if self.streams:

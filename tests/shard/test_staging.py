@@ -39,15 +39,24 @@ def contribution(shard: Shard, ticket: int) -> np.ndarray:
     return values
 
 
-def test_the_last_complete_payload_counts(shard: Shard) -> None:
-    for seed in (1, 2, 3):
-        assert push(shard, 7, seed)
+def test_the_first_complete_payload_counts(shard: Shard) -> None:
+    """Its receipt is given: what is received is what is committed. The same again is no other."""
+    for seed, taken in ((1, True), (2, False), (1, True), (3, False)):
+        assert push(shard, 7, seed) == taken
         assert shard.staging.held == 1
     again = Shard(shard.plan, 0, shard.optimizer)
     install(shard.plan, [again], numbers(0))
     again.execute(Pin(7, 0))
-    push(again, 7, 3)
+    push(again, 7, 1)
     assert same_bits(contribution(shard, 7), contribution(again, 7))
+
+
+def test_the_same_payload_is_the_same_to_the_bit(shard: Shard) -> None:
+    """-0 equals 0, and is another payload."""
+    for sign, taken in ((0.0, True), (-0.0, False)):
+        slot = shard.begin(7)
+        slot.values[...] = sign
+        assert shard.staging.finish(slot) == taken
 
 
 def test_a_payload_is_final_once_sealed(shard: Shard) -> None:
@@ -60,15 +69,20 @@ def test_a_payload_is_final_once_sealed(shard: Shard) -> None:
     assert np.isfinite(contribution(shard, 7)).all()
 
 
-def test_streams_of_one_ticket_do_not_mix(shard: Shard) -> None:
-    """A retry may overtake the stream that it replaces; each has a buffer of its own."""
-    old, new = shard.begin(7), shard.begin(7)
-    assert not np.shares_memory(old.values, new.values)
-    new.values[...] = payload(shard, 1)
-    assert shard.staging.finish(new)
+def test_one_push_of_a_ticket_is_under_way(shard: Shard) -> None:
+    """A retry cuts the stream that it replaces, and begins when that has ended."""
+    cuts = []
+    old = shard.begin(7, cut=lambda: cuts.append(7))
+    assert shard.staging.incoming(7) is old
+    with pytest.raises(AssertionError, match="a push of ticket 7 is under way"):
+        shard.begin(7)
+    old.cut()
+    assert cuts == [7]
     old.values[...] = np.nan
     shard.staging.give_up(old)
-    assert shard.staging.held == 1
+    assert shard.staging.incoming(7) is None
+    assert push(shard, 7, 1)
+    assert shard.staging.held == shard.staging.peak == 1
     assert np.isfinite(contribution(shard, 7)).all()
 
 

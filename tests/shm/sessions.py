@@ -5,11 +5,13 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 import psworker
 from pswire.plan import VariableSpec
+from tests.probes import SessionProbe
 from tests.service.serving import PATIENCE
 
 VARIABLES = (
@@ -33,6 +35,12 @@ def gradient(session: psworker.Session, number: int) -> Flats:
     """The same for the same worker and number, whatever the transport."""
     generator = np.random.default_rng([session.worker_index, number])
     return session.plan.scatter([generator.normal(size=s.shape).astype(np.float32) for s in VARIABLES])
+
+
+def proof(session: psworker.Session) -> dict[str, Any]:
+    """Of its membership, for a message made by hand."""
+    member = SessionProbe(session).shard().identity
+    return {"incarnation": member.incarnation, "membership_token": member.membership_token}
 
 
 def granted(session: psworker.Session) -> psworker.Grant:

@@ -15,7 +15,7 @@ from pswire.transport.segments import HEADER, Place, Segment, SegmentError
 from pswire.v1 import shard_pb2
 from tests.probes import SessionProbe
 from tests.service.serving import Cluster, refused, serving
-from tests.shm.sessions import connect, granted, step
+from tests.shm.sessions import connect, granted, proof, step
 
 
 @pytest.fixture
@@ -154,7 +154,12 @@ def test_a_slot_needs_an_attachment_and_a_number_that_was_lent() -> None:
     with serving() as cluster, connect(cluster.hosts) as session:
         grant = granted(session)
         push = shard_pb2.PushHeader(
-            job=session.job, ticket=grant.ticket, plan=session.plan.fingerprint, after=grant.index
+            job=session.job,
+            worker=session.worker,
+            ticket=grant.ticket,
+            plan=session.plan.fingerprint,
+            after=grant.index,
+            **proof(session),
         )
         slot = shard_pb2.ExchangeRequest(push=push, slot=3).SerializeToString()
         exchange = cluster.raw(0, "/pswire.v1.Shard/Exchange")

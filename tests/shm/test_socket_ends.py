@@ -25,7 +25,7 @@ from psworker.data.streams import SocketBroken
 from psworker.errors import PayloadRefused
 from tests.probes import SessionProbe, socket_option
 from tests.service.serving import LOOK_EVERY, PATIENCE, Cluster, serving, wait_until
-from tests.shm.sessions import connect, granted, step
+from tests.shm.sessions import connect, granted, proof, step
 from tests.shm.test_sockets import KINDS, listening, socket_to, stream_to
 
 # Far more than a socket holds.
@@ -211,6 +211,8 @@ def asked(session: psworker.Session, grant: psworker.Grant) -> bytes:
         plan=session.plan.fingerprint,
         dtype=FLOAT32.number,
         after=grant.index,
+        worker=session.worker,
+        **proof(session),
     )
     return shard_pb2.ExchangeRequest(pull=pull).SerializeToString()
 

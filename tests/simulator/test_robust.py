@@ -12,7 +12,8 @@ import pytest
 from pslab.simulator import build
 from pslab.simulator.store import ShardStore
 from psserver.coordinator import entries
-from psserver.policies import PolicyError
+from psserver.policies import Commit, Done, Drop, Join, PolicyError, Ready
+from psserver.policies import build as build_policy
 from tests.simulator.lab import Outcome, experiment, simulate
 
 FAR = 1e6
@@ -101,11 +102,12 @@ def test_too_few_are_dropped_so_that_the_last_word_is_not_the_attackers() -> Non
     options = {"noise": 0.1, "condition": 1.0, "batches_per_epoch": 60, "centres": [0.0, 0.0, 0.0, FAR]}
     crashes = [{"worker": worker, "at": 20.0} for worker in (0, 1)]
 
-    def run(policy: str) -> Outcome:
+    def run(policy: str, **knobs: Any) -> Outcome:
         return simulate(
             experiment(
                 policy,
                 workers=4,
+                policy_knobs=knobs,
                 cluster={"worker_timeout": 2.0},
                 optimizer={"name": "sgd", "learning_rate": 0.3},
                 simulation={"problem": "quadratic", "compute": "constant(1)", "options": options},
@@ -118,8 +120,24 @@ def test_too_few_are_dropped_so_that_the_last_word_is_not_the_attackers() -> Non
     assert len(dropped) > 50 and {e.worker for e in dropped} == {"w2", "w3"}
     assert distance(trimmed) < 0.5
     assert trimmed.verdict().violations == ()
-    # The median has no such bound, and of two it is the mean.
-    assert distance(run("median")) > FAR / 100
+    assert distance(run("median")) < 0.5
+    # Of two it would be the mean.
+    assert distance(run("median", fewest=1)) > FAR / 100
+
+
+def test_one_batch_more_gives_a_bad_worker_no_update_of_its_own() -> None:
+    """The data of the honest ones ends first; what is left is the attacker's word alone."""
+    policies: dict[str, dict[str, int]] = {"median": {}, "trimmed-mean": {}, "krum": {"byzantine": 1}}
+    for policy, knobs in policies.items():
+        made = build_policy(policy, knobs, 5)
+        for rank in range(5):
+            made.step(Join(f"w{rank}", rank))
+        for rank in range(5):
+            made.step(Ready(f"w{rank}", rank + 1))
+        for rank in range(4):
+            made.step(Done(f"w{rank}"))
+        decisions = made.step(Commit("w4", 5, 1, 0.5, 1.0))
+        assert decisions == [Drop(5, "too few")], policy
 
 
 def test_krum_is_refused_on_two_servers_before_anything_runs() -> None:

@@ -128,6 +128,11 @@ def _robust(aggregator: str, fewest: int, numbers: Mapping[str, float]) -> Terms
     )
 
 
+def _median(knobs: Knobs, workers: int) -> Terms:
+    fewest = min(int(knobs.get("fewest", 3)), workers)
+    return _robust("median", fewest, {"fewest": fewest})
+
+
 def _trimmed_mean(knobs: Knobs, workers: int) -> Terms:
     trim = int(knobs.get("trim", 1))
     return _robust("trimmed-mean", 2 * trim + 1, {"trim": trim})
@@ -157,7 +162,7 @@ KNOWN: dict[str, Callable[[Knobs, int], Terms]] = {
     "dssp": _dssp,
     "dc-asgd-a": _dc_asgd_a,
     "gap-aware": _gap_aware,
-    "median": lambda knobs, workers: _robust("median", 1, {}),
+    "median": _median,
     "trimmed-mean": _trimmed_mean,
     "krum": _krum,
     # What their workers do between pull and push, a log of decisions does not show; gate and trigger it does.

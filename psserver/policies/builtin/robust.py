@@ -26,24 +26,34 @@ class Median(PolicySpec):
     """Every update is the median of one gradient per worker, coordinate by coordinate.
 
     Of an even number it is the mean of the two in the middle. State that is
-    not trained (BatchNorm's averages) moves by the mean, as ever.
+    not trained (BatchNorm's averages) moves by the median of its changes. An
+    update of fewer than `fewest` gradients (workers have left, or have no more
+    data) is not made: they are dropped. Jobs of fewer workers need all of them.
     """
 
     name: ClassVar[str] = "median"
     guarantee: ClassVar[str] = (
         "staleness 0; every coordinate lies among the honest ones while more than half of an update's "
-        "gradients are honest"
+        "gradients are honest; no update has fewer than `fewest`"
     )
     source: ClassVar[str] = f"coordinate-wise median: {YIN}"
     cost: ClassVar[Cost] = Cost(
         "a gradient of every worker", "sorting them: n log n comparisons per weight", WAITS
     )
 
+    fewest: int = integer(
+        3, "gradients of an update at least; with one or two a single bad worker decides", at_least=1
+    )
+
     def compose(self, workers: int) -> Composition:
-        return _barrier(workers, TensorParts(aggregator="median"))
+        knobs = {"fewest": self._needed(workers)}
+        return _barrier(workers, TensorParts(aggregator="median", knobs=knobs))
 
     def facts(self, workers: int) -> Facts:
-        return Facts(distinct=True, max_staleness=0, limit="0")
+        return Facts(fewest=self._needed(workers), distinct=True, max_staleness=0, limit="0")
+
+    def _needed(self, workers: int) -> int:
+        return min(self.fewest, workers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +62,7 @@ class TrimmedMean(PolicySpec):
 
     An update of 2 `trim` gradients or fewer (workers have left, or have no
     more data) is not made: they are dropped. State that is not trained moves by
-    the mean of all.
+    the same mean of its changes.
     """
 
     name: ClassVar[str] = "trimmed-mean"
@@ -88,7 +98,8 @@ class Krum(PolicySpec):
     the others (f = `byzantine`); the lowest scores win, at a tie the lower
     rank. With `select` above 1 it is Multi-Krum. An update of fewer than 2 f + 3
     gradients is not made: they are dropped. It needs whole gradients, so there
-    must be one server. State that is not trained moves by the mean of all.
+    must be one server. State that is not trained moves by the median of all
+    workers' changes, for a good gradient does not vouch for them.
     """
 
     name: ClassVar[str] = "krum"

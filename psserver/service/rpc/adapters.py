@@ -64,6 +64,11 @@ def order_to_wire(index: int, order: orders.Order) -> shard_pb2.Decision:
             return shard_pb2.Decision(index=index, apply=apply)
         case orders.Release(ticket):
             return shard_pb2.Decision(index=index, release=shard_pb2.Release(ticket=ticket))
+        case orders.Admit(worker, incarnation):
+            admit = shard_pb2.Admit(worker=worker, incarnation=incarnation)
+            return shard_pb2.Decision(index=index, admit=admit)
+        case orders.Dismiss(worker):
+            return shard_pb2.Decision(index=index, dismiss=shard_pb2.Dismiss(worker=worker))
         case orders.Note():
             return shard_pb2.Decision(index=index, note=True)
 
@@ -87,6 +92,10 @@ def order_from_wire(decision: shard_pb2.Decision) -> orders.Order:
             return orders.Apply(apply.version, apply.scale, apply.lr_scale, parts)
         case "release":
             return orders.Release(decision.release.ticket)
+        case "admit":
+            return orders.Admit(decision.admit.worker, decision.admit.incarnation)
+        case "dismiss":
+            return orders.Dismiss(decision.dismiss.worker)
         case "note":
             return orders.Note()
         case other:

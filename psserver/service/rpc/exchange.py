@@ -8,12 +8,12 @@ from google.protobuf.message import DecodeError
 
 from psserver.service.job import Job
 from psserver.service.rpc.exchange_replies import committed, message, version
-from psserver.service.rpc.registration import Refused, bounded, invalid
+from psserver.service.rpc.registration import Caller, MembershipOver, Refused, bounded, invalid
 from psserver.service.shard_host import ShardHost
 from psserver.service.transport import in_place
 from psserver.service.transport.payloads import Intake
 from psserver.service.transport.shared_memory import Attachment
-from psserver.service.transport.sockets import Caller, SocketListener, SocketToken
+from psserver.service.transport.sockets import SocketListener, SocketToken
 from pswire.transport import frames
 from pswire.transport.framed_socket import Parts
 from pswire.transport.frames import Message
@@ -112,9 +112,9 @@ class ExchangeRpc:
         if attachment is None:
             raise invalid("expected attach before a push of a slot")
         try:
-            receipt = in_place.stage(self._host, request.push, attachment, request.slot, caller.is_active)
+            receipt = in_place.stage(self._host, request.push, attachment, request.slot, caller)
         except Refused as refused:
-            if refused.code not in LIGHT:
+            if refused.code not in LIGHT or isinstance(refused, MembershipOver):
                 raise
             yield message(code=refused.code.value[0], refusal=refused.message)
             return
@@ -128,7 +128,7 @@ class ExchangeRpc:
         attachment: Attachment | None,
         caller: Caller,
     ) -> Iterator[Parts]:
-        intake = Intake(self._host, request.push, caller.is_active)
+        intake = Intake(self._host, request.push, caller)
         arrived = False
         try:
             if chunk is not None:

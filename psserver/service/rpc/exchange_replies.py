@@ -7,12 +7,11 @@ from typing import Any
 from psserver.coordinator.outputs import GrantNotice, Notice
 from psserver.service.job import Job
 from psserver.service.rpc.adapters import event_to_wire, facts_from_wire
-from psserver.service.rpc.registration import Refused, invalid, precondition
+from psserver.service.rpc.registration import Caller, Refused, invalid, precondition
 from psserver.service.shard_host import ShardHost
 from psserver.service.transport import in_place
 from psserver.service.transport.payloads import outgoing
 from psserver.service.transport.shared_memory import Attachment
-from psserver.service.transport.sockets import Caller
 from pswire.logs import event
 from pswire.transport import frames
 from pswire.transport.framed_socket import Parts
@@ -62,6 +61,8 @@ def committed(
         raise precondition("expected no commit here: the job has several servers; commit in the session")
     if hello.job != job.terms.job or commit.ticket != request.push.ticket:
         raise invalid("expected a commit of the ticket that was pushed, and a hello of this job")
+    if (hello.worker, hello.incarnation) != (request.push.worker, request.push.incarnation):
+        raise invalid("expected a hello of the worker that pushed")
     with job.replying_inline(hello.worker, hello.incarnation, hello.session) as reply:
         job.commit(
             hello.worker, hello.incarnation, commit.ticket, facts_from_wire(commit), ready=commit.ready
@@ -90,6 +91,9 @@ def _outcome(
         plan=push.plan,
         dtype=push.dtype,
         after=grant.index,
+        worker=push.worker,
+        incarnation=push.incarnation,
+        membership_token=push.membership_token,
     )
     begun = False
     try:

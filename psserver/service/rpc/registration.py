@@ -7,7 +7,7 @@ message that was expected.
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import grpc
 from google.protobuf.message import DecodeError, Message
@@ -27,6 +27,23 @@ class Refused(Exception):
         super().__init__(message)
         self.code = code
         self.message = message
+
+
+class MembershipOver(Refused):
+    """The request of one that was a member; what its stream holds of the server is given back."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(grpc.StatusCode.ABORTED, message)
+
+
+class Caller(Protocol):
+    """The peer that waits for an answer; a gRPC context is one."""
+
+    def is_active(self) -> bool: ...
+
+    def cancel(self) -> object:
+        """From any thread: the call is over."""
+        ...
 
 
 def invalid(message: str) -> Refused:

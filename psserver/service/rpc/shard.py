@@ -19,7 +19,7 @@ class ShardRpc:
 
     def push(self, messages: Iterator[bytes], context: grpc.ServicerContext) -> shard_pb2.PushReply:
         """Stage a payload: each chunk is copied once, from its message into the slot, and checked."""
-        intake = Intake(self._host, _header(messages), context.is_active)
+        intake = Intake(self._host, _header(messages), context)
         finished = False
         try:
             for message in messages:

@@ -1,13 +1,8 @@
 """Payloads that stay where they are: attach, stage a filled slot, locate a version."""
 
-import hmac
-from collections.abc import Callable
-
-import grpc
-
-from psserver import receipts
-from psserver.service.rpc.registration import Refused, invalid, precondition
+from psserver.service.rpc.registration import Caller, invalid, precondition
 from psserver.service.shard_host import ShardHost
+from psserver.service.transport.payloads import claim_of
 from psserver.service.transport.shared_memory import Attachment, to_wire
 from pswire.transport import segments
 from pswire.transport.segments import SegmentError
@@ -31,13 +26,7 @@ def attach(host: ShardHost, request: shard_pb2.Attach) -> tuple[Attachment | Non
 
 def reason_against(host: ShardHost, request: shard_pb2.Attach) -> str | None:
     """Why no memory is shared with this worker; None when it can be. Raises Refused for another job, plan or worker."""
-    shard = host.serving(request.job, request.plan, request.after)
-    expected = receipts.membership_token(host.secret, host.job, request.worker, request.incarnation)
-    if not hmac.compare_digest(request.membership_token, expected):
-        raise Refused(
-            grpc.StatusCode.PERMISSION_DENIED,
-            f"expected the membership token that {request.worker!r} was given when it joined, got another one",
-        )
+    shard = host.serving(claim_of(request), request.plan, request.after)
     if host.sharing.refusal is not None:
         return host.sharing.refusal
     if request.place != segments.here():
@@ -52,10 +41,10 @@ def stage(
     header: shard_pb2.PushHeader,
     attachment: Attachment,
     number: int,
-    alive: Callable[[], bool],
+    caller: Caller,
 ) -> bytes:
     """Stage the payload that the worker wrote into its slot; the receipt. Raises Refused."""
-    shard = host.serving(header.job, header.plan, header.after)
+    shard = host.serving(claim_of(header), header.plan, header.after)
     if not attachment.holds(number):
         raise invalid(
             f"payload of ticket {header.ticket}: expected a slot that was lent, got number {number}"
@@ -63,7 +52,7 @@ def stage(
     if not attachment.fits(shard.layout.elements):
         raise precondition("the job's model is another one since this memory was lent; join again")
     slot = host.begin_push(
-        shard, header.ticket, header.worker, alive, lambda: attachment.borrow(number, header.ticket)
+        shard, header.ticket, header.worker, caller, lambda: attachment.borrow(number, header.ticket)
     )
     finite = False
     try:
@@ -81,8 +70,8 @@ def locate(
     host: ShardHost, request: shard_pb2.PullRequest, attachment: Attachment
 ) -> shard_pb2.Located | None:
     """Where the ticket's version lies, pinned for reading there; None when it has to be sent."""
-    shard = host.serving(request.job, request.plan, request.after)
-    found = host.read_in_place(shard, request.ticket, request.version, attachment.words)
+    shard = host.serving(claim_of(request), request.plan, request.after)
+    found = host.read_in_place(shard, request.ticket, request.version, request.worker, attachment.words)
     if found is None:
         return None
     place, live = found

@@ -1,6 +1,6 @@
 """Payloads between messages and the shard's buffers: one copy each way, checked on the way in."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -8,7 +8,8 @@ import grpc
 import numpy as np
 from numpy.typing import NDArray
 
-from psserver.service.rpc.registration import Refused, invalid
+from psserver.receipts import Claim
+from psserver.service.rpc.registration import Caller, Refused, invalid
 from psserver.service.shard_host import ShardHost
 from psserver.shard import Shard
 from pswire.transport import frames
@@ -61,10 +62,10 @@ def _reception(shard: Shard, codec: Codec, values: Floats) -> _Reception:
 class Intake:
     """A pushed payload on its way into its staging slot. Either `finish` or `give_up` must follow."""
 
-    def __init__(self, host: ShardHost, header: shard_pb2.PushHeader, alive: Callable[[], bool]) -> None:
+    def __init__(self, host: ShardHost, header: shard_pb2.PushHeader, caller: Caller) -> None:
         self._host = host
         self._ticket = header.ticket
-        self._shard = host.serving(header.job, header.plan, header.after)
+        self._shard = host.serving(claim_of(header), header.plan, header.after)
         self._codec = known_codec(header.dtype)
         elements = self._shard.layout.elements
         self._total = self._codec.size(elements)
@@ -74,7 +75,7 @@ class Intake:
                 f"elements of server {host.server}'s part), got {header.bytes}"
             )
         self._received = 0
-        self._slot = host.begin_push(self._shard, header.ticket, header.worker, alive)
+        self._slot = host.begin_push(self._shard, header.ticket, header.worker, caller)
         self._reception = _reception(self._shard, self._codec, self._slot.values)
 
     @property
@@ -128,9 +129,9 @@ class Piece:
 
 def outgoing(host: ShardHost, request: shard_pb2.PullRequest) -> Iterator[Piece]:
     """A version, piece by piece; at least one. Raises Refused when it is gone, also on the way."""
-    shard = host.serving(request.job, request.plan, request.after)
+    shard = host.serving(claim_of(request), request.plan, request.after)
     codec = known_codec(request.dtype)
-    version = host.start_read(shard, request.ticket, request.version)
+    version = host.start_read(shard, request.ticket, request.version, request.worker)
     complete = False
     try:
         total, offset = codec.size(version.values.size), 0
@@ -157,6 +158,11 @@ def _encoded(shard: Shard, values: Floats, codec: Codec) -> Iterator[NDArray[Any
     step = frames.CHUNK_BYTES // codec.size(1)
     cut = (values[start : start + step] for start in range(0, values.size, step))
     return (shard.narrow(part).astype(BFLOAT16.raw, copy=False) for part in cut)
+
+
+def claim_of(request: shard_pb2.PushHeader | shard_pb2.PullRequest | shard_pb2.Attach) -> Claim:
+    """Who says that the request is theirs, and how they prove it."""
+    return Claim(request.job, request.worker, request.incarnation, request.membership_token)
 
 
 def known_codec(number: int) -> Codec:

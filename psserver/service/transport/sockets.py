@@ -5,11 +5,10 @@ import secrets
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from typing import Protocol
 
 import grpc
 
-from psserver.service.rpc.registration import Refused, clipped
+from psserver.service.rpc.registration import Caller, Refused, clipped
 from pswire.logs import event
 from pswire.transport import socket_handshake as handshake
 from pswire.transport.framed_socket import TOKEN_BYTES, FramedSocket, Parts, SocketError
@@ -25,12 +24,6 @@ MOST_UNAUTHENTICATED = 64
 PAUSE = 0.2
 
 
-class Caller(Protocol):
-    """The peer that waits for an answer; a gRPC context is one."""
-
-    def is_active(self) -> bool: ...
-
-
 Serve = Callable[[Iterator[Message], Caller], Iterator[Parts]]
 
 
@@ -42,6 +35,9 @@ class SocketCaller:
 
     def is_active(self) -> bool:
         return self._connection.alive
+
+    def cancel(self) -> None:
+        self._connection.cut()
 
 
 class SocketToken:

@@ -1,0 +1,207 @@
+"""A ticket's payload comes from its holder: every request proves a membership that stands, and is bound to it."""
+
+import logging
+import queue
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from pswire.transport import segments
+from pswire.v1 import coordinator_pb2 as pb
+from pswire.v1 import shard_pb2
+from tests.service.peer import Peer, messages, piece
+from tests.service.serving import PATIENCE, Cluster, refused, serving, wait_until
+
+DENIED = grpc.StatusCode.PERMISSION_DENIED
+ABORTED = grpc.StatusCode.ABORTED
+INVALID = grpc.StatusCode.INVALID_ARGUMENT
+
+# What a process can say that knows the addresses only, and asks Status for the rest.
+GUESSES: list[dict[str, Any]] = [
+    {"membership_token": b""},
+    {"membership_token": bytes(16)},
+    {"worker": "w1"},
+    {"worker": ""},
+    {"incarnation": 1},
+]
+
+
+def whole(peer: Peer, grant: pb.Grant, server: int, value: float, **changed: Any) -> Iterator[Any]:
+    data = np.full(peer.plan.shards[server].elements, value, "<f4").tobytes()
+    return messages(peer.header(grant, server, **changed), data)
+
+
+def push(cluster: Cluster, server: int, header: shard_pb2.PushHeader, data: bytes) -> None:
+    cluster.shards[server].Push(iter(messages(header, data)), timeout=PATIENCE)
+
+
+def pull(cluster: Cluster, server: int, request: shard_pb2.PullRequest) -> None:
+    list(cluster.shards[server].Pull(request, timeout=PATIENCE))
+
+
+def exchanged(cluster: Cluster, server: int, **request: Any) -> None:
+    message = shard_pb2.ExchangeRequest(**request).SerializeToString()
+    list(cluster.raw(server, "/pswire.v1.Shard/Exchange")(iter([message]), timeout=PATIENCE))
+
+
+def attach(peer: Peer, grant: pb.Grant, **changed: Any) -> shard_pb2.Attach:
+    fields = {
+        "job": peer.job,
+        "worker": peer.worker,
+        "plan": peer.plan.fingerprint,
+        "after": grant.index,
+        "place": segments.here(),
+        "ask": True,
+        **peer.proof(),
+    }
+    return shard_pb2.Attach(**{**fields, **changed})
+
+
+def all_requests(peer: Peer, grant: pb.Grant, server: int, **changed: Any) -> dict[str, Callable[[], None]]:
+    """Every request that touches payloads, as `peer` would make it but for what is changed."""
+    cluster = peer.cluster
+    header, read = peer.header(grant, server, **changed), peer.request(grant, **changed)
+    data = bytes(peer.plan.shards[server].nbytes)
+    chunk = piece(0, data).chunk
+    return {
+        "push": lambda: push(cluster, server, header, data),
+        "pull": lambda: pull(cluster, server, read),
+        "exchanged push": lambda: exchanged(cluster, server, push=header, chunk=chunk),
+        "exchanged pull": lambda: exchanged(cluster, server, pull=read),
+        "attach": lambda: exchanged(cluster, server, attach=attach(peer, grant, **changed)),
+    }
+
+
+def test_a_stranger_does_not_replace_an_honest_payload() -> None:
+    """It knows the addresses, and everything that Status says."""
+    with serving(2) as cluster, Peer(cluster, "honest") as peer:
+        peer.step()
+        grant = peer.ready()
+        receipts = [peer.push_messages(server, whole(peer, grant, server, 1.0)) for server in (0, 1)]
+        told = cluster.status()
+        assert (told.workers[0].name, told.workers[0].ticket) == ("honest", grant.ticket)
+        for server in (0, 1):
+            with refused(DENIED, "membership token"):
+                peer.push_messages(
+                    server, whole(peer, grant, server, 1e6, membership_token=b"", incarnation=0)
+                )
+        peer.commit(grant.ticket, receipts)
+        peer.grant = None
+        peer.settled()
+        for values in peer.pull(peer.ready()):
+            assert np.abs(values).max() <= 3.0
+
+
+@pytest.mark.parametrize("server", [0, 1])
+def test_every_request_needs_the_proof(server: int) -> None:
+    with serving(2) as cluster, Peer(cluster, "w0") as peer, Peer(cluster, "w1") as other:
+        grant = peer.ready()
+        other.ready()
+        for guess in GUESSES:
+            # With an entry of the future: who is not a member waits for nothing.
+            for name, ask in all_requests(peer, grant, server, after=2**40, **guess).items():
+                with refused(DENIED, "membership token") as caught:
+                    ask()
+                assert caught.value.details() is not None, name
+                for secret in (peer.plan.fingerprint, str(peer.plan.shards[server].nbytes)):
+                    assert secret not in caught.value.details(), f"{name} tells strangers {secret}"
+        for name, ask in all_requests(peer, grant, server).items():
+            if name != "exchanged push":
+                ask()
+
+
+@pytest.mark.parametrize("server", [0, 1])
+@pytest.mark.parametrize("end", ["leave", "supersede"])
+def test_a_proof_ends_with_the_membership(end: str, server: int) -> None:
+    with serving(2) as cluster, Peer(cluster, "stays") as stays, Peer(cluster, "w1") as peer:
+        stays.step()
+        grant = peer.ready()
+        requests = all_requests(peer, grant, server)
+        if end == "leave":
+            peer.send(leave=pb.Leave(reason="enough"))
+        else:
+            again = Peer(cluster, "w1")
+            assert again.reply.incarnation == 1
+            assert again.reply.membership_token != peer.reply.membership_token
+        wait_until(lambda: left(cluster, "w1", end), "the membership to end")
+        cluster.picture()
+        for ask in requests.values():
+            with refused(ABORTED, "'w1', incarnation 0, is no member any more", "join again"):
+                ask()
+        if end == "supersede":
+            again.step()
+            again.leave()
+
+
+def left(cluster: Cluster, name: str, end: str) -> bool:
+    (worker,) = [w for w in cluster.status().workers if w.name == name]
+    return worker.state == "left" if end == "leave" else worker.incarnation == 1
+
+
+def test_a_read_ends_no_others_pin() -> None:
+    with serving() as cluster, Peer(cluster, "w0") as peer, Peer(cluster, "w1") as other:
+        grant = peer.ready()
+        other.ready()
+        with refused(ABORTED, f"ticket {grant.ticket} is w0's", "got one of 'w1'"):
+            other.pull_bytes(grant, 0)
+        assert peer.pull(grant)
+
+
+def test_what_was_received_is_what_is_committed() -> None:
+    """The holder itself cannot change it: neither before its commit nor while that is on its way."""
+    with serving() as cluster, Peer(cluster, "w0") as peer:
+        grant = peer.ready()
+        receipt = peer.push_messages(0, whole(peer, grant, 0, 1.0))
+        with refused(INVALID, "another one was accepted before", "expected the same again"):
+            peer.push_messages(0, whole(peer, grant, 0, 2.0))
+        assert peer.push_messages(0, whole(peer, grant, 0, 1.0)) == receipt
+        peer.commit(grant.ticket, [receipt])
+        peer.grant = None
+        peer.settled()
+        kernel = peer.pull(peer.ready())[0]
+        assert (kernel == 0.0).all(), "1 - 1 * 1"
+
+
+def test_a_push_cuts_an_unfinished_one_of_its_ticket() -> None:
+    """However often it is begun, one buffer is held for it."""
+    with serving() as cluster, Peer(cluster, "w0") as peer:
+        grant = peer.ready()
+        header = shard_pb2.PushRequest(header=peer.header(grant, 0))
+        opened: list[queue.SimpleQueue[Any]] = []
+        calls = []
+        staging, before = cluster.servers[0].probe.shard.staging, None
+        for _ in range(5):
+            requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
+            requests.put(header)
+            opened.append(requests)
+            calls.append(cluster.shards[0].Push.future(iter(requests.get, None), timeout=PATIENCE))
+            wait_until(lambda b=before: staging.incoming(grant.ticket) not in (None, b), "the push to begin")
+            before = staging.incoming(grant.ticket)
+        assert peer.push_messages(0, whole(peer, grant, 0, 1.0))
+        codes = set()
+        for requests, call in zip(opened, calls, strict=True):
+            requests.put(None)
+            error = call.exception(PATIENCE)
+            assert isinstance(error, grpc.RpcError)
+            codes.add(error.code())
+        assert codes == {grpc.StatusCode.CANCELLED}
+        assert staging.peak == 1
+
+
+def test_proofs_are_in_no_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG), serving(out=tmp_path / "run") as cluster:
+        with Peer(cluster, "w0") as peer:
+            peer.step()
+            token = peer.reply.membership_token
+            assert len(token) == 16
+            status = cluster.status().SerializeToString()
+            with refused(DENIED):
+                peer.pull_bytes(peer.ready(), 0, worker="w7")
+    kept = [status, caplog.text.encode(), *(file.read_bytes() for file in (tmp_path / "run").iterdir())]
+    for text in kept:
+        for form in (token, token.hex().encode(), repr(token).encode()):
+            assert form not in text
