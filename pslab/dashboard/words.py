@@ -9,7 +9,7 @@ from pslab.runs import log as facts
 
 def sentence(fact: facts.Fact) -> str:
     """What happened, without the time and, where there is one, the worker in front."""
-    return _WORDS[type(fact)](fact)
+    return WORDS[type(fact)](fact)
 
 
 def _commit(commit: facts.Commit) -> str:
@@ -37,7 +37,7 @@ def _named(config: Mapping[str, Any]) -> str:
     return f"{config.get('name')} ({knobs})" if knobs else str(config.get("name"))
 
 
-_WORDS: dict[type[Any], Callable[[Any], str]] = {
+WORDS: dict[type[Any], Callable[[Any], str]] = {
     facts.JobEntry: _job,
     facts.Join: lambda f: f"joins as incarnation {f.incarnation}",
     facts.Start: lambda f: "training starts",

@@ -84,7 +84,7 @@ def test_every_kind_of_entry_has_words(run: Run) -> None:
     assert seen >= {"job", "join", "grant", "commit", "apply", "drop", "lost", "leave", "stop"}
     from pslab.dashboard import words
 
-    assert set(words._WORDS) == set(ENTRIES.values())
+    assert set(words.WORDS) == set(ENTRIES.values())
     assert (
         sentence(Join("w1", 2, 1)) == "joins as incarnation 2"
         and sentence(Leave("w1", "tired")) == "leaves: tired"
