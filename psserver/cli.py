@@ -1,10 +1,11 @@
 """The ps-server command."""
 
 import json
+import logging
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,17 @@ from psserver.service.agreement import FROM_JOB
 from psserver.service.run_log import FolderError
 from psserver.service.server import Server
 from psserver.service.transport.listening import BindError
-from psserver.settings import Options, SettingsError, resolve
+from psserver.settings import Options, SettingsError, exposure, resolve
 from pswire.addresses import AddressError
 from pswire.config.experiment import ExperimentError
 from pswire.exits import ExitCode, exit_codes_text
 from pswire.logs import FORMATS, last_words, set_up
 from pswire.process import die_with, keep_large_blocks
 from pswire.transport.segments import SegmentError
+
+log = logging.getLogger("ps-server")
+
+Announce = Callable[[str, Mapping[str, Any]], None]
 
 EPILOG = "\b\nExit codes:\n" + exit_codes_text()
 
@@ -170,7 +175,9 @@ def main(
     options = Options(overrides=(*shortcuts, *overrides), job_secret=secret, **given)
     try:
         settings = resolve(options, os.environ.get("TF_CONFIG"))
-        server = Server(settings, announce_json if as_json else announce_text)
+        server = Server(
+            settings, with_warning(announce_json if as_json else announce_text, exposure(settings))
+        )
     except WRONG as error:
         raise fail(str(error), ExitCode.USAGE) from error
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -217,6 +224,17 @@ def number_or_text(text: str) -> float | str:
 def fail(message: str, code: ExitCode) -> SystemExit:
     last_words("ps-server", message, int(code))
     return SystemExit(int(code))
+
+
+def with_warning(announce: Announce, warning: str | None) -> Announce:
+    """As `announce`, and a warning in the log once the server is ready."""
+
+    def announced(name: str, fields: Mapping[str, Any]) -> None:
+        announce(name, fields)
+        if name == "ready" and warning is not None:
+            log.warning("%s", warning, extra=event("open_to_all"))
+
+    return announced
 
 
 def announce_json(event: str, fields: Mapping[str, Any]) -> None:

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final
 
+from pswire.log_lines import LONGEST, MOST_LINES, BoundedHandler
+
 FORMATS: Final = ("text", "json")
 TEXT: Final = "%(asctime)s %(name)s %(levelname)s %(message)s"
 
@@ -48,6 +50,7 @@ EVENTS: Final[Mapping[str, Event]] = {
     "server_lost": Event(SERVER, ("server",), "another server is gone: the job ends"),
     "following": Event(SERVER, ("job",), "this server executes that job's log"),
     "shard_ready": Event(SERVER, ("bytes", "variables"), "this server holds its part of the model"),
+    "open_to_all": Event(SERVER, (), "others can reach this server, and nothing keeps them out"),
     "data_port": Event(SERVER, ("port",), "payloads of other machines' workers are taken here"),
     # Decisions and their execution
     "advice": Event(SERVER, (), "the policy is meant for another optimizer"),
@@ -94,7 +97,7 @@ def event(name: str, **fields: object) -> dict[str, object]:
 
 
 class JsonFormatter(logging.Formatter):
-    """time, level, logger, event, message, the event's fields, and `exception` where there is one."""
+    """time, level, logger, event, message, the event's fields, `exception` where there is one. Texts are bounded."""
 
     def format(self, record: logging.LogRecord) -> str:
         whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
@@ -103,18 +106,25 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "event": getattr(record, "event", "library"),
-            "message": record.getMessage(),
+            "message": record.getMessage()[:LONGEST],
             **getattr(record, "fields", {}),
         }
         if record.exc_info:
-            line["exception"] = "".join(traceback.format_exception(*record.exc_info))
+            line["exception"] = "".join(traceback.format_exception(*record.exc_info))[-MOST_LINES * 100 :]
         return json.dumps(line, default=str)
+
+
+class JsonHandler(BoundedHandler):
+    """Bounded as lines for people are; JSON escapes by itself."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return JsonFormatter().format(record)
 
 
 def set_up(command: str, form: str) -> None:
     """The root logger writes to standard error in one of FORMATS. In "json", warnings and crashes are lines too."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter() if form == "json" else logging.Formatter(TEXT))
+    handler = JsonHandler(sys.stderr) if form == "json" else BoundedHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter(TEXT))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     if form != "json":
         return
@@ -129,7 +139,7 @@ def set_up(command: str, form: str) -> None:
 
 def last_words(command: str, message: str, code: int) -> None:
     """Why the command ends, on standard error in the form of `set_up`."""
-    if any(isinstance(handler.formatter, JsonFormatter) for handler in logging.root.handlers):
+    if any(isinstance(handler, JsonHandler) for handler in logging.root.handlers):
         logging.getLogger(command).error("%s", message, extra=event("failed", exit_code=code))
     else:
         print(f"{command}: {message}", file=sys.stderr)

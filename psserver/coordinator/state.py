@@ -28,6 +28,7 @@ class TallyState:
     granted: int
     arrived: bool
     sessions: list[str]
+    granted_at: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +134,7 @@ def _saved_tally(worker: str, tally: Tally) -> TallyState:
         tally.granted,
         tally.arrived,
         sorted(tally.sessions),
+        tally.granted_at,
     )
 
 
@@ -244,29 +246,37 @@ def roster_from(state: CoordinatorState, shift: float) -> Roster:
             saved.incarnations,
             saved.arrived,
             set(saved.sessions),
-            saved.granted,
+            granted=saved.granted,
+            granted_at=_shifted(saved.granted_at, shift),
         )
     for member in state.members:
-        absent = member.absent_since
-        shifted = replace(
-            member, since=member.since + shift, absent_since=None if absent is None else absent + shift
-        )
+        absent = _shifted(member.absent_since, shift)
+        shifted = replace(member, since=member.since + shift, absent_since=absent)
         roster.add(shifted)
     roster.prepared = set(state.prepared)
     roster.unfinished = {worker: since + shift for worker, since in state.unfinished}
-    roster.empty_since = None if state.empty_since is None else state.empty_since + shift
+    roster.empty_since = _shifted(state.empty_since, shift)
     return roster
+
+
+def _shifted(time: float | None, shift: float) -> float | None:
+    return None if time is None else time + shift
 
 
 def tickets_from(state: CoordinatorState, shift: float) -> TicketTable:
     table = TicketTable(state.next_number)
     for ticket in state.tickets:
-        shifted = replace(ticket, granted_at=ticket.granted_at + shift)
+        shifted = _later(ticket, shift)
         if shifted.state == "open":
             table.open(shifted)
         else:
             table.live[shifted.number] = shifted
     for ticket in state.settled:
         recent = table.settled.setdefault(ticket.worker, deque(maxlen=REMEMBERED))
-        recent.append(replace(ticket, granted_at=ticket.granted_at + shift))
+        recent.append(_later(ticket, shift))
     return table
+
+
+def _later(ticket: Ticket, shift: float) -> Ticket:
+    former = _shifted(ticket.former, shift)
+    return replace(ticket, granted_at=ticket.granted_at + shift, former=former)

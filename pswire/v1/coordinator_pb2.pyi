@@ -764,6 +764,7 @@ class StatusReply(_message.Message):
     MEAN_STALENESS_FIELD_NUMBER: _builtins.int
     MAX_STALENESS_FIELD_NUMBER: _builtins.int
     NOTE_FIELD_NUMBER: _builtins.int
+    UNLISTED_FIELD_NUMBER: _builtins.int
     ENTRIES_FIELD_NUMBER: _builtins.int
     ENTRIES_FROM_FIELD_NUMBER: _builtins.int
     job: _builtins.str
@@ -784,6 +785,8 @@ class StatusReply(_message.Message):
     max_staleness: _builtins.int
     note: _builtins.str
     """One sentence about the whole job when something holds it up, else empty."""
+    unlisted: _builtins.int
+    """Workers beside those in `workers`, of which there are at most some hundred."""
     entries_from: _builtins.int
     @_builtins.property
     def workers(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkerStatus]: ...
@@ -815,12 +818,13 @@ class StatusReply(_message.Message):
         mean_staleness: _builtins.float = ...,
         max_staleness: _builtins.int = ...,
         note: _builtins.str = ...,
+        unlisted: _builtins.int = ...,
         entries: _abc.Iterable[_builtins.str] | None = ...,
         entries_from: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "committed", b"committed", "dropped", b"dropped", "entries", b"entries", "entries_from", b"entries_from", "job", b"job", "loss", b"loss", "max_staleness", b"max_staleness", "mean_staleness", b"mean_staleness", "note", b"note", "optimizer", b"optimizer", "pending", b"pending", "phase", b"phase", "policy", b"policy", "samples", b"samples", "seconds", b"seconds", "servers", b"servers", "version", b"version", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "committed", b"committed", "dropped", b"dropped", "entries", b"entries", "entries_from", b"entries_from", "job", b"job", "loss", b"loss", "max_staleness", b"max_staleness", "mean_staleness", b"mean_staleness", "note", b"note", "optimizer", b"optimizer", "pending", b"pending", "phase", b"phase", "policy", b"policy", "samples", b"samples", "seconds", b"seconds", "servers", b"servers", "unlisted", b"unlisted", "version", b"version", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
