@@ -71,14 +71,17 @@ class Coordinator:
 
     @property
     def roster(self) -> Roster:
+        """Members, and the tallies of all that ever were. To be read only."""
         return self._ledger.roster
 
     @property
     def tickets(self) -> TicketTable:
+        """Open, pending and recently settled tickets. To be read only."""
         return self._ledger.tickets
 
     @property
     def version(self) -> int:
+        """Number of updates so far."""
         return self._ledger.version
 
     @property
@@ -113,6 +116,7 @@ class Coordinator:
 
     @property
     def stopped(self) -> Stopped | None:
+        """How the job ended; None while it goes on."""
         return self._ledger.stopped
 
     @property

@@ -78,7 +78,7 @@ class PolicyDriver:
             self._ledger.stop(reason, now, success=False, cause="policy")
 
     def watch(self, now: float) -> None:
-        """It is an error of the policy if everybody waits and nobody can end it."""
+        """The policy has failed if everybody waits and nobody can end it."""
         ledger = self._ledger
         # A worker that holds a ticket does not wait. This spares a look at everybody at each message.
         if ledger.tickets.opened or ledger.stopped is not None or not ledger.started:

@@ -16,7 +16,11 @@ Variant = tuple[Loop, str]
 
 
 class FastBackend:
-    """A `psserver.optimizers.Backend` for one process. Close it at the end."""
+    """A `psserver.optimizers.Backend` for one process. Close it at the end.
+
+    One thread calls `prepare`, `wait_ready` and `close`; one at a time calls `run`. The compiler's thread alone writes
+    `_compiled`, entry by entry, and `reason`; `close` alone sets `_closing`. Each is read as it is at that moment.
+    """
 
     def __init__(self, threads: int = 1, grain: int = GRAIN) -> None:
         self._runner = ParallelRunner(threads, grain)
@@ -28,6 +32,7 @@ class FastBackend:
 
     @property
     def threads(self) -> int:
+        """Threads that share a pass over an array."""
         return self._runner.threads
 
     def run(
@@ -37,6 +42,7 @@ class FastBackend:
         arrays: Sequence[AnyArray | None],
         scalars: Sequence[np.float32 | None] = (),
     ) -> bool:
+        """`loop` where it is compiled for these arrays, else `fallback`; in pieces, on all threads."""
         compiled = self._compiled.get((loop, loop.variant((*arrays, *scalars))), fallback)
         first = next(array for array in arrays if array is not None)
 

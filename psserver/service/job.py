@@ -77,6 +77,8 @@ class Job:
         self.failure: Failure | None = None
         self.began = time.monotonic()
         self._announce = announce
+        # Owns the coordinator, and every change of plan, optimizer, metrics, `failure` and `_opened`. These are set
+        # once or replaced whole; without the lock they may be read.
         self._lock = threading.Lock()
         self._coordinator = Coordinator(terms, policy, self.began)
         self._opened = False
@@ -85,7 +87,9 @@ class Job:
         """The log's first entry; it names the optimizer, so it may have to wait for the first worker."""
         if self.optimizer is not None:
             with self._lock:
-                self._open(self.optimizer)
+                # A worker that came as soon as the server listened was faster.
+                if not self._opened:
+                    self._open(self.optimizer)
             self._execute()
 
     def _open(self, optimizer: Optimizer | None) -> None:

@@ -18,6 +18,10 @@ from pswire.logs import event
 log = logging.getLogger("ps-server")
 
 
+# Entries of every step, of which nothing is remarked but the first grant's time.
+_OF_EVERY_STEP = (entries.Grant, entries.Commit, entries.Apply, entries.Fold)
+
+
 class Routes:
     """Writes, then sends, in the order of the outputs. The job's lock owns it, with the outboxes and the run log.
 
@@ -57,11 +61,10 @@ class Routes:
                 follower.send(orders)
             self.sent, self.version = orders[-1][0] + 1, version
         for output in outputs:
-            match output:
-                case Record(_, _, entry):
-                    self.remark(entry)
-                case Send(worker, incarnation, notice):
-                    self.outboxes.post(worker, incarnation, notice)
+            if isinstance(output, Send):
+                self.outboxes.post(output.worker, output.incarnation, output.notice)
+            elif not isinstance(output.entry, _OF_EVERY_STEP) or self.first_grant is None:
+                self.remark(output.entry)
 
     def stop_notice(self, reason: str) -> StopNotice:
         """Of a job that has failed: with the last version of which shards have the order."""

@@ -32,7 +32,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 class Backoff:
     """Pauses that double up to `LONGEST_PAUSE`, with jitter, until `patience` seconds have passed or `closing` is set.
 
-    `closing`: nobody needs the answer any more.
+    `closing`: nobody needs the answer any more; any thread may set it. All else belongs to the thread that calls.
     """
 
     server: int

@@ -3,7 +3,6 @@
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 
 import grpc
 import numpy as np
@@ -59,7 +58,7 @@ class GradientWriter:
     def commit(self, commit: Commit) -> None:
         """What was pushed under its ticket counts from now on."""
         receipts = tuple(self._receipts.pop(commit.ticket, ()))
-        self._control.commit(replace(commit, receipts=receipts, times=self._watch.times(commit.ticket)))
+        self._control.commit(commit.measured(self._watch.times(commit.ticket), receipts))
         self._keep(commit.ticket)
         self._watch.end()
 
@@ -71,7 +70,7 @@ class GradientWriter:
             return
         self._check(grant)
         self._watch.push(grant.ticket)
-        commit = self._control.begin_commit(replace(commit, times=self._watch.times(commit.ticket)))
+        commit = self._control.begin_commit(commit.measured(self._watch.times(commit.ticket)))
         try:
             answer = self._stepped(grant, flats[0], commit)
         except grpc.RpcError:

@@ -42,6 +42,7 @@ class FollowRpc:
         self._secret = job_secret
         # Two that open at once: one of them is the coordinator.
         self._opening = threading.Lock()
+        # Set once, by the thread of the coordinator's stream, before `ended`; others read it after that.
         self.ending: Ending | None = None
         self.ended = threading.Event()
 
