@@ -167,4 +167,4 @@ def test_an_experiment_is_simulated(tmp_path: Path) -> None:
         assert about["kind"] == "simulated" and about["title"] == "simulated-crashes.toml"
         assert "job.module" not in about["settings"]
         found = page.play({"settings": about["settings"]})
-        assert len(found["workers"]) == 6 and found["marks"] and json.dumps(found)
+        assert len(found["workers"]) >= 5 and found["marks"] and json.dumps(found)

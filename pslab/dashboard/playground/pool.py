@@ -5,6 +5,7 @@ A class of 32 that opens one link plays it once. Beyond the queue a viewer is to
 
 import asyncio
 import os
+import signal
 from collections import OrderedDict
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -12,6 +13,7 @@ from multiprocessing import get_context
 
 from pslab.dashboard.playground.play import Budget, played
 from pslab.dashboard.playground.settings import read_play
+from pswire.process import die_with
 
 # Plays that wait for a process, and answers that are remembered, in bytes.
 MOST_WAITING, MOST_REMEMBERED = 64, 64 * 2**20
@@ -68,7 +70,9 @@ class Pool:
 
     def _processes(self) -> ProcessPoolExecutor:
         if self._executor is None:
-            self._executor = ProcessPoolExecutor(self.processes, get_context("spawn"), initializer=_begin)
+            self._executor = ProcessPoolExecutor(
+                self.processes, get_context("spawn"), initializer=_begin, initargs=(os.getpid(),)
+            )
         return self._executor
 
     def _remember(self, key: str, answer: str) -> None:
@@ -92,10 +96,10 @@ class Pool:
             process.terminate()
 
 
-def _begin() -> None:
+def _begin(parent: int) -> None:
     """Servers and workers of this machine come first; and no threads of BLAS for tiny arrays."""
-    import signal
-
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # The page's process may be killed: nothing of it stays behind.
+    die_with(parent)
     os.nice(10)
     os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
