@@ -123,13 +123,18 @@ class WireDoor:
         self._channel.close()
 
     def call(self, path: str, requests: Iterable[bytes], seconds: float) -> Iterator[bytes]:
+        # The requests are read on another thread, perhaps before there is a call to cancel.
+        called = threading.Event()
+
         def whole() -> Iterator[bytes]:
             try:
                 yield from requests
             except Broken:
+                called.wait(seconds)
                 replies.cancel()
 
         replies = self._channel.stream_stream(path, None, None)(whole(), timeout=seconds)
+        called.set()
         try:
             yield from replies
         except grpc.RpcError as error:

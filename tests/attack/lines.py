@@ -2,6 +2,7 @@
 
 import socket
 import struct
+import threading
 
 from tests.attack.target import Attacker
 
@@ -30,9 +31,13 @@ class SocketStranger(Attacker):
     def __init__(self, *args: object) -> None:
         super().__init__(*args)  # type: ignore[arg-type]
         self._open: list[socket.socket] = []
+        self._said = 0
 
     def act(self) -> None:
-        """A few words on a new connection or an old one."""
+        """A few words on a new connection or an old one; no more than a third of all that is sent."""
+        if self._said > 100 + self.tally.messages.total() / 3:
+            threading.Event().wait(PATIENCE)
+            return
         if len(self._open) >= self.KEPT or (self._open and self.chance.random() < 0.3):
             self._open.pop(self.chance.randrange(len(self._open))).close()
             return
@@ -42,6 +47,7 @@ class SocketStranger(Attacker):
         self._open.append(connection)
         for _ in range(self.chance.choice((1, 1, 2, 5))):
             self.tally.count(kind)
+            self._said += 1
             if not self._say(connection):
                 break
 
@@ -81,4 +87,3 @@ class SocketStranger(Attacker):
         for connection in self._open:
             connection.close()
         self._open = []
-        super().close()

@@ -77,11 +77,12 @@ class Session:
 
 
 class Liar(Attacker):
-    """Lives several lives under one name. `largest`: of the finite numbers that it pushes."""
+    """Lives several lives. `largest`: of the finite numbers that it pushes."""
 
     def __init__(self, *args: Any, largest: float = 1.0) -> None:
         super().__init__(*args)
-        self.name = f"liar-{self.chance.randrange(10**6)}"
+        # Another one in each life.
+        self.name = ""
         self._largest = largest
         self.token = ""
         self.reply = pb.JoinReply()
@@ -92,6 +93,8 @@ class Liar(Attacker):
     def act(self) -> None:
         """One life: join, some acts, an end."""
         if not self._join():
+            # Told to wait, most likely.
+            threading.Event().wait(0.05)
             return
         acts: tuple[tuple[int, Callable[[], None]], ...] = (
             (8, self._step),
@@ -103,6 +106,7 @@ class Liar(Attacker):
             (3, self._share),
             (2, self._line),
             (1, self._again),
+            (3, self._steal),
         )
         weights, functions = zip(*acts, strict=True)
         try:
@@ -116,6 +120,7 @@ class Liar(Attacker):
 
     def _join(self) -> bool:
         plan, servers = self.target.plan, len(self.target.doors)
+        self.name = f"liar-{self.chance.randrange(10**6)}"
         self.token = self.chance.randbytes(8).hex()
         request = pb.JoinRequest(
             worker=self.name,
@@ -241,6 +246,8 @@ class Liar(Attacker):
             dtype=1,
             bytes=shard.nbytes,
             after=self.grant.index,
+            incarnation=self.reply.incarnation,
+            membership_token=self.reply.membership_token,
         )
 
     def _push_messages(self, server: int) -> list[bytes]:
@@ -270,6 +277,25 @@ class Liar(Attacker):
             self.say(commit=commit)
         self.grant = None
 
+    def _steal(self) -> None:
+        """A payload for the ticket of an honest worker, with the proof of another membership."""
+        held = [w for w in self._status().workers if w.ticket and w.name in self.target.honest]
+        if not held or not self._ready():
+            return
+        victim, server = self.chance.choice(held), self.server()
+        assert self.grant is not None
+        own, self.grant = self.grant, pb.Grant(ticket=victim.ticket, index=self.grant.index)
+        messages = self._push_messages(server)
+        if self.chance.random() < 0.5:
+            header = shard_pb2.PushRequest.FromString(messages[0])
+            header.header.worker = victim.name
+            messages[0] = header.SerializeToString()
+        if self.send(server, f"{SHARD}/Push", messages):
+            self.tally.wrong(
+                f"a payload of {self.name} was taken for ticket {victim.ticket} of {victim.name}"
+            )
+        self.grant = own
+
     def _cut(self, messages: list[bytes]) -> Iterator[bytes]:
         yield from messages
         if self.chance.random() < 0.3:
@@ -286,6 +312,9 @@ class Liar(Attacker):
             plan=self.target.plan.fingerprint,
             dtype=self.chance.choice((1, 2, 3)),
             after=self.grant.index,
+            worker=self.reply.worker,
+            incarnation=self.reply.incarnation,
+            membership_token=self.reply.membership_token,
         )
         if self.chance.random() < 0.5:
             self.mutate.message(request)

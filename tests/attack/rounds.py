@@ -4,7 +4,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pslab.display.status import status_line, waiting_sentences
@@ -44,7 +44,7 @@ def play(scenario: Scenario, messages: int, *, processes: bool = False) -> Resul
         out = Path(folder) / "run"
         result.problems += _staged(scenario, out, result.tally, processes)
         result.seconds = time.monotonic() - began
-        result.problems += heard.problems
+        result.problems += heard.problems + result.tally.wrongs
         if not result.problems:
             result.problems += _verified(scenario, out)
     result.problems += invariants.left_behind(before, MEMORY)
@@ -76,11 +76,14 @@ def _attack(scenario: Scenario, stage: Stage, tally: Tally) -> list[str]:
     plan = make_plan([spec for spec, _ in trainer(1).specs], scenario.servers)
     names = [worker.worker for worker in honest]
     target = Target(stage.doors, stage.hosts, stage.lines, names, plan)
-    attackers = _attackers(scenario, target, tally)
+    wired = replace(target, doors=[WireDoor.to(host) for host in target.hosts])
+    attackers = _attackers(scenario, target, wired, tally)
     threads = [threading.Thread(target=_run, args=(each, gate), daemon=True) for each in attackers]
     found = _kept_waiting(threads, attackers, tally)
     gate.move(1.0)
     found += problems(honest, ENDING)
+    for door in wired.doors:
+        door.close()
     return [*found, *_explained(target)] if found else stage.end()
 
 
@@ -105,10 +108,8 @@ def _honest(scenario: Scenario, stage: Stage, gate: Gate) -> list[Honest]:
     return workers
 
 
-def _attackers(scenario: Scenario, target: Target, tally: Tally) -> list[Attacker]:
-    """Some call the methods themselves, some over the wire, and one speaks on sockets."""
-    wires = [WireDoor.to(host) for host in target.hosts]
-    wired = Target(wires, target.hosts, target.lines, target.honest, target.plan)
+def _attackers(scenario: Scenario, target: Target, wired: Target, tally: Tally) -> list[Attacker]:
+    """Some call the methods themselves, some over the wire (`wired`), and one speaks on sockets."""
     seed = scenario.seed
     attackers: list[Attacker] = [
         Stranger(target, tally, f"{seed}/stranger"),

@@ -1,6 +1,6 @@
 """Processes that know addresses and whatever Status and refusals say, and are no members."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import grpc
 
@@ -31,6 +31,11 @@ class Stranger(Attacker):
         )
         weights, functions = zip(*acts, strict=True)
         self.chance.choices(functions, weights)[0]()
+
+    def refused(self, server: int, path: str, requests: Iterable[bytes], **limits: int) -> None:
+        """A call that nobody but a member, or a server of the job, is to be answered."""
+        if self.send(server, path, requests, **limits):
+            self.tally.wrong(f"{path} of server {server} answered a stranger")
 
     def _stream(self, messages: list[bytes]) -> Iterator[bytes]:
         """As they are, changed, or broken off."""
@@ -63,7 +68,7 @@ class Stranger(Attacker):
             wire_dtype=1,
             task_index=chance.randrange(4),
         )
-        self.send(0, f"{COORDINATOR}/Join", [self._maybe(request)])
+        self.refused(0, f"{COORDINATOR}/Join", [self._maybe(request)])
 
     def _status_call(self) -> None:
         self.send(0, f"{COORDINATOR}/Status", [self.chance.choice([b"", self.mutate.noise()])])
@@ -85,7 +90,7 @@ class Stranger(Attacker):
         )
         first = pb.SessionRequest(hello=self._hello())
         messages = [self._maybe(first, 0.3), *(self._maybe(m) for m in chance.choices(kinds, k=3))]
-        self.send(0, f"{COORDINATOR}/Session", self._stream(messages))
+        self.refused(0, f"{COORDINATOR}/Session", self._stream(messages))
 
     def header(self, server: int) -> shard_pb2.PushHeader:
         """Of a payload for somebody's open ticket, as far as one can know it."""
@@ -97,7 +102,12 @@ class Stranger(Attacker):
             dtype=1,
             bytes=self.target.plan.shards[server].nbytes,
             after=self.chance.choice((0, 0, 1, 5)),
+            membership_token=self._guess(),
         )
+
+    def _guess(self) -> bytes:
+        """Of a membership token."""
+        return self.chance.choice((b"", bytes(16), self.chance.randbytes(16)))
 
     def _ticket(self) -> int:
         tickets = [worker.ticket for worker in self._status().workers if worker.ticket]
@@ -113,13 +123,15 @@ class Stranger(Attacker):
         server = self.server()
         first = shard_pb2.PushRequest(header=self.header(server))
         chunks = [self._maybe(shard_pb2.PushRequest(chunk=c), 0.1) for c in self._chunks(server)]
-        self.send(server, f"{SHARD}/Push", self._stream([self._maybe(first), *chunks]))
+        self.refused(server, f"{SHARD}/Push", self._stream([self._maybe(first), *chunks]))
 
     def _pull_request(self) -> shard_pb2.PullRequest:
         return shard_pb2.PullRequest(
             job=self.job,
             ticket=self._ticket(),
             version=self.chance.randrange(30),
+            worker=self._name(),
+            membership_token=self._guess(),
             plan=self.target.plan.fingerprint,
             dtype=self.chance.choice((1, 1, 2, 3)),
             after=self.chance.choice((0, 0, 1, 5)),
@@ -127,13 +139,13 @@ class Stranger(Attacker):
 
     def _pull(self) -> None:
         most = self.chance.choice((1, 1000))
-        self.send(self.server(), f"{SHARD}/Pull", [self._maybe(self._pull_request())], most=most)
+        self.refused(self.server(), f"{SHARD}/Pull", [self._maybe(self._pull_request())], most=most)
 
     def _attach(self) -> shard_pb2.Attach:
         return shard_pb2.Attach(
             job=self.job,
             worker=self._name(),
-            membership_token=self.mutate.noise(),
+            membership_token=self._guess(),
             plan=self.target.plan.fingerprint,
             place="here",
             ask=self.chance.random() < 0.5,
@@ -155,7 +167,7 @@ class Stranger(Attacker):
         first = chance.choice(requests)
         rest = [shard_pb2.ExchangeRequest(chunk=c) for c in chunks[1:]] if first is push else []
         messages = [self._maybe(first), *(self._maybe(message, 0.1) for message in rest)]
-        self.send(server, f"{SHARD}/Exchange", self._stream(messages))
+        self.refused(server, f"{SHARD}/Exchange", self._stream(messages))
 
     def _follow(self) -> None:
         chance, servers = self.chance, len(self.target.doors)
@@ -177,7 +189,7 @@ class Stranger(Attacker):
             shard_pb2.FollowRequest(configure=shard_pb2.Configure(plan="", optimizer="[" * 1000)),
         )
         messages = [self._maybe(opening), self._maybe(chance.choice(others))]
-        self.send(server, f"{SHARD}/Follow", self._stream(messages))
+        self.refused(server, f"{SHARD}/Follow", self._stream(messages))
 
 
 class WireStranger(Stranger):

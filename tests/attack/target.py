@@ -26,6 +26,8 @@ class Tally:
     most: int
     messages: Counter[str] = field(default_factory=Counter)
     answers: Counter[str] = field(default_factory=Counter)
+    # What was answered and should have been refused.
+    wrongs: list[str] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def count(self, kind: str, number: int = 1) -> None:
@@ -35,6 +37,10 @@ class Tally:
     def answered(self, code: str) -> None:
         with self._lock:
             self.answers[code] += 1
+
+    def wrong(self, what: str) -> None:
+        with self._lock:
+            self.wrongs = [*self.wrongs, what][:5]
 
     @property
     def enough(self) -> bool:
@@ -109,9 +115,7 @@ class Attacker:
         raise NotImplementedError
 
     def close(self) -> None:
-        """Let go of everything."""
-        for door in self.target.doors:
-            door.close()
+        """Let go of everything but the doors, which are others' too."""
 
     def server(self) -> int:
         return self.chance.randrange(len(self.target.doors))

@@ -13,6 +13,8 @@ from tests.repetitions import repetitions, seeds
 
 MESSAGES = repetitions(600, soak=3000)
 ROUNDS = [
+    ("sync", "strangers", 2, "grpc"),
+    ("median", "strangers", 1, "shared-memory"),
     ("sync", "members", 1, "shared-memory"),
     ("async", "members", 2, "socket"),
 ]
