@@ -23,7 +23,7 @@ from psserver.settings import Options, SettingsError, exposure, resolve
 from pswire.addresses import AddressError
 from pswire.config.experiment import ExperimentError
 from pswire.exits import ExitCode, exit_codes_text
-from pswire.log_lines import log_to_stderr
+from pswire.logs import FORMATS, event, last_words, set_up
 from pswire.process import die_with, keep_large_blocks
 from pswire.transport.segments import SegmentError
 
@@ -129,15 +129,30 @@ WRONG = (SettingsError, ExperimentError, AddressError, PolicyError, OptimizerErr
     help="Gradients held out of order under a barrier.",
 )
 @click.option(
+    "--memory-limit",
+    metavar="SIZE",
+    help="What the model and its workers may take of this server, e.g. 1GiB; a model that cannot fit is refused. "
+    "Default: four fifths of what the machine or its container has.",
+)
+@click.option(
     "--wait-warning",
     type=float,
     default=10.0,
     show_default=True,
     help="Log why a worker waits, after this many seconds.",
 )
+@click.option(
+    "--log-format",
+    type=click.Choice(FORMATS),
+    default="text",
+    show_default=True,
+    help="Of standard error. json: an object per line, with a stable event name.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line on standard output.")
 @click.option("--parent", type=int, hidden=True, help="Exit when the parent process is no longer this one.")
-def main(as_json: bool, parent: int | None, overrides: tuple[str, ...], **given: Any) -> None:
+def main(
+    as_json: bool, log_format: str, parent: int | None, overrides: tuple[str, ...], **given: Any
+) -> None:
     """Hold one part of a model and apply what the workers push.
 
     \b
@@ -153,7 +168,7 @@ def main(as_json: bool, parent: int | None, overrides: tuple[str, ...], **given:
     With PS_JOB_SECRET in the environment, the same for all servers of the job,
     no other process can give a server orders.
     """
-    log_to_stderr()
+    set_up("ps-server", log_format)
     keep_large_blocks()
     # A policy of the user's lives where the command is run.
     sys.path.insert(0, os.getcwd())
@@ -181,6 +196,11 @@ def main(as_json: bool, parent: int | None, overrides: tuple[str, ...], **given:
         raise fail(str(error), ExitCode.ADDRESS_IN_USE) from error
     except FolderError as error:
         raise fail(f"--out {error}", ExitCode.USAGE) from error
+    if server.deaf is not None:
+        # Threads wait for peers of whom nobody hears any more: an orderly exit would wait for those threads.
+        logging.shutdown()
+        sys.stdout.flush()
+        os._exit(int(code))
     sys.exit(int(code))
 
 
@@ -213,17 +233,17 @@ def number_or_text(text: str) -> float | str:
 
 
 def fail(message: str, code: ExitCode) -> SystemExit:
-    click.echo(f"ps-server: {message}", err=True)
+    last_words("ps-server", message, int(code))
     return SystemExit(int(code))
 
 
 def with_warning(announce: Announce, warning: str | None) -> Announce:
     """As `announce`, and a warning in the log once the server is ready."""
 
-    def announced(event: str, fields: Mapping[str, Any]) -> None:
-        announce(event, fields)
-        if event == "ready" and warning is not None:
-            log.warning("%s", warning)
+    def announced(name: str, fields: Mapping[str, Any]) -> None:
+        announce(name, fields)
+        if name == "ready" and warning is not None:
+            log.warning("%s", warning, extra=event("open_to_all"))
 
     return announced
 

@@ -149,6 +149,21 @@ class Coordinator:
         """
         take_up(state, self._ledger, self._driver, shift)
 
+    # Another policy
+
+    def check_succession(self, policy: Policy) -> None:
+        """Raises PolicyError when `policy` cannot take over from the present one while the job runs."""
+        self._driver.check_succession(policy)
+
+    def change_policy(self, policy: Policy, now: float) -> list[Output]:
+        """Another policy decides from now on, from where the present one is; for simulations that ask "what if".
+
+        The decision log does not say so: it cannot be replayed afterwards. Raises PolicyError, with nothing changed.
+        """
+        self._driver.succeed(policy, now)
+        self.policy = policy
+        return self._ledger.emit()
+
     # Membership
 
     def join(self, worker: str, session: str, rank: int | None, now: float) -> tuple[Member, list[Output]]:
@@ -188,6 +203,14 @@ class Coordinator:
         member = self._ledger.member(worker, incarnation)
         if member is not None:
             self._membership.disconnect(member, now)
+        return self._ledger.emit()
+
+    def give_up(self, worker: str, reason: str, now: float) -> list[Output]:
+        """The member lives and does not do its part, as its server found out: it departs. It may join again."""
+        member = self._ledger.roster.present.get(worker)
+        if member is not None:
+            self._membership.depart(member, reason, now)
+            self._lifecycle.start_when_complete(now)
         return self._ledger.emit()
 
     def leave(self, worker: str, incarnation: int, reason: str, now: float) -> list[Output]:

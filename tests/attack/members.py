@@ -93,7 +93,8 @@ class Liar(Attacker):
     def act(self) -> None:
         """One life: join, some acts, an end."""
         if not self._join():
-            # Told to wait, most likely.
+            # Told to wait, most likely; or slow to be welcome.
+            self._end()
             threading.Event().wait(0.05)
             return
         acts: tuple[tuple[int, Callable[[], None]], ...] = (

@@ -13,12 +13,15 @@ from psserver.policies import LocalRule
 from psserver.service.agreement import FROM_JOB
 from psserver.service.errors import Refused, invalid, precondition
 from psserver.service.job import Job
+from psserver.service.limits.watch import Caller
+from psserver.service.log_tail import lines
 from psserver.service.outbox import Outbox
 from psserver.service.pace import Arrivals, Pace
 from psserver.service.rpc.adapters import event_to_wire, facts_from_wire, report_to_wire
-from psserver.service.rpc.registration import bounded
+from psserver.service.rpc.registration import bounded, start
 from pswire.addresses import Address
 from pswire.bounds import BoundError, check
+from pswire.logs import event
 from pswire.plan import PlanError
 from pswire.specs import specs_from_wire
 from pswire.texts import escaped
@@ -48,7 +51,7 @@ class CoordinatorRpc:
 
     # Join
 
-    def join(self, request: pb.JoinRequest, context: grpc.ServicerContext) -> pb.JoinReply:
+    def join(self, request: pb.JoinRequest, caller: Caller) -> pb.JoinReply:
         terms = self._job.terms
         if request.job and request.job != terms.job:
             raise precondition(
@@ -76,7 +79,13 @@ class CoordinatorRpc:
         except (PlanError, WireDtypeError) as error:
             raise invalid(str(error)) from error
         self._joins.came(member.worker)
-        log.info("%s joins (incarnation %d, task index %d)", member.worker, member.incarnation, member.rank)
+        log.info(
+            "%s joins (incarnation %d, task index %d)",
+            *(member.worker, member.incarnation, member.rank),
+            extra=event(
+                "worker_joined", worker=member.worker, incarnation=member.incarnation, task_index=member.rank
+            ),
+        )
         return pb.JoinReply(
             job=terms.job,
             worker=member.worker,
@@ -95,9 +104,7 @@ class CoordinatorRpc:
 
     # Session
 
-    def session(
-        self, requests: Iterator[pb.SessionRequest], context: grpc.ServicerContext
-    ) -> Iterator[pb.SessionReply]:
+    def session(self, requests: Iterator[pb.SessionRequest], caller: Caller) -> Iterator[pb.SessionReply]:
         """Notices go out on this thread; a second one reads the worker's messages."""
         first = next(requests, None)
         if first is None or first.WhichOneof("message") != "hello":
@@ -110,16 +117,17 @@ class CoordinatorRpc:
             raise Refused(grpc.StatusCode.UNAVAILABLE, f"too many streams of {hello.worker!r}: wait")
 
         def cut() -> None:
-            log.warning("worker %s does not read its session: closing it", hello.worker)
-            context.cancel()
+            told = event("session_cut", worker=hello.worker)
+            log.warning("worker %s does not read its session: closing it", hello.worker, extra=told)
+            caller.cancel()
 
         outbox = self._job.attach(hello.worker, hello.incarnation, hello.session, cut)
         self._streams.came(hello.worker)
         reader = threading.Thread(
             target=self._listen, args=(requests, hello, outbox), name=f"session-{hello.worker}", daemon=True
         )
-        reader.start()
         try:
+            start(reader, "a session")
             yield pb.SessionReply(events=[pb.SessionEvent(welcome=pb.Welcome())])
             yield from _replies(outbox)
         finally:
@@ -190,7 +198,7 @@ class CoordinatorRpc:
 
     # Status
 
-    def status(self, request: pb.StatusRequest, context: grpc.ServicerContext) -> pb.StatusReply:
+    def status(self, request: pb.StatusRequest, caller: Caller) -> pb.StatusReply:
         job = self._job
         reply = report_to_wire(job.report())
         reply.job = job.terms.job
@@ -215,6 +223,10 @@ class CoordinatorRpc:
             for follower in job.routes.followers
         ]
         reply.servers.extend([own, *others])
+        if request.HasField("entries_from"):
+            records = job.entries(request.entries_from)
+            reply.entries.extend(lines(records))
+            reply.entries_from = records[0].index if records else request.entries_from
         return reply
 
 

@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterator
 import grpc
 
 from psserver.service.errors import Refused
-from psserver.service.rpc.registration import Caller, clipped
+from psserver.service.limits.watch import Caller, Watch
+from psserver.service.rpc.registration import clipped
+from pswire.logs import event
 from pswire.transport import socket_handshake as handshake
 from pswire.transport.framed_socket import TOKEN_BYTES, FramedSocket, Parts, SocketError
 from pswire.transport.frames import Message
@@ -25,19 +27,6 @@ PAUSE = 0.2
 
 
 Serve = Callable[[Iterator[Message], Caller], Iterator[Parts]]
-
-
-class SocketCaller:
-    """A `Caller` at the other end of a socket."""
-
-    def __init__(self, connection: FramedSocket) -> None:
-        self._connection = connection
-
-    def is_active(self) -> bool:
-        return self._connection.alive
-
-    def cancel(self) -> None:
-        self._connection.cut()
 
 
 class SocketToken:
@@ -61,8 +50,17 @@ class SocketListener:
     a thread of its own, which alone receives and sends on it.
     """
 
-    def __init__(self, serve: Serve, bind: str = "127.0.0.1", port: int = 0) -> None:
+    def __init__(
+        self,
+        serve: Serve,
+        bind: str = "127.0.0.1",
+        port: int = 0,
+        watch: Watch | None = None,
+        patience: Callable[[int], float] = lambda nbytes: 3600.0,
+    ) -> None:
+        """`watch` and `patience` as of `psserver.service.rpc.registration.Registration`."""
         self._serve = serve
+        self._watch, self._patience = watch or Watch(), patience
         self._bind, self._wanted = bind, port
         self._lock = threading.Lock()
         self._name: str | None = None
@@ -91,7 +89,7 @@ class SocketListener:
                 try:
                     self._port = self._listen_tcp()
                 except SocketError as error:
-                    log.warning("payloads of workers use gRPC: %s", error)
+                    log.warning("payloads of workers use gRPC: %s", error, extra=event("data_port_refused"))
                     self._port = 0
             return self._port or 0
 
@@ -136,7 +134,8 @@ class SocketListener:
         try:
             listening, name = handshake.listen_unix()
         except SocketError as error:
-            log.info("workers of this machine send their requests over gRPC: %s", error)
+            told = event("local_socket_refused")
+            log.info("workers of this machine send their requests over gRPC: %s", error, extra=told)
             return ""
         self._start(listening)
         return name
@@ -145,7 +144,7 @@ class SocketListener:
         listening = handshake.listen_tcp(self._bind, self._wanted)
         self._start(listening)
         port = int(listening.getsockname()[1])
-        log.info("listening for workers' payloads on port %d", port)
+        log.info("listening for workers' payloads on port %d", port, extra=event("data_port", port=port))
         return port
 
     def _start(self, listening: socket.socket) -> None:
@@ -161,7 +160,8 @@ class SocketListener:
                 if self._ending.is_set():
                     return
                 # Out of descriptors, say. The connection stays in the backlog: `accept` would fail again at once.
-                log.warning("a connection cannot be accepted yet: %s", error.strerror or error)
+                why, told = error.strerror or error, event("accept_failed")
+                log.warning("a connection cannot be accepted yet: %s", why, extra=told)
                 self._ending.wait(PAUSE)
                 continue
             self._begin(connected)
@@ -172,7 +172,7 @@ class SocketListener:
                 handshake.check_same_user(connected)
             connection = FramedSocket(connected)
         except OSError as error:
-            log.warning("a connection was refused: %s", error)
+            log.warning("a connection was refused: %s", error, extra=event("connection_refused"))
             connected.close()
             return
         if not self._admit(connection):
@@ -181,7 +181,7 @@ class SocketListener:
         try:
             threading.Thread(target=self._run, args=(connection,), name="socket", daemon=True).start()
         except RuntimeError as error:
-            log.warning("a connection was refused: %s", error)
+            log.warning("a connection was refused: %s", error, extra=event("connection_refused"))
             self._end(connection)
 
     def _admit(self, connection: FramedSocket) -> bool:
@@ -203,7 +203,7 @@ class SocketListener:
             if self._authenticated(connection):
                 self._answer(connection)
         except SocketError as error:
-            log.info("the connection to a worker is broken: %s", error)
+            log.info("the connection to a worker is broken: %s", error, extra=event("connection_broken"))
         finally:
             self._end(connection)
 
@@ -235,15 +235,18 @@ class SocketListener:
     def _exchanged(self, connection: FramedSocket) -> Refused | None:
         """Until the connection is over; or why it is to be ended."""
         try:
-            for reply in self._serve(_messages(connection), SocketCaller(connection)):
-                connection.send(reply)
+            caller = Caller(lambda: connection.alive, connection.cut)
+            with self._watch.watching(caller):
+                for reply in self._serve(_messages(connection), caller):
+                    with caller.within(self._patience(sum(map(len, reply)))):
+                        connection.send(reply)
         except Refused as refused:
             return refused
         except SocketError:
             raise
         except Exception as error:
             # As gRPC does with what a method raises.
-            log.exception("an exchange failed")
+            log.exception("an exchange failed", extra=event("exchange_failed"))
             return Refused(grpc.StatusCode.UNKNOWN, f"{type(error).__name__}: {error}")
         return None
 
