@@ -240,6 +240,7 @@ TABLE: Final[tuple[Row, ...]] = (
         ("index", COUNTER, COUNTED),
     ),
     *_rows("Refusal", ("message", REASON, SAID), ("fatal", FLAG, TYPED), ("ticket", COUNTER, COUNTED)),
+    *_rows("StatusRequest", ("entries_from", COUNTER, "a log index")),
     *_rows(
         "StatusReply",
         ("job", NAME, NAMED),
@@ -257,6 +258,8 @@ TABLE: Final[tuple[Row, ...]] = (
         ("mean_staleness", Real(1e15, 0.0), "versions"),
         ("max_staleness", COUNTER, COUNTED),
         ("note", REASON, SAID),
+        ("entries", Many(1000, Text(1 << 20, printable=False)), "what an observer takes in one look"),
+        ("entries_from", COUNTER, "a log index"),
     ),
     *_rows(
         "WorkerStatus",

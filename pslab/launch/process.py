@@ -15,6 +15,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import IO, Any
 
+from pswire.logs import spoken
 from pswire.v1 import coordinator_pb2 as pb
 
 
@@ -119,7 +120,8 @@ class Child:
         with self.log.open("rb") as file:
             file.seek(max(0, self.log.stat().st_size - 65536))
             text = file.read().decode("utf-8", errors="replace")
-        printed = [line for line in text.splitlines() if line.strip() and not line.startswith('{"')]
+        said = (spoken(line) for line in text.splitlines() if line.strip())
+        printed = [line for part in said for line in part.splitlines() if not line.startswith('{"')]
         return "\n".join(printed[-lines:])
 
     def _read(self, stdout: IO[bytes]) -> None:

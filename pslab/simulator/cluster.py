@@ -112,6 +112,11 @@ class Cluster:
         """End the job from outside, as a signal ends servers."""
         self._route(self.coordinator.stop(reason, self.queue.now, success=success, cause=cause))
 
+    def change_policy(self, policy: Policy) -> None:
+        """Another one decides from now on. Raises PolicyError where it cannot take over."""
+        self._route(self.coordinator.change_policy(policy, self.queue.now))
+        self.policy = policy
+
     # What workers send. A request of an incarnation that is gone is answered by a refusal.
 
     def join(self, worker: Worker, life: int) -> None:

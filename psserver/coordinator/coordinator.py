@@ -149,6 +149,21 @@ class Coordinator:
         """
         take_up(state, self._ledger, self._driver, shift)
 
+    # Another policy
+
+    def check_succession(self, policy: Policy) -> None:
+        """Raises PolicyError when `policy` cannot take over from the present one while the job runs."""
+        self._driver.check_succession(policy)
+
+    def change_policy(self, policy: Policy, now: float) -> list[Output]:
+        """Another policy decides from now on, from where the present one is; for simulations that ask "what if".
+
+        The decision log does not say so: it cannot be replayed afterwards. Raises PolicyError, with nothing changed.
+        """
+        self._driver.succeed(policy, now)
+        self.policy = policy
+        return self._ledger.emit()
+
     # Membership
 
     def join(self, worker: str, session: str, rank: int | None, now: float) -> tuple[Member, list[Output]]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from psserver.fast.parallel import GRAIN, ParallelRunner
 from psserver.optimizers import AnyArray, Fallback, Loop
+from pswire.logs import event
 
 log = logging.getLogger("ps-server")
 
@@ -87,7 +88,9 @@ class FastBackend:
             from psserver.fast.compiler import compile_loop
         except ImportError as error:
             self.reason = f"numba is not installed ({error})"
-            log.info("updates run in numpy: %s", self.reason)
+            log.info(
+                "updates run in numpy: %s", self.reason, extra=event("updates_in_numpy", reason=self.reason)
+            )
             return
         for loop, variant in wanted:
             if self._closing:
@@ -97,4 +100,5 @@ class FastBackend:
             except Exception as error:
                 # Whatever a compiler may say: training goes on, with the same bits.
                 self.reason = f"{loop.function.__name__} does not compile: {error}"
-                log.warning("an update runs in numpy: %s", self.reason)
+                told = event("updates_in_numpy", reason=self.reason)
+                log.warning("an update runs in numpy: %s", self.reason, extra=told)

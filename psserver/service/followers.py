@@ -12,6 +12,7 @@ from psserver.shard import Order
 from pswire.addresses import Address
 from pswire.bounds import BoundError, check
 from pswire.exits import ExitCode
+from pswire.logs import event
 from pswire.transport.channels import CHANNEL_OPTIONS
 from pswire.transport.failures import reason
 from pswire.v1 import shard_pb2, shard_pb2_grpc
@@ -109,6 +110,9 @@ class Follower:
                 self.server,
                 self.address,
                 waited,
+                extra=event(
+                    "server_unreachable", server=self.server, address=str(self.address), seconds=waited
+                ),
             )
             pause = min(2 * pause, LONGEST_PAUSE)
         return not self._closing.is_set()
@@ -122,7 +126,8 @@ class Follower:
         with self._progress:
             if self.state == "connecting":
                 self.state = "ready"
-                log.info("server %d at %s is ready", self.server, self.address)
+                told = event("server_ready", server=self.server, address=str(self.address))
+                log.info("server %d at %s is ready", self.server, self.address, extra=told)
             self.executed, self.nbytes = reply.executed, reply.bytes
             self._progress.notify_all()
         if reply.error and not self._closing.is_set():

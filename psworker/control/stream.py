@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import grpc
 
+from pswire.logs import event
 from pswire.plan import Plan
 from pswire.specs import specs_to_wire
 from pswire.transport.codecs import codec_named
@@ -270,14 +271,15 @@ class Control:
                     self._run_stream()
                     if self._over():
                         return
-                    log.info("the coordinator closed the session; joining again")
+                    told = event("session_closed")
+                    log.info("the coordinator closed the session; joining again", extra=told)
                     self._backoff.closing.wait(0.1)
                 except grpc.RpcError as error:
                     if self._over():
                         return
                     if error.code() == grpc.StatusCode.FAILED_PRECONDITION:
                         # Given up before this stream stood. Join says whether this worker may come back.
-                        log.info("%s; joining again", error.details())
+                        log.info("%s; joining again", error.details(), extra=event("session_refused"))
                         self._backoff.closing.wait(0.1)
                         continue
                     if error.code() not in (*PASSING, grpc.StatusCode.CANCELLED, grpc.StatusCode.UNKNOWN):
@@ -311,7 +313,8 @@ class Control:
             return
         with self._changed:
             reason = "the coordinator had given this worker up"
-            log.warning("joined again as incarnation %d: %s", self.reply.incarnation, reason)
+            told = event("joined_again", incarnation=self.reply.incarnation)
+            log.warning("joined again as incarnation %d: %s", self.reply.incarnation, reason, extra=told)
             self._engine.renew(reason)
 
     def _receive_all(

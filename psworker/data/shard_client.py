@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pswire.addresses import Address
+from pswire.logs import event
 from pswire.plan import Plan
 from pswire.transport import frames
 from pswire.transport.codecs import FLOAT32, Codec, Encoder
@@ -200,7 +201,8 @@ class ShardClient:
         try:
             return self._received(reply, chunk, granted, narrow)
         except (grpc.RpcError, SessionError) as error:
-            log.info("the version that came with the grant was cut off: %s", error)
+            told = event("version_cut_off")
+            log.info("the version that came with the grant was cut off: %s", error, extra=told)
             return None
 
     def _send(

@@ -8,6 +8,7 @@ import grpc
 import numpy as np
 from numpy.typing import NDArray
 
+from pswire.logs import event
 from psworker.control.conversions import commit_to_wire
 from psworker.control.stream import Control
 from psworker.data.payloads import Payload
@@ -110,7 +111,8 @@ class GradientWriter:
             self.push(grant, flats)
         except Voided:
             # Its payload is final, or it was cancelled: the answer to the commit says which.
-            log.info("ticket %d was settled while its answer was lost", grant.ticket)
+            told = event("ticket_settled", ticket=grant.ticket)
+            log.info("ticket %d was settled while its answer was lost", grant.ticket, extra=told)
         except Exception:
             self._control.rollback_commit(grant.ticket)
             raise
