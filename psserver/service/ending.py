@@ -35,6 +35,7 @@ EXIT_CODES = {
     "policy": ExitCode.JOB_FAILED,
     "abandoned": ExitCode.ABANDONED,
     "server": ExitCode.UNREACHABLE,
+    "deaf": ExitCode.RESOURCES,
     "SIGINT": ExitCode.INTERRUPTED,
     "SIGTERM": ExitCode.TERMINATED,
 }
