@@ -66,7 +66,7 @@ class JobTerms:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """`cause`: "done", "empty", "versions", "policy", "abandoned", "server" or the name of a signal."""
+    """`cause`: "done", "empty", "versions", "policy", "abandoned", "server", "diverged" or the name of a signal."""
 
     reason: str
     version: int

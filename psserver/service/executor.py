@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from psserver.service.shared_shard import SharedShard
-from psserver.shard import Apply, Order, Shard
+from psserver.shard import Apply, NonfiniteError, Order, Shard
 
 log = logging.getLogger("ps-server")
 
@@ -97,6 +97,9 @@ class Executor:
         if self._state.failure is None:
             try:
                 self._execute(index, order)
+            except NonfiniteError as error:
+                log.error("%s", error)
+                self._state.fail(str(error), diverged=True)
             except Exception as error:
                 log.exception("entry %d of the decision log cannot be executed", index)
                 self._state.fail(f"server {self._server} cannot execute entry {index}: {error}")
