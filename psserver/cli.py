@@ -5,7 +5,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,17 @@ from psserver.service.agreement import FROM_JOB
 from psserver.service.run_log import FolderError
 from psserver.service.server import Server
 from psserver.service.transport.listening import BindError
-from psserver.settings import Options, SettingsError, resolve
+from psserver.settings import Options, SettingsError, exposure, resolve
 from pswire.addresses import AddressError
 from pswire.config.experiment import ExperimentError
 from pswire.exits import ExitCode, exit_codes_text
+from pswire.log_lines import log_to_stderr
 from pswire.process import die_with, keep_large_blocks
 from pswire.transport.segments import SegmentError
+
+log = logging.getLogger("ps-server")
+
+Announce = Callable[[str, Mapping[str, Any]], None]
 
 EPILOG = "\b\nExit codes:\n" + exit_codes_text()
 
@@ -148,9 +153,7 @@ def main(as_json: bool, parent: int | None, overrides: tuple[str, ...], **given:
     With PS_JOB_SECRET in the environment, the same for all servers of the job,
     no other process can give a server orders.
     """
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s", stream=sys.stderr
-    )
+    log_to_stderr()
     keep_large_blocks()
     # A policy of the user's lives where the command is run.
     sys.path.insert(0, os.getcwd())
@@ -163,7 +166,9 @@ def main(as_json: bool, parent: int | None, overrides: tuple[str, ...], **given:
     options = Options(overrides=(*shortcuts, *overrides), job_secret=secret, **given)
     try:
         settings = resolve(options, os.environ.get("TF_CONFIG"))
-        server = Server(settings, announce_json if as_json else announce_text)
+        server = Server(
+            settings, with_warning(announce_json if as_json else announce_text, exposure(settings))
+        )
     except WRONG as error:
         raise fail(str(error), ExitCode.USAGE) from error
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -210,6 +215,17 @@ def number_or_text(text: str) -> float | str:
 def fail(message: str, code: ExitCode) -> SystemExit:
     click.echo(f"ps-server: {message}", err=True)
     return SystemExit(int(code))
+
+
+def with_warning(announce: Announce, warning: str | None) -> Announce:
+    """As `announce`, and a warning in the log once the server is ready."""
+
+    def announced(event: str, fields: Mapping[str, Any]) -> None:
+        announce(event, fields)
+        if event == "ready" and warning is not None:
+            log.warning("%s", warning)
+
+    return announced
 
 
 def announce_json(event: str, fields: Mapping[str, Any]) -> None:

@@ -180,6 +180,18 @@ def _bind(bind: str | None, own: Address) -> str:
     )
 
 
+def exposure(settings: ServerSettings) -> str | None:
+    """A sentence about who can reach this server; None where that is this machine only."""
+    if settings.bind == "localhost" or _is_loopback(settings.bind):
+        return None
+    everywhere = settings.bind in ("0.0.0.0", "::")
+    where = "every interface" if everywhere else settings.bind
+    return (
+        f"listening on {where} (--bind {settings.bind}): whoever reaches it can join, read the model and push "
+        "gradients; there is neither encryption nor authentication: use a network that you trust"
+    )
+
+
 def _is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback

@@ -95,7 +95,7 @@ COUNTER: Final = Whole(2**53 - 1)
 COUNTED = "counted one by one; JSON readers hold whole numbers up to 2**53 exactly"
 NAME: Final = Text(64)
 NAMED = "stands in logs, paths and sentences"
-REASON: Final = Text(2000, printable=False)
+REASON: Final = Text(4000, printable=False)
 SAID = "a sentence or a traceback's last lines; escaped where it is printed"
 SECRET: Final = Data(64)
 PROOF = "a digest or a token of at most 64 bytes"
@@ -248,7 +248,8 @@ TABLE: Final[tuple[Row, ...]] = (
         ("seconds", SECONDS, DURATION),
         ("policy", Text(256), "a name, or module:Class"),
         ("optimizer", NAME, NAMED),
-        ("workers", Many(WORKERS), "one line each"),
+        ("workers", Many(WORKERS), "one line each; a server lists some, and counts the others"),
+        ("unlisted", COUNTER, COUNTED),
         ("servers", Many(SERVERS), "one line each"),
         *((name, COUNTER, COUNTED) for name in ("committed", "applied", "dropped", "pending")),
         ("samples", _POSITION, "a sum of samples"),

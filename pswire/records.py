@@ -1,14 +1,14 @@
 """Saved state as plain data: dataclasses to what JSON can hold, and back, with a check of every field.
 
-Records are dataclasses whose fields are bool, int, float, str, None, a choice of strings (Literal), other
-such dataclasses, lists, tuples and dicts with names as keys of all these, or `object` for what is JSON-able
-already. No code is run and no class is looked up by what a file says.
+Records are dataclasses whose fields are bool, int, float, str, bytes, None, a choice of strings (Literal), other
+such dataclasses, lists, tuples (named ones too) and dicts with names as keys of all these, or `object` for what
+is JSON-able already. No code is run and no class is looked up by what a file says.
 """
 
 import dataclasses
 import math
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
@@ -31,6 +31,8 @@ def to_plain(value: Any) -> Any:
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
+    if isinstance(value, bytes):
+        return value.hex()
     if isinstance(value, (list, tuple)):
         return [to_plain(item) for item in value]
     if isinstance(value, Mapping):
@@ -88,6 +90,9 @@ def _value(hint: Any, data: object, where: str) -> object:
             raise StateError(f"{where}: expected a table, got {data!r}")
         item = get_args(hint)[1]
         return {str(key): _value(item, each, f"{where}.{key}") for key, each in data.items()}
+    if isinstance(hint, type) and issubclass(hint, tuple):
+        named: Any = hint
+        return named(*_fixed(tuple(get_type_hints(hint).values()), _listed(data, where), where))
     if dataclasses.is_dataclass(hint):
         return _record(hint, data, where)
     return _scalar(hint, data, where)
@@ -100,19 +105,31 @@ def _optional(hint: Any, data: object, where: str) -> object:
 
 
 def _sequence(hint: Any, data: object, where: str) -> object:
-    if not isinstance(data, (list, tuple)):
-        raise StateError(f"{where}: expected a list, got {data!r}")
-    inner = get_args(hint)
+    found, inner = _listed(data, where), get_args(hint)
     if get_origin(hint) is tuple and inner[-1] is not Ellipsis:
-        if len(data) != len(inner):
-            raise StateError(f"{where}: expected {len(inner)} values, got {len(data)}")
-        hints: Iterator[Any] = iter(inner)
-        return tuple(_value(next(hints), item, f"{where}[{i}]") for i, item in enumerate(data))
-    items = [_value(inner[0], item, f"{where}[{i}]") for i, item in enumerate(data)]
+        return _fixed(inner, found, where)
+    items = [_value(inner[0], item, f"{where}[{i}]") for i, item in enumerate(found)]
     return tuple(items) if get_origin(hint) is tuple else items
 
 
+def _listed(data: object, where: str) -> Sequence[object]:
+    if not isinstance(data, (list, tuple)):
+        raise StateError(f"{where}: expected a list, got {data!r}")
+    return data
+
+
+def _fixed(hints: Sequence[Any], data: Sequence[object], where: str) -> tuple[object, ...]:
+    """One value for each hint."""
+    if len(data) != len(hints):
+        raise StateError(f"{where}: expected {len(hints)} values, got {len(data)}")
+    return tuple(
+        _value(hint, item, f"{where}[{i}]") for i, (hint, item) in enumerate(zip(hints, data, strict=True))
+    )
+
+
 def _scalar(hint: Any, data: object, where: str) -> object:
+    if hint is bytes:
+        return _bytes(data, where)
     if hint is float:
         if isinstance(data, str) and data in _NOT_FINITE:
             return _NOT_FINITE[data]
@@ -123,3 +140,10 @@ def _scalar(hint: Any, data: object, where: str) -> object:
         noun = {int: "a whole number", float: "a number", str: "a word", bool: "true or false"}[hint]
         raise StateError(f"{where}: expected {noun}, got {data!r}")
     return data
+
+
+def _bytes(data: object, where: str) -> bytes:
+    try:
+        return bytes.fromhex(cast(str, data))
+    except (TypeError, ValueError):
+        raise StateError(f"{where}: expected bytes as hexadecimal digits, got {data!r}") from None

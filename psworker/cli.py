@@ -19,6 +19,7 @@ from pswire.config.distributions import DelayError, parse, stream
 from pswire.config.experiment import Experiment, ExperimentError, load_experiment, parse_experiment
 from pswire.config.overrides import OverrideError, apply_overrides
 from pswire.exits import ExitCode, exit_codes_text
+from pswire.log_lines import log_to_stderr
 from pswire.process import die_with, keep_large_blocks
 from psworker.engine import Disposition
 from psworker.errors import Refused, SessionError, Unreachable
@@ -124,9 +125,7 @@ def main(
     of n, and a loss (see psworker.Job). A worker may join or be restarted
     at any time; it goes on with the first batch that it has not committed.
     """
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s", stream=sys.stderr
-    )
+    log_to_stderr()
     keep_large_blocks()
     signal.signal(signal.SIGTERM, _terminated)
     if parent is not None:

@@ -75,7 +75,11 @@ RULES = (
     Rule("psworker", never=("psserver", "pslab", "examples")),
     Rule("psworker", never=TENSORFLOW, but=("psworker.tensorflow", "psworker.keras")),
     Rule("psworker.local", only=(*STDLIB, "numpy", "pswire.plan", "psworker.local", *KNOBS), never=IMPURE),
-    Rule("psworker.engine", only=(*STDLIB, "psworker.engine", "psworker.errors"), never=IMPURE),
+    Rule(
+        "psworker.engine",
+        only=(*STDLIB, "psworker.engine", "psworker.errors", "pswire.records"),
+        never=IMPURE,
+    ),
     Rule("pslab", never=(*TENSORFLOW, "psworker.tensorflow", "examples")),
     Rule("pslab", never=("tensorboardX",), but=("pslab.observe.tensorboard",)),
     # Chance comes from generators that are passed in; nobody may ask the clock or the network.

@@ -59,7 +59,9 @@ def status_line(status: pb.StatusReply, rate: float) -> str:
     states: dict[str, int] = {}
     for worker in status.workers:
         states[worker.state] = states.get(worker.state, 0) + 1
-    workers = ", ".join(f"{count} {state}" for state, count in sorted(states.items())) or "none yet"
+    counted = [f"{count} {state}" for state, count in sorted(states.items())]
+    counted += [f"{status.unlisted} more"] if status.unlisted else []
+    workers = ", ".join(counted) or "none yet"
     line = (
         f"{status.seconds:6.1f} s  {status.phase}  version {status.version}  {rate:.0f} samples/s"
         f"  loss {number(status.loss)}  staleness mean {status.mean_staleness:.2f} max {status.max_staleness}"
@@ -83,6 +85,8 @@ def status_view(status: pb.StatusReply, rate: float | None = None) -> Renderable
     `rate`: samples per second, for a view that renews itself; None for a single look.
     """
     parts: list[RenderableType] = [_headline(status, rate), _workers(status)]
+    if status.unlisted:
+        parts.append(Text(f"and {status.unlisted} workers more"))
     troubled = [server for server in status.servers if server.state != "ready"]
     if rate is None or troubled:
         parts.append(_servers(status))

@@ -5,12 +5,15 @@ import threading
 import grpc
 
 from pslab.launch.process import EventQueue, StatusAnswer, StatusFailure
+from pswire.bounds import BoundError, check
+from pswire.texts import escaped
 from pswire.transport.channels import CHANNEL_OPTIONS
 from pswire.transport.failures import reason
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import coordinator_pb2_grpc as rpc
 
 INTERVAL = 0.25  # seconds between two requests
+SENTENCE = 2000  # characters
 
 
 class StatusError(OSError):
@@ -29,12 +32,23 @@ class StatusClient:
     def ask(self) -> pb.StatusReply:
         """Raises StatusError."""
         try:
-            return self._stub.Status(pb.StatusRequest(), timeout=self._timeout)
+            return printable(self._stub.Status(pb.StatusRequest(), timeout=self._timeout))
         except grpc.RpcError as error:
             raise StatusError(_explain(self._address, self._timeout, error)) from error
+        except BoundError as error:
+            raise StatusError(f"{self._address} answered what no ps-server does: {error}") from error
 
     def close(self) -> None:
         self._channel.close()
+
+
+def printable(reply: pb.StatusReply) -> pb.StatusReply:
+    """The reply itself, its sentences escaped. Raises BoundError for a field that is beyond its bound."""
+    check(reply)
+    reply.note = escaped(reply.note, SENTENCE)
+    for worker in reply.workers:
+        worker.waiting_for = escaped(worker.waiting_for, SENTENCE)
+    return reply
 
 
 def _explain(address: str, timeout: float, error: grpc.RpcError) -> str:

@@ -103,7 +103,7 @@ class Replay:
         self.trainer.attach(plan)
         self._fresh = memory_of(self.trainer)
         self._plan = plan
-        self._batches = LocalRule("", _numbers(job)).batches
+        self._batches = LocalRule(str((job.local or {}).get("name", "gradient")), _numbers(job)).batches
         # Contributions of some rules depend on earlier ones, whatever became of those.
         self._remembers = local_work(job, plan).remembers or codec_named(self.wire_dtype).remembers
         # Bases are kept as long as their tickets live, whatever the policy needs: contributions are

@@ -3,10 +3,12 @@
 import math
 
 from psserver.coordinator import entries, outputs
+from psserver.coordinator.entries import CommitFacts
 from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.lifecycle import Lifecycle
 from psserver.coordinator.members import Member
 from psserver.coordinator.policy_driver import PolicyDriver
+from psserver.coordinator.reported_times import plausible
 from psserver.coordinator.tickets import AHEAD, Ticket
 from psserver.policies import Abandon, Commit, Done
 
@@ -50,9 +52,9 @@ class Contributions:
             self._driver.request(member, now)
         self._driver.watch(now)
 
-    def commit(self, member: Member, entry: entries.Commit, ready: bool, now: float) -> None:
+    def commit(self, member: Member, number: int, facts: CommitFacts, ready: bool, now: float) -> None:
         """The payload of a ticket is on every shard. `ready`: it asks for the next one with it."""
-        ledger, number = self._ledger, entry.ticket
+        ledger = self._ledger
         ticket = ledger.own(member, number, "commit")
         if ticket is not None:
             if ticket.state != "open":
@@ -60,7 +62,7 @@ class Contributions:
             elif ticket.initialise:
                 self._lifecycle.install(member, ticket, now)
             else:
-                self._contribute(member, ticket, entry, now)
+                self._contribute(member, ticket, _entry(ticket, facts, now), now)
             if ready and member.requested is None and member.state != "done":
                 self.ready(member, number, now)
                 return
@@ -133,3 +135,10 @@ class Contributions:
         self._lifecycle.finish_when_done(now)
         if ledger.terms.stay and ledger.stopped is None:
             ledger.notify(member, outputs.StopNotice("done; the servers stay", ledger.version, True, 0))
+
+
+def _entry(ticket: Ticket, facts: CommitFacts, now: float) -> entries.Commit:
+    times = plausible(facts.times, ticket.granted_at, ticket.former, now)
+    return entries.Commit(
+        ticket.worker, ticket.number, facts.batch, facts.samples, facts.loss, facts.norm, *times
+    )

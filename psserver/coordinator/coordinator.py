@@ -120,6 +120,11 @@ class Coordinator:
         """The job has stopped and every worker has left."""
         return self._ledger.stopped is not None and not self._ledger.roster.present
 
+    @property
+    def evaluator(self) -> str | None:
+        """The worker that is asked to evaluate the last version; None before the stop, and where nobody is."""
+        return self._ledger.evaluator
+
     def waits(self, now: float) -> list[Wait]:
         """What a member that lives is waited for, and for how long at most."""
         return list(waits(self._ledger, self._driver, now))
@@ -219,9 +224,7 @@ class Coordinator:
         member = self._ledger.member(worker, incarnation)
         if member is None:
             return self._ledger.refuse_unknown_session(worker, incarnation)
-        batch, samples, loss, norm = facts.batch, facts.samples, facts.loss, facts.norm
-        entry = entries.Commit(worker, ticket, batch, samples, loss, norm, *facts.times)
-        self._contributions.commit(member, entry, ready, now)
+        self._contributions.commit(member, ticket, facts, ready, now)
         return self._ledger.emit()
 
     def abandon(self, worker: str, incarnation: int, ticket: int, reason: str, now: float) -> list[Output]:

@@ -105,8 +105,8 @@ class Ledger:
     def drop(self, ticket: Ticket, reason: str, now: float) -> None:
         """A pending ticket is not applied."""
         staleness = self.version - ticket.base
-        self.roster.tally(ticket.worker).dropped += 1
         self.record(entries.Drop(ticket.worker, ticket.number, staleness, reason), now)
+        self.roster.tally(ticket.worker).dropped += 1
         self.settle(
             ticket, "drop", DispositionNotice(ticket.number, "dropped", staleness=staleness, reason=reason)
         )

@@ -4,6 +4,7 @@ from psserver.coordinator import entries, outputs
 from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.members import Member
 from psserver.coordinator.policy_driver import PolicyDriver
+from psserver.coordinator.sentences import named
 from psserver.coordinator.tickets import Ticket
 
 
@@ -91,7 +92,7 @@ class Lifecycle:
             reason = f"policy {name} neither applied nor dropped {len(left)} tickets ({numbers}, ...)"
             ledger.stop(f"all workers are done, but {reason}", now, success=False, cause="policy")
         elif ledger.started:
-            gone = ", ".join(ledger.roster.unfinished)
+            gone = named(ledger.roster.unfinished)
             reason = (
                 f"all workers are done; {gone} left before its data ended" if gone else "all workers are done"
             )

@@ -27,6 +27,8 @@ class Tally:
     arrived: bool = False
     # Of all its processes so far: an older one never takes the name back from a newer one.
     sessions: set[str] = field(default_factory=set)
+    # When it was last granted a ticket.
+    granted_at: float | None = None
 
     # Tickets that it was granted.
     granted: int = 0

@@ -6,6 +6,7 @@ from psserver.coordinator.entries import AppliedPart
 from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.members import Member
 from psserver.coordinator.outputs import DispositionNotice
+from psserver.coordinator.sentences import named
 from psserver.coordinator.tickets import Ticket, TicketError
 from psserver.policies import (
     Apply,
@@ -85,7 +86,7 @@ class PolicyDriver:
         if not present:
             return
         if all(m.requested is not None and m.known_to_policy and m.absent_since is None for m in present):
-            waiting = ", ".join(m.worker for m in present)
+            waiting = named([m.worker for m in present])
             reason = f"policy {self.policy.name} deadlocked: {waiting} wait and no ticket is open"
             ledger.stop(reason, now, success=False, cause="policy")
 
@@ -125,11 +126,14 @@ class PolicyDriver:
             raise PolicyError(f"grant of ticket {grant.ticket}, for which {grant.worker} does not wait")
         member.requested = None
         member.enter("computing", now)
-        ledger.roster.tally(member.worker).granted += 1
         version = ledger.version
         ahead = True if grant.worker in ledger.tickets.opened else None
         index = ledger.record(entries.Grant(grant.worker, grant.ticket, version, grant.turn, ahead), now)
-        ledger.tickets.open(Ticket(grant.ticket, member.worker, member.incarnation, version, now, index))
+        tally = ledger.roster.tally(grant.worker)
+        tally.granted += 1
+        former, tally.granted_at = tally.granted_at, now
+        ticket = Ticket(grant.ticket, member.worker, member.incarnation, version, now, index, former=former)
+        ledger.tickets.open(ticket)
         ledger.notify(member, outputs.GrantNotice(grant.ticket, version, index))
 
     def _fold(self, fold: Fold, now: float) -> None:
@@ -137,8 +141,8 @@ class PolicyDriver:
         self._ledger.tickets.allowing("fold", number)
         part = Part(number, fold.factor, fold.compensation)
         check_fold(part, self.folded, self._tensors)
-        self.folded[number] = part
         self._ledger.record(entries.Fold(number, fold.factor, fold.compensation or None), now)
+        self.folded[number] = part
 
     def _apply(self, apply: Apply, now: float) -> None:
         ledger = self._ledger
@@ -161,9 +165,11 @@ class PolicyDriver:
             for part, ticket in zip(apply.parts, tickets, strict=True)
         ]
         parts = tuple(listed)
-        self.folded.clear()
-        version = ledger.version = version + 1
+        version += 1
         ledger.record(entries.Apply(version, scale, apply.lr_scale, parts), now)
+        # Once it is recorded: there is no version that is not in the log.
+        self.folded.clear()
+        ledger.version = version
         for applied, ticket in zip(parts, tickets, strict=True):
             tally = ledger.roster.tally(applied.worker)
             tally.applied += 1

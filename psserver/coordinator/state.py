@@ -2,11 +2,12 @@
 
 from collections import Counter, deque
 from dataclasses import dataclass, replace
+from typing import Any
 
 from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.members import Member, Roster, Tally
 from psserver.coordinator.policy_driver import PolicyDriver
-from psserver.coordinator.terms import Stopped
+from psserver.coordinator.terms import JobTerms, Stopped
 from psserver.coordinator.tickets import AHEAD, REMEMBERED, Ticket, TicketTable
 from psserver.policies import Part, Policy
 from pswire.records import StateError, from_plain, to_plain
@@ -27,12 +28,15 @@ class TallyState:
     granted: int
     arrived: bool
     sessions: list[str]
+    granted_at: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorState:
-    """Everything but the terms of the job and the policy's code. JSON-able by `to_json`.
+    """Everything but the policy's code and the terms of the process (timeouts, when to stop). JSON-able by `to_json`.
 
+    `workers`, `servers`, `seed` and `optimizer` are those of the job: a state of another one is refused. To go on
+    with another number of servers, say so: `replace(state, servers=...)`, beside `psserver.shard.reshard`.
     `entries`: the number that the next entry of the log gets. `began` and all other times are seconds of
     the clock of the process that saved it. `tickets`: open and pending ones in the order of their grants;
     `settled`: those that are remembered, each worker's oldest first. `folded`: what the shards have summed,
@@ -40,6 +44,10 @@ class CoordinatorState:
     keep a saved state as private as a key.
     """
 
+    workers: int
+    servers: int
+    seed: int
+    optimizer: dict[str, object]
     policy: str
     knobs: dict[str, object]
     policy_state: dict[str, object]
@@ -77,6 +85,7 @@ def save(ledger: Ledger, driver: PolicyDriver) -> CoordinatorState:
     """A copy of all that they know. Raises StateError for a policy that cannot be saved."""
     roster, tickets, policy = ledger.roster, ledger.tickets, driver.policy
     return CoordinatorState(
+        **_job(ledger.terms),
         policy=policy.name,
         knobs=to_plain(policy.knobs),
         policy_state=_policy_state(policy),
@@ -102,6 +111,16 @@ def save(ledger: Ledger, driver: PolicyDriver) -> CoordinatorState:
     )
 
 
+def _job(terms: JobTerms) -> dict[str, Any]:
+    """What makes a job another one."""
+    return {
+        "workers": terms.workers,
+        "servers": terms.servers,
+        "seed": terms.seed,
+        "optimizer": to_plain(terms.optimizer),
+    }
+
+
 def _saved_tally(worker: str, tally: Tally) -> TallyState:
     return TallyState(
         worker,
@@ -115,18 +134,24 @@ def _saved_tally(worker: str, tally: Tally) -> TallyState:
         tally.granted,
         tally.arrived,
         sorted(tally.sessions),
+        tally.granted_at,
     )
 
 
 def take_up(state: CoordinatorState, ledger: Ledger, driver: PolicyDriver, shift: float) -> None:
     """Give a new ledger and driver that state; `shift` is added to every time.
 
-    Raises StateError, with nothing changed, unless they are new, the policy is the same with the same knobs
+    Raises StateError, with nothing changed, unless they are new, job and policy are the same with the same knobs
     and takes up its own state, and the parts of the state agree with each other.
     """
     policy = driver.policy
     if ledger.entries:
         raise StateError(f"expected a new coordinator, this one has written {ledger.entries} entries")
+    for name, expected in _job(ledger.terms).items():
+        if getattr(state, name) != expected:
+            raise StateError(
+                f"expected the state of a job with {name} = {expected}, got one with {name} = {getattr(state, name)}"
+            )
     knobs = to_plain(policy.knobs)
     if (state.policy, state.knobs) != (policy.name, knobs):
         raise StateError(
@@ -221,29 +246,37 @@ def roster_from(state: CoordinatorState, shift: float) -> Roster:
             saved.incarnations,
             saved.arrived,
             set(saved.sessions),
-            saved.granted,
+            granted=saved.granted,
+            granted_at=_shifted(saved.granted_at, shift),
         )
     for member in state.members:
-        absent = member.absent_since
-        shifted = replace(
-            member, since=member.since + shift, absent_since=None if absent is None else absent + shift
-        )
+        absent = _shifted(member.absent_since, shift)
+        shifted = replace(member, since=member.since + shift, absent_since=absent)
         roster.add(shifted)
     roster.prepared = set(state.prepared)
     roster.unfinished = {worker: since + shift for worker, since in state.unfinished}
-    roster.empty_since = None if state.empty_since is None else state.empty_since + shift
+    roster.empty_since = _shifted(state.empty_since, shift)
     return roster
+
+
+def _shifted(time: float | None, shift: float) -> float | None:
+    return None if time is None else time + shift
 
 
 def tickets_from(state: CoordinatorState, shift: float) -> TicketTable:
     table = TicketTable(state.next_number)
     for ticket in state.tickets:
-        shifted = replace(ticket, granted_at=ticket.granted_at + shift)
+        shifted = _later(ticket, shift)
         if shifted.state == "open":
             table.open(shifted)
         else:
             table.live[shifted.number] = shifted
     for ticket in state.settled:
         recent = table.settled.setdefault(ticket.worker, deque(maxlen=REMEMBERED))
-        recent.append(replace(ticket, granted_at=ticket.granted_at + shift))
+        recent.append(_later(ticket, shift))
     return table
+
+
+def _later(ticket: Ticket, shift: float) -> Ticket:
+    former = _shifted(ticket.former, shift)
+    return replace(ticket, granted_at=ticket.granted_at + shift, former=former)

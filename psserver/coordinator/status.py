@@ -1,10 +1,16 @@
 """What the cluster is doing, and what each waiting worker waits for."""
 
 from dataclasses import dataclass, field
+from itertools import islice
 
 from psserver.coordinator.coordinator import Coordinator
 from psserver.coordinator.members import Member
+from psserver.coordinator.sentences import MOST_NAMED, named
 from psserver.policies import Waiting
+
+# Workers with a line of their own; the others are counted. A status is asked for four times a second, and its size
+# and time must not grow with whoever joined.
+MOST_LISTED = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +45,8 @@ class JobReport:
     max_staleness: int
     note: str
     workers: list[WorkerReport] = field(default_factory=list)
+    # How many more there are, present and gone.
+    unlisted: int = 0
 
     @property
     def pending(self) -> int:
@@ -48,9 +56,10 @@ class JobReport:
 def report(coordinator: Coordinator, now: float) -> JobReport:
     """A consistent picture of the whole job."""
     roster = coordinator.roster
-    workers = [_worker(coordinator, member, now) for member in roster.by_rank()]
-    gone = [name for name in roster.tallies if name not in roster.present]
-    workers += [_gone(coordinator, name, now) for name in gone]
+    workers = [_worker(coordinator, member, now) for member in roster.by_rank()[:MOST_LISTED]]
+    gone = (name for name in reversed(roster.tallies) if name not in roster.present)
+    newest = list(islice(gone, MOST_LISTED - len(workers)))
+    workers += [_gone(coordinator, name, now) for name in reversed(newest)]
     tallies = roster.tallies.values()
     histogram = [(s, count) for t in tallies for s, count in t.staleness.items()]
     applied = sum(count for _, count in histogram)
@@ -66,6 +75,7 @@ def report(coordinator: Coordinator, now: float) -> JobReport:
         max_staleness=max((s for s, _ in histogram), default=0),
         note=_note(coordinator, now),
         workers=workers,
+        unlisted=len(roster.tallies) - len(workers),
     )
 
 
@@ -116,8 +126,10 @@ def explain(coordinator: Coordinator, member: Member, now: float) -> tuple[str, 
             expected = "Waiting(event, releasers), a text and a tuple of workers' names, or None"
             return f"the policy, whose explain returned {waiting!r}; expected {expected}", ()
         event, releasers = waiting.event, waiting.releasers
-    doing = "; ".join(_doing(coordinator, name, now) for name in releasers)
-    return (f"{event} ({doing})" if doing else event), releasers
+    said = [_doing(coordinator, name, now) for name in releasers[:MOST_NAMED]]
+    if len(releasers) > MOST_NAMED:
+        said.append(f"and {len(releasers) - MOST_NAMED} more")
+    return (f"{event} ({'; '.join(said)})" if said else event), releasers[:MOST_NAMED]
 
 
 def _is_reason(waiting: object) -> bool:
@@ -158,7 +170,7 @@ def _note(coordinator: Coordinator, now: float) -> str:
         return f"waiting for {to_join} of {coordinator.terms.workers} workers to join"
     present, unfinished = coordinator.roster.here(), coordinator.roster.unfinished
     if unfinished and all(m.state == "done" for m in present):
-        gone, patience = ", ".join(unfinished), coordinator.terms.worker_timeout
+        gone, patience = named(unfinished), coordinator.terms.worker_timeout
         return f"{gone} left before its data ended; it has {patience:g} s to come back, then the job ends"
     return held[0] if held else ""
 

@@ -49,6 +49,8 @@ class Ticket:
     samples: int = 0
     loss: float = 0.0
     fate: DispositionNotice | None = None
+    # When the worker was granted its ticket before this one; None for its first.
+    former: float | None = None
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from psserver.optimizers import Optimizer, OptimizerError, build
-from psserver.service.rpc.registration import precondition
+from psserver.service.errors import precondition
 
 FROM_JOB = "from-job"
 

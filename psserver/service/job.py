@@ -24,10 +24,10 @@ from psserver.coordinator.status import JobReport, holdup, report
 from psserver.optimizers import Optimizer, OptimizerError
 from psserver.policies import Policy, advice
 from psserver.service.agreement import agreed
+from psserver.service.errors import Refused, precondition
 from psserver.service.json_lines import LogError
 from psserver.service.outbox import InlineReply, Outbox
 from psserver.service.routes import Routes
-from psserver.service.rpc.registration import Refused, precondition
 from psserver.service.run_log import RunLog
 from psserver.service.shard_host import ShardHost
 from pswire.exits import ExitCode
@@ -309,12 +309,18 @@ class Job:
     def leave(self, worker: str, incarnation: int, reason: str) -> None:
         self._input(lambda c, now: c.leave(worker, incarnation, reason, now))
 
-    def report_metrics(self, worker: str, version: int, metrics: dict[str, float]) -> None:
+    def report_metrics(self, worker: str, version: int, metrics: dict[str, float]) -> str | None:
+        """The final version's, of the worker that was asked for them, once. Why they are refused, if they are."""
         with self._lock:
+            asked, final = self._coordinator.evaluator, self._coordinator.version
+            if worker != asked or version != final or self.metrics:
+                of = f"{asked}'s of version {final}" if asked is not None and not self.metrics else "none"
+                return f"a report of version {version} by {worker}: expected {of} (Stop.evaluate says who is asked)"
             self.metrics = metrics
             t = round(time.monotonic() - self.began, 6)
             line = {"t": t, "kind": "eval", "version": version, "worker": worker, "metrics": metrics}
             self._write_or_fail(lambda: self.routes.run_log.metric(line))
+        return None
 
     # Time and the outside world
 

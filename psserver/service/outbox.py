@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import grpc
 
 from psserver.coordinator.outputs import GrantNotice, Notice, RefusalNotice, StopNotice
-from psserver.service.rpc.registration import Refused, precondition
+from psserver.service.errors import Refused, precondition
 
 # Notices that a worker has not read yet; a peer with more is not reading.
 OUTBOX_LIMIT = 4096
@@ -31,6 +31,8 @@ class Outbox:
     # weights.
     inline: "InlineReply | None" = None
     full: bool = False
+    # The stream is over.
+    over: threading.Event = field(default_factory=threading.Event)
 
     def put(self, notice: Notice) -> None:
         """For the stream itself. A peer that does not read is cut off, lest its notices fill the memory."""
@@ -42,6 +44,7 @@ class Outbox:
 
     def end(self) -> None:
         """The stream is over: nothing more is sent on it, nor by an exchange on its behalf."""
+        self.over.set()
         self.notices.put(None)
         if self.inline is not None:
             self.inline.end()

@@ -10,8 +10,9 @@ from psserver.fast import FastBackend
 from psserver.optimizers import Optimizer
 from psserver.policies import TensorParts
 from psserver.receipts import Claim, receipt
+from psserver.service.errors import MembershipOver, Refused, invalid, precondition
 from psserver.service.executor import Executor
-from psserver.service.rpc.registration import Caller, MembershipOver, Refused, invalid, precondition
+from psserver.service.rpc.registration import Caller
 from psserver.service.shared_shard import SharedShard
 from psserver.service.transport.shared_memory import Sharing, Words
 from psserver.shard import Shard

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
@@ -180,6 +180,8 @@ class Shard:
                 self.members.pop(worker, None)
             case Note():
                 pass
+            case _:
+                assert_never(order)
         return None
 
     def _pin(self, pin: Pin) -> None:

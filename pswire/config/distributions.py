@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
+from pswire.config.files import TooLong, read_text
 from pswire.domains import Bound, Domain, named
 from pswire.knobs import Knob, KnobError
 from pswire.nearest import did_you_mean, nearest
@@ -213,6 +214,10 @@ def _number(text: str, what: str, piece: str) -> float:
     return value
 
 
+# Of a trace: some million steps.
+MOST_CHARACTERS = 2**26
+
+
 def read_trace(path: Path) -> tuple[float, ...]:
     """Step times of a trace: one number (seconds) per line, or a CSV with a column named ``seconds``.
 
@@ -220,7 +225,9 @@ def read_trace(path: Path) -> tuple[float, ...]:
     """
     try:
         # Spreadsheets put a mark of byte order at the beginning.
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        lines = read_text(path, MOST_CHARACTERS, "utf-8-sig").splitlines()
+    except TooLong as error:
+        raise DelayError(f"trace({path}): {error}") from error
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise DelayError(f"trace({path}): cannot be read: {reason}") from error

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
+from pswire.config.files import TooLong, read_text
 from pswire.config.overrides import OverrideError, apply_overrides
 from pswire.config.problems import describe_problems
 from pswire.config.sections import (
@@ -33,7 +34,10 @@ from pswire.config.toml import toml_text
 from pswire.plan import MAX_SERVERS
 
 Name = Annotated[str, Field(min_length=1)]
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+# In milliseconds it fits the 32 bits of gRPC's options.
+Seconds = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
+# Of an experiment file.
+MOST_CHARACTERS = 2**20
 _MODULE = re.compile(r".+:[A-Za-z_][A-Za-z0-9_]*")
 _DEVICE = re.compile(r"auto|cpu|gpu:[0-9]{1,4}")
 
@@ -266,7 +270,9 @@ def parse_experiment(document: Mapping[str, Any], source: str = "experiment") ->
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(read_text(path, MOST_CHARACTERS))
+    except TooLong as error:
+        raise ExperimentError(str(error)) from error
     except OSError as error:
         raise ExperimentError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:

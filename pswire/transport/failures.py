@@ -5,7 +5,11 @@ from typing import Final
 
 import grpc
 
+from pswire.texts import escaped
+
 LONGEST: Final = 300
+# Characters that are looked at: gRPC takes 8 KiB.
+MOST: Final = 10_000
 
 # "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: Failed to connect to remote host: X" is X.
 _LAYERS = re.compile(
@@ -17,9 +21,10 @@ def reason(error: grpc.RpcError) -> str:
     """Why a call failed, in at most `LONGEST` characters: the words of a server of ours, or the end of gRPC's."""
     if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED and error.details() in ("", "Deadline Exceeded"):
         return "no answer in time"
-    text = " ".join((error.details() or "").split())
+    text = " ".join((error.details() or "")[:MOST].split())
     while (outer := _LAYERS.match(text)) and outer.end() < len(text):
         text = text[outer.end() :].rstrip("]")
     if not text:
         return str(error.code().name)
+    text = escaped(text, MOST)
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 4]} ..."

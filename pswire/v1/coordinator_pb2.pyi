@@ -757,6 +757,7 @@ class StatusReply(_message.Message):
     MEAN_STALENESS_FIELD_NUMBER: _builtins.int
     MAX_STALENESS_FIELD_NUMBER: _builtins.int
     NOTE_FIELD_NUMBER: _builtins.int
+    UNLISTED_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     phase: _builtins.str
     """"waiting for workers", "initialising", "training", "stopping", "stopped" """
@@ -775,6 +776,8 @@ class StatusReply(_message.Message):
     max_staleness: _builtins.int
     note: _builtins.str
     """One sentence about the whole job when something holds it up, else empty."""
+    unlisted: _builtins.int
+    """Workers beside those in `workers`, of which there are at most some hundred."""
     @_builtins.property
     def workers(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkerStatus]: ...
     @_builtins.property
@@ -799,10 +802,11 @@ class StatusReply(_message.Message):
         mean_staleness: _builtins.float = ...,
         max_staleness: _builtins.int = ...,
         note: _builtins.str = ...,
+        unlisted: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "committed", b"committed", "dropped", b"dropped", "job", b"job", "loss", b"loss", "max_staleness", b"max_staleness", "mean_staleness", b"mean_staleness", "note", b"note", "optimizer", b"optimizer", "pending", b"pending", "phase", b"phase", "policy", b"policy", "samples", b"samples", "seconds", b"seconds", "servers", b"servers", "version", b"version", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "committed", b"committed", "dropped", b"dropped", "job", b"job", "loss", b"loss", "max_staleness", b"max_staleness", "mean_staleness", b"mean_staleness", "note", b"note", "optimizer", b"optimizer", "pending", b"pending", "phase", b"phase", "policy", b"policy", "samples", b"samples", "seconds", b"seconds", "servers", b"servers", "unlisted", b"unlisted", "version", b"version", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,7 +1,11 @@
 """Between the engine's messages and the wire's. Wire types go no further than the folders `control` and `data`."""
 
-from typing import assert_never
+from typing import TypeVar, assert_never
 
+from google.protobuf.message import Message
+
+from pswire.bounds import BoundError, check
+from pswire.texts import escaped
 from pswire.v1 import coordinator_pb2 as pb
 from psworker.engine import (
     Abandon,
@@ -18,6 +22,12 @@ from psworker.engine import (
     Request,
     Stop,
 )
+from psworker.errors import SessionError
+
+M = TypeVar("M", bound=Message)
+
+# Characters of a reason, as far as it is kept.
+REASON = 2000
 
 _FATES = {
     pb.Disposition.FATE_APPLIED: "applied",
@@ -60,9 +70,19 @@ def commit_to_wire(commit: Commit) -> pb.Commit:
     )
 
 
+def bounded(reply: M) -> M:
+    """The server's message itself. Raises SessionError when a field is beyond its bound, as no server of ours sends."""
+    try:
+        check(reply)
+    except BoundError as error:
+        raise SessionError(f"the server sent what no ps-server sends: {error}") from error
+    return reply
+
+
 def event_from_wire(message: pb.SessionEvent, received_at: float) -> Event | None:
     """None for an event that means nothing to the engine: a stream's welcome, and kinds of newer servers.
 
+    Texts are escaped: they end up in logs and errors.
     `received_at`: seconds on the monotonic clock.
     """
     match message.WhichOneof("event"):
@@ -70,16 +90,17 @@ def event_from_wire(message: pb.SessionEvent, received_at: float) -> Event | Non
             grant = message.grant
             return Grant(grant.ticket, grant.version, grant.index, grant.initialise, received_at)
         case "cancel":
-            return Cancel(message.cancel.ticket, message.cancel.reason)
+            return Cancel(message.cancel.ticket, escaped(message.cancel.reason, REASON))
         case "disposition":
             made = message.disposition
             fate = _FATES.get(made.fate, "unknown")
-            return Disposition(made.ticket, fate, made.version, made.staleness, made.weight, made.reason)
+            reason = escaped(made.reason, REASON)
+            return Disposition(made.ticket, fate, made.version, made.staleness, made.weight, reason)
         case "stop":
             stop = message.stop
-            return Stop(stop.reason, stop.version, stop.success, stop.evaluate, stop.index)
+            return Stop(escaped(stop.reason, REASON), stop.version, stop.success, stop.evaluate, stop.index)
         case "refusal":
             refusal = message.refusal
-            return Refusal(refusal.message, refusal.fatal, refusal.ticket)
+            return Refusal(escaped(refusal.message, REASON), refusal.fatal, refusal.ticket)
         case _:
             return None

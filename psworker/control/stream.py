@@ -15,7 +15,7 @@ from pswire.transport.codecs import codec_named
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import coordinator_pb2_grpc
 from psworker.control.backoff import PASSING, Backoff, insist, translated
-from psworker.control.conversions import event_from_wire, request_to_wire
+from psworker.control.conversions import bounded, event_from_wire, request_to_wire
 from psworker.engine import ClientEngine, Commit, Disposition, Grant, Request, Stop
 from psworker.errors import Refused, SessionError, Unreachable, Voided
 
@@ -63,7 +63,7 @@ class Registration:
             optimizer=self._optimizer,
             job=self._job,
         )
-        reply = insist(lambda: self._stub.Join(request), self._backoff)
+        reply = bounded(insist(lambda: self._stub.Join(request), self._backoff))
         if self._job and reply.job != self._job:
             # Servers that do not know the field. Nothing of their answer is taken up.
             raise Refused(f"the servers started another job ({reply.job}, before {self._job})")
@@ -289,8 +289,9 @@ class Control:
         try:
             for reply in self._stub.Session(_drained(sender)):
                 received_at = time.monotonic()
+                events = bounded(reply).events
                 with self._changed:
-                    self._receive_all(reply.events, sender, received_at)
+                    self._receive_all(events, sender, received_at)
         finally:
             sender.put(None)
             with self._changed:

@@ -3,12 +3,15 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from pswire.transport import frames
 from pswire.transport.codecs import Codec, Decoder, WireDtypeError
 from pswire.transport.framed_socket import Parts
+from pswire.transport.frames import Message
 from pswire.v1 import shard_pb2
+from psworker.control.conversions import bounded
 from psworker.data.streams import Stream
 from psworker.errors import SessionError
 
@@ -69,9 +72,12 @@ class Exchange:
         if message is None:
             raise SessionError("the server ended the exchange without an answer")
         if len(message) > frames.SMALL:
-            rest, chunk = frames.split_reply(message)
-            return shard_pb2.ExchangeReply.FromString(bytes(rest)), chunk
-        reply = shard_pb2.ExchangeReply.FromString(bytes(message))
+            try:
+                rest, chunk = frames.split_reply(message)
+            except frames.FrameError as error:
+                raise SessionError(f"the server's answer is no message: {error}") from error
+            return _reply(rest), chunk
+        reply = _reply(message)
         if not reply.HasField("chunk"):
             return reply, None
         return reply, frames.ChunkView(reply.chunk.offset, memoryview(reply.chunk.data))
@@ -96,3 +102,12 @@ class Exchange:
             decoder.feed(data)
         except WireDtypeError as error:
             raise SessionError(f"a chunk of the payload does not fit: {error}") from error
+
+
+def _reply(message: Message) -> shard_pb2.ExchangeReply:
+    try:
+        return bounded(shard_pb2.ExchangeReply.FromString(bytes(message)))
+    except DecodeError as error:
+        raise SessionError(
+            f"expected an ExchangeReply, got {len(message)} bytes that do not parse"
+        ) from error

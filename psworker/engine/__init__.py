@@ -1,8 +1,8 @@
 """The client's half of the session protocol, without I/O: what a worker may send, what it must send again.
 
-Rules of this package: standard library and `psworker.errors` only; no clock, no thread, no protobuf. Three programs
-drive it: the session stream of a real worker (`psworker.control`), the simulated worker (`pslab.simulator`) and the
-schedules of `ps-lab verify-policy` (`pslab.verify`).
+Rules of this package: standard library, `psworker.errors` and `pswire.records` only; no clock, no thread, no
+protobuf. Three programs drive it: the session stream of a real worker (`psworker.control`), the simulated worker
+(`pslab.simulator`) and the schedules of `ps-lab verify-policy` (`pslab.verify`).
 
     messages    what a worker sends and receives
     client      the state machine
@@ -26,7 +26,7 @@ from psworker.engine.messages import (
     Stop,
     Times,
 )
-from psworker.engine.state import EngineState, state_from_json, state_to_json
+from psworker.engine.state import EngineState
 
 __all__ = [
     "LEGAL",
@@ -47,6 +47,4 @@ __all__ = [
     "Stop",
     "Times",
     "WorkState",
-    "state_from_json",
-    "state_to_json",
 ]

@@ -17,10 +17,17 @@ What the training loop has in hand decides what it may do (`LEGAL`). A dash is a
 
 A ticket that is rolled back is cancelled if a `Cancel` came meanwhile.
 
+The session stream may answer a commit that an exchange carries before the exchange ends. Then nothing is in hand, and
+the loop, which does not know it yet, may still say one thing about that ticket, once and before `ready` or `done`:
+`commit`, which sends no more than the `Ready` that is due, or `rollback_commit`, after which it is cancelled.
+
 `receive` takes every event in every state. A `Grant` ends waiting; a `Cancel` of the ticket in hand leads from working
 to cancelled, of one that was granted ahead takes that away; the `Disposition` of a commit in the making ends
 committing. After a `Stop` the loop may finish what it has in hand; `ready` and `take_grant` bring nothing. After a
-`Refusal` every input raises what it says.
+`Refusal` the inputs of the table raise what it says, but for `rollback_commit`, which sends nothing and is part of
+handling the exchange's own error.
+
+`ready_ahead`, `report` and `leave` are legal in every state. `ready_ahead` brings nothing after a `Stop` or `Refusal`.
 """
 
 from collections import deque
@@ -72,6 +79,7 @@ class ClientEngine:
     """One session of one worker. Its inputs return the messages to send, in order.
 
     A message that is not answered stays in `owed`, to be sent again on a new stream: the coordinator counts it once.
+    Only a `Report` is sent once and never again: nothing depends on it.
     `lossless_link`: the link delivers every message sooner or later, whatever breaks; then nothing is owed, and the
     dispositions of commits need not be received. One thread at a time may use an engine.
     """
@@ -88,7 +96,8 @@ class ClientEngine:
         self.held: int | None = None
         # Granted, and not yet in hand.
         self.grants: deque[Grant] = deque()
-        # Why tickets are void that were granted; forgotten when a later one is granted, but for the one in hand.
+        # Why tickets are void that were granted; forgotten when a later one is granted, but for the one in hand
+        # or in an exchange.
         self.void: dict[int, str] = {}
         self._leaving: Leave | None = None
         # The newest that was received; None before the first.
@@ -161,7 +170,7 @@ class ClientEngine:
         if self.stop is not None and self.refusal is None:
             return []
         self._require("ready")
-        self.held = None
+        self.held = self._exchanged = None
         if self.asked or self.grants:
             return []
         self.asked = True
@@ -182,6 +191,8 @@ class ClientEngine:
 
         Legal in every state: the thread that asks need not know how far the training loop is.
         """
+        if self.stop is not None or self.refusal is not None:
+            return []
         if self.exhausted or self.after(ticket) is not None:
             return []
         return [Ready(ticket)]
@@ -199,12 +210,16 @@ class ClientEngine:
         return commit
 
     def rollback_commit(self, ticket: int) -> None:
-        """The exchange was refused before the commit was made: the ticket is in hand again."""
+        """The exchange was refused before the commit was made: the ticket is in hand again, or cancelled if the
+        session stream has told its fate meanwhile."""
         if ticket != self._exchanged:
             self._require("rollback_commit", ticket)
+        if ticket in self._unanswered:
+            del self._unanswered[ticket]
+            self._awaited.pop(ticket, None)
+        else:
+            self.void.setdefault(ticket, "it was settled while its payload was on the way")
         self.held, self._exchanged, self.asked = ticket, None, False
-        self._unanswered.pop(ticket, None)
-        self._awaited.pop(ticket, None)
 
     def commit(self, commit: Commit) -> Requests:
         """The payload of the ticket in hand counts from now on.
@@ -217,6 +232,7 @@ class ClientEngine:
             if ticket == self._exchanged and ticket not in self._unanswered and self.refusal is None:
                 # The answer may be the fate of a cancelled ticket, which the exchange never reached: then nobody has
                 # asked yet. Asking twice gives one ticket.
+                self._exchanged = None
                 return [Ready()] if self.asked else []
             self._require("commit", ticket)
         self.held = None
@@ -243,7 +259,7 @@ class ClientEngine:
     def done(self) -> Requests:
         """There is no more data here. The coordinator abandons a ticket that is in hand."""
         self._require("done")
-        self.held = None
+        self.held = self._exchanged = None
         if self.exhausted:
             return []
         self.exhausted = True
@@ -269,7 +285,7 @@ class ClientEngine:
                     self._newest, self.asked = event, False
                     self.grants.append(event)
                     if self.void:
-                        self.void = {t: reason for t, reason in self.void.items() if t == self.held}
+                        self.void = self._void_of(self.held, self._exchanged)
             case Disposition():
                 self._settled(event)
             case Cancel():
@@ -321,6 +337,9 @@ class ClientEngine:
         self.grants = deque(grant for grant in self.grants if grant.ticket != cancel.ticket)
         self._abandoned.pop(cancel.ticket, None)
 
+    def _void_of(self, *tickets: int | None) -> dict[int, str]:
+        return {ticket: reason for ticket, reason in self.void.items() if ticket in tickets}
+
     def _settled(self, disposition: Disposition) -> None:
         self._unanswered.pop(disposition.ticket, None)
         self._abandoned.pop(disposition.ticket, None)
@@ -351,8 +370,14 @@ class ClientEngine:
         )
 
     @classmethod
-    def restore(cls, state: EngineState) -> "ClientEngine":
-        """An engine that goes on as the one whose `state` it is would have."""
+    def restore(cls, state: EngineState, shift: float = 0.0) -> "ClientEngine":
+        """An engine that goes on as the one whose `state` it is would have.
+
+        `shift` is added to every time: the new process's clock minus that of the one which saved it, in seconds.
+        Raises StateError for a state whose parts contradict each other.
+        """
+        state.check()
+        state = state.shifted(shift)
         engine = cls(lossless_link=state.lossless_link)
         engine.stop, engine.refusal, engine._leaving = state.stop, state.refusal, state.leaving
         engine.asked, engine.exhausted, engine.held = state.asked, state.exhausted, state.held

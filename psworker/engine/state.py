@@ -1,25 +1,17 @@
 """The state of a client engine as a value: plain, comparable, and JSON when it has to be kept."""
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
-from psworker.engine.messages import (
-    Abandon,
-    Cancel,
-    Commit,
-    Disposition,
-    Grant,
-    Leave,
-    Refusal,
-    Stop,
-    Times,
-)
+from pswire.records import StateError, from_plain, to_plain
+from psworker.engine.messages import Abandon, Cancel, Commit, Disposition, Grant, Leave, Refusal, Stop
 
 
 @dataclass(frozen=True, slots=True)
 class EngineState:
-    """See the fields of the same names in `ClientEngine`. `void`: tickets that were cancelled, and why."""
+    """See the fields of the same names in `ClientEngine`. `void`: tickets that were cancelled, and why.
+
+    Times (`Grant.received_at`) are seconds of the clock of the process that saved it.
+    """
 
     lossless_link: bool
     stop: Stop | None
@@ -37,32 +29,36 @@ class EngineState:
     void: tuple[Cancel, ...]
     dispositions: tuple[Disposition, ...]
 
+    def to_json(self) -> dict[str, object]:
+        plain: dict[str, object] = to_plain(self)
+        return plain
 
-_ONE = {"stop": Stop, "refusal": Refusal, "leaving": Leave, "newest": Grant}
-_MANY = {"grants": Grant, "abandoned": Abandon, "void": Cancel, "dispositions": Disposition}
+    @classmethod
+    def from_json(cls, data: object) -> "EngineState":
+        """Raises StateError for missing or unknown fields and for values of another type."""
+        return from_plain(cls, data, "engine state")
+
+    def shifted(self, seconds: float) -> "EngineState":
+        """With every time later by that."""
+        if not seconds:
+            return self
+        newest = None if self.newest is None else _later(self.newest, seconds)
+        return replace(self, newest=newest, grants=tuple(_later(grant, seconds) for grant in self.grants))
+
+    def check(self) -> None:
+        """Raises StateError where its parts contradict each other."""
+        newest = 0 if self.newest is None else self.newest.ticket
+        for holds, what in (
+            (self.held is None or self.exchanged is None, "one ticket is in hand and one in an exchange"),
+            (all(grant.ticket <= newest for grant in self.grants), "a grant is newer than the newest"),
+            (
+                {commit.ticket for commit in self.unanswered} <= set(self.awaited),
+                "a commit without an answer has no fate to wait for",
+            ),
+        ):
+            if not holds:
+                raise StateError(f"engine state: {what}")
 
 
-def state_to_json(state: EngineState) -> dict[str, Any]:
-    """For `json.dumps`, which writes a loss that is not a number as NaN; receipts are hexadecimal."""
-    document = asdict(state)
-    for commit in document["unanswered"]:
-        commit["receipts"] = [receipt.hex() for receipt in commit["receipts"]]
-    return document
-
-
-def state_from_json(document: Mapping[str, Any]) -> EngineState:
-    """What `state_to_json` made, after `json.loads`."""
-    fields = dict(document)
-    for name, kind in _ONE.items():
-        fields[name] = None if fields[name] is None else kind(**fields[name])
-    for name, each in _MANY.items():
-        fields[name] = tuple(each(**item) for item in fields[name])
-    fields["unanswered"] = tuple(_commit(item) for item in fields["unanswered"])
-    fields["awaited"] = tuple(fields["awaited"])
-    return EngineState(**fields)
-
-
-def _commit(fields: Mapping[str, Any]) -> Commit:
-    times = None if fields["times"] is None else Times(*fields["times"])
-    receipts = tuple(bytes.fromhex(receipt) for receipt in fields["receipts"])
-    return Commit(**{**fields, "times": times, "receipts": receipts})
+def _later(grant: Grant, seconds: float) -> Grant:
+    return replace(grant, received_at=grant.received_at + seconds)

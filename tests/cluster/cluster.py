@@ -154,9 +154,15 @@ class Cluster:
         return Process(name, command, self.folder / f"{name}.log", inherited | quiet | environment)
 
     def start_servers(
-        self, count: int = 1, *flags: str, timeout: float = 3.0, every: Sequence[str] = ()
+        self,
+        count: int = 1,
+        *flags: str,
+        timeout: float = 3.0,
+        every: Sequence[str] = (),
+        **environment: str,
     ) -> str:
-        """All servers; the --ps-hosts of the workers. `flags` go to server 0, those of `every` to all.
+        """All servers; the --ps-hosts of the workers. `flags` go to server 0, those of `every` and `environment` to
+        all.
 
         `timeout` is worker_timeout.
         """
@@ -166,9 +172,8 @@ class Cluster:
             extra = ["--out", str(self.out), *flags] if index == 0 else []
             hosts = ("--ps-hosts", ",".join(self.addresses), "--task-index", str(index))
             name = f"server-{index}"
-            server = self.launch(
-                name, "-m", "psserver", *hosts, "--json", "--worker-timeout", str(timeout), *every, *extra
-            )
+            command = (*hosts, "--json", "--worker-timeout", str(timeout), *every, *extra)
+            server = self.launch(name, "-m", "psserver", *command, **environment)
             self.servers.append(server)
             self.addresses[index] = server.wait_event("ready")["address"]
         self.servers = [self.servers[-1], *self.servers[:-1]]

@@ -1,7 +1,10 @@
 """What the cluster is doing, and for what and whom each waiting worker waits, since when."""
 
+import re
+
 from pslab.verify.harness import CoordinatorHarness
-from psserver.coordinator.status import explain, holdup, report
+from psserver.coordinator.sentences import MOST_NAMED, named
+from psserver.coordinator.status import MOST_LISTED, explain, holdup, report
 
 
 def waiting_for(harness: CoordinatorHarness, worker: str) -> str:
@@ -160,3 +163,36 @@ def test_the_departed_stay_in_the_report() -> None:
     harness.now += 2
     states = {r.name: (r.state, r.seconds) for r in report(harness.coordinator, harness.now).workers}
     assert states == {"w2": ("lost", 2.0), "w0": ("done", 0.0), "w1": ("left", 2.0)}
+
+
+def test_its_size_does_not_grow_with_whoever_joined() -> None:
+    """Thousands that wait for each other: some have a line and a name, the others are counted."""
+    harness = CoordinatorHarness(workers=3000)
+    names = [f"w{number}" for number in range(2900)]
+    harness.gathers(*names)
+    for name in names[2000:]:
+        harness.leaves(name)
+    harness.ready(*names[:50])
+    harness.commits("w0")
+    found = report(harness.coordinator, harness.now)
+    assert len(found.workers) == MOST_LISTED and found.unlisted == 2900 - MOST_LISTED
+    waiting = [worker for worker in found.workers if worker.waiting_for]
+    assert waiting and all(len(worker.releasers) <= MOST_NAMED for worker in waiting)
+    assert all(len(worker.waiting_for) < 1000 for worker in waiting)
+    assert re.search(r"; and \d+ more\)", waiting[-1].waiting_for)
+
+
+def test_of_those_who_left_the_newest_have_a_line() -> None:
+    harness = CoordinatorHarness(workers=1)
+    names = [f"w{number}" for number in range(MOST_LISTED + 20)]
+    for name in names:
+        harness.gathers(name)
+        harness.leaves(name)
+    harness.gathers("w1000")
+    listed = [worker.name for worker in report(harness.coordinator, harness.now).workers]
+    assert listed == ["w1000", *names[21:]]
+
+
+def test_a_note_names_some() -> None:
+    assert named(["a", "b"]) == "a, b"
+    assert named([f"w{n}" for n in range(20)]) == "w0, w1, w2, w3, w4, w5, w6, w7 and 12 more"

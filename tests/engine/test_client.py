@@ -199,8 +199,27 @@ def test_a_cancel_that_was_lost_with_the_exchange_does_not_end_the_asking() -> N
     assert engine.owed() == []
     engine.receive(Disposition(1, "dropped", reason="cancelled"))
     assert engine.commit(commit) == [Ready()] and engine.work == "waiting"
+
+
+def test_a_commit_that_was_answered_is_spoken_of_once() -> None:
+    for end in (lambda e: e.commit(Commit(1)), lambda e: e.ready(), lambda e: e.done()):
+        engine = holding(1)
+        engine.begin_commit(Commit(1))
+        engine.receive(Disposition(1, "dropped", reason="cancelled"))
+        end(engine)
+        before = engine.state()
+        for again in (lambda e: e.commit(Commit(1)), lambda e: e.rollback_commit(1)):
+            with pytest.raises(IllegalInput, match="of ticket 1 while"):
+                again(engine)
+        assert engine.state() == before
+
+
+def test_a_next_grant_that_came_first_is_not_asked_for() -> None:
+    engine = holding(1)
+    commit = engine.begin_commit(Commit(1, ready=True))
+    engine.receive(Disposition(1, "applied"))
     engine.receive(grant(2))
-    assert engine.commit(commit) == []
+    assert engine.commit(commit) == [] and engine.take_grant() == grant(2)
 
 
 def test_a_commit_that_an_exchange_makes_is_left_to_it() -> None:
@@ -234,6 +253,35 @@ def test_a_ticket_that_is_cancelled_while_its_commit_is_made_is_cancelled_when_t
     assert engine.work == "committing"
     engine.rollback_commit(1)
     assert engine.work == "cancelled" and engine.abandon(1, "cancelled") == []
+
+
+def test_a_cancel_during_an_exchange_is_remembered_when_the_next_ticket_is_granted() -> None:
+    engine = holding(5)
+    engine.begin_commit(Commit(5))
+    engine.receive(cancel(5))
+    engine.receive(grant(6))
+    engine.rollback_commit(5)
+    assert engine.work == "cancelled" and engine.void == {5: "overtaken"}
+    assert engine.abandon(5, "cancelled") == [] and engine.take_grant() == grant(6)
+
+
+def test_a_ticket_of_the_former_incarnation_is_cancelled_when_its_commit_is_rolled_back() -> None:
+    engine = holding(5)
+    engine.begin_commit(Commit(5))
+    engine.renew("lost")
+    engine.receive(grant(6))
+    engine.rollback_commit(5)
+    assert engine.work == "cancelled" and engine.void == {5: "lost"}
+
+
+def test_a_ticket_whose_fate_came_first_is_cancelled_when_its_commit_is_rolled_back() -> None:
+    engine = holding(5)
+    engine.begin_commit(Commit(5, ready=True))
+    engine.receive(Disposition(5, "dropped", reason="cancelled"))
+    engine.rollback_commit(5)
+    assert engine.work == "cancelled"
+    assert engine.ready() == [Ready()]
+    assert [each.fate for each in engine.dispositions()] == ["dropped"]
 
 
 def test_a_commit_to_a_cancelled_ticket_is_not_sent() -> None:
@@ -303,6 +351,36 @@ def test_a_refusal_is_raised(fatal: bool, kind: type[SessionError]) -> None:
     with pytest.raises(kind, match="no"):
         engine.ready()
     assert engine.owed() == ([Commit(1)] if fatal else [])
+
+
+@pytest.mark.parametrize("name", LEGAL)
+def test_after_a_refusal_the_inputs_of_the_table_raise_it(name: str) -> None:
+    for state in sorted(LEGAL[name]):
+        engine = in_state(state)
+        engine.receive(Refusal("no", fatal=True))
+        if name == "rollback_commit":
+            # Called while the exchange's error is handled, which is the one to be raised.
+            engine.rollback_commit(1)
+            assert engine.held == 1
+            continue
+        before = engine.state()
+        with pytest.raises(Refused, match="no"):
+            INPUTS[name](engine, True)
+        assert engine.state() == before
+
+
+@pytest.mark.parametrize("last", [Refusal("no", fatal=True), Stop("enough", 3, True, False, 9)])
+def test_nothing_is_asked_for_ahead_after_the_end(last: Refusal | Stop) -> None:
+    engine = holding(1)
+    engine.receive(last)
+    assert engine.ready_ahead(1) == []
+    assert engine.report(3, {}) == [Report(3, {})] and engine.leave("finished") == [Leave("finished")]
+
+
+def test_a_report_is_sent_once() -> None:
+    engine = ClientEngine()
+    engine.report(3, {"loss": 1.0})
+    assert engine.owed() == []
 
 
 def test_after_the_stop_the_loop_ends_what_it_has_in_hand() -> None:

@@ -1,22 +1,25 @@
 """An engine that is saved, and restored in the middle of whatever happens, goes on as the first one does."""
 
 import json
+import math
+from collections.abc import Callable
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pswire.records import StateError
 from psworker.engine import (
     Cancel,
     ClientEngine,
     Commit,
     Disposition,
+    EngineState,
     Grant,
     Refusal,
     Stop,
     Times,
-    state_from_json,
-    state_to_json,
 )
 from psworker.errors import SessionError
 from tests.repetitions import repetitions
@@ -86,8 +89,8 @@ def test_the_restored_engine_goes_on_with_equal_outputs(steps: list[tuple[Any, .
     first, second = (ClientEngine(lossless_link=lossless) for _ in range(2))
     for step in steps:
         if step == ("save",):
-            text = json.dumps(state_to_json(second.state()))
-            second = ClientEngine.restore(state_from_json(json.loads(text)))
+            text = json.dumps(second.state().to_json(), allow_nan=False)
+            second = ClientEngine.restore(EngineState.from_json(json.loads(text)))
         else:
             assert feed(first, *step) == feed(second, *step), step
             assert (first.work, first.answered) == (second.work, second.answered)
@@ -105,3 +108,61 @@ def test_a_state_is_not_touched_by_what_follows() -> None:
     assert again.work == "granted" and again.state() == kept
     again.take_grant()
     assert engine.work == "idle" and again.work == "working"
+
+
+def saved() -> dict[str, Any]:
+    """Through text: ticket 2 is in hand, 3 is granted ahead, 1 has no answer."""
+    engine = ClientEngine()
+    for ticket in (1, 2):
+        engine.receive(Grant(ticket, 0, 5, received_at=1.5))
+        engine.take_grant()
+        if ticket == 1:
+            engine.commit(Commit(1, loss=math.nan, norm=2.0, times=Times(0.1, 0.2), receipts=(b"\x00\xff",)))
+    engine.receive(Grant(3, 0, 6, received_at=2.5))
+    found: dict[str, Any] = json.loads(json.dumps(engine.state().to_json(), allow_nan=False))
+    return found
+
+
+def test_a_state_comes_back_through_text() -> None:
+    state = EngineState.from_json(saved())
+    (commit,) = state.unanswered
+    assert (commit.receipts, commit.times) == ((b"\x00\xff",), Times(0.1, 0.2))
+    assert math.isnan(commit.loss)
+    assert ClientEngine.restore(state).work == "working"
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda s: s.clear(), "engine state: expected the fields .* no 'lossless_link'"),
+        (lambda s: s.update(more=1), "engine state: .* got unknown 'more'"),
+        (lambda s: s.update(held="five"), "engine state.held: expected a whole number, got 'five'"),
+        (
+            lambda s: s["grants"][0].update(index=None),
+            r"grants\[0\].index: expected a whole number, got None",
+        ),
+        (
+            lambda s: s["unanswered"][0].update(times=[1.0]),
+            r"unanswered\[0\].times: expected 3 values, got 1",
+        ),
+        (
+            lambda s: s["unanswered"][0].update(receipts=["x"]),
+            "expected bytes as hexadecimal digits, got 'x'",
+        ),
+        (lambda s: s["unanswered"][0].update(receipts=[7]), "expected bytes as hexadecimal digits, got 7"),
+        (lambda s: s.update(exchanged=2), "one ticket is in hand and one in an exchange"),
+        (lambda s: s.update(newest=None), "a grant is newer than the newest"),
+        (lambda s: s.update(awaited=[]), "a commit without an answer has no fate to wait for"),
+    ],
+)
+def test_a_state_that_does_not_fit(change: Callable[[dict[str, Any]], object], sentence: str) -> None:
+    state = saved()
+    change(state)
+    with pytest.raises(StateError, match=sentence):
+        ClientEngine.restore(EngineState.from_json(state))
+
+
+def test_another_process_has_another_clock() -> None:
+    state = ClientEngine.restore(EngineState.from_json(saved()), shift=100.0).state()
+    assert state.newest is not None
+    assert [state.newest.received_at, *(grant.received_at for grant in state.grants)] == [102.5, 102.5]

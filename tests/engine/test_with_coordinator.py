@@ -13,7 +13,7 @@ import pytest
 from pslab.protocol_adapter import deliver, event_of
 from psserver.coordinator import Coordinator, JobTerms, JoinRefused, Output, Send
 from psserver.policies import build
-from psworker.engine import ClientEngine, Commit, Event, Request, state_from_json, state_to_json
+from psworker.engine import ClientEngine, Commit, EngineState, Event, Request
 from tests.repetitions import FIRST_SEED, repetitions
 
 TIMEOUT = 3.0
@@ -110,8 +110,8 @@ class Joined:
         client.read()
 
     def restore(self, client: Client) -> None:
-        text = json.dumps(state_to_json(client.engine.state()))
-        client.engine = ClientEngine.restore(state_from_json(json.loads(text)))
+        text = json.dumps(client.engine.state().to_json())
+        client.engine = ClientEngine.restore(EngineState.from_json(json.loads(text)))
 
     def move(self, client: Client, faults: bool) -> bool:
         """One step of the training loop. False: it waits."""

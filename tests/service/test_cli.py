@@ -134,6 +134,8 @@ USAGE: dict[str, tuple[list[str], list[str]]] = {
         [*ALONE, "--workers", "2", "--set", "policy.backup=2"],
         ["policy sync: backup must be", "<= workers - 1 (1), got 2"],
     ),
+    "a timeout of months": ([*ALONE, "--worker-timeout", "1e7"], ["cluster.worker_timeout", "1e+07"]),
+    "a file without an end": ([*ALONE, "--config", "/dev/zero"], ["/dev/zero: expected at most 1048576"]),
     "no timeout": ([*ALONE, "--worker-timeout", "0"], ["cluster.worker_timeout", "0"]),
     "no address": (["--ps-hosts", "localhost"], ["expected host:port, got 'localhost'"]),
     "no port": (["--ps-hosts", "localhost:http"], ["expected a port from 0 to 65535", "'http'"]),
@@ -385,3 +387,15 @@ def test_readiness_is_said_in_words_too(start: Start) -> None:
     server = start("server", "-m", "psserver", "--ps-hosts", "127.0.0.1:0")
     line = server.wait_line(lambda text: "ready" in text, "that it is ready")
     assert line.startswith("ps-server 0 is ready at 127.0.0.1:")
+
+
+def test_a_server_that_others_reach_says_so(start: Start) -> None:
+    server = start("server", "-m", "psserver", "--ps-hosts", "127.0.0.1:0", "--bind", "0.0.0.0", "--json")
+    server.wait_event("ready")
+    wait_until(lambda: "WARNING listening on every interface (--bind 0.0.0.0)" in server.errors, "a warning")
+    assert "neither encryption nor authentication" in server.errors
+    alone = start("alone", "-m", "psserver", *ALONE)
+    alone.wait_event("ready")
+    alone.send(signal.SIGTERM)
+    assert alone.wait_exit() == ExitCode.TERMINATED
+    assert "WARNING" not in alone.errors

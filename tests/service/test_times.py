@@ -107,9 +107,11 @@ def test_so_does_a_loop_of_ones_own_in_four_calls(servers: int) -> None:
     [
         ({}, (None, None, None)),
         ({"times": pb.Times()}, (0.0, 0.0, None)),
-        ({"times": pb.Times(pull=1e-9, compute=1e9, before=2.5)}, (1e-9, 1e9, 2.5)),
+        ({"times": pb.Times(pull=1e-9, compute=2e-9, before=2.5)}, (1e-9, 2e-9, 2.5)),
+        # More than has passed since the grant: left out.
+        ({"times": pb.Times(pull=1e-9, compute=1e9, before=2.5)}, (None, None, None)),
     ],
-    ids=["nothing", "no time", "long"],
+    ids=["nothing", "no time", "short", "impossible"],
 )
 def test_a_generated_client_may_tell_them_or_not(times: Any, told: tuple[Any, ...]) -> None:
     with serving(2) as cluster, commits_of(cluster) as commits, Peer(cluster) as peer:

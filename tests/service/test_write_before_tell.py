@@ -11,13 +11,20 @@ import grpc
 import numpy as np
 import pytest
 
+from pslab.check.checker import check_run
+from pslab.runs.folder import Run
+from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.outputs import Record
 from psserver.order_translation import OrderTranslator
 from psserver.service import json_lines
+from psserver.service.executor import Executor
+from psserver.service.followers import Follower
 from psserver.service.json_lines import JsonLines, LogError
+from psserver.service.outbox import Outboxes
 from psserver.service.routes import Routes
 from pswire.exits import ExitCode
 from pswire.v1 import coordinator_pb2 as pb
+from tests.repetitions import usually
 from tests.service.peer import Peer, Stream
 from tests.service.serving import VARIABLES, Cluster, serving
 
@@ -96,11 +103,21 @@ def test_the_scenario_makes_the_entries_that_are_said(tmp_path: Path, policy: st
     assert made >= {kind for kind, under in KINDS.items() if under == policy}
 
 
-WHERE = ("encode", "write", "order", "submit", "notice")
-# Every kind at the first and the last call of the path, and every call of it for what makes a version.
-CASES = [
-    (kind, where) for kind in KINDS for where in WHERE if kind == "apply" or where in ("write", "notice")
-]
+# Every call between an input and what is sent of it, in their order; "follow": to the other server, "post": to a
+# worker.
+WHERE = ("record", "order", "encode", "write", "submit", "follow", "remark", "post")
+# Kinds that come with a notice to a worker.
+NOTICED = (*("initialise", "install", "grant", "commit", "apply", "drop", "cancel", "abandon", "stop"),)
+# What a policy decides.
+DECIDED = ("grant", "fold", "apply", "drop", "cancel")
+EVERY = [(kind, where) for kind in KINDS for where in WHERE if where != "post" or kind in NOTICED]
+# Its line in metrics.jsonl.
+EVERY.append(("apply", "metric"))
+# Usually: every kind where an entry is made, written and sent; every call for what makes a member and a version.
+CASES = usually(
+    [case for case in EVERY if case[0] in ("join", "apply") or case[1] in ("record", "write", "remark")],
+    soak=EVERY,
+)
 
 
 @pytest.mark.parametrize(("kind", "where"), CASES)
@@ -110,19 +127,30 @@ def test_a_failure_anywhere_ends_the_job_with_a_log_without_gaps(
     reached = inject(monkeypatch, kind, where)
     out = tmp_path / "run"
     name, knobs = POLICIES[KINDS[kind]]
-    with serving(1, workers=2, policy=name, overrides=knobs, out=out) as cluster:
+    servers = 2 if where == "follow" else 1
+    with serving(servers, workers=2, policy=name, overrides=knobs, out=out) as cluster:
         # What a worker sees of a job that ends in the middle is not the point here.
         with suppress(Exception):
             play(cluster)
         server = cluster.servers[0]
-        if kind == "stop" or not reached:
+        # Of a job that was stopped in order, workers take their leave; these do not.
+        if kind == "stop" or not reached or (where == "record" and kind in DECIDED):
             server.interrupt()
         code = server.ended()
     assert reached, f"the scenario made no {kind}"
-    assert code == (ExitCode.STORAGE if where in ("encode", "write") else ExitCode.INTERNAL)
+    if where == "record" and kind in DECIDED:
+        # Whatever fails while a policy's decision is carried out ends the job as the policy's failure, in the log too.
+        assert code == ExitCode.JOB_FAILED
+        assert kind not in [entry["kind"] for entry in log_of(out)] or kind in ("drop", "cancel")
+        assert check_run(Run(out)).ok
+        return
+    storage = where in ("encode", "write", "metric")
+    assert code == (ExitCode.STORAGE if storage else ExitCode.INTERNAL)
     kinds = [entry["kind"] for entry in log_of(out)]
-    if where in ("encode", "write"):
-        assert kind not in kinds, "an entry that the writer refused stands in the log"
+    if where in ("record", "order", "encode", "write"):
+        assert kind not in kinds, "an entry that the writer did not take stands in the log"
+    else:
+        assert kind in kinds, "what may have been sent does not stand in the log"
     assert not (out / "summary.json").exists()
 
 
@@ -141,8 +169,17 @@ def inject(patch: pytest.MonkeyPatch, kind: str, where: str) -> list[str]:
 
     bug = RuntimeError("planted")
     match where:
+        case "record":
+
+            def made(_: Ledger, entry: Any, now: float) -> bool:
+                return bool(entry.kind == kind)
+
+            patch.setattr(Ledger, "record", failing(Ledger.record, made, bug))
         case "encode":
             wrong = failing(JsonLines.append, lambda _, v: v.get("kind") == kind, LogError("planted"))
+            patch.setattr(JsonLines, "append", wrong)
+        case "metric":
+            wrong = failing(JsonLines.append, lambda _, v: v.get("kind") == "train", LogError("planted"))
             patch.setattr(JsonLines, "append", wrong)
         case "write":
             # Every line goes to the file at once, so that the write of this one fails.
@@ -153,14 +190,33 @@ def inject(patch: pytest.MonkeyPatch, kind: str, where: str) -> list[str]:
             order = OrderTranslator.order
             patch.setattr(OrderTranslator, "order", failing(order, lambda _, entry: entry.kind == kind, bug))
         case "submit":
-
-            def has(_: Routes, outputs: list[Any], *__: object) -> bool:
-                return any(isinstance(o, Record) and o.entry.kind == kind for o in outputs)
-
-            patch.setattr(Routes, "send", failing(Routes.send, has, bug))
-        case "notice":
+            now_sent = sending(patch, kind)
+            patch.setattr(Executor, "submit", failing(Executor.submit, lambda *_: bool(now_sent), bug))
+        case "follow":
+            now_sent = sending(patch, kind)
+            patch.setattr(Follower, "send", failing(Follower.send, lambda *_: bool(now_sent), bug))
+        case "remark":
             patch.setattr(Routes, "remark", failing(Routes.remark, lambda _, entry: entry.kind == kind, bug))
+        case "post":
+            now_sent = sending(patch, kind)
+            patch.setattr(Outboxes, "post", failing(Outboxes.post, lambda *_: bool(now_sent), bug))
     return reached
+
+
+def sending(patch: pytest.MonkeyPatch, kind: str) -> list[str]:
+    """Filled while outputs are sent that have an entry of `kind`."""
+    now_sent: list[str] = []
+    send = Routes.send
+
+    def sent(self: Routes, outputs: list[Any], *rest: Any) -> None:
+        now_sent.extend(o.entry.kind for o in outputs if isinstance(o, Record) and o.entry.kind == kind)
+        try:
+            send(self, outputs, *rest)
+        finally:
+            now_sent.clear()
+
+    patch.setattr(Routes, "send", sent)
+    return now_sent
 
 
 def test_a_full_disk_at_a_flush_ends_the_job_and_keeps_the_weights_elsewhere_whole(

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import psworker
-from psserver.service.rpc.registration import Refused, precondition
+from psserver.service.errors import Refused, precondition
 from psserver.service.transport import in_place
 from psserver.service.transport.sockets import Caller
 from pswire.plan import VariableSpec

@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 import psworker
-from psserver.service.rpc.registration import precondition
+from psserver.service.errors import precondition
 from psserver.service.transport import sockets as served
 from psserver.service.transport.sockets import Caller, SocketListener
 from pswire.transport import framed_socket

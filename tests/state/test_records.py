@@ -3,7 +3,7 @@
 import json
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import pytest
 
@@ -16,6 +16,11 @@ class Inner:
     rate: float | None
 
 
+class Pair(NamedTuple):
+    left: int
+    right: float | None = None
+
+
 @dataclass
 class Outer:
     count: int
@@ -26,11 +31,24 @@ class Outer:
     named: dict[str, float]
     line: tuple[int, ...]
     free: dict[str, object]
+    pair: Pair = Pair(1)
+    raw: bytes = b""
 
 
 def outer() -> Outer:
     inner = [Inner("x", None), Inner("y", math.inf)]
-    return Outer(3, True, "b", [("w", 1)], inner, {"k": -math.inf, "l": 0.1}, (1, 2), {"z": [1, "two"]})
+    return Outer(
+        3,
+        True,
+        "b",
+        [("w", 1)],
+        inner,
+        {"k": -math.inf, "l": 0.1},
+        (1, 2),
+        {"z": [1, "two"]},
+        Pair(2, 0.5),
+        b"\x00\xff",
+    )
 
 
 def test_they_come_back_through_text() -> None:
@@ -49,6 +67,9 @@ def test_they_come_back_through_text() -> None:
         ({"flag": 1}, "it.flag: expected true or false, got 1"),
         ({"word": "c"}, "it.word: expected one of 'a', 'b', got 'c'"),
         ({"pairs": [["w"]]}, r"it.pairs\[0\]: expected 2 values, got 1"),
+        ({"pair": [1]}, "it.pair: expected 2 values, got 1"),
+        ({"pair": [1, "x"]}, r"it.pair\[1\]: expected a number, got 'x'"),
+        ({"raw": "0g"}, "it.raw: expected bytes as hexadecimal digits, got '0g'"),
         ({"pairs": 5}, "it.pairs: expected a list, got 5"),
         ({"inner": [{"name": "x"}]}, r"it.inner\[0\]: expected the fields name, rate; got no 'rate'"),
         ({"inner": [{"name": "x", "rate": "fast"}]}, r"it.inner\[0\].rate: expected a number, got 'fast'"),

@@ -49,6 +49,19 @@ def test_a_state_that_fits() -> None:
         (lambda s: s.pop("loss"), "got no 'loss'"),
         (lambda s: s["members"][0].update(rank="1"), r"members\[0\].rank: expected a whole number, got '1'"),
         (lambda s: s["tickets"][0].update(state="late"), r"tickets\[0\].state: expected one of 'open'"),
+        (
+            lambda s: s.update(workers=3),
+            "expected the state of a job with workers = 2, got one with workers = 3",
+        ),
+        (
+            lambda s: s.update(servers=2),
+            "expected the state of a job with servers = 1, got one with servers = 2",
+        ),
+        (lambda s: s.update(seed=9), "expected the state of a job with seed = 0, got one with seed = 9"),
+        (
+            lambda s: s.update(optimizer={"name": "adam"}),
+            "expected the state of a job with optimizer = .*'sgd'",
+        ),
         (lambda s: s.update(policy="async"), "expected the state of policy sync with .*, got one of async"),
         (lambda s: s.update(knobs={"backup": 1}), "expected the state of policy sync with .*'backup': 1"),
         (lambda s: s.update(entries=0), "no entry was written"),

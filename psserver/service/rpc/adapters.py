@@ -4,8 +4,12 @@ from psserver.coordinator import outputs
 from psserver.coordinator.entries import UNTOLD, CommitFacts, Times
 from psserver.coordinator.status import JobReport, WorkerReport
 from psserver.shard import orders
+from pswire.texts import escaped
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
+
+# Characters of a sentence to a worker: a policy of somebody's own may say anything.
+SENTENCE = 2000
 
 _FATES = {
     "applied": pb.Disposition.FATE_APPLIED,
@@ -20,7 +24,7 @@ def event_to_wire(notice: outputs.Notice) -> pb.SessionEvent:
             grant = pb.Grant(ticket=ticket, version=version, index=index, initialise=initialise)
             return pb.SessionEvent(grant=grant)
         case outputs.CancelNotice(ticket, reason):
-            return pb.SessionEvent(cancel=pb.Cancel(ticket=ticket, reason=reason))
+            return pb.SessionEvent(cancel=pb.Cancel(ticket=ticket, reason=escaped(reason, SENTENCE)))
         case outputs.DispositionNotice(ticket, fate, version, staleness, weight, reason):
             disposition = pb.Disposition(
                 ticket=ticket,
@@ -28,14 +32,17 @@ def event_to_wire(notice: outputs.Notice) -> pb.SessionEvent:
                 version=version,
                 staleness=staleness,
                 weight=weight,
-                reason=reason,
+                reason=escaped(reason, SENTENCE),
             )
             return pb.SessionEvent(disposition=disposition)
         case outputs.StopNotice(reason, version, success, index, evaluate):
-            stop = pb.Stop(reason=reason, version=version, success=success, index=index, evaluate=evaluate)
+            said = escaped(reason, SENTENCE)
+            stop = pb.Stop(reason=said, version=version, success=success, index=index, evaluate=evaluate)
             return pb.SessionEvent(stop=stop)
         case outputs.RefusalNotice(message, fatal, ticket):
-            return pb.SessionEvent(refusal=pb.Refusal(message=message, fatal=fatal, ticket=ticket))
+            return pb.SessionEvent(
+                refusal=pb.Refusal(message=escaped(message, SENTENCE), fatal=fatal, ticket=ticket)
+            )
 
 
 def facts_from_wire(commit: pb.Commit) -> CommitFacts:
@@ -124,7 +131,8 @@ def report_to_wire(report: JobReport) -> pb.StatusReply:
         loss=float("nan") if report.loss is None else report.loss,
         mean_staleness=report.mean_staleness,
         max_staleness=report.max_staleness,
-        note=report.note,
+        note=escaped(report.note, SENTENCE),
+        unlisted=report.unlisted,
         workers=[_worker_to_wire(worker) for worker in report.workers],
     )
 

@@ -11,14 +11,17 @@ from psserver import receipts
 from psserver.coordinator.outputs import Notice, RefusalNotice
 from psserver.policies import LocalRule
 from psserver.service.agreement import FROM_JOB
+from psserver.service.errors import Refused, invalid, precondition
 from psserver.service.job import Job
 from psserver.service.outbox import Outbox
+from psserver.service.pace import Arrivals, Pace
 from psserver.service.rpc.adapters import event_to_wire, facts_from_wire, report_to_wire
-from psserver.service.rpc.registration import Refused, bounded, invalid, precondition
+from psserver.service.rpc.registration import bounded
 from pswire.addresses import Address
 from pswire.bounds import BoundError, check
 from pswire.plan import PlanError
 from pswire.specs import specs_from_wire
+from pswire.texts import escaped
 from pswire.transport.codecs import WireDtypeError, codec_numbered
 from pswire.v1 import coordinator_pb2 as pb
 
@@ -27,14 +30,21 @@ log = logging.getLogger("ps-server")
 # Names appear in logs, paths and sentences.
 NAME_LIMIT, NAME_EXTRA = 64, "-_.:/@"
 REASON_LIMIT = 200
+# What a worker says as often as it works.
+WORK = ("ready", "commit")
+
+
+# Words of one session that bring no work: each leaves entries in the decision log.
+IDLE_WORDS_PER_SECOND, IDLE_WORDS = 100.0, 1000
 
 
 class CoordinatorRpc:
-    """Called by the thread of each call; it keeps nothing of its own."""
+    """Called by the thread of each call; it keeps nothing of its own but who came how often."""
 
     def __init__(self, job: Job, addresses: tuple[Address, ...]) -> None:
         self._job = job
         self._addresses = addresses
+        self._joins, self._streams = Arrivals(job.terms.workers), Arrivals(job.terms.workers)
 
     # Join
 
@@ -51,6 +61,9 @@ class CoordinatorRpc:
                 "give every process the same --ps-hosts"
             )
         _check_name(request.worker)
+        if not self._joins.may(request.worker):
+            # A worker tries again in a while, as it does for the next stream.
+            raise Refused(grpc.StatusCode.UNAVAILABLE, "too many workers join at once: wait")
         if not 1 <= len(request.session) <= NAME_LIMIT:
             raise invalid(f"session: expected 1 to {NAME_LIMIT} characters, got {len(request.session)}")
         rank = request.task_index if request.HasField("task_index") else None
@@ -62,6 +75,7 @@ class CoordinatorRpc:
             )
         except (PlanError, WireDtypeError) as error:
             raise invalid(str(error)) from error
+        self._joins.came(member.worker)
         log.info("%s joins (incarnation %d, task index %d)", member.worker, member.incarnation, member.rank)
         return pb.JoinReply(
             job=terms.job,
@@ -92,11 +106,15 @@ class CoordinatorRpc:
         if hello.job != self._job.terms.job:
             raise precondition(f"expected job {self._job.terms.job!r}, got {hello.job!r}; join again")
 
+        if not self._streams.may(hello.worker):
+            raise Refused(grpc.StatusCode.UNAVAILABLE, f"too many streams of {hello.worker!r}: wait")
+
         def cut() -> None:
             log.warning("worker %s does not read its session: closing it", hello.worker)
             context.cancel()
 
         outbox = self._job.attach(hello.worker, hello.incarnation, hello.session, cut)
+        self._streams.came(hello.worker)
         reader = threading.Thread(
             target=self._listen, args=(requests, hello, outbox), name=f"session-{hello.worker}", daemon=True
         )
@@ -108,9 +126,14 @@ class CoordinatorRpc:
             self._job.detach(hello.worker, hello.incarnation, outbox)
 
     def _listen(self, requests: Iterator[pb.SessionRequest], hello: pb.Hello, outbox: Outbox) -> None:
+        pace = Pace(IDLE_WORDS_PER_SECOND, IDLE_WORDS)
         try:
             for request in requests:
                 self._take(request, hello, outbox)
+                if request.WhichOneof("message") not in WORK:
+                    pace.spend()
+                    # What is unread meanwhile waits at its sender.
+                    outbox.over.wait(pace.wait())
         except Refused as refused:
             outbox.put(RefusalNotice(refused.message, fatal=True))
         except Exception as error:
@@ -132,15 +155,14 @@ class CoordinatorRpc:
             case "commit":
                 self._commit(request.commit, hello, outbox)
             case "abandon":
-                job.abandon(
-                    worker, incarnation, request.abandon.ticket, request.abandon.reason[:REASON_LIMIT]
-                )
+                reason = escaped(request.abandon.reason, REASON_LIMIT)
+                job.abandon(worker, incarnation, request.abandon.ticket, reason)
             case "done":
                 job.done(worker, incarnation)
             case "leave":
-                job.leave(worker, incarnation, request.leave.reason[:REASON_LIMIT] or "left")
+                job.leave(worker, incarnation, escaped(request.leave.reason, REASON_LIMIT) or "left")
             case "report":
-                self._report(request.report, hello)
+                self._report(request.report, hello, outbox)
             case other:
                 message = f"expected ready, commit, abandon, done, leave or report, got {other or 'nothing'}"
                 outbox.put(RefusalNotice(message))
@@ -160,9 +182,11 @@ class CoordinatorRpc:
             hello.worker, hello.incarnation, commit.ticket, facts_from_wire(commit), ready=commit.ready
         )
 
-    def _report(self, message: pb.Report, hello: pb.Hello) -> None:
+    def _report(self, message: pb.Report, hello: pb.Hello, outbox: Outbox) -> None:
         metrics = {str(name): float(value) for name, value in message.metrics.items()}
-        self._job.report_metrics(hello.worker, message.version, metrics)
+        refusal = self._job.report_metrics(hello.worker, message.version, metrics)
+        if refusal is not None:
+            outbox.put(RefusalNotice(refusal))
 
     # Status
 

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 import grpc
 from google.protobuf.message import DecodeError
 
+from psserver.service.errors import MembershipOver, Refused, invalid
 from psserver.service.job import Job
 from psserver.service.rpc.exchange_replies import committed, message, version
-from psserver.service.rpc.registration import Caller, MembershipOver, Refused, bounded, invalid
+from psserver.service.rpc.registration import Caller, bounded
 from psserver.service.shard_host import ShardHost
 from psserver.service.transport import in_place
 from psserver.service.transport.payloads import Intake

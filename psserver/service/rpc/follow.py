@@ -13,8 +13,8 @@ from psserver.optimizers import OptimizerError
 from psserver.optimizers import build as build_optimizer
 from psserver.policies.declarations import from_config
 from psserver.receipts import opens
+from psserver.service.errors import Refused, invalid, precondition
 from psserver.service.rpc.adapters import order_from_wire
-from psserver.service.rpc.registration import Refused, invalid, precondition
 from psserver.service.shard_host import ShardHost
 from pswire.exits import ExitCode
 from pswire.plan import PlanError, make_plan

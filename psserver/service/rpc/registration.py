@@ -12,28 +12,13 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 import grpc
 from google.protobuf.message import DecodeError, Message
 
+from psserver.service.errors import Refused, invalid
 from pswire.bounds import BoundError, check
 from pswire.transport.framed_socket import Parts
 
 if TYPE_CHECKING:
     # Generic in the stubs only.
     Method = grpc.RpcMethodHandler[Any, Any]
-
-
-class Refused(Exception):
-    """An RPC that cannot be served; nothing has changed."""
-
-    def __init__(self, code: grpc.StatusCode, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-        self.message = message
-
-
-class MembershipOver(Refused):
-    """The request of one that was a member; what its stream holds of the server is given back."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(grpc.StatusCode.ABORTED, message)
 
 
 class Caller(Protocol):
@@ -44,14 +29,6 @@ class Caller(Protocol):
     def cancel(self) -> object:
         """From any thread: the call is over."""
         ...
-
-
-def invalid(message: str) -> Refused:
-    return Refused(grpc.StatusCode.INVALID_ARGUMENT, message)
-
-
-def precondition(message: str) -> Refused:
-    return Refused(grpc.StatusCode.FAILED_PRECONDITION, message)
 
 
 MESSAGE_LIMIT = 2000

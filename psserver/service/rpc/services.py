@@ -1,6 +1,6 @@
 """The methods of a server's gRPC services."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -10,6 +10,7 @@ from psserver.service.rpc import registration as rpc
 from psserver.service.rpc.coordinator import CoordinatorRpc
 from psserver.service.rpc.exchange import ExchangeRpc
 from psserver.service.rpc.follow import FollowRpc, follow_nobody
+from psserver.service.rpc.foreign import Parsed
 from psserver.service.rpc.shard import ShardRpc
 from pswire.v1 import coordinator_pb2, shard_pb2
 
@@ -49,8 +50,10 @@ def add_services(server: grpc.Server, services: "dict[str, Methods]") -> health.
     for name, methods in services.items():
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, methods),))
     status = health.HealthServicer()
-    health_pb2_grpc.add_HealthServicer_to_server(status, server)
+    # Of a server they use the two methods that it has.
+    ours = cast(grpc.Server, Parsed(server))
+    health_pb2_grpc.add_HealthServicer_to_server(status, ours)
     for name in ("", *services):
         status.set(name, health_pb2.HealthCheckResponse.SERVING)
-    reflection.enable_server_reflection([*services, health.SERVICE_NAME, reflection.SERVICE_NAME], server)
+    reflection.enable_server_reflection([*services, health.SERVICE_NAME, reflection.SERVICE_NAME], ours)
     return status

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 import grpc
 
-from psserver.service.rpc.registration import bounded, invalid
+from psserver.service.errors import invalid
+from psserver.service.rpc.registration import bounded
 from psserver.service.shard_host import ShardHost
 from psserver.service.transport.payloads import Intake, outgoing
 from pswire.transport import frames

@@ -1,6 +1,7 @@
 """Payloads that stay where they are: attach, stage a filled slot, locate a version."""
 
-from psserver.service.rpc.registration import Caller, invalid, precondition
+from psserver.service.errors import invalid, precondition
+from psserver.service.rpc.registration import Caller
 from psserver.service.shard_host import ShardHost
 from psserver.service.transport.payloads import claim_of
 from psserver.service.transport.shared_memory import Attachment, to_wire

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psserver.receipts import Claim
-from psserver.service.rpc.registration import Caller, Refused, invalid
+from psserver.service.errors import Refused, invalid
+from psserver.service.rpc.registration import Caller
 from psserver.service.shard_host import ShardHost
 from psserver.shard import Shard
 from pswire.transport import frames

@@ -8,7 +8,7 @@ import grpc
 import numpy as np
 from numpy.typing import NDArray
 
-from psserver.service.rpc.registration import Refused
+from psserver.service.errors import Refused
 from psserver.shard.arena import plain
 from psserver.shard.staging import BorrowedBuffer
 from pswire.transport import segments

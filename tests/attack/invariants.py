@@ -1,0 +1,120 @@
+"""What must hold after an attack, whatever was sent: each function gives the sentences of what does not."""
+
+import gc
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pslab.check.checker import check_run
+from pslab.replay.execution import Replay
+from pslab.replay.log_entries import read_steps
+from pslab.replay.run_folder import prove
+from pslab.runs.folder import Run
+from psworker.local import Trainer
+
+# How long threads and descriptors of the attack may take to go, in seconds.
+SETTLING = 10.0
+# Log lines of one round, in bytes: a few of every kind.
+LOG_BYTES = 512 * 1024
+
+
+@dataclass
+class Heard(logging.Handler):
+    """All that the process logs, and what its threads die of."""
+
+    size: int = 0
+    bad: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__init__(logging.INFO)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = self.format(record)
+        self.size += len(text)
+        if record.exc_info or "Traceback" in text:
+            self.bad.append(f"a traceback in the log: {text[-2000:]}")
+
+    __hash__ = logging.Handler.__hash__
+
+    @property
+    def problems(self) -> list[str]:
+        if self.size > LOG_BYTES:
+            return [*self.bad, f"{self.size} bytes of log"]
+        return self.bad
+
+
+@contextmanager
+def listening() -> Iterator[Heard]:
+    heard, root = Heard(), logging.getLogger()
+    level, before = root.level, threading.excepthook
+
+    def died(args: threading.ExceptHookArgs) -> None:
+        heard.bad.append(f"thread {args.thread} died of {args.exc_type.__name__}: {args.exc_value}")
+
+    root.addHandler(heard)
+    root.setLevel(logging.INFO)
+    threading.excepthook = died
+    try:
+        yield heard
+    finally:
+        threading.excepthook = before
+        root.setLevel(level)
+        root.removeHandler(heard)
+
+
+def checked(folder: Path) -> list[str]:
+    """`ps-lab check`."""
+    return [f"ps-lab check: {violation}" for violation in check_run(Run(folder)).violations][:5]
+
+
+def replayed(folder: Path, trainer: Trainer) -> list[str]:
+    """`ps-lab replay`: every contribution computed anew, the final weights to the bit."""
+    run = Run(folder)
+    replay = Replay(read_steps(run), trainer)
+    result, proof = replay.run(), None
+    if result.finished:
+        proof = prove(run, replay)
+    found = [] if result.first is None else [f"replay: {result.first}"]
+    if proof is None or not proof.holds:
+        found.append(f"replay: the final weights are others: {proof}")
+    return found
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What this process holds."""
+
+    threads: int
+    descriptors: int
+    memory: int
+
+    @classmethod
+    def now(cls) -> "Resources":
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+        return cls(
+            threading.active_count(), len(os.listdir("/proc/self/fd")), pages * os.sysconf("SC_PAGESIZE")
+        )
+
+
+def left_behind(before: Resources, memory: int) -> list[str]:
+    """Threads and descriptors that stay, and more than `memory` bytes over what was there before."""
+    deadline = time.monotonic() + SETTLING
+    pause = threading.Event()
+    while True:
+        gc.collect()
+        now = Resources.now()
+        more = (now.threads - before.threads, now.descriptors - before.descriptors)
+        # gRPC keeps a few of both for its next channel.
+        if more[0] <= 4 and more[1] <= 16:
+            break
+        if time.monotonic() > deadline:
+            names = [thread.name for thread in threading.enumerate()]
+            return [f"{more[0]} threads and {more[1]} descriptors stay behind: {names}"]
+        pause.wait(0.05)
+    grown = now.memory - before.memory
+    return [f"{grown / 2**20:.0f} MiB more memory than before"] if grown > memory else []

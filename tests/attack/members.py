@@ -1,0 +1,466 @@
+"""Members that lie: they joined like any worker, hold tickets, and then say, push and write what they like."""
+
+import math
+import queue
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import grpc
+import numpy as np
+
+from pswire.specs import specs_to_wire
+from pswire.transport import segments
+from pswire.transport.segments import Place, SegmentError
+from pswire.v1 import coordinator_pb2 as pb
+from pswire.v1 import shard_pb2
+from pswire.v1.model_pb2 import Chunk
+from tests.attack.doors import Broken, Refusal
+from tests.attack.lines import HEAD
+from tests.attack.target import COORDINATOR, SHARD, Attacker
+
+# Seconds that a liar waits for an answer that it needs; it is free to go on without.
+PATIENCE = 0.3
+BREAK = object()
+
+
+class Session:
+    """A liar's session stream: what it says goes out as it is; what it hears is kept."""
+
+    def __init__(self, liar: "Liar", first: bytes) -> None:
+        self.events: queue.SimpleQueue[pb.SessionEvent | None] = queue.SimpleQueue()
+        self._out: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._liar = liar
+        self.say(first)
+        self._thread = threading.Thread(target=self._hear, name="liar", daemon=True)
+        self._thread.start()
+
+    def say(self, message: bytes) -> None:
+        self._liar.tally.count("Session")
+        self._out.put(message)
+
+    def _requests(self) -> Iterator[bytes]:
+        while (message := self._out.get()) is not None:
+            if message is BREAK:
+                raise Broken
+            yield message
+
+    def _hear(self) -> None:
+        try:
+            door = self._liar.target.doors[0]
+            for reply in door.call(f"{COORDINATOR}/Session", self._requests(), 60.0):
+                for event in pb.SessionReply.FromString(reply).events:
+                    self.events.put(event)
+        except (Refusal, grpc.RpcError) as ending:
+            self._liar.tally.answered(ending.code.name if isinstance(ending, Refusal) else "BROKEN")
+        finally:
+            self.events.put(None)
+
+    def heard(self, kind: str) -> Any:
+        """The next event of this kind; None when it does not come, or the session ends first."""
+        try:
+            while (event := self.events.get(timeout=PATIENCE)) is not None:
+                if event.WhichOneof("event") == kind:
+                    return getattr(event, kind)
+        except queue.Empty:
+            return None
+        # For whoever asks after the end.
+        self.events.put(None)
+        return None
+
+    def end(self, *, broken: bool = False) -> None:
+        self._out.put(BREAK if broken else None)
+        self._out.put(None)
+        self._thread.join(10.0)
+        assert not self._thread.is_alive(), "a session goes on after its stream of requests has ended"
+
+
+class Liar(Attacker):
+    """Lives several lives under one name. `largest`: of the finite numbers that it pushes."""
+
+    def __init__(self, *args: Any, largest: float = 1.0) -> None:
+        super().__init__(*args)
+        self.name = f"liar-{self.chance.randrange(10**6)}"
+        self._largest = largest
+        self.token = ""
+        self.reply = pb.JoinReply()
+        self.session: Session | None = None
+        self.grant: pb.Grant | None = None
+        self._memory: list[np.ndarray] = []
+
+    def act(self) -> None:
+        """One life: join, some acts, an end."""
+        if not self._join():
+            return
+        acts: tuple[tuple[int, Callable[[], None]], ...] = (
+            (8, self._step),
+            (6, self._babble),
+            (3, self._abandon),
+            (2, self._report),
+            (4, self._pull),
+            (5, self._exchange),
+            (3, self._share),
+            (2, self._line),
+            (1, self._again),
+            (3, self._steal),
+        )
+        weights, functions = zip(*acts, strict=True)
+        try:
+            for act in self.chance.choices(functions, weights, k=self.chance.choice((1, 5, 20))):
+                if not self.tally.enough:
+                    act()
+        finally:
+            self._end()
+
+    # Life
+
+    def _join(self) -> bool:
+        plan, servers = self.target.plan, len(self.target.doors)
+        self.token = self.chance.randbytes(8).hex()
+        request = pb.JoinRequest(
+            worker=self.name,
+            session=self.token,
+            variables=specs_to_wire(plan.variables),
+            plan=plan.fingerprint,
+            servers=servers,
+            wire_dtype=1,
+        )
+        data = request.SerializeToString()
+        if self.chance.random() < 0.3:
+            # Not a name of another member: who may come back under a name is another matter.
+            self.mutate.message(request)
+            request.worker = self.name
+            request.task_index = self.chance.choice((5, 2**20 - 1, 2**32 - 1))
+            self.send(0, f"{COORDINATOR}/Join", [request.SerializeToString()])
+        replies = self.send(0, f"{COORDINATOR}/Join", [data])
+        if not replies:
+            return False
+        self.reply = pb.JoinReply.FromString(replies[0])
+        self.session = Session(self, pb.SessionRequest(hello=self._hello()).SerializeToString())
+        return self.session.heard("welcome") is not None
+
+    def _hello(self) -> pb.Hello:
+        reply = self.reply
+        return pb.Hello(job=reply.job, worker=reply.worker, incarnation=reply.incarnation, session=self.token)
+
+    def _end(self) -> None:
+        session, self.session = self.session, None
+        self.grant, self._memory = None, []
+        if session is None:
+            return
+        if self.chance.random() < 0.6:
+            session.say(pb.SessionRequest(leave=pb.Leave(reason=self.mutate.text())).SerializeToString())
+        session.end(broken=self.chance.random() < 0.5)
+
+    def _again(self) -> None:
+        """Another stream of the same member takes the place of its own."""
+        assert self.session is not None
+        before = self.session
+        self.session = Session(self, pb.SessionRequest(hello=self._hello()).SerializeToString())
+        self.session.heard("welcome")
+        before.end()
+
+    def say(self, **message: Any) -> None:
+        assert self.session is not None
+        self.session.say(pb.SessionRequest(**message).SerializeToString())
+
+    # Words
+
+    def _ready(self) -> bool:
+        """It holds a ticket."""
+        if self.grant is None:
+            self.say(ready=pb.Ready())
+            assert self.session is not None
+            grant = self.session.heard("grant")
+            self.grant = grant if grant is not None and not grant.initialise else None
+        return self.grant is not None
+
+    def _commit(self, receipts: list[bytes]) -> pb.Commit:
+        assert self.grant is not None
+        times = pb.Times(
+            pull=self.chance.choice((0.0, 1e-6, 0.1, 1e9)), compute=self.chance.choice((0.0, 1e-6, 5.0))
+        )
+        return pb.Commit(
+            ticket=self.grant.ticket,
+            batch=self.chance.choice((0, 1, 7, 2**48 - 1)),
+            samples=self.chance.choice((0, 1, 32, 2**48 - 1)),
+            loss=self.chance.choice((0.5, -1e300, 1e300, math.nan, math.inf)),
+            norm=self.chance.choice((0.0, 1.0, math.inf)),
+            receipts=receipts,
+            ready=self.chance.random() < 0.2,
+            times=times if self.chance.random() < 0.5 else None,
+        )
+
+    def _babble(self) -> None:
+        """Words in no order, most of them changed."""
+        chance = self.chance
+        kinds = (
+            pb.SessionRequest(ready=pb.Ready(holding=chance.randrange(50))),
+            pb.SessionRequest(commit=pb.Commit(ticket=chance.randrange(100), receipts=[bytes(16)])),
+            pb.SessionRequest(abandon=pb.Abandon(ticket=chance.randrange(100), reason=self.mutate.text())),
+            pb.SessionRequest(report=pb.Report(version=1, metrics={"loss": 0.0})),
+            pb.SessionRequest(hello=self._hello()),
+            pb.SessionRequest(done=pb.Done()) if chance.random() < 0.003 else pb.SessionRequest(),
+        )
+        assert self.session is not None
+        for message in chance.choices(kinds, k=chance.choice((1, 5, 50))):
+            if chance.random() < 0.6:
+                # It stays until it ends; and it may not say that it has no more data in passing.
+                self.mutate.message(message)
+                message.ClearField("leave")
+                message.ClearField("done")
+            self.session.say(message.SerializeToString())
+
+    def _abandon(self) -> None:
+        if self._ready():
+            assert self.grant is not None
+            self.say(abandon=pb.Abandon(ticket=self.grant.ticket, reason=self.mutate.text()))
+            self.grant = None
+
+    def _report(self) -> None:
+        name = self.chance.choice(("loss", "accuracy", self.mutate.text()))
+        self.say(report=pb.Report(version=1, metrics={name: self.chance.choice((0.5, 1e300, math.nan))}))
+
+    # Payloads
+
+    def _values(self, server: int) -> np.ndarray:
+        elements = self.target.plan.shards[server].elements
+        values = np.array([self.chance.gauss(0, self._largest) for _ in range(elements)], np.float32)
+        if elements and self.chance.random() < 0.1:
+            values[self.chance.randrange(elements)] = self.chance.choice((math.nan, math.inf, -math.inf))
+        return values
+
+    def _header(self, server: int) -> shard_pb2.PushHeader:
+        assert self.grant is not None
+        shard = self.target.plan.shards[server]
+        return shard_pb2.PushHeader(
+            job=self.reply.job,
+            worker=self.reply.worker,
+            ticket=self.grant.ticket,
+            plan=self.target.plan.fingerprint,
+            dtype=1,
+            bytes=shard.nbytes,
+            after=self.grant.index,
+            incarnation=self.reply.incarnation,
+            membership_token=self.reply.membership_token,
+        )
+
+    def _push_messages(self, server: int) -> list[bytes]:
+        data = self._values(server).tobytes()
+        cut = self.chance.choice((8, 64, len(data) or 1))
+        messages = [shard_pb2.PushRequest(header=self._header(server)).SerializeToString()]
+        for at in range(0, len(data), cut):
+            chunk = Chunk(offset=at, data=data[at : at + cut])
+            messages.append(shard_pb2.PushRequest(chunk=chunk).SerializeToString())
+        return messages
+
+    def _step(self) -> None:
+        """A unit of work: whole, or with something wrong on the way."""
+        if not self._ready():
+            return
+        receipts = []
+        for server in range(len(self.target.doors)):
+            messages = self._push_messages(server)
+            if self.chance.random() < 0.3:
+                self.send(server, f"{SHARD}/Push", self._cut(self.mutate.sequence(messages)))
+            replies = self.send(server, f"{SHARD}/Push", messages)
+            receipts += [shard_pb2.PushReply.FromString(reply).receipt for reply in replies]
+        commit = self._commit(receipts)
+        if self.chance.random() < 0.3:
+            self.mutate.message(commit)
+        for _ in range(self.chance.choice((1, 1, 1, 3))):
+            self.say(commit=commit)
+        self.grant = None
+
+    def _steal(self) -> None:
+        """A payload for the ticket of an honest worker, with the proof of another membership."""
+        held = [w for w in self._status().workers if w.ticket and w.name in self.target.honest]
+        if not held or not self._ready():
+            return
+        victim, server = self.chance.choice(held), self.server()
+        assert self.grant is not None
+        own, self.grant = self.grant, pb.Grant(ticket=victim.ticket, index=self.grant.index)
+        messages = self._push_messages(server)
+        if self.chance.random() < 0.5:
+            header = shard_pb2.PushRequest.FromString(messages[0])
+            header.header.worker = victim.name
+            messages[0] = header.SerializeToString()
+        if self.send(server, f"{SHARD}/Push", messages):
+            self.tally.wrong(
+                f"a payload of {self.name} was taken for ticket {victim.ticket} of {victim.name}"
+            )
+        self.grant = own
+
+    def _cut(self, messages: list[bytes]) -> Iterator[bytes]:
+        yield from messages
+        if self.chance.random() < 0.3:
+            raise Broken
+
+    def _pull(self) -> None:
+        if not self._ready():
+            return
+        assert self.grant is not None
+        request = shard_pb2.PullRequest(
+            job=self.reply.job,
+            ticket=self.grant.ticket,
+            version=self.grant.version,
+            plan=self.target.plan.fingerprint,
+            dtype=self.chance.choice((1, 2, 3)),
+            after=self.grant.index,
+            worker=self.reply.worker,
+            incarnation=self.reply.incarnation,
+            membership_token=self.reply.membership_token,
+        )
+        if self.chance.random() < 0.5:
+            self.mutate.message(request)
+        self.send(
+            self.server(), f"{SHARD}/Pull", [request.SerializeToString()], most=self.chance.choice((1, 99))
+        )
+
+    def _exchanges(self, server: int) -> list[bytes]:
+        """Requests for one stream of Exchange, one of them with this life's ticket."""
+        assert self.grant is not None
+        values = self._values(server)
+        push = shard_pb2.ExchangeRequest(
+            push=self._header(server), chunk=Chunk(data=values.tobytes()), hello=self._hello()
+        )
+        if len(self.target.doors) == 1 and self.chance.random() < 0.7:
+            push.commit.CopyFrom(self._commit([]))
+        messages = [push]
+        if self.chance.random() < 0.6:
+            self.mutate.message(self.chance.choice(messages))
+        self.grant = None
+        return [message.SerializeToString() for message in messages]
+
+    def _exchange(self) -> None:
+        if self._ready():
+            server = self.server()
+            self.send(server, f"{SHARD}/Exchange", self._cut(self._exchanges(server)), seconds=PATIENCE)
+
+    # The line, and shared memory
+
+    def _attach(self, *, ask: bool) -> bytes:
+        assert self.grant is not None
+        attach = shard_pb2.Attach(
+            job=self.reply.job,
+            worker=self.reply.worker,
+            incarnation=self.reply.incarnation,
+            membership_token=self.reply.membership_token,
+            plan=self.target.plan.fingerprint,
+            after=self.grant.index,
+            place=segments.here(),
+            ask=ask,
+        )
+        return shard_pb2.ExchangeRequest(attach=attach).SerializeToString()
+
+    def _share(self) -> None:
+        """On one stream: attach, write into what was lent, push slots, and write on after the commit."""
+        if not self._ready():
+            return
+        server = self.server()
+        done = threading.Event()
+
+        def requests() -> Iterator[bytes]:
+            yield self._attach(ask=False)
+            for _ in range(self.chance.choice((1, 3))):
+                self._scribble(server)
+                if self.grant is None and not self._ready():
+                    return
+                yield self._slot(server)
+                self._scribble(server)
+            done.set()
+
+        path, door = f"{SHARD}/Exchange", self.target.doors[server]
+        try:
+            for reply in door.call(path, self.counted(path, requests()), 1.0):
+                self._map(reply)
+            self.tally.answered("OK")
+        except Refusal as refusal:
+            self.tally.answered(refusal.code.name)
+        self._scribble(server)
+
+    def _map(self, reply: bytes) -> None:
+        found = shard_pb2.ExchangeReply.FromString(reply)
+        if not found.HasField("attached") or found.attached.refusal:
+            return
+        for segment in (found.attached.control, *found.attached.slots):
+            place = Place(segment.pid, segment.fd, segment.token, segment.bytes)
+            try:
+                memory = segments.open_segment(place, writable=True)
+            except SegmentError:
+                # A slot that was sealed, or is gone: nothing to write into.
+                self.tally.answered("NO SEGMENT")
+                continue
+            self._memory.append(np.frombuffer(memory, np.uint8, offset=segments.HEADER))
+
+    def _scribble(self, server: int) -> None:
+        """Words and numbers into memory that is shared: nothing there may be trusted by the server."""
+        for memory in self._memory:
+            if memory.size and self.chance.random() < 0.7:
+                self.tally.count("shared memory")
+                # Larger numbers would be a member's right where no policy is robust, and end in a model of NaN.
+                values = np.nan_to_num(self._values(server), posinf=1, neginf=1).view(np.uint8)[: memory.size]
+                memory[: values.size] = values
+
+    def _slot(self, server: int) -> bytes:
+        request = shard_pb2.ExchangeRequest(
+            push=self._header(server), slot=self.chance.choice((1, 1, 2, 2, 3, 0)), hello=self._hello()
+        )
+        if len(self.target.doors) == 1 and self.chance.random() < 0.5:
+            request.commit.CopyFrom(self._commit([]))
+            request.in_place = self.chance.random() < 0.5
+        if self.chance.random() < 0.2:
+            self.mutate.message(request)
+        self.grant = None
+        return request.SerializeToString()
+
+    def _line(self) -> None:
+        """Ask for a token, and say things on the socket that it opens."""
+        if not self._ready():
+            return
+        server = self.server()
+        path, door = f"{SHARD}/Exchange", self.target.doors[server]
+        over = threading.Event()
+
+        def requests() -> Iterator[bytes]:
+            yield self._attach(ask=True)
+            over.wait(1.0)
+
+        try:
+            for reply in door.call(path, self.counted(path, requests()), 1.0):
+                offer = shard_pb2.ExchangeReply.FromString(reply).attached
+                if offer.token:
+                    self._speak(server, offer)
+                over.set()
+        except Refusal as refusal:
+            self.tally.answered(refusal.code.name)
+        finally:
+            over.set()
+
+    def _speak(self, server: int, offer: shard_pb2.Attached) -> None:
+        kind = "Unix socket" if offer.socket and self.chance.random() < 0.7 else "data port"
+        try:
+            with self._connected(kind, offer) as connection:
+                connection.sendall(HEAD.pack(len(offer.token), 0) + offer.token)
+                connection.recv(HEAD.size)
+                messages = self._exchanges(server)
+                if self.chance.random() < 0.4:
+                    messages = self.mutate.sequence(messages)
+                for message in messages:
+                    self.tally.count(kind)
+                    frame = HEAD.pack(len(message), 0) + message
+                    connection.sendall(self.mutate.data(frame) if self.chance.random() < 0.3 else frame)
+                    if self.chance.random() < 0.7:
+                        connection.recv(1000)
+        except OSError:
+            self.tally.answered("CUT")
+
+    @staticmethod
+    def _connected(kind: str, offer: shard_pb2.Attached) -> socket.socket:
+        if kind == "data port":
+            return socket.create_connection(("127.0.0.1", offer.port), timeout=PATIENCE)
+        made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        made.settimeout(PATIENCE)
+        made.connect(f"\0{offer.socket}")
+        return made

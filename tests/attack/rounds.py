@@ -1,0 +1,165 @@
+"""One round: honest workers train while others attack; then what must hold."""
+
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from pslab.display.status import status_line, waiting_sentences
+from pslab.runs.folder import Run
+from pswire.plan import make_plan
+from pswire.v1.coordinator_pb2 import StatusReply
+from tests.attack import invariants
+from tests.attack.doors import Refusal, WireDoor
+from tests.attack.honest import Gate, Honest, problems, trainer
+from tests.attack.lines import SocketStranger
+from tests.attack.members import Liar
+from tests.attack.scenarios import Scenario
+from tests.attack.stages import Stage, inside, outside
+from tests.attack.strangers import Stranger, WireStranger
+from tests.attack.target import Attacker, Tally, Target
+
+# Seconds in which a round must end after its last message.
+ENDING = 30.0
+# One round's model has a hundred bytes: what stays is not its arrays.
+MEMORY = 256 * 2**20
+
+
+@dataclass
+class Result:
+    """`problems`: sentences of what did not hold; none is what one hopes for."""
+
+    tally: Tally
+    seconds: float = 0.0
+    problems: list[str] = field(default_factory=list)
+
+
+def play(scenario: Scenario, messages: int, *, processes: bool = False) -> Result:
+    """Attack with so many messages. Never raises for what the servers do."""
+    result = Result(Tally(messages))
+    before, began = invariants.Resources.now(), time.monotonic()
+    with tempfile.TemporaryDirectory() as folder, invariants.listening() as heard:
+        out = Path(folder) / "run"
+        result.problems += _staged(scenario, out, result.tally, processes)
+        result.seconds = time.monotonic() - began
+        result.problems += heard.problems + result.tally.wrongs
+        if not result.problems:
+            result.problems += _verified(scenario, out)
+    result.problems += invariants.left_behind(before, MEMORY)
+    return result
+
+
+def _staged(scenario: Scenario, out: Path, tally: Tally, processes: bool) -> list[str]:
+    # A function of its own: nothing holds the servers when it has returned.
+    with (outside if processes else inside)(scenario, out) as stage:
+        return _attack(scenario, stage, tally)
+
+
+def _verified(scenario: Scenario, out: Path) -> list[str]:
+    """What the run folder proves."""
+    found = invariants.checked(out)
+    if scenario.company == "strangers":
+        found += invariants.replayed(out, trainer(scenario.batches))
+    if scenario.repeats:
+        attacked, alone = _sha256(out), _alone(scenario)
+        found += (
+            [] if attacked == alone else [f"the final weights are {attacked}, without the attack {alone}"]
+        )
+    return found
+
+
+def _attack(scenario: Scenario, stage: Stage, tally: Tally) -> list[str]:
+    gate = Gate(scenario.batches)
+    honest = _honest(scenario, stage, gate)
+    plan = make_plan([spec for spec, _ in trainer(1).specs], scenario.servers)
+    names = [worker.worker for worker in honest]
+    target = Target(stage.doors, stage.hosts, stage.lines, names, plan)
+    wired = replace(target, doors=[WireDoor.to(host) for host in target.hosts])
+    attackers = _attackers(scenario, target, wired, tally)
+    threads = [threading.Thread(target=_run, args=(each, gate), daemon=True) for each in attackers]
+    found = _kept_waiting(threads, attackers, tally)
+    gate.move(1.0)
+    found += problems(honest, ENDING)
+    for door in wired.doors:
+        door.close()
+    return [*found, *_explained(target)] if found else stage.end()
+
+
+def _explained(target: Target) -> list[str]:
+    """What the servers say themselves about why somebody waits."""
+    try:
+        (reply,) = target.doors[0].call("/pswire.v1.Coordinator/Status", [b""], 5.0)
+    except Refusal as refusal:
+        return [f"no status: {refusal}"]
+    status = StatusReply.FromString(reply)
+    return [status_line(status, 0.0), *waiting_sentences(status)]
+
+
+def _honest(scenario: Scenario, stage: Stage, gate: Gate) -> list[Honest]:
+    """All have joined: the job's model is theirs."""
+    hosts, transport = ",".join(stage.hosts), scenario.transport
+    workers = [Honest(hosts, index, scenario.batches, transport, gate) for index in range(scenario.workers)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.joined.wait(ENDING)
+    return workers
+
+
+def _attackers(scenario: Scenario, target: Target, wired: Target, tally: Tally) -> list[Attacker]:
+    """Some call the methods themselves, some over the wire (`wired`), and one speaks on sockets."""
+    seed = scenario.seed
+    attackers: list[Attacker] = [
+        Stranger(target, tally, f"{seed}/stranger"),
+        SocketStranger(wired, tally, f"{seed}/socket"),
+    ]
+    if scenario.company == "members":
+        return [*attackers, *(Liar(target, tally, f"{seed}/liar {number}") for number in range(2))]
+    return [*attackers, WireStranger(wired, tally, f"{seed}/wire")]
+
+
+def _run(attacker: Attacker, gate: Gate) -> None:
+    while not attacker.tally.enough:
+        attacker.act()
+        gate.move(attacker.tally.share)
+    attacker.close()
+
+
+def _kept_waiting(
+    threads: Sequence[threading.Thread], attackers: Sequence[Attacker], tally: Tally
+) -> list[str]:
+    """Run them until they have sent enough. One that waits for ever is kept by a server."""
+    for thread in threads:
+        thread.start()
+    sent, since = -1, time.monotonic()
+    while alive := [thread for thread in threads if thread.is_alive()]:
+        alive[0].join(0.2)
+        if tally.messages.total() != sent:
+            sent, since = tally.messages.total(), time.monotonic()
+        elif time.monotonic() - since > ENDING:
+            kept = [type(a).__name__ for a, t in zip(attackers, threads, strict=True) if t.is_alive()]
+            return [f"no message was taken for {ENDING:g} s: {', '.join(kept)} are kept waiting"]
+    return []
+
+
+def _sha256(out: Path) -> str | None:
+    return Run(out).summary.weights_sha256
+
+
+_fingerprints: dict[tuple[str, int], str | None] = {}
+
+
+def _alone(scenario: Scenario) -> str | None:
+    """The fingerprint of the final weights of the same run without an attack."""
+    key = scenario.policy, scenario.servers
+    if key not in _fingerprints:
+        with tempfile.TemporaryDirectory() as folder:
+            out, gate = Path(folder) / "run", Gate(scenario.batches)
+            gate.move(1.0)
+            with inside(scenario, out) as stage:
+                found = problems(_honest(scenario, stage, gate), ENDING) + stage.end()
+                assert not found, found
+            _fingerprints[key] = _sha256(out)
+    return _fingerprints[key]

@@ -1,0 +1,65 @@
+"""A few seconds of what `scripts/soak attack` does for hours, from fixed seeds; and that it would notice."""
+
+import random
+
+import pytest
+
+from pswire.v1 import coordinator_pb2, shard_pb2
+from pswire.v1 import coordinator_pb2 as pb
+from tests.attack.mutations import Mutator
+from tests.attack.rounds import play
+from tests.attack.scenarios import Scenario
+from tests.repetitions import repetitions, seeds
+
+MESSAGES = repetitions(600, soak=3000)
+ROUNDS = [
+    ("sync", "strangers", 2, "grpc"),
+    ("median", "strangers", 1, "shared-memory"),
+    ("sync", "members", 1, "shared-memory"),
+    ("async", "members", 2, "socket"),
+]
+
+
+@pytest.mark.parametrize(("policy", "company", "servers", "transport"), ROUNDS)
+def test_honest_workers_among_others(policy: str, company: str, servers: int, transport: str) -> None:
+    for seed in seeds(1, soak=3):
+        workers = 3 if policy == "median" else 2
+        result = play(Scenario(seed, policy, company, servers, transport, workers), MESSAGES)
+        assert not result.problems, "\n".join(result.problems)
+        assert result.tally.enough
+
+
+KINDS = [
+    getattr(module, name)
+    for module in (coordinator_pb2, shard_pb2)
+    for name in module.DESCRIPTOR.message_types_by_name
+]
+
+
+@pytest.mark.parametrize("seed", list(seeds(3, soak=200)))
+def test_every_field_of_every_message_is_changed(seed: int) -> None:
+    """The fuzzer reaches what there is, and never fails on it."""
+    chance = random.Random(seed)
+    mutate = Mutator(chance, ["w0"])
+    for kind in KINDS:
+        changed: set[str] = set()
+        fields = {field.name for field in kind.DESCRIPTOR.fields}
+        for _ in range(60 * len(fields)):
+            message = kind()
+            mutate.message(message)
+            changed.update(field.name for field, _ in message.ListFields())
+            mutate.data(message.SerializeToString())
+        assert changed == fields, kind.DESCRIPTOR.name
+
+
+def test_the_same_seed_sends_the_same() -> None:
+    def sent(seed: int) -> list[bytes]:
+        mutate = Mutator(random.Random(seed))
+        found = []
+        for _ in range(50):
+            message = pb.JoinRequest(worker="w0", session="s")
+            mutate.message(message)
+            found.append(mutate.data(message.SerializeToString(deterministic=True)))
+        return found
+
+    assert sent(1) == sent(1) != sent(2)

@@ -1,0 +1,85 @@
+"""What leaves lines in a log and no work behind has a pace; work has none."""
+
+from collections import Counter
+from dataclasses import dataclass
+
+import grpc
+import pytest
+
+from psserver.service import pace as pace_module
+from psserver.service.pace import Arrivals, Pace
+from psserver.service.rpc import coordinator as rpc
+from pswire.v1 import coordinator_pb2 as pb
+from tests.service.peer import Peer, Stream, join_request
+from tests.service.serving import PATIENCE, refused, serving
+
+
+@dataclass
+class Clock:
+    now: float = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_burst_then_so_many_per_second() -> None:
+    clock = Clock()
+    pace = Pace(rate=2.0, burst=3, clock=clock)
+    assert [pace.take() for _ in range(5)] == [True, True, True, False, False]
+    assert pace.wait() == pytest.approx(0.5)
+    clock.now += 0.5
+    assert [pace.take() for _ in range(2)] == [True, False]
+    clock.now += 1000
+    assert [pace.take() for _ in range(4)] == [True, True, True, False]
+
+
+def test_a_flood_of_new_names_does_not_keep_a_known_one_out() -> None:
+    clock = Clock()
+    arrivals = Arrivals(workers=1, clock=clock)
+    arrivals.came("honest")
+    for number in range(pace_module.FEWEST_NEW - 1):
+        assert arrivals.may(f"n{number}")
+        arrivals.came(f"n{number}")
+    assert not arrivals.may("newcomer") and arrivals.may("honest")
+    for _ in range(pace_module.AGAIN):
+        assert arrivals.may("honest")
+        arrivals.came("honest")
+    assert not arrivals.may("honest")
+    clock.now += 1.0
+    assert arrivals.may("honest") and arrivals.may("newcomer")
+
+
+def test_a_loop_of_ready_and_abandon_is_slowed_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its session is read no faster; the others' are."""
+    monkeypatch.setattr(rpc, "IDLE_WORDS", 20)
+    monkeypatch.setattr(rpc, "IDLE_WORDS_PER_SECOND", 0.01)
+    kinds: Counter[str] = Counter()
+    with serving() as cluster, Peer(cluster, "steady") as steady:
+        cluster.servers[0].probe.on_record(monkeypatch, lambda record: kinds.update([record.entry.kind]))
+        steady.step()
+        idle = Peer(cluster, "idle")
+        for _ in range(20):
+            idle.send(ready=pb.Ready())
+            idle.send(abandon=pb.Abandon(ticket=idle.receive("grant").ticket, reason="again"))
+        # What it says from here on waits at its own end.
+        for ticket in range(1000):
+            idle.send(ready=pb.Ready())
+            idle.send(abandon=pb.Abandon(ticket=ticket, reason="again"))
+        for _ in range(20):
+            steady.step()
+        assert kinds["abandon"] <= 21 and kinds["apply"] == 21
+        assert idle.stream.ending is None
+
+
+def test_joins_beyond_the_pace_are_told_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pace_module, "FEWEST_NEW", 4)
+    monkeypatch.setattr(pace_module, "NEW_PER_SECOND", 0.01)
+    with serving() as cluster, Peer(cluster, "a") as peer:
+        for name in ("b", "c", "d"):
+            cluster.coordinator.Join(join_request(peer.plan, worker=name, session=name), timeout=PATIENCE)
+        with refused(grpc.StatusCode.UNAVAILABLE, "too many workers join at once"):
+            cluster.coordinator.Join(join_request(peer.plan, worker="e", session="e"), timeout=PATIENCE)
+        # Who is known may come back, and what is refused for another reason costs no one's turn.
+        peer.stream.close()
+        peer.stream = Stream(cluster, peer.hello())
+        assert peer.step().version == 1
