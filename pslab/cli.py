@@ -5,6 +5,7 @@ import sys
 import click
 
 from pslab.commands.failure import EPILOG, Failure
+from pslab.commands.live.dashboard import dashboard
 from pslab.commands.live.status import status
 from pslab.commands.live.watch import watch
 from pslab.commands.policies import optimizers, policies
@@ -43,6 +44,7 @@ COMMANDS = (
     run,
     status,
     watch,
+    dashboard,
     check,
     replay,
     compare,

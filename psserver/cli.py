@@ -23,7 +23,7 @@ from psserver.settings import Options, SettingsError, exposure, resolve
 from pswire.addresses import AddressError
 from pswire.config.experiment import ExperimentError
 from pswire.exits import ExitCode, exit_codes_text
-from pswire.log_lines import log_to_stderr
+from pswire.logs import FORMATS, event, last_words, set_up
 from pswire.process import die_with, keep_large_blocks
 from pswire.transport.segments import SegmentError
 
@@ -135,9 +135,18 @@ WRONG = (SettingsError, ExperimentError, AddressError, PolicyError, OptimizerErr
     show_default=True,
     help="Log why a worker waits, after this many seconds.",
 )
+@click.option(
+    "--log-format",
+    type=click.Choice(FORMATS),
+    default="text",
+    show_default=True,
+    help="Of standard error. json: an object per line, with a stable event name.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line on standard output.")
 @click.option("--parent", type=int, hidden=True, help="Exit when the parent process is no longer this one.")
-def main(as_json: bool, parent: int | None, overrides: tuple[str, ...], **given: Any) -> None:
+def main(
+    as_json: bool, log_format: str, parent: int | None, overrides: tuple[str, ...], **given: Any
+) -> None:
     """Hold one part of a model and apply what the workers push.
 
     \b
@@ -153,7 +162,7 @@ def main(as_json: bool, parent: int | None, overrides: tuple[str, ...], **given:
     With PS_JOB_SECRET in the environment, the same for all servers of the job,
     no other process can give a server orders.
     """
-    log_to_stderr()
+    set_up("ps-server", log_format)
     keep_large_blocks()
     # A policy of the user's lives where the command is run.
     sys.path.insert(0, os.getcwd())
@@ -213,17 +222,17 @@ def number_or_text(text: str) -> float | str:
 
 
 def fail(message: str, code: ExitCode) -> SystemExit:
-    click.echo(f"ps-server: {message}", err=True)
+    last_words("ps-server", message, int(code))
     return SystemExit(int(code))
 
 
 def with_warning(announce: Announce, warning: str | None) -> Announce:
     """As `announce`, and a warning in the log once the server is ready."""
 
-    def announced(event: str, fields: Mapping[str, Any]) -> None:
-        announce(event, fields)
-        if event == "ready" and warning is not None:
-            log.warning("%s", warning)
+    def announced(name: str, fields: Mapping[str, Any]) -> None:
+        announce(name, fields)
+        if name == "ready" and warning is not None:
+            log.warning("%s", warning, extra=event("open_to_all"))
 
     return announced
 

@@ -5,7 +5,6 @@ and no peer can fill a disk by making the same line come true again and again.
 """
 
 import logging
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,20 +12,12 @@ from typing import Final, TextIO
 
 from pswire.texts import escaped
 
-FORMAT: Final = "%(asctime)s %(name)s %(levelname)s %(message)s"
 # Lines from one place of the code that are printed within `PERIOD` seconds; the others are counted.
 BURST: Final = 50
 PERIOD: Final = 10.0
 # Characters of a line, and lines of a record: a traceback has some.
 LONGEST: Final = 4000
 MOST_LINES: Final = 100
-
-
-def log_to_stderr() -> None:
-    """For the start of a daemon: all loggers, from INFO on."""
-    handler = BoundedHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter(FORMAT))
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
 
 
 @dataclass(slots=True)
@@ -106,5 +97,8 @@ class BoundedHandler(logging.StreamHandler[TextIO]):
 
 
 def _line(record: logging.LogRecord, text: str) -> logging.LogRecord:
-    """Another record of the same place, without its traceback."""
-    return logging.LogRecord(record.name, record.levelno, record.pathname, record.lineno, text, (), None)
+    """Another record of the same place and event, without its traceback."""
+    made = logging.LogRecord(record.name, record.levelno, record.pathname, record.lineno, text, (), None)
+    # What `pswire.logs.event` put there, where it did.
+    vars(made).update({key: value for key, value in vars(record).items() if key in ("event", "fields")})
+    return made

@@ -1,7 +1,6 @@
 """The ps-worker command."""
 
 import json
-import logging
 import os
 import signal
 import sys
@@ -19,7 +18,7 @@ from pswire.config.distributions import DelayError, parse, stream
 from pswire.config.experiment import Experiment, ExperimentError, load_experiment, parse_experiment
 from pswire.config.overrides import OverrideError, apply_overrides
 from pswire.exits import ExitCode, exit_codes_text
-from pswire.log_lines import log_to_stderr
+from pswire.logs import FORMATS, last_words, set_up
 from pswire.process import die_with, keep_large_blocks
 from psworker.engine import Disposition
 from psworker.errors import Refused, SessionError, Unreachable
@@ -27,8 +26,6 @@ from psworker.job import JobError
 from psworker.loop import Diverged, Outcome, Pause, no_pause, train
 from psworker.session import Session, connect
 from psworker.trainers import load_trainer
-
-log = logging.getLogger("ps-worker")
 
 EPILOG = "\b\nExit codes:\n" + exit_codes_text()
 
@@ -96,6 +93,13 @@ class Place:
     show_default=True,
     help="Keep trying a server that does not answer for so long, seconds.",
 )
+@click.option(
+    "--log-format",
+    type=click.Choice(FORMATS),
+    default="text",
+    show_default=True,
+    help="Of standard error. json: an object per line, with a stable event name.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line on standard output.")
 @click.option("--parent", type=int, hidden=True, help="Exit when the parent process is no longer this one.")
 def main(
@@ -113,6 +117,7 @@ def main(
     prefetch: bool | None,
     server_timeout: float,
     as_json: bool,
+    log_format: str,
     parent: int | None,
 ) -> None:
     """Compute gradients of a job's model and push them to the parameter servers.
@@ -125,7 +130,7 @@ def main(
     of n, and a loss (see psworker.Job). A worker may join or be restarted
     at any time; it goes on with the first batch that it has not committed.
     """
-    log_to_stderr()
+    set_up("ps-worker", log_format)
     keep_large_blocks()
     signal.signal(signal.SIGTERM, _terminated)
     if parent is not None:
@@ -316,7 +321,7 @@ class Reporter:
 
 
 def fail(message: str, code: ExitCode) -> SystemExit:
-    click.echo(f"ps-worker: {message}", err=True)
+    last_words("ps-worker", message, int(code))
     return SystemExit(int(code))
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pswire.logs import event
 from psworker.data.payloads import payloads_of
 from psworker.engine import Disposition, Grant, Stop
 from psworker.errors import PayloadRefused, SessionError, Voided
@@ -108,11 +109,11 @@ def step(
                 ready=batches.more and not work.steps_before_pull,
             )
         except Voided as reason:
-            log.info("%s", reason)
+            log.info("%s", reason, extra=event("contribution_void"))
             session.abandon(grant, "cancelled")
             continue
         except PayloadRefused as refusal:
-            log.warning("%s skipped: %s", described(batches), refusal)
+            log.warning("%s skipped: %s", described(batches), refusal, extra=event("batch_skipped"))
             session.abandon(grant, "nonfinite")
             return False
         work.keep()
@@ -164,7 +165,9 @@ def take_steps(
     pause()
     if not taken.finite:
         log.warning(
-            "%s skipped: the gradient's norm is %s (loss %s)", described(batches), taken.norm, taken.loss
+            "%s skipped: the gradient's norm is %s (loss %s)",
+            *(described(batches), taken.norm, taken.loss),
+            extra=event("batch_skipped"),
         )
     return taken.finite
 

@@ -135,6 +135,7 @@ class Session:
 
     @property
     def job(self) -> str:
+        """The job's name, as the servers gave it."""
         return self._control.reply.job
 
     @property
@@ -144,6 +145,7 @@ class Session:
 
     @property
     def worker_index(self) -> int:
+        """This worker's part of the data: 0 to `worker_count` - 1, higher for workers that join later."""
         return self._control.reply.worker_index
 
     @property
@@ -153,6 +155,7 @@ class Session:
 
     @property
     def seed(self) -> int:
+        """The job's seed, the same on every worker."""
         return self._control.reply.seed
 
     @property

@@ -82,6 +82,8 @@ RULES = (
     ),
     Rule("pslab", never=(*TENSORFLOW, "psworker.tensorflow", "examples")),
     Rule("pslab", never=("tensorboardX",), but=("pslab.observe.tensorboard",)),
+    # An extra: everything but the page does without it.
+    Rule("pslab", never=("starlette", "uvicorn"), but=("pslab.dashboard.app", "pslab.dashboard.serve")),
     # Chance comes from generators that are passed in; nobody may ask the clock or the network.
     Rule(
         "pslab.simulator",

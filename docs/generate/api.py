@@ -59,6 +59,22 @@ def undocumented_in(package: griffe.Module) -> Iterator[str]:
             yield f"{package.path}.{name} is in __all__, but not there"
         elif not package.members[name].has_docstring:
             yield f"{package.path}.{name} has no docstring"
+        elif package.members[name].is_class:
+            yield from _undocumented_methods(f"{package.path}.{name}", package.members[name])
+
+
+def _undocumented_methods(path: str, made: griffe.Object | griffe.Alias) -> Iterator[str]:
+    """Its public methods and properties; the docstring of one that it overrides counts as theirs."""
+    for name, member in made.members.items():
+        method = member.is_function or "property" in member.labels
+        if not name.startswith("_") and method and not _documented(made, name):
+            yield f"{path}.{name} has no docstring"
+
+
+def _documented(made: griffe.Object | griffe.Alias, name: str) -> bool:
+    if name in made.members and made.members[name].has_docstring:
+        return True
+    return any(_documented(base, name) for base in made.mro())
 
 
 def pages() -> dict[str, str]:

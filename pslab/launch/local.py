@@ -48,6 +48,8 @@ class Daemons:
     patience: float = 10.0
     # Servers end by themselves once no worker is left; beyond worker_timeout, they get this.
     farewell: float = 30.0
+    # Of the processes' logs, one of pswire.logs.FORMATS.
+    log_format: str = "text"
 
 
 @dataclass(frozen=True)
@@ -134,6 +136,8 @@ class LocalRun:
 
     def _launch(self, name: str, command: Sequence[str], options: Sequence[str], **variables: str) -> None:
         full = [*command, *options, "--json", "--parent", str(os.getpid())]
+        if self._daemons.log_format != "text":
+            full += ["--log-format", self._daemons.log_format]
         log = self._folder / LOGS / f"{name}.log"
         self._children[name] = Child(name, full, log, self._events, self._cwd, _environment() | variables)
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import IO, Any
 
+from pswire.logs import spoken
 from pswire.v1 import coordinator_pb2 as pb
 
 
@@ -63,7 +64,8 @@ EventQueue = SimpleQueue[Event]
 class Child:
     """A started process. Everything that it prints goes to `log`; JSON objects on stdout are also `Printed`.
 
-    Its end is `Exited`, after which nothing of its process group is left.
+    Its end is `Exited`, after which nothing of its process group is left. Any thread may call it. `_reaping` keeps the
+    process's number its own while a signal is sent.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class Child:
         self.name = name
         self.log = log
         self._events = events
+        self._reaping = threading.Lock()
         # Unbuffered and appending: stderr goes there without passing through this process.
         with log.open("ab", buffering=0) as file:
             self._process = subprocess.Popen(
@@ -106,18 +109,19 @@ class Child:
 
     def send(self, number: signal.Signals) -> None:
         """Signal its whole process group; nothing happens when it has ended."""
-        if not self.running:
-            return
-        # No such group: it ended just now, and `_wait` reports it.
-        with suppress(ProcessLookupError):
-            os.killpg(self.pid, number)
+        with self._reaping:
+            # No such group: it ended just now, and `_wait` reports it.
+            with suppress(ProcessLookupError):
+                if self.running:
+                    os.killpg(self.pid, number)
 
     def tail(self, lines: int = 12) -> str:
         """The end of what it printed for people: the log without machine-readable lines."""
         with self.log.open("rb") as file:
             file.seek(max(0, self.log.stat().st_size - 65536))
             text = file.read().decode("utf-8", errors="replace")
-        printed = [line for line in text.splitlines() if line.strip() and not line.startswith('{"')]
+        said = (spoken(line) for line in text.splitlines() if line.strip())
+        printed = [line for part in said for line in part.splitlines() if not line.startswith('{"')]
         return "\n".join(printed[-lines:])
 
     def _read(self, stdout: IO[bytes]) -> None:
@@ -134,7 +138,8 @@ class Child:
         # No such group: nobody is left in it, which is what was wanted.
         with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
-        code = self._process.wait()
+        with self._reaping:
+            code = self._process.wait()
         self._reader.join()
         self._events.put(Exited(self.name, code))
 

@@ -29,10 +29,11 @@ class StatusClient:
         self._channel = grpc.insecure_channel(address, CHANNEL_OPTIONS(max(timeout, 1.0)))
         self._stub = rpc.CoordinatorStub(self._channel)
 
-    def ask(self) -> pb.StatusReply:
-        """Raises StatusError."""
+    def ask(self, entries_from: int | None = None) -> pb.StatusReply:
+        """With `entries_from`, the decision log from that entry on, too. Raises StatusError."""
+        request = pb.StatusRequest(entries_from=entries_from)
         try:
-            return printable(self._stub.Status(pb.StatusRequest(), timeout=self._timeout))
+            return printable(self._stub.Status(request, timeout=self._timeout))
         except grpc.RpcError as error:
             raise StatusError(_explain(self._address, self._timeout, error)) from error
         except BoundError as error:

@@ -39,6 +39,9 @@ class Observing:
     Entering raises TrackerError when a sink does not start. Leaving waits until all have the whole run,
     for at most `patience` seconds. With `live` false they are given everything at the end: a simulation
     is not slowed down, and its clock is not ours.
+
+    Sinks and followers belong to the observing thread. It sets `_failure` before `_started`; `warnings` are to be read
+    after the `with`, and grow later only if a sink was given up as too slow.
     """
 
     def __init__(

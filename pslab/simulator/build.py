@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import count, repeat
 from typing import Any
@@ -17,6 +18,7 @@ from pslab.simulator.worker import Worker
 from psserver.coordinator import JobTerms
 from psserver.optimizers import Optimizer
 from psserver.optimizers import build as build_optimizer
+from psserver.optimizers.schedules import Schedule
 from psserver.policies import Policy
 from psserver.policies import build as build_policy
 from pswire.config.distributions import Delay, DelayError, Draw, parse, stream
@@ -33,10 +35,15 @@ class SimulationError(ValueError):
     """An experiment that cannot be simulated; the text names the key and what was expected."""
 
 
-def build(experiment: Experiment, trainers: Callable[[Experiment], TrainerFactory] | None = None) -> Cluster:
+def build(
+    experiment: Experiment,
+    trainers: Callable[[Experiment], TrainerFactory] | None = None,
+    reschedule: Callable[[Schedule], Schedule] = lambda schedule: schedule,
+) -> Cluster:
     """The cluster of `experiment`, ready to run. It writes nothing until it is given a `Folder`.
 
-    `trainers` makes the trainers of a [job] that is computed for real.
+    `trainers` makes the trainers of a [job] that is computed for real. `reschedule` may put another
+    learning-rate schedule in the place of the optimizer's.
     Raises SimulationError, PolicyError, OptimizerError, and whatever a job's code raises.
     """
     _check(experiment)
@@ -53,7 +60,7 @@ def build(experiment: Experiment, trainers: Callable[[Experiment], TrainerFactor
     cluster = Cluster(
         _terms(experiment, optimizer),
         policy,
-        _store(experiment, policy, optimizer, made),
+        _store(experiment, policy, replace(optimizer, schedule=reschedule(optimizer.schedule)), made),
         batches=partial(_batches, experiment),
         network=Network(queue, experiment.cluster.servers, links.latency, links.bandwidth),
         queue=queue,

@@ -112,11 +112,18 @@ class Cluster:
             self.gone(worker)
 
     def stop(self, reason: str, *, success: bool, cause: str = "policy") -> None:
+        """End the job from outside, as a signal ends servers."""
         self._route(self.coordinator.stop(reason, self.queue.now, success=success, cause=cause))
+
+    def change_policy(self, policy: Policy) -> None:
+        """Another one decides from now on. Raises PolicyError where it cannot take over."""
+        self._route(self.coordinator.change_policy(policy, self.queue.now))
+        self.policy = policy
 
     # What workers send. A request of an incarnation that is gone is answered by a refusal.
 
     def join(self, worker: Worker, life: int) -> None:
+        """A worker's Join arrives; the answer comes back to it. It may be refused."""
         if life != worker.life:
             return
         try:
@@ -132,6 +139,7 @@ class Cluster:
         self._route(self.coordinator.connect(worker.name, member.incarnation, worker.session, now))
 
     def receive(self, worker: Worker, incarnation: int, request: Request) -> None:
+        """A worker's message arrives at the coordinator."""
         self._route(deliver(self.coordinator, worker.name, incarnation, request, self.queue.now))
         if type(request) in _LAST:
             self.tick_after(self.terms.worker_timeout)
@@ -149,6 +157,7 @@ class Cluster:
         self.tick_after(self.terms.grace + self.terms.worker_timeout)
 
     def connect(self, worker: Worker, incarnation: int, session: str) -> None:
+        """A worker's session stream stands."""
         self._route(self.coordinator.connect(worker.name, incarnation, session, self.queue.now))
 
     def gone(self, worker: Worker) -> None:
@@ -163,6 +172,7 @@ class Cluster:
             self.queue.after(seconds + SLACK, self.tick)
 
     def tick(self) -> None:
+        """The coordinator looks at the clock."""
         self._route(self.coordinator.tick(self.queue.now))
 
     # Learning
@@ -180,6 +190,7 @@ class Cluster:
         return self.store.plan.scatter([values for _, values in worker.trainer.specs])
 
     def evaluate(self, worker: Worker, version: int) -> None:
+        """A worker evaluates the final version, as it was asked to."""
         if worker.trainer is None or not isinstance(self.store, ShardStore):
             return
         self.metrics = worker.trainer.evaluate(self.store.flats())

@@ -7,10 +7,10 @@ from pslab.simulator.worker import Worker
 from pswire.config.sections import Crash, Disconnect, FaultsSection
 
 
-def schedule_faults(cluster: Cluster, faults: FaultsSection) -> None:
-    """Start every worker, late ones late, and have each fault happen at its time."""
+def schedule_faults(cluster: Cluster, faults: FaultsSection, *, start: bool = True) -> None:
+    """Start every worker, late ones late (unless `start` is false), and have each fault happen at its time."""
     late = {f"w{join.worker}": join.at for join in faults.joins}
-    for worker in cluster.workers.values():
+    for worker in cluster.workers.values() if start else ():
         cluster.queue.at(late.get(worker.name, 0.0), worker.start)
     for crash in faults.crashes:
         cluster.queue.at(crash.at, partial(_crash, cluster, crash))

@@ -28,6 +28,7 @@ class Folder:
         self._log.append(record)
 
     def evaluated(self, t: float, version: int, worker: str, metrics: dict[str, float]) -> None:
+        """Metrics of a version, written as a line of `metrics.jsonl`."""
         kept = _finite(metrics)
         line = {"t": round(t, 6), "kind": "eval", "version": version, "worker": worker, "metrics": kept}
         self._log.metric(line)

@@ -36,6 +36,18 @@ class Link:
         heapq.heappush(self._flows, (self._served + nbytes, self._sequence, then))
         self._schedule_end()
 
+    def change(self, bandwidth: float) -> None:
+        """From now on; flows under way go on at the new rate."""
+        self._advance()
+        self._bandwidth = bandwidth
+        if bandwidth > 0:
+            self._schedule_end()
+            return
+        self._plan += 1
+        ended, self._flows = [then for _, _, then in sorted(self._flows, key=lambda flow: flow[:2])], []
+        for then in ended:
+            then()
+
     def _advance(self) -> None:
         now = self._queue.now
         if self._flows:
@@ -72,6 +84,12 @@ class Network:
         self._in = [Link(queue, bandwidth) for _ in range(servers)]
         # Every transfer takes no time at all.
         self.free = latency <= 0 and bandwidth <= 0
+
+    def change(self, latency: float, bandwidth: float) -> None:
+        """Of transfers from now on; those under way share the new bandwidth."""
+        self.latency, self.free = latency, latency <= 0 and bandwidth <= 0
+        for link in (*self._out, *self._in):
+            link.change(bandwidth)
 
     def download(self, sizes: Sequence[int], then: Then) -> None:
         """Ask every server for its part, of `sizes` bytes; `then` when the last has arrived."""

@@ -113,7 +113,7 @@ class Worker:
         self.steps = 0
         self.failure = ""
         self._cluster = cluster
-        self._compute = compute
+        self.compute = compute
         self._engine = ClientEngine(lossless_link=True)
         self._joined = False
         self._step: Step | None = None
@@ -216,7 +216,7 @@ class Worker:
             self.computed(step)
         else:
             batches = self._unit.batches
-            seconds = self._compute() if len(batches) == 1 else self._seconds(self._unit)
+            seconds = self.compute() if len(batches) == 1 else self._seconds(self._unit)
             self._cluster.queue.after(seconds, self.computed, step)
 
     def computed(self, step: Step) -> None:
@@ -354,7 +354,7 @@ class Worker:
         self._ask()
 
     def _seconds(self, unit: Unit) -> float:
-        return sum(self._compute() for _ in unit.batches)
+        return sum(self.compute() for _ in unit.batches)
 
     # What it sends
 

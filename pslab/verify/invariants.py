@@ -37,8 +37,8 @@ class Guard:
     clocks: dict[str, int] = field(default_factory=dict)
     # Grants taken back since anything else became of one.
     wasted_grants: int = 0
-    # The first explanation that was none. Of a policy that is not built in it is no breach yet: what
-    # it hides may follow, and says more.
+    # The first explanation that the coordinator refused. For a policy that is not built in this is no violation
+    # yet: what it hides may follow, and says more.
     complaint: str = ""
     facts_check: FactsCheck = field(init=False)
 

@@ -71,14 +71,17 @@ class Coordinator:
 
     @property
     def roster(self) -> Roster:
+        """Members, and the tallies of all that ever were. To be read only."""
         return self._ledger.roster
 
     @property
     def tickets(self) -> TicketTable:
+        """Open, pending and recently settled tickets. To be read only."""
         return self._ledger.tickets
 
     @property
     def version(self) -> int:
+        """Number of updates so far."""
         return self._ledger.version
 
     @property
@@ -113,6 +116,7 @@ class Coordinator:
 
     @property
     def stopped(self) -> Stopped | None:
+        """How the job ended; None while it goes on."""
         return self._ledger.stopped
 
     @property
@@ -144,6 +148,21 @@ class Coordinator:
         Raises StateError, with nothing changed, for a state that does not fit (see `psserver.coordinator.state`).
         """
         take_up(state, self._ledger, self._driver, shift)
+
+    # Another policy
+
+    def check_succession(self, policy: Policy) -> None:
+        """Raises PolicyError when `policy` cannot take over from the present one while the job runs."""
+        self._driver.check_succession(policy)
+
+    def change_policy(self, policy: Policy, now: float) -> list[Output]:
+        """Another policy decides from now on, from where the present one is; for simulations that ask "what if".
+
+        The decision log does not say so: it cannot be replayed afterwards. Raises PolicyError, with nothing changed.
+        """
+        self._driver.succeed(policy, now)
+        self.policy = policy
+        return self._ledger.emit()
 
     # Membership
 

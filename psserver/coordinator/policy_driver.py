@@ -11,6 +11,7 @@ from psserver.coordinator.tickets import Ticket, TicketError
 from psserver.policies import (
     Apply,
     Cancel,
+    ComposedPolicy,
     Decision,
     Drop,
     Event,
@@ -77,7 +78,7 @@ class PolicyDriver:
             self._ledger.stop(reason, now, success=False, cause="policy")
 
     def watch(self, now: float) -> None:
-        """It is an error of the policy if everybody waits and nobody can end it."""
+        """The policy has failed if everybody waits and nobody can end it."""
         ledger = self._ledger
         # A worker that holds a ticket does not wait. This spares a look at everybody at each message.
         if ledger.tickets.opened or ledger.stopped is not None or not ledger.started:
@@ -89,6 +90,31 @@ class PolicyDriver:
             waiting = named([m.worker for m in present])
             reason = f"policy {self.policy.name} deadlocked: {waiting} wait and no ticket is open"
             ledger.stop(reason, now, success=False, cause="policy")
+
+    def check_succession(self, policy: Policy) -> None:
+        """Raises PolicyError when `policy` cannot go on where the present one is."""
+        former = self.policy
+        if not (isinstance(former, ComposedPolicy) and isinstance(policy, ComposedPolicy)):
+            raise PolicyError("a policy can take over from another only if both are compositions of parts")
+        for what, has, wants in (
+            ("parts that see tensors", former.tensors, policy.tensors),
+            ("local rule", former.local_rule, policy.local_rule),
+        ):
+            if has != wants:
+                raise PolicyError(
+                    f"policy {policy.name} cannot take over from {former.name} while the job runs: "
+                    f"its {what} is another one, and shards and workers have theirs from the start"
+                )
+
+    def succeed(self, policy: Policy, now: float) -> None:
+        """`policy` decides from now on, and at once about those who wait. Raises PolicyError, with nothing changed."""
+        self.check_succession(policy)
+        assert isinstance(policy, ComposedPolicy) and isinstance(self.policy, ComposedPolicy)
+        policy.succeed(self.policy)
+        self.policy, self.ahead = policy, policy.ahead
+        waiting = [m for m in self._ledger.roster.by_rank() if m.requested is not None and m.known_to_policy]
+        if waiting:
+            self.request(waiting[0], now)
 
     # Decisions
 

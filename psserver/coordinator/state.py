@@ -72,6 +72,7 @@ class CoordinatorState:
     empty_since: float | None
 
     def to_json(self) -> dict[str, object]:
+        """As plain data that `json.dumps(..., allow_nan=False)` takes."""
         plain: dict[str, object] = to_plain(self)
         return plain
 

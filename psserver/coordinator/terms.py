@@ -11,7 +11,7 @@ class JobTerms:
     job: str
     optimizer: Mapping[str, object]
     servers: int = 1
-    # Grants begin when so many workers are ready; also sent to workers as worker_count.
+    # Grants begin when this many workers are ready; also sent to workers as worker_count.
     workers: int = 1
     seed: int = 0
     # Others never wait longer than this for a worker that is gone.
@@ -46,7 +46,7 @@ class JobTerms:
 
     @property
     def leave_limit(self) -> float:
-        """After the stop, for the step that is under way and goodbye."""
+        """After the stop, for the step that is under way and the Leave."""
         return 6 * self.worker_timeout
 
     @property
@@ -56,6 +56,7 @@ class JobTerms:
 
     @property
     def initialise_limit(self) -> float:
+        """For the initial values, from the one that is asked for them."""
         return 30 * self.worker_timeout + self.transfer
 
     @property

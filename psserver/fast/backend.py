@@ -8,6 +8,7 @@ import numpy as np
 
 from psserver.fast.parallel import GRAIN, ParallelRunner
 from psserver.optimizers import AnyArray, Fallback, Loop
+from pswire.logs import event
 
 log = logging.getLogger("ps-server")
 
@@ -15,7 +16,11 @@ Variant = tuple[Loop, str]
 
 
 class FastBackend:
-    """A `psserver.optimizers.Backend` for one process. Close it at the end."""
+    """A `psserver.optimizers.Backend` for one process. Close it at the end.
+
+    One thread calls `prepare`, `wait_ready` and `close`; one at a time calls `run`. The compiler's thread alone writes
+    `_compiled`, entry by entry, and `reason`; `close` alone sets `_closing`. Each is read as it is at that moment.
+    """
 
     def __init__(self, threads: int = 1, grain: int = GRAIN) -> None:
         self._runner = ParallelRunner(threads, grain)
@@ -27,6 +32,7 @@ class FastBackend:
 
     @property
     def threads(self) -> int:
+        """Threads that share a pass over an array."""
         return self._runner.threads
 
     def run(
@@ -36,6 +42,7 @@ class FastBackend:
         arrays: Sequence[AnyArray | None],
         scalars: Sequence[np.float32 | None] = (),
     ) -> bool:
+        """`loop` where it is compiled for these arrays, else `fallback`; in pieces, on all threads."""
         compiled = self._compiled.get((loop, loop.variant((*arrays, *scalars))), fallback)
         first = next(array for array in arrays if array is not None)
 
@@ -81,7 +88,9 @@ class FastBackend:
             from psserver.fast.compiler import compile_loop
         except ImportError as error:
             self.reason = f"numba is not installed ({error})"
-            log.info("updates run in numpy: %s", self.reason)
+            log.info(
+                "updates run in numpy: %s", self.reason, extra=event("updates_in_numpy", reason=self.reason)
+            )
             return
         for loop, variant in wanted:
             if self._closing:
@@ -91,4 +100,5 @@ class FastBackend:
             except Exception as error:
                 # Whatever a compiler may say: training goes on, with the same bits.
                 self.reason = f"{loop.function.__name__} does not compile: {error}"
-                log.warning("an update runs in numpy: %s", self.reason)
+                told = event("updates_in_numpy", reason=self.reason)
+                log.warning("an update runs in numpy: %s", self.reason, extra=told)

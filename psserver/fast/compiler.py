@@ -17,6 +17,7 @@ import numba
 from numba import types
 
 from psserver.optimizers import Loop
+from pswire.logs import event
 
 log = logging.getLogger("ps-server")
 
@@ -45,7 +46,7 @@ def compile_loop(loop: Loop, variant: str) -> Compiled:
         # Numba's way to say that no cache folder can be written.
         if "cache" not in str(error):
             raise
-        log.info("compiled code is not kept: %s", error)
+        log.info("compiled code is not kept: %s", error, extra=event("code_not_kept"))
         return _jit(loop, signature, cache=False)
 
 

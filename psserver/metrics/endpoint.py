@@ -26,7 +26,7 @@ class Metrics:
 
     `port` 0 takes a free one; raises OSError where the address cannot be had. A request must name
     the host as an IP address, as localhost or as one of `names`: a web page that has made its own name
-    lead here is refused (DNS rebinding).
+    lead here is refused (DNS rebinding). Any thread may ask for `text`, whose copy `_rendering` owns.
     """
 
     def __init__(

@@ -74,6 +74,7 @@ class NumpyBackend:
         arrays: Sequence[AnyArray | None],
         scalars: Sequence[np.float32 | None] = (),
     ) -> bool:
+        """The fallback, on the whole arrays."""
         return fallback(*arrays, *scalars) is not False
 
 

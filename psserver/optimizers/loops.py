@@ -1,7 +1,7 @@
 """The update rules as fused loops: each element of each array is read once and written once.
 
-Every loop is the fallback of the numpy kernel in the rule's own file, where the
-formula and its source stand: the same operations on float32 in the same
+The numpy kernel in the rule's own file, where the formula and its source stand,
+is the fallback of its loop wherever that is not compiled: the same operations on float32 in the same
 order, hence the same bits. Arguments: x, g, out, the slots, the scalars of
 the rule, then
 

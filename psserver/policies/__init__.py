@@ -1,8 +1,8 @@
 """Who may start, which contributions form an update, and what becomes of a stale one.
 
-Rules of this package: standard library and `pswire.knobs` only; no clock, no
-randomness, no I/O, no threads; a policy receives events and answers with
-decisions; it sees tickets and never tensors. The same events give the same
+Rules of this package: standard library and what `pswire` has for knobs and
+saved records only; no clock, no randomness, no I/O, no threads; a policy
+receives events and answers with decisions; it sees tickets and never tensors. The same events give the same
 decisions, always.
 
 A policy of one's own derives from `Policy` and answers each event itself, or
@@ -46,8 +46,11 @@ from psserver.policies.parts.weights import (
     Weight,
 )
 from psserver.policies.policy import Policy, Waiting
+from pswire.knobs import flag, integer, integers, number, numbers, word
+from pswire.records import StateError
 
 __all__ = [
+    "WORKERS",
     "Abandon",
     "Apply",
     "Block",
@@ -95,13 +98,13 @@ __all__ = [
     "Ready",
     "Slack",
     "StalenessRule",
+    "StateError",
     "Stop",
     "TensorParts",
     "Threshold",
     "Trigger",
     "Verdict",
     "View",
-    "WORKERS",
     "WaitForUpdate",
     "Waiting",
     "Weight",
@@ -109,5 +112,11 @@ __all__ = [
     "build",
     "describe",
     "facts",
+    "flag",
+    "integer",
+    "integers",
     "names",
+    "number",
+    "numbers",
+    "word",
 ]

@@ -178,6 +178,10 @@ class ComposedPolicy(Policy):
         # Those who wait are all looked at next time: nobody may start who might not have before.
         self._view, self._looked = view, None
 
+    def succeed(self, former: "ComposedPolicy") -> None:
+        """Go on from where another composition is, with what it knows of the job. What its gate learned is left."""
+        self._view, self._looked = restored(save(former._view)), None
+
     # Events
 
     def _commit(self, commit: Commit, decisions: list[Decision]) -> None:

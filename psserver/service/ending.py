@@ -16,6 +16,7 @@ from psserver.service.job import Job
 from psserver.service.json_lines import LogError
 from psserver.summary import summarise
 from pswire.exits import ExitCode
+from pswire.logs import event
 from pswire.patience import transfer
 from pswire.plan import Plan, weights_sha256
 from pswire.transport import frames
@@ -96,7 +97,7 @@ class Results:
             self._summarise()
             self._job.routes.run_log.close()
         except LogError as error:
-            log.error("%s", error)
+            log.error("%s", error, extra=event("run_folder_failed"))
             code = ExitCode.STORAGE if code in (ExitCode.OK, ExitCode.STORAGE) else code
         return code
 
@@ -139,26 +140,36 @@ def _final_weights(job: Job) -> list[Floats] | None:
     """All variables of the last version, or None when no server can give them any more."""
     if job.plan is None or not job.coordinator.initialised:
         return None
+    why: object
     entries, version = job.routes.sent, job.routes.version
     if not job.host.wait_executed(entries, PATIENCE):
-        log.error("this server did not finish the log: %s", job.host.state.failure or "too slow")
+        why = job.host.state.failure or "too slow"
+        log.error("this server did not finish the log: %s", why, extra=event("no_final_weights"))
         return None
     assert job.host.state.shard is not None
     own = job.host.state.shard.arena.values(version)
     if own is None:
         # The job failed between the decision to install or to apply and its execution.
-        log.error("version %d is not here; no final weights", version)
+        log.error("version %d is not here; no final weights", version, extra=event("no_final_weights"))
         return None
     flats = [own]
     for follower in job.routes.followers:
         if not follower.wait_executed(entries, PATIENCE):
-            log.error("server %d did not finish the log; no final weights", follower.server)
+            log.error(
+                "server %d did not finish the log; no final weights",
+                follower.server,
+                extra=event("no_final_weights"),
+            )
             return None
         try:
             flats.append(_read(follower, job.terms, job.host.secret, job.plan, version))
         except (grpc.RpcError, frames.FrameError) as error:
             why = reason(error) if isinstance(error, grpc.RpcError) else error
-            log.error("server %d did not give its final weights: %s", follower.server, why)
+            log.error(
+                "server %d did not give its final weights: %s",
+                *(follower.server, why),
+                extra=event("no_final_weights"),
+            )
             return None
     return job.plan.gather(flats)
 

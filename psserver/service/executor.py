@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 
 from psserver.service.shared_shard import SharedShard
 from psserver.shard import Apply, NonfiniteError, Order, Shard
+from pswire.logs import event
 
 log = logging.getLogger("ps-server")
 
@@ -98,10 +99,11 @@ class Executor:
             try:
                 self._execute(index, order)
             except NonfiniteError as error:
-                log.error("%s", error)
+                log.error("%s", error, extra=event("entry_failed", entry=index))
                 self._state.fail(str(error), diverged=True)
             except Exception as error:
-                log.exception("entry %d of the decision log cannot be executed", index)
+                told = event("entry_failed", entry=index)
+                log.exception("entry %d of the decision log cannot be executed", index, extra=told)
                 self._state.fail(f"server {self._server} cannot execute entry {index}: {error}")
         self._queue.popleft()
 
@@ -142,5 +144,6 @@ class Executor:
             "tickets %s did not read their version within %.1f s: taken back, they will be granted again",
             ", ".join(map(str, shard.arena.holders())) or "of slow readers",
             self._lease,
+            extra=event("tickets_taken_back", seconds=self._lease),
         )
         shard.arena.evict()

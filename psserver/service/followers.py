@@ -12,6 +12,7 @@ from psserver.shard import Order
 from pswire.addresses import Address
 from pswire.bounds import BoundError, check
 from pswire.exits import ExitCode
+from pswire.logs import event
 from pswire.transport.channels import CHANNEL_OPTIONS
 from pswire.transport.failures import reason
 from pswire.v1 import shard_pb2, shard_pb2_grpc
@@ -35,7 +36,7 @@ class Follower:
         address: Address,
         opening: shard_pb2.Open,
         worker_timeout: float,
-        on_lost: Callable[[str, str], None],
+        on_lost: Callable[[int, str, str], None],
     ) -> None:
         self.server = server
         self.address = address
@@ -99,7 +100,7 @@ class Follower:
             self.state = "ended" if expected else "lost"
             self._progress.notify_all()
         if not expected:
-            self._on_lost("server", f"server {self.server} at {self.address} was lost: {lost}")
+            self._on_lost(self.server, "server", f"server {self.server} at {self.address} was lost: {lost}")
 
     def _connect(self) -> bool:
         """Keep trying; log which server cannot be reached. False when the job ends meanwhile."""
@@ -113,6 +114,9 @@ class Follower:
                 self.server,
                 self.address,
                 waited,
+                extra=event(
+                    "server_unreachable", server=self.server, address=str(self.address), seconds=waited
+                ),
             )
             pause = min(2 * pause, LONGEST_PAUSE)
         return not self._closing.is_set()
@@ -126,8 +130,9 @@ class Follower:
         with self._progress:
             if self.state == "connecting":
                 self.state = "ready"
-                log.info("server %d at %s is ready", self.server, self.address)
+                told = event("server_ready", server=self.server, address=str(self.address))
+                log.info("server %d at %s is ready", self.server, self.address, extra=told)
             self.executed, self.nbytes, self.diverged = reply.executed, reply.bytes, reply.diverged
             self._progress.notify_all()
         if reply.error and not self._closing.is_set():
-            self._on_lost("diverged" if reply.diverged else "server", reply.error)
+            self._on_lost(self.server, "diverged" if reply.diverged else "server", reply.error)

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import grpc
 
-from psserver.coordinator import CommitFacts, Coordinator, JobTerms, JoinRefused, Output
+from psserver.coordinator import CommitFacts, Coordinator, JobTerms, JoinRefused, Output, Record
 from psserver.coordinator.members import Member
 from psserver.coordinator.outputs import StopNotice
 from psserver.coordinator.status import JobReport, holdup, report
@@ -31,6 +31,7 @@ from psserver.service.routes import Routes
 from psserver.service.run_log import RunLog
 from psserver.service.shard_host import ShardHost
 from pswire.exits import ExitCode
+from pswire.logs import event
 from pswire.patience import transfer
 from pswire.plan import Plan, VariableSpec, explain_mismatch, make_plan
 from pswire.specs import specs_to_wire
@@ -76,6 +77,8 @@ class Job:
         self.failure: Failure | None = None
         self.began = time.monotonic()
         self._announce = announce
+        # Owns the coordinator, and every change of plan, optimizer, metrics, `failure` and `_opened`. These are set
+        # once or replaced whole; without the lock they may be read.
         self._lock = threading.Lock()
         self._coordinator = Coordinator(terms, policy, self.began)
         self._opened = False
@@ -84,7 +87,9 @@ class Job:
         """The log's first entry; it names the optimizer, so it may have to wait for the first worker."""
         if self.optimizer is not None:
             with self._lock:
-                self._open(self.optimizer)
+                # A worker that came as soon as the server listened was faster.
+                if not self._opened:
+                    self._open(self.optimizer)
             self._execute()
 
     def _open(self, optimizer: Optimizer | None) -> None:
@@ -93,7 +98,7 @@ class Job:
             self._coordinator.agree(optimizer.config)
             advised = advice(self.policy.name, optimizer.config)
             if advised is not None:
-                log.warning("%s", advised)
+                log.warning("%s", advised, extra=event("advice"))
         self._step(self._coordinator.opening)
 
     @property
@@ -121,7 +126,7 @@ class Job:
         except LogError as error:
             self._fail(str(error), ExitCode.STORAGE)
         except Exception as error:
-            log.exception("a decision of the job failed")
+            log.exception("a decision of the job failed", extra=event("decision_failed"))
             self._fail(f"a decision failed: {type(error).__name__}: {error}", ExitCode.INTERNAL)
         else:
             if self._coordinator.over:
@@ -129,7 +134,7 @@ class Job:
 
     def _fail(self, reason: str, code: ExitCode) -> None:
         """The end of a job that can decide nothing more: every worker is sent that, and nothing else."""
-        log.error("the job ends: %s", reason)
+        log.error("the job ends: %s", reason, extra=event("job_failed"))
         self.failure = Failure(reason, code)
         self.routes.outboxes.post_all(self.routes.stop_notice(reason))
         self.over.set()
@@ -362,6 +367,11 @@ class Job:
     def report(self) -> JobReport:
         with self._lock:
             return report(self._coordinator, time.monotonic())
+
+    def entries(self, first: int) -> list[Record]:
+        """The decision log from entry `first` on, as far as it is remembered, a thousand entries at most."""
+        with self._lock:
+            return self.routes.tail.since(first)
 
     def holdup(self) -> tuple[float, str] | None:
         with self._lock:

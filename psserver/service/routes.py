@@ -9,11 +9,17 @@ from psserver.coordinator.outputs import StopNotice
 from psserver.order_translation import OrderTranslator
 from psserver.service.executor import Executor
 from psserver.service.followers import Follower
+from psserver.service.log_tail import LogTail
 from psserver.service.outbox import Outboxes
 from psserver.service.run_log import RunLog
 from psserver.shard import Order
+from pswire.logs import event
 
 log = logging.getLogger("ps-server")
+
+
+# Entries of every step, of which nothing is remarked but the first grant's time.
+_OF_EVERY_STEP = (entries.Grant, entries.Commit, entries.Apply, entries.Fold)
 
 
 class Routes:
@@ -24,6 +30,7 @@ class Routes:
 
     def __init__(self, run_log: RunLog, orders: Executor, grace: float) -> None:
         self.run_log = run_log
+        self.tail = LogTail()
         self.outboxes = Outboxes()
         # Complete before the first output.
         self.followers: list[Follower] = []
@@ -43,6 +50,7 @@ class Routes:
             if isinstance(output, Record):
                 orders.append((output.index, self._translator.order(output.entry)))
                 self.run_log.append(output)
+                self.tail.append(output)
         return orders
 
     def send(self, outputs: list[Output], orders: list[tuple[int, Order]], version: int) -> None:
@@ -53,11 +61,10 @@ class Routes:
                 follower.send(orders)
             self.sent, self.version = orders[-1][0] + 1, version
         for output in outputs:
-            match output:
-                case Record(_, _, entry):
-                    self.remark(entry)
-                case Send(worker, incarnation, notice):
-                    self.outboxes.post(worker, incarnation, notice)
+            if isinstance(output, Send):
+                self.outboxes.post(output.worker, output.incarnation, output.notice)
+            elif not isinstance(output.entry, _OF_EVERY_STEP) or self.first_grant is None:
+                self.remark(output.entry)
 
     def stop_notice(self, reason: str) -> StopNotice:
         """Of a job that has failed: with the last version of which shards have the order."""
@@ -71,10 +78,15 @@ class Routes:
             case entries.Stop():
                 self.stopped_at = time.monotonic()
             case entries.Lost(worker):
-                log.warning("%s: its connection is lost; it has %.1f s to come back", worker, self._grace)
+                told = event("connection_lost", worker=worker, grace=self._grace)
+                log.warning(
+                    "%s: its connection is lost; it has %.1f s to come back", worker, self._grace, extra=told
+                )
             case entries.Back(worker):
-                log.info("%s is back", worker)
+                log.info("%s is back", worker, extra=event("connection_back", worker=worker))
             case entries.Leave(worker, reason):
-                log.info("%s left: %s", worker, reason)
+                log.info(
+                    "%s left: %s", worker, reason, extra=event("worker_left", worker=worker, reason=reason)
+                )
             case entries.Done(worker):
-                log.info("%s has no more data", worker)
+                log.info("%s has no more data", worker, extra=event("worker_done", worker=worker))

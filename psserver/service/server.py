@@ -39,6 +39,7 @@ from psserver.service.transport.listening import BindError, listen
 from psserver.service.transport.sockets import SocketListener
 from pswire.addresses import Address
 from pswire.exits import ExitCode
+from pswire.logs import event
 from pswire.plan import Plan
 from pswire.transport.channels import SERVER_OPTIONS
 from pswire.transport.framed_socket import Parts, SocketError
@@ -172,7 +173,8 @@ class Server:
             try:
                 self._metrics.write(self.settings.out / "metrics.prom")
             except OSError as error:
-                log.error("metrics.prom was not written: %s", error.strerror or error)
+                told = event("metrics_not_written")
+                log.error("metrics.prom was not written: %s", error.strerror or error, extra=told)
 
     def _register(self, hosts: tuple[Address, ...]) -> health.HealthServicer:
         services = {}
@@ -214,9 +216,9 @@ class Server:
     def _planned(self, plan: Plan) -> None:
         self._announce("plan", {"fingerprint": plan.fingerprint, "text": plan.describe()})
 
-    def _lost(self, cause: str, reason: str) -> None:
+    def _lost(self, server: int, cause: str, reason: str) -> None:
         assert self.job is not None
-        log.error("%s", reason)
+        log.error("%s", reason, extra=event("server_lost", server=server))
         self.job.stop(reason, success=False, cause=cause)
 
     # Life
@@ -265,7 +267,7 @@ class Server:
         seconds, sentence = held
         if seconds < warn_at:
             return warn_at
-        log.warning("%s", sentence)
+        log.warning("%s", sentence, extra=event("worker_waits", seconds=seconds))
         return 2 * seconds
 
     def _obey(self) -> ExitCode:

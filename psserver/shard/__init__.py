@@ -1,7 +1,7 @@
 """One server's part of the model: it holds arrays and obeys orders.
 
-Rules of this package: numpy, the plan and the optimizers only; no I/O, no
-threads, no clock. Same orders, same payloads, same bits.
+Rules of this package: numpy, the plan, saved records, the optimizers and the
+declarations of psserver.policies only; no I/O, no threads, no clock. Same orders, same payloads, same bits.
 """
 
 from psserver.shard.orders import Admit, Apply, Dismiss, Fold, Install, Note, Order, Pin, Release, Seal

@@ -140,6 +140,7 @@ class Shard:
     def begin(
         self, ticket: int, borrowed: BorrowedBuffer | None = None, cut: Callable[[], object] = lambda: None
     ) -> Slot:
+        """A slot for the payload of an open, admitted ticket; `borrowed` is the buffer that holds it already."""
         return self.staging.begin(ticket, borrowed, cut)
 
     # Orders

@@ -725,14 +725,21 @@ Global___Refusal: _TypeAlias = Refusal  # noqa: Y015
 class StatusRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    ENTRIES_FROM_FIELD_NUMBER: _builtins.int
+    entries_from: _builtins.int
+    """The number of the first entry of the decision log that the reply shall have. Absent: it has none."""
     def __init__(
         self,
+        *,
+        entries_from: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_entries_from", b"_entries_from", "entries_from", b"entries_from"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_entries_from", b"_entries_from", "entries_from", b"entries_from"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__entries_from: _TypeAlias = _typing.Literal["entries_from"]  # noqa: Y015
+    _WhichOneofArgType__entries_from: _TypeAlias = _typing.Literal["_entries_from", b"_entries_from"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__entries_from) -> _WhichOneofReturnType__entries_from | None: ...
 
 Global___StatusRequest: _TypeAlias = StatusRequest  # noqa: Y015
 
@@ -758,6 +765,8 @@ class StatusReply(_message.Message):
     MAX_STALENESS_FIELD_NUMBER: _builtins.int
     NOTE_FIELD_NUMBER: _builtins.int
     UNLISTED_FIELD_NUMBER: _builtins.int
+    ENTRIES_FIELD_NUMBER: _builtins.int
+    ENTRIES_FROM_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     phase: _builtins.str
     """"waiting for workers", "initialising", "training", "stopping", "stopped" """
@@ -778,10 +787,17 @@ class StatusReply(_message.Message):
     """One sentence about the whole job when something holds it up, else empty."""
     unlisted: _builtins.int
     """Workers beside those in `workers`, of which there are at most some hundred."""
+    entries_from: _builtins.int
     @_builtins.property
     def workers(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkerStatus]: ...
     @_builtins.property
     def servers(self) -> _containers.RepeatedCompositeFieldContainer[Global___ServerStatus]: ...
+    @_builtins.property
+    def entries(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """With StatusRequest.entries_from: lines as in decisions.jsonl, and the number of the first. A server remembers
+        the newest few thousand, so that number may be larger than what was asked for.
+        """
+
     def __init__(
         self,
         *,
@@ -803,10 +819,12 @@ class StatusReply(_message.Message):
         max_staleness: _builtins.int = ...,
         note: _builtins.str = ...,
         unlisted: _builtins.int = ...,
+        entries: _abc.Iterable[_builtins.str] | None = ...,
+        entries_from: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "committed", b"committed", "dropped", b"dropped", "job", b"job", "loss", b"loss", "max_staleness", b"max_staleness", "mean_staleness", b"mean_staleness", "note", b"note", "optimizer", b"optimizer", "pending", b"pending", "phase", b"phase", "policy", b"policy", "samples", b"samples", "seconds", b"seconds", "servers", b"servers", "unlisted", b"unlisted", "version", b"version", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "committed", b"committed", "dropped", b"dropped", "entries", b"entries", "entries_from", b"entries_from", "job", b"job", "loss", b"loss", "max_staleness", b"max_staleness", "mean_staleness", b"mean_staleness", "note", b"note", "optimizer", b"optimizer", "pending", b"pending", "phase", b"phase", "policy", b"policy", "samples", b"samples", "seconds", b"seconds", "servers", b"servers", "unlisted", b"unlisted", "version", b"version", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

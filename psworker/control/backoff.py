@@ -11,6 +11,7 @@ from typing import TypeVar
 import grpc
 
 from pswire.addresses import Address
+from pswire.logs import event
 from pswire.transport.failures import reason
 from psworker.errors import PayloadRefused, Refused, SessionError, Unreachable, Voided
 
@@ -31,7 +32,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 class Backoff:
     """Pauses that double up to `LONGEST_PAUSE`, with jitter, until `patience` seconds have passed or `closing` is set.
 
-    `closing`: nobody needs the answer any more.
+    `closing`: nobody needs the answer any more; any thread may set it. All else belongs to the thread that calls.
     """
 
     server: int
@@ -57,7 +58,8 @@ class Backoff:
             raise Unreachable(
                 f"{name} did not answer for {waited:.0f} s ({why}): is it running, and is --ps-hosts right?"
             )
-        log.warning("%s does not answer (%s); trying again in %.1f s", name, why, self._pause)
+        told = event("server_silent", server=name, pause=self._pause)
+        log.warning("%s does not answer (%s); trying again in %.1f s", name, why, self._pause, extra=told)
         # Jitter: workers that lost a server together should not come back together.
         self.closing.wait(self._pause * random.uniform(0.8, 1.2))
         self._pause = min(2 * self._pause, LONGEST_PAUSE)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import grpc
 
+from pswire.logs import event
 from pswire.plan import Plan
 from pswire.specs import specs_to_wire
 from pswire.transport.codecs import codec_named
@@ -25,7 +26,10 @@ Sender = queue.SimpleQueue[pb.SessionRequest | None]
 
 
 class Registration:
-    """What one session says at Join. `session` is the secret by which the servers know it again."""
+    """What one session says at Join. `session` is the secret by which the servers know it again.
+
+    Used by the thread that makes the session, for the first `join`, and from then on by the session's own thread only.
+    """
 
     def __init__(
         self,
@@ -80,6 +84,9 @@ class Control:
     `ClientEngine` decides what to send, and what to send again after a
     reconnection. A new incarnation (the coordinator had given this worker up)
     remembers nothing of the one before.
+
+    `_changed` guards the engine, `_sender`, `_failure` and `_leaving`. `reply` and the engine's `stop` are replaced
+    whole by one thread, and read by any. The session's thread alone joins again and uses `_ever_opened`.
     """
 
     def __init__(
@@ -97,7 +104,7 @@ class Control:
         self._backoff = backoff
         self._pointless = pointless
         self._stub = coordinator_pb2_grpc.CoordinatorStub(channel)
-        # Guards engine, sender and failure; notified when one of them changed.
+        # Notified when something that it guards has changed.
         self._changed = threading.Condition()
         self._engine = ClientEngine()
         # Of the stream that stands; None while there is none.
@@ -194,8 +201,9 @@ class Control:
             self._send(self._engine.leave(reason))
             self._changed.notify_all()
         self._thread.join(timeout=5.0)
-        if self._engine.stop is None and self._error is None:
-            self._fail(SessionError("the session is closed"))
+        with self._changed:
+            if self._engine.stop is None and self._error is None:
+                self._fail(SessionError("the session is closed"))
 
     # State
 
@@ -263,14 +271,15 @@ class Control:
                     self._run_stream()
                     if self._over():
                         return
-                    log.info("the coordinator closed the session; joining again")
+                    told = event("session_closed")
+                    log.info("the coordinator closed the session; joining again", extra=told)
                     self._backoff.closing.wait(0.1)
                 except grpc.RpcError as error:
                     if self._over():
                         return
                     if error.code() == grpc.StatusCode.FAILED_PRECONDITION:
                         # Given up before this stream stood. Join says whether this worker may come back.
-                        log.info("%s; joining again", error.details())
+                        log.info("%s; joining again", error.details(), extra=event("session_refused"))
                         self._backoff.closing.wait(0.1)
                         continue
                     if error.code() not in (*PASSING, grpc.StatusCode.CANCELLED, grpc.StatusCode.UNKNOWN):
@@ -304,7 +313,8 @@ class Control:
             return
         with self._changed:
             reason = "the coordinator had given this worker up"
-            log.warning("joined again as incarnation %d: %s", self.reply.incarnation, reason)
+            told = event("joined_again", incarnation=self.reply.incarnation)
+            log.warning("joined again as incarnation %d: %s", self.reply.incarnation, reason, extra=told)
             self._engine.renew(reason)
 
     def _receive_all(

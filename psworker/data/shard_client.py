@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pswire.addresses import Address
+from pswire.logs import event
 from pswire.plan import Plan
 from pswire.transport import frames
-from pswire.transport.codecs import FLOAT32, Codec
+from pswire.transport.codecs import FLOAT32, Codec, Encoder
 from pswire.transport.framed_socket import Parts
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
@@ -59,14 +60,13 @@ class ShardClient:
         self.server = server
         self.address = address
         self.elements = plan.shards[server].elements
-        # Replaced whole at every (re)join.
-        self.identity = Identity()
         self.turn = threading.RLock()
         self._plan = plan.fingerprint
         # Shared memory is float32, and so is what goes by messages in its stead.
         self._codec = FLOAT32 if transport == "shared-memory" else codec
-        # A push and what follows it use it, one after the other; a pull never does.
-        self._encoder = self._codec.encoder(self.elements)
+        # Who this worker is, and what encodes its payloads: replaced as one pair at every (re)join, by the thread that
+        # joins. A push takes the pair once. Only the training loop, which pushes, uses the encoder.
+        self._admitted: tuple[Identity, Encoder] = Identity(), self._codec.encoder(self.elements)
         self._patience = patience
         self._closing = closing
         # A server without a part of the model has nothing to share, which is no reason to refuse the others.
@@ -78,9 +78,15 @@ class ShardClient:
 
     def admit(self, identity: Identity) -> None:
         """This worker has joined, or joined again. Another incarnation remembers nothing of the one before."""
-        if identity.incarnation != self.identity.incarnation:
-            self._encoder = self._codec.encoder(self.elements)
-        self.identity = identity
+        known, encoder = self._admitted
+        if identity.incarnation != known.incarnation:
+            encoder = self._codec.encoder(self.elements)
+        self._admitted = identity, encoder
+
+    @property
+    def identity(self) -> Identity:
+        """That of the newest Join."""
+        return self._admitted[0]
 
     @property
     def transport(self) -> str:
@@ -104,16 +110,17 @@ class ShardClient:
 
         Raises Voided when it is gone, Refused, Unreachable.
         """
+        identity = self.identity
         request = shard_pb2.PullRequest(
-            job=self.identity.job,
+            job=identity.job,
             ticket=ticket,
             version=version,
             plan=self._plan,
             dtype=self._codec.number,
             after=after,
-            worker=self.identity.worker,
-            incarnation=self.identity.incarnation,
-            membership_token=self.identity.membership_token,
+            worker=identity.worker,
+            incarnation=identity.incarnation,
+            membership_token=identity.membership_token,
         )
 
         def ask() -> Received:
@@ -182,7 +189,7 @@ class ShardClient:
 
     def keep(self, ticket: int) -> None:
         """What was pushed under `ticket` is committed."""
-        self._encoder.keep(ticket)
+        self._admitted[1].keep(ticket)
 
     def _version(
         self, reply: shard_pb2.ExchangeReply, chunk: frames.ChunkView | None, narrow: bool
@@ -194,7 +201,8 @@ class ShardClient:
         try:
             return self._received(reply, chunk, granted, narrow)
         except (grpc.RpcError, SessionError) as error:
-            log.info("the version that came with the grant was cut off: %s", error)
+            told = event("version_cut_off")
+            log.info("the version that came with the grant was cut off: %s", error, extra=told)
             return None
 
     def _send(
@@ -206,9 +214,13 @@ class ShardClient:
         hello: pb.Hello | None = None,
     ) -> tuple[shard_pb2.ExchangeReply, frames.ChunkView | None]:
         """Push, in a shared slot if one is free, else in chunks; the first message of the answer."""
-        attachment, exchange = self._agreed(after), self._transport.exchange
+        identity, encoder = self._admitted
+        attachment, exchange = self._transport.agree(identity, after), self._transport.exchange
         request = shard_pb2.ExchangeRequest(
-            push=self._header(ticket, after), commit=commit, hello=hello, in_place=attachment is not None
+            push=self._header(identity, ticket, after),
+            commit=commit,
+            hello=hello,
+            in_place=attachment is not None,
         )
         slot = attachment.filled(values) if attachment is not None else 0
         if slot:
@@ -219,7 +231,7 @@ class ShardClient:
                 self._judge(reply)
                 return reply, chunk
             request.slot = 0
-        payload = self._encoder.encode(ticket, np.ascontiguousarray(values))
+        payload = encoder.encode(ticket, np.ascontiguousarray(values))
         request.push.dtype, request.push.bytes = self._codec.number, payload.nbytes
         return exchange.ask(_messages(request, payload))
 
@@ -242,15 +254,15 @@ class ShardClient:
             )
         return values
 
-    def _header(self, ticket: int, after: int) -> shard_pb2.PushHeader:
+    def _header(self, identity: Identity, ticket: int, after: int) -> shard_pb2.PushHeader:
         return shard_pb2.PushHeader(
-            job=self.identity.job,
-            worker=self.identity.worker,
+            job=identity.job,
+            worker=identity.worker,
             ticket=ticket,
             plan=self._plan,
             after=after,
-            incarnation=self.identity.incarnation,
-            membership_token=self.identity.membership_token,
+            incarnation=identity.incarnation,
+            membership_token=identity.membership_token,
         )
 
     def close(self) -> None:

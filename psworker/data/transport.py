@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import grpc
 
 from pswire.addresses import Address
+from pswire.logs import event
 from pswire.transport import socket_handshake as handshake
 from pswire.transport.codecs import Codec
 from pswire.transport.framed_socket import FramedSocket, SocketError
@@ -119,7 +120,8 @@ class Transport:
             if offer.socket:
                 self._use(handshake.connect_unix(offer.socket, offer.token))
         except SocketError as error:
-            log.info("requests to %s use gRPC: %s", self._where, error)
+            told = event("transport_unavailable", server=self._where)
+            log.info("requests to %s use gRPC: %s", self._where, error, extra=told)
         return Attachment.of(self._asked(identity, after, ask=False))
 
     # A socket for payloads
@@ -143,7 +145,8 @@ class Transport:
             raise Refused(
                 f"{what} was asked for, but is not available with {self._where}: {error}"
             ) from error
-        log.info("%s is not available with %s: %s", what, self._where, error)
+        told = event("transport_unavailable", server=self._where)
+        log.info("%s is not available with %s: %s", what, self._where, error, extra=told)
 
     def _asked(self, identity: Identity, after: int, *, ask: bool) -> shard_pb2.Attached:
         request = shard_pb2.Attach(

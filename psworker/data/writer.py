@@ -3,12 +3,12 @@
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 
 import grpc
 import numpy as np
 from numpy.typing import NDArray
 
+from pswire.logs import event
 from psworker.control.conversions import commit_to_wire
 from psworker.control.stream import Control
 from psworker.data.payloads import Payload
@@ -58,7 +58,7 @@ class GradientWriter:
     def commit(self, commit: Commit) -> None:
         """What was pushed under its ticket counts from now on."""
         receipts = tuple(self._receipts.pop(commit.ticket, ()))
-        self._control.commit(replace(commit, receipts=receipts, times=self._watch.times(commit.ticket)))
+        self._control.commit(commit.measured(self._watch.times(commit.ticket), receipts))
         self._keep(commit.ticket)
         self._watch.end()
 
@@ -70,7 +70,7 @@ class GradientWriter:
             return
         self._check(grant)
         self._watch.push(grant.ticket)
-        commit = self._control.begin_commit(replace(commit, times=self._watch.times(commit.ticket)))
+        commit = self._control.begin_commit(commit.measured(self._watch.times(commit.ticket)))
         try:
             answer = self._stepped(grant, flats[0], commit)
         except grpc.RpcError:
@@ -111,7 +111,8 @@ class GradientWriter:
             self.push(grant, flats)
         except Voided:
             # Its payload is final, or it was cancelled: the answer to the commit says which.
-            log.info("ticket %d was settled while its answer was lost", grant.ticket)
+            told = event("ticket_settled", ticket=grant.ticket)
+            log.info("ticket %d was settled while its answer was lost", grant.ticket, extra=told)
         except Exception:
             self._control.rollback_commit(grant.ticket)
             raise

@@ -52,6 +52,11 @@ class Commit:
     times: Times | None = None
     receipts: tuple[bytes, ...] = ()
 
+    def measured(self, times: Times | None, receipts: tuple[bytes, ...] = ()) -> "Commit":
+        """With these. `dataclasses.replace` does the same in four times the time, and this is on every step's path."""
+        facts = (self.ticket, self.batch, self.samples, self.loss, self.norm, self.ready)
+        return Commit(*facts, times, receipts)
+
 
 @message
 class Abandon:

@@ -30,6 +30,7 @@ class EngineState:
     dispositions: tuple[Disposition, ...]
 
     def to_json(self) -> dict[str, object]:
+        """As plain data that `json.dumps(..., allow_nan=False)` takes."""
         plain: dict[str, object] = to_plain(self)
         return plain
 

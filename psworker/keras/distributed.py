@@ -26,6 +26,7 @@ import numpy as np
 import tensorflow as tf
 
 from pswire.addresses import Address
+from pswire.logs import event
 from psworker.engine import Grant
 from psworker.errors import PayloadRefused, SessionError, Voided
 from psworker.keras.gradients import BatchResult, GradientStep
@@ -274,10 +275,11 @@ class Distributed:
                 ready=True,
             )
         except Voided as reason:
-            log.info("%s", reason)
+            log.info("%s", reason, extra=event("contribution_void"))
             session.abandon(grant, "cancelled")
         except PayloadRefused as refusal:
-            log.warning("batch %d is skipped: %s", self._batch, refusal)
+            told = event("batch_skipped")
+            log.warning("batch %d is skipped: %s", self._batch, refusal, extra=told)
             session.abandon(grant, "nonfinite")
             self._bad += 1
             if self._bad >= NONFINITE_LIMIT:
@@ -315,7 +317,7 @@ class Distributed:
                 with session.view_flat(grant, narrow=True) as flats:
                     self._weights = self._step.assign(flats, grant.version)
             except Voided as reason:
-                log.info("%s", reason)
+                log.info("%s", reason, extra=event("contribution_void"))
                 session.abandon(grant, "cancelled")
                 continue
             self._grant = grant
@@ -347,6 +349,7 @@ class Distributed:
                 "the optimizer has taken %d steps before; on the servers it begins anew, at version 0 and with nothing "
                 "remembered",
                 int(unwrapped(model.optimizer)._iterations),
+                extra=event("optimizer_anew"),
             )
         self._variables = variables = collect(model)
         if self._start is not None and self._server is None:

@@ -28,11 +28,19 @@ class Rule(Protocol):
     """
 
     @property
-    def steps(self) -> int: ...
+    def steps(self) -> int:
+        """Batches of one ticket."""
+        ...
+
     @property
-    def remembers(self) -> bool: ...
+    def remembers(self) -> bool:
+        """A contribution depends on those that were committed before."""
+        ...
+
     @property
-    def steps_before_pull(self) -> bool: ...
+    def steps_before_pull(self) -> bool:
+        """It takes steps on weights of its own before it pulls."""
+        ...
 
     def take_steps(self, memory: Any, gradient: Gradient, batches: Iterable[Any]) -> InnerSteps:
         """The steps of the next ticket. Only for a rule that takes them before it pulls, and only with a memory."""

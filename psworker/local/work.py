@@ -34,6 +34,7 @@ class LocalWork:
 
     @property
     def remembers(self) -> bool:
+        """A contribution depends on those that were committed before."""
         return self._rule.remembers
 
     @property

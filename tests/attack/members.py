@@ -77,11 +77,12 @@ class Session:
 
 
 class Liar(Attacker):
-    """Lives several lives under one name. `largest`: of the finite numbers that it pushes."""
+    """Lives several lives. `largest`: of the finite numbers that it pushes."""
 
     def __init__(self, *args: Any, largest: float = 1.0) -> None:
         super().__init__(*args)
-        self.name = f"liar-{self.chance.randrange(10**6)}"
+        # Another one in each life.
+        self.name = ""
         self._largest = largest
         self.token = ""
         self.reply = pb.JoinReply()
@@ -92,6 +93,8 @@ class Liar(Attacker):
     def act(self) -> None:
         """One life: join, some acts, an end."""
         if not self._join():
+            # Told to wait, most likely.
+            threading.Event().wait(0.05)
             return
         acts: tuple[tuple[int, Callable[[], None]], ...] = (
             (8, self._step),
@@ -117,6 +120,7 @@ class Liar(Attacker):
 
     def _join(self) -> bool:
         plan, servers = self.target.plan, len(self.target.doors)
+        self.name = f"liar-{self.chance.randrange(10**6)}"
         self.token = self.chance.randbytes(8).hex()
         request = pb.JoinRequest(
             worker=self.name,

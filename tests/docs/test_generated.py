@@ -72,3 +72,33 @@ def test_an_undocumented_name_is_found() -> None:
         "package.absent is in __all__, but not there",
         "package.bare has no docstring",
     ]
+
+
+def test_an_undocumented_method_is_found() -> None:
+    """A docstring that is inherited counts; private names and attributes do not."""
+    modules = api.griffe.ModulesCollection()
+    modules["package"] = package = api.griffe.visit(
+        "package",
+        filepath=ROOT / "package.py",
+        code='''"""Doc."""
+__all__ = ["Made"]
+
+class Base:
+    """Doc."""
+    def told(self):
+        """Doc."""
+
+class Made(Base):
+    """Doc."""
+    def told(self): ...
+    def bare(self): ...
+    def _own(self): ...
+    @property
+    def size(self): ...
+''',
+        modules_collection=modules,
+    )
+    assert [*api.undocumented_in(package)] == [
+        "package.Made.bare has no docstring",
+        "package.Made.size has no docstring",
+    ]

@@ -8,6 +8,7 @@ import click
 from pslab.commands.failure import EPILOG, Failure, console
 from pslab.display.progress import choose, print_json
 from pslab.launch.experiments import load, run_local
+from pslab.launch.local import Daemons
 from pslab.launch.outcome import outcome_json, outcome_text
 from pslab.launch.simulated import run_simulated
 from pslab.observe.live import Sink
@@ -19,6 +20,7 @@ from psserver.optimizers import build as build_optimizer
 from psserver.policies import advice
 from pswire.config.experiment import Experiment, ExperimentError, load_experiment
 from pswire.exits import ExitCode
+from pswire.logs import FORMATS
 from psworker.job.errors import JobError
 
 
@@ -52,6 +54,13 @@ from psworker.job.errors import JobError
     metavar="MODULE:CLASS",
     help="Give the metrics to a class of your own, beside those of [trackers]. Repeatable.",
 )
+@click.option(
+    "--log-format",
+    type=click.Choice(FORMATS),
+    default="text",
+    show_default=True,
+    help="Of the logs of servers and workers. json: an object per line, with a stable event name.",
+)
 @click.option("--force", is_flag=True, help="Replace a former run in --out.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line instead of a live table.")
 @click.option("--quiet", is_flag=True, help="No progress; warnings and the outcome only.")
@@ -64,6 +73,7 @@ def run(
     engine: str,
     tensorboard: bool,
     trackers: tuple[str, ...],
+    log_format: str,
     force: bool,
     as_json: bool,
     quiet: bool,
@@ -93,7 +103,8 @@ def run(
             loaded = load(experiment, overrides)
             _advise(loaded)
             sinks, display = _sinks(loaded, tensorboard, trackers), choose(as_json=as_json, quiet=quiet)
-            finished = run_local(loaded, display, out=out, force=force, sinks=sinks)
+            daemons = Daemons(log_format=log_format)
+            finished = run_local(loaded, display, out=out, force=force, daemons=daemons, sinks=sinks)
     except JobError as error:
         raise Failure(f"{error}\n{error.details}".rstrip(), ExitCode.JOB_FAILED) from error
     except (ExperimentError, OptimizerError, RunError, TrackerError) as error:

@@ -37,9 +37,13 @@ class Problem(Protocol):
         """One worker's batches of one epoch."""
         ...
 
-    def gradient(self, parameters: Parameters, batch: Any) -> Gradient: ...
+    def gradient(self, parameters: Parameters, batch: Any) -> Gradient:
+        """Loss and gradient of a batch at `parameters`."""
+        ...
 
-    def evaluate(self, parameters: Parameters) -> dict[str, float]: ...
+    def evaluate(self, parameters: Parameters) -> dict[str, float]:
+        """Metrics at `parameters`, by name."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +67,17 @@ class NumpyTrainer:
 
     @property
     def specs(self) -> list[tuple[VariableSpec, Floats]]:
+        """The variables and their initial values."""
         return [(VariableSpec(name, values.shape), values) for name, values in self._initial.items()]
 
     def attach(self, plan: Plan) -> None:
+        """How the variables lie on the servers. Before the first step."""
         self._plan = plan
 
     def batches(
         self, worker_index: int, worker_count: int, seed: int, epochs: int, skip: int = 0
     ) -> Iterator[tuple[int, Any]]:
+        """(number, batch) of one worker's part of the data, from number `skip` on."""
         number = 0
         for epoch in range(epochs):
             for batch in self.problem.batches(worker_index, worker_count, seed, epoch):
@@ -79,10 +86,12 @@ class NumpyTrainer:
                 number += 1
 
     def parameters(self, flats: list[Floats]) -> dict[str, Floats]:
+        """Number of elements of all variables."""
         assert self._plan is not None, "attach(plan) comes first"
         return dict(zip(self._initial, self._plan.gather(flats), strict=True))
 
     def step(self, flats: list[Floats], batch: Any) -> NumpyResult:
+        """Loss and gradient of one batch at these weights, one flat array per server."""
         gradient = self.problem.gradient(self.parameters(flats), batch)
         assert self._plan is not None
         payloads = self._plan.scatter([gradient.values[name] for name in self._initial])
@@ -91,5 +100,6 @@ class NumpyTrainer:
 
     def evaluate(self, flats: list[Floats]) -> dict[str, float]:
         # A model that has diverged is evaluated, too: its numbers are then no numbers, which is what it is worth.
+        """The problem's metrics at these weights."""
         with np.errstate(over="ignore", invalid="ignore"):
             return self.problem.evaluate(self.parameters(flats))

@@ -1,7 +1,7 @@
 """The built-in policies: named compositions, each with its guarantee, its source, its knobs and its cost.
 
-A module of this package is a family of policies: every `PolicySpec` with a name that it defines is built in, in
-the order of definition. There is no list to be kept.
+A module of this package is a family of policies: every `PolicySpec` in it that has a name is built in, in the
+order of definition. There is no list to be kept.
 """
 
 import pkgutil
@@ -35,7 +35,6 @@ FAMILIES: Mapping[str, Mapping[str, type[PolicySpec]]] = {
 BUILTIN: Mapping[str, type[PolicySpec]] = {
     name: spec for family in FAMILIES.values() for name, spec in family.items()
 }
-"""Every built-in policy by name."""
-"""The built-in policies by name, in the order in which they are listed."""
+"""Every built-in policy by name, in the order in which they are listed."""
 
 __all__ = ["BUILTIN", "FAMILIES", "Cost", "Facts", "PolicySpec", "specs_in"]

@@ -59,7 +59,7 @@ class StalenessRule(Protocol):
         ...
 
 
-class KeepAll:
+class KeepAll(StalenessRule):
     """Every contribution counts in full, however old."""
 
     @property

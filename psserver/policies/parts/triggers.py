@@ -15,7 +15,7 @@ class Trigger(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Everyone:
+class Everyone(Trigger):
     """Every active worker but `backup` of them has contributed.
 
     The number needed is ``max(workers, most ever active) - backup``, or all
@@ -33,7 +33,7 @@ class Everyone:
 
 
 @dataclass(frozen=True, slots=True)
-class Distinct:
+class Distinct(Trigger):
     """`count` different workers have contributed, or all that are left when fewer are.
 
     Needs a gate that holds contributors, such as WaitForUpdate, so that no worker's gradient counts twice.
@@ -46,7 +46,7 @@ class Distinct:
 
 
 @dataclass(frozen=True, slots=True)
-class Count:
+class Count(Trigger):
     """Any `count` contributions, or what there is once nothing more can come."""
 
     count: int

@@ -123,6 +123,7 @@ class View:
     # Facts
 
     def join(self, worker: str, rank: int) -> None:
+        """A worker joins, with the clock of the slowest."""
         self.forget(worker)
         self.take_up(Member(worker, rank, clock=self.slowest_clock()))
         self.peak = max(self.peak, self.active_count)

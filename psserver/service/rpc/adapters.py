@@ -1,4 +1,4 @@
-"""Between our own types and the wire's. Wire types go no further than this package."""
+"""Between our own types and the wire's. Coordinator, policies and shards never see a message; the service does."""
 
 from psserver.coordinator import outputs
 from psserver.coordinator.entries import UNTOLD, CommitFacts, Times

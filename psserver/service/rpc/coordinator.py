@@ -13,12 +13,14 @@ from psserver.policies import LocalRule
 from psserver.service.agreement import FROM_JOB
 from psserver.service.errors import Refused, invalid, precondition
 from psserver.service.job import Job
+from psserver.service.log_tail import lines
 from psserver.service.outbox import Outbox
 from psserver.service.pace import Arrivals, Pace
 from psserver.service.rpc.adapters import event_to_wire, facts_from_wire, report_to_wire
 from psserver.service.rpc.registration import bounded
 from pswire.addresses import Address
 from pswire.bounds import BoundError, check
+from pswire.logs import event
 from pswire.plan import PlanError
 from pswire.specs import specs_from_wire
 from pswire.texts import escaped
@@ -76,7 +78,13 @@ class CoordinatorRpc:
         except (PlanError, WireDtypeError) as error:
             raise invalid(str(error)) from error
         self._joins.came(member.worker)
-        log.info("%s joins (incarnation %d, task index %d)", member.worker, member.incarnation, member.rank)
+        log.info(
+            "%s joins (incarnation %d, task index %d)",
+            *(member.worker, member.incarnation, member.rank),
+            extra=event(
+                "worker_joined", worker=member.worker, incarnation=member.incarnation, task_index=member.rank
+            ),
+        )
         return pb.JoinReply(
             job=terms.job,
             worker=member.worker,
@@ -110,7 +118,8 @@ class CoordinatorRpc:
             raise Refused(grpc.StatusCode.UNAVAILABLE, f"too many streams of {hello.worker!r}: wait")
 
         def cut() -> None:
-            log.warning("worker %s does not read its session: closing it", hello.worker)
+            told = event("session_cut", worker=hello.worker)
+            log.warning("worker %s does not read its session: closing it", hello.worker, extra=told)
             context.cancel()
 
         outbox = self._job.attach(hello.worker, hello.incarnation, hello.session, cut)
@@ -215,6 +224,10 @@ class CoordinatorRpc:
             for follower in job.routes.followers
         ]
         reply.servers.extend([own, *others])
+        if request.HasField("entries_from"):
+            records = job.entries(request.entries_from)
+            reply.entries.extend(lines(records))
+            reply.entries_from = records[0].index if records else request.entries_from
         return reply
 
 

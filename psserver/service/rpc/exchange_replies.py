@@ -13,6 +13,7 @@ from psserver.service.shard_host import ShardHost
 from psserver.service.transport import in_place
 from psserver.service.transport.payloads import outgoing
 from psserver.service.transport.shared_memory import Attachment
+from pswire.logs import event
 from pswire.transport import frames
 from pswire.transport.framed_socket import Parts
 from pswire.v1 import coordinator_pb2 as pb
@@ -104,5 +105,6 @@ def _outcome(
         if begun:
             raise
         # The commit stands; the worker learns of its grant and pulls, or is refused, by itself.
-        log.info("no version with the grant of ticket %d: %s", grant.ticket, refused)
+        told = event("grant_without_version", ticket=grant.ticket)
+        log.info("no version with the grant of ticket %d: %s", grant.ticket, refused, extra=told)
         yield message(events=events)

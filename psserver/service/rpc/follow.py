@@ -17,6 +17,7 @@ from psserver.service.errors import Refused, invalid, precondition
 from psserver.service.rpc.adapters import order_from_wire
 from psserver.service.shard_host import ShardHost
 from pswire.exits import ExitCode
+from pswire.logs import event
 from pswire.plan import PlanError, make_plan
 from pswire.specs import specs_from_wire
 from pswire.v1 import shard_pb2
@@ -41,6 +42,7 @@ class FollowRpc:
         self._secret = job_secret
         # Two that open at once: one of them is the coordinator.
         self._opening = threading.Lock()
+        # Set once, by the thread of the coordinator's stream, before `ended`; others read it after that.
         self.ending: Ending | None = None
         self.ended = threading.Event()
 
@@ -82,7 +84,7 @@ class FollowRpc:
                 f"server {message.task_index} of {message.servers}: give all servers the same --ps-hosts"
             )
         self._host.open(message.job, message.secret)
-        log.info("following job %s", message.job)
+        log.info("following job %s", message.job, extra=event("following", job=message.job))
 
     def _take(self, request: shard_pb2.FollowRequest) -> None:
         match request.WhichOneof("message"):
@@ -127,7 +129,8 @@ class FollowRpc:
                 f"server {self._host.server} has no memory for its part of the model, "
                 f"{plan.shards[self._host.server].nbytes} bytes",
             ) from error
-        log.info("holds %d bytes of %d variables", self._host.nbytes, len(plan.variables))
+        told = event("shard_ready", bytes=self._host.nbytes, variables=len(plan.variables))
+        log.info("holds %d bytes of %d variables", self._host.nbytes, len(plan.variables), extra=told)
 
     def _progress(self) -> shard_pb2.FollowReply:
         host = self._host

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from psserver.service.errors import Refused
 from psserver.shard.arena import plain
 from psserver.shard.staging import BorrowedBuffer
+from pswire.logs import event
 from pswire.transport import segments
 from pswire.transport.segments import Place, Segment, SegmentError
 from pswire.v1 import shard_pb2
@@ -65,7 +66,8 @@ class Sharing:
         if self._strict:
             raise SegmentError(f"--transport shared-memory: {reason}")
         self.refusal = reason
-        log.warning("no memory is shared with workers: %s", reason)
+        told = event("shared_memory_refused", reason=reason)
+        log.warning("no memory is shared with workers: %s", reason, extra=told)
 
     def place(self, values: Floats) -> Place | None:
         """Where an array of `allocate` lies; None if in ordinary memory."""

@@ -10,6 +10,7 @@ import grpc
 
 from psserver.service.errors import Refused
 from psserver.service.rpc.registration import Caller, clipped
+from pswire.logs import event
 from pswire.transport import socket_handshake as handshake
 from pswire.transport.framed_socket import TOKEN_BYTES, FramedSocket, Parts, SocketError
 from pswire.transport.frames import Message
@@ -91,7 +92,7 @@ class SocketListener:
                 try:
                     self._port = self._listen_tcp()
                 except SocketError as error:
-                    log.warning("payloads of workers use gRPC: %s", error)
+                    log.warning("payloads of workers use gRPC: %s", error, extra=event("data_port_refused"))
                     self._port = 0
             return self._port or 0
 
@@ -136,7 +137,8 @@ class SocketListener:
         try:
             listening, name = handshake.listen_unix()
         except SocketError as error:
-            log.info("workers of this machine send their requests over gRPC: %s", error)
+            told = event("local_socket_refused")
+            log.info("workers of this machine send their requests over gRPC: %s", error, extra=told)
             return ""
         self._start(listening)
         return name
@@ -145,7 +147,7 @@ class SocketListener:
         listening = handshake.listen_tcp(self._bind, self._wanted)
         self._start(listening)
         port = int(listening.getsockname()[1])
-        log.info("listening for workers' payloads on port %d", port)
+        log.info("listening for workers' payloads on port %d", port, extra=event("data_port", port=port))
         return port
 
     def _start(self, listening: socket.socket) -> None:
@@ -161,7 +163,8 @@ class SocketListener:
                 if self._ending.is_set():
                     return
                 # Out of descriptors, say. The connection stays in the backlog: `accept` would fail again at once.
-                log.warning("a connection cannot be accepted yet: %s", error.strerror or error)
+                why, told = error.strerror or error, event("accept_failed")
+                log.warning("a connection cannot be accepted yet: %s", why, extra=told)
                 self._ending.wait(PAUSE)
                 continue
             self._begin(connected)
@@ -172,7 +175,7 @@ class SocketListener:
                 handshake.check_same_user(connected)
             connection = FramedSocket(connected)
         except OSError as error:
-            log.warning("a connection was refused: %s", error)
+            log.warning("a connection was refused: %s", error, extra=event("connection_refused"))
             connected.close()
             return
         if not self._admit(connection):
@@ -181,7 +184,7 @@ class SocketListener:
         try:
             threading.Thread(target=self._run, args=(connection,), name="socket", daemon=True).start()
         except RuntimeError as error:
-            log.warning("a connection was refused: %s", error)
+            log.warning("a connection was refused: %s", error, extra=event("connection_refused"))
             self._end(connection)
 
     def _admit(self, connection: FramedSocket) -> bool:
@@ -203,7 +206,7 @@ class SocketListener:
             if self._authenticated(connection):
                 self._answer(connection)
         except SocketError as error:
-            log.info("the connection to a worker is broken: %s", error)
+            log.info("the connection to a worker is broken: %s", error, extra=event("connection_broken"))
         finally:
             self._end(connection)
 
@@ -243,7 +246,7 @@ class SocketListener:
             raise
         except Exception as error:
             # As gRPC does with what a method raises.
-            log.exception("an exchange failed")
+            log.exception("an exchange failed", extra=event("exchange_failed"))
             return Refused(grpc.StatusCode.UNKNOWN, f"{type(error).__name__}: {error}")
         return None
 

@@ -1,0 +1,63 @@
+"""Who may ask the page's process for what: pure checks of a request's head."""
+
+import hmac
+import ipaddress
+from collections.abc import Mapping
+from http.cookies import CookieError, SimpleCookie
+
+COOKIE = "ps_dashboard"
+
+# Sent with every answer. Nothing but the page's own files may run or be fetched, and no other page may frame it.
+HEADERS: Mapping[str, str] = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-cache",
+}
+
+
+def host_problem(host: str, names: frozenset[str]) -> str:
+    """Why a request with this Host header is not served: another site's name may lead here (DNS rebinding)."""
+    name = _name(host)
+    if name in names or name == "localhost" or _is_address(name):
+        return ""
+    return f"this is not {name or 'a host without a name'}; open the address that ps-lab dashboard printed"
+
+
+def _name(host: str) -> str:
+    """Without the port; an IPv6 address without brackets."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0].lower()
+    return host.rpartition(":")[0].lower() if host.count(":") == 1 else host.lower()
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def foreign(headers: Mapping[str, str]) -> bool:
+    """The browser says that another site's page made it ask."""
+    return headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
+
+
+def is_loopback(host: str) -> bool:
+    return host == "localhost" or (_is_address(host) and ipaddress.ip_address(host).is_loopback)
+
+
+def knows(token: str, given: str, cookie: str) -> bool:
+    """The token is in the link (`given`) or in the cookie that the link was exchanged for."""
+    try:
+        morsel = SimpleCookie(cookie).get(COOKIE)
+    except CookieError:
+        morsel = None
+    kept = morsel.value if morsel is not None else ""
+    return any(hmac.compare_digest(token.encode(), one.encode()) for one in (given, kept))

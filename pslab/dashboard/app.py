@@ -1,0 +1,234 @@
+"""The web application: the page's files, JSON, and one event stream for each viewer. Only GET exists."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import Any
+from urllib.parse import parse_qs
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from pslab.dashboard import access
+from pslab.dashboard.observer import Observer, TooMany
+from pslab.dashboard.playground.choices import choices
+from pslab.dashboard.playground.pool import Busy, Pool
+from pslab.dashboard.playground.settings import SettingsError
+from pslab.dashboard.runs import RunPages
+from pslab.runs.folder import RunError
+
+KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+# A comment in an idle stream, so that a viewer that is gone is noticed; seconds.
+HEARTBEAT = 10.0
+
+
+@dataclass
+class Source:
+    """What the page shows: a live cluster, a run folder, a simulated experiment, or the playground alone."""
+
+    kind: str
+    title: str
+    observer: Observer | None = None
+    run: RunPages | None = None
+    # Settings of an experiment that is simulated, as `settings.experiment_of` takes them, and what was left out.
+    settings: dict[str, Any] | None = None
+    note: str = ""
+    pool: Pool = field(default_factory=Pool)
+
+
+@cache
+def static_files() -> dict[str, tuple[str, bytes]]:
+    """Name -> type and content of every file of the page."""
+    return dict(_files_in(files("pslab.dashboard").joinpath("static"), ""))
+
+
+def _files_in(folder: Traversable, prefix: str) -> Iterator[tuple[str, tuple[str, bytes]]]:
+    for item in folder.iterdir():
+        suffix = "." + item.name.rpartition(".")[2]
+        if item.is_dir():
+            yield from _files_in(item, f"{prefix}{item.name}/")
+        elif suffix in KINDS:
+            yield f"{prefix}{item.name}", (KINDS[suffix], item.read_bytes())
+
+
+def application(source: Source, *, names: frozenset[str] = frozenset(), token: str = "") -> ASGIApp:
+    """`names`: host names, beside addresses and localhost, by which it may be asked for. `token`: empty for none."""
+    pages = Pages(source)
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        if source.kind in ("playground", "simulated"):
+            source.pool.warm_up()
+        yield
+        if source.observer is not None:
+            await source.observer.close()
+        source.pool.close()
+
+    routes = [
+        Route("/", pages.index),
+        Route("/static/{name:path}", pages.static),
+        Route("/favicon.ico", pages.icon),
+        Route("/api/about", pages.about),
+        Route("/api/choices", pages.choices),
+        Route("/api/recording", pages.recording),
+        Route("/api/events", pages.events),
+        Route("/api/printed", pages.printed),
+        Route("/api/play", pages.play),
+    ]
+    return Guard(Starlette(routes=routes, lifespan=lifespan), names, token)
+
+
+class Guard:
+    """Checks every request before anything else sees it, and adds the headers to every answer."""
+
+    def __init__(self, app: ASGIApp, names: frozenset[str], token: str) -> None:
+        self._app, self._names, self._token = app, names, token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            return
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                extra = [(k.lower().encode(), v.encode()) for k, v in access.HEADERS.items()]
+                message["headers"] = [*message.get("headers", []), *extra]
+            await send(message)
+
+        answer = self._refusal(scope)
+        await (self._app if answer is None else answer)(scope, receive, sending)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        headers = {key.decode("latin-1"): value.decode("latin-1") for key, value in scope["headers"]}
+        problem = access.host_problem(headers.get("host", ""), self._names)
+        if problem:
+            return PlainTextResponse(problem, 421)
+        if scope["path"].startswith("/api/") and access.foreign(headers):
+            return PlainTextResponse("another site's page may not ask for this", 403)
+        if not self._token:
+            return None
+        given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
+        if not access.knows(self._token, given, headers.get("cookie", "")):
+            return PlainTextResponse("open the whole link that ps-lab dashboard printed: it has a token", 401)
+        if given and scope["path"] == "/":
+            answer = RedirectResponse("/", 303)
+            answer.set_cookie(access.COOKIE, self._token, httponly=True, samesite="strict")
+            return answer
+        return None
+
+
+class Pages:
+    """The answers."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._reading = asyncio.Lock()
+
+    async def index(self, request: Request) -> Response:
+        return _file("index.html")
+
+    async def static(self, request: Request) -> Response:
+        return _file(request.path_params["name"])
+
+    async def icon(self, request: Request) -> Response:
+        return _file("favicon.svg")
+
+    async def about(self, request: Request) -> Response:
+        source = self._source
+        told: dict[str, Any] = {"kind": source.kind, "title": source.title, "note": source.note}
+        if source.run is not None:
+            told["printed"] = source.run.printed()
+        if source.settings is not None:
+            told["settings"] = source.settings
+        return _json(json.dumps(told))
+
+    async def choices(self, request: Request) -> Response:
+        return _json(json.dumps(choices()))
+
+    async def recording(self, request: Request) -> Response:
+        run = self._source.run
+        if run is None:
+            return PlainTextResponse("there is no run here", 404)
+        try:
+            number = int(request.query_params.get("part", "0"))
+            return await self._of_run(lambda: run.part(number))
+        except ValueError as error:
+            return PlainTextResponse(str(error), 404)
+
+    async def _of_run(self, read: Callable[[], str]) -> Response:
+        """One reader at a time, beside the event loop."""
+        async with self._reading:
+            return _json(await asyncio.to_thread(read))
+
+    async def printed(self, request: Request) -> Response:
+        run = self._source.run
+        if run is None:
+            return PlainTextResponse("there is no run here", 404)
+        name = request.query_params.get("name", "")
+        try:
+            return PlainTextResponse(await asyncio.to_thread(run.print_of, name))
+        except RunError as error:
+            return PlainTextResponse(str(error), 404)
+
+    async def play(self, request: Request) -> Response:
+        try:
+            return _json(await self._source.pool.play(request.query_params.get("play", "")))
+        except SettingsError as error:
+            return _json(json.dumps({"error": str(error)}))
+        except Busy as error:
+            return PlainTextResponse(str(error), 503, {"Retry-After": "5"})
+
+    async def events(self, request: Request) -> Response:
+        observer = self._source.observer
+        if observer is None:
+            return PlainTextResponse("there is no live cluster here", 404)
+        messages = observer.messages()
+        try:
+            first = asyncio.ensure_future(anext(messages))
+            await asyncio.wait({first}, timeout=0)
+            if first.done() and first.exception() is not None:
+                raise first.exception() or TooMany()
+        except TooMany as error:
+            return PlainTextResponse(str(error), 503, {"Retry-After": "10"})
+        return StreamingResponse(_stream(messages, first), media_type="text/event-stream")
+
+
+async def _stream(
+    messages: AsyncIterator[tuple[str, str]], coming: asyncio.Future[tuple[str, str]]
+) -> AsyncIterator[str]:
+    """Server-sent events; a comment where nothing happens for a while."""
+    try:
+        while True:
+            done, _ = await asyncio.wait({coming}, timeout=HEARTBEAT)
+            if not done:
+                yield ": still here\n\n"
+                continue
+            kind, text = coming.result()
+            yield f"event: {kind}\ndata: {text}\n\n"
+            coming = asyncio.ensure_future(anext(messages))
+    finally:
+        coming.cancel()
+        await asyncio.gather(coming, return_exceptions=True)
+        await messages.aclose()  # type: ignore[attr-defined]
+
+
+def _file(name: str) -> Response:
+    found = static_files().get(name)
+    if found is None:
+        return PlainTextResponse("no such file", 404)
+    kind, content = found
+    return Response(content, media_type=kind)
+
+
+def _json(text: str) -> Response:
+    return Response(text, media_type="application/json")

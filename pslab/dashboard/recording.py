@@ -1,0 +1,185 @@
+"""A decision log as the page draws it. Pure: entries in, lists of plain values out.
+
+A batch is a JSON object of lists; the page appends one to the other. Workers are
+numbers into `workers`. Seconds are those of the log's clock.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pslab.compare.timeline import COMPUTING, RECEIVING, SENDING, UNREPORTED, WAITING, WASTED
+from pslab.dashboard.words import sentence
+from pslab.observe.work import Work, WorkReader
+from pslab.runs import log as facts
+from pslab.runs.folder import Metric
+from pslab.runs.log import Entry
+
+# A stretch's kind as the page has it.
+KINDS: Mapping[str, int] = {
+    COMPUTING: 0,
+    RECEIVING: 1,
+    SENDING: 2,
+    WAITING: 3,
+    WASTED: 4,
+    UNREPORTED: 5,
+}
+LISTS = ("workers", "stretches", "tickets", "grants", "fates", "updates", "marks", "evals", "log")
+# Marks in a worker's lane.
+JOIN, LOST, BACK, LEAVE, DONE, CANCEL, ABANDON, STOP = range(8)
+# Entries that the page's log does not show: one for each contribution, and they say nothing new.
+QUIET = (facts.Fold,)
+
+Batch = dict[str, Any]
+
+
+class Recorder:
+    """Give it a log's entries in order; `take` returns what they add to the page since the last call.
+
+    - `workers`: names, in the order of their first entry
+    - `stretches`: [worker, kind, begin, end, ticket]
+    - `grants`: [ticket, worker, version, t]
+    - `tickets`: [ticket, worker, base version, begin, end, samples, loss], once committed
+    - `fates`: [ticket, 1 applied or 0 dropped, t, version, staleness, weight, reason]
+    - `updates`: [version, t, contributions, mean staleness, most, loss, lr scale, samples so far]
+    - `marks`: [worker (-1: the job), kind, t, sentence]
+    - `evals`: [t, version, {metric: value}]
+    - `log`: [number, t, kind, worker or -1, sentence]
+    """
+
+    def __init__(self) -> None:
+        self.job: dict[str, Any] = {}
+        self.seconds = 0.0
+        self.version = -1
+        self._work = WorkReader()
+        self._numbers: dict[str, int] = {}
+        self._samples = 0
+        self._stopped = False
+        # Committed and not settled: samples and loss.
+        self._pending: dict[int, tuple[int, float | None]] = {}
+        self._batch = _empty()
+
+    @property
+    def workers(self) -> list[str]:
+        return list(self._numbers)
+
+    def number(self, worker: str) -> int:
+        """Of a worker, whose first mention this may be."""
+        if worker not in self._numbers:
+            self._numbers[worker] = len(self._numbers)
+            self._batch["workers"].append(worker)
+        return self._numbers[worker]
+
+    def see(self, entry: Entry) -> None:
+        fact, t = entry.fact, entry.t
+        if not self._stopped:
+            # Workers leave after the stop, some of them late: that is no part of the run.
+            self.seconds = max(self.seconds, t)
+        worker = getattr(fact, "worker", None)
+        number = self.number(worker) if isinstance(worker, str) else -1
+        for work in self._work.see(fact, t):
+            self._worked(work)
+        self._event(fact, t, number)
+        if not isinstance(fact, QUIET):
+            self._batch["log"].append([entry.i, t, entry.kind, number, sentence(fact)])
+
+    def measured(self, metric: Metric) -> None:
+        """An evaluation of metrics.jsonl."""
+        if metric.kind == "eval":
+            finite = {name: value for name, value in metric.metrics.items() if math.isfinite(value)}
+            self._batch["evals"].append([metric.t, metric.version, finite])
+
+    def take(self) -> Batch:
+        """What is new, with `seconds` and `version` as they are now, and `job` once it is known."""
+        batch, self._batch = self._batch, _empty()
+        batch = {name: values for name, values in batch.items() if values}
+        return {**batch, "seconds": self.seconds, "version": self.version, "job": self.job}
+
+    def _worked(self, work: Work) -> None:
+        number = self.number(work.worker)
+        for stretch in (*work.before, *work.held):
+            if stretch.end > stretch.begin:
+                self._batch["stretches"].append(
+                    [number, KINDS[stretch.kind], _round(stretch.begin), _round(stretch.end), work.ticket]
+                )
+
+    def _event(self, fact: facts.Fact, t: float, number: int) -> None:
+        match fact:
+            case facts.JobEntry():
+                self._describe(fact)
+            case facts.Install(_, version):
+                self.version = version
+            case facts.Grant(_, ticket, version):
+                self._batch["grants"].append([ticket, number, version, t])
+            case facts.Commit(_, ticket, _, samples, loss):
+                self._pending[ticket] = samples, loss
+                told = loss if loss is not None and math.isfinite(loss) else None
+                self._batch["tickets"].append([ticket, number, t, samples, told])
+            case facts.Apply():
+                self._applied(fact, t)
+            case facts.Drop(_, ticket, staleness, reason):
+                self._pending.pop(ticket, None)
+                self._batch["fates"].append([ticket, 0, t, self.version, staleness, 0.0, reason])
+            case _:
+                self._mark(fact, t, number)
+
+    def _describe(self, job: facts.JobEntry) -> None:
+        self.job = {
+            "name": job.job,
+            "policy": job.policy,
+            "optimizer": job.optimizer,
+            "servers": job.servers,
+            "workers": job.workers,
+            "seed": job.seed,
+        }
+
+    def _mark(self, fact: facts.Fact, t: float, number: int) -> None:
+        kind = _MARKS.get(type(fact))
+        if kind is not None and not self._stopped:
+            self._batch["marks"].append([number, kind, t, sentence(fact)])
+        self._stopped = self._stopped or isinstance(fact, facts.Stop)
+
+    def _applied(self, apply: facts.Apply, t: float) -> None:
+        self.version = apply.version
+        ages, losses = [part.staleness for part in apply.parts], []
+        for part in apply.parts:
+            samples, loss = self._pending.pop(part.ticket, (0, None))
+            self._samples += samples
+            if loss is not None and math.isfinite(loss):
+                losses.append(loss)
+            self._batch["fates"].append([part.ticket, 1, t, apply.version, part.staleness, part.weight, ""])
+        loss = sum(losses) / len(losses) if losses else None
+        mean = sum(ages) / len(ages) if ages else 0.0
+        self._batch["updates"].append(
+            [apply.version, t, len(ages), mean, max(ages, default=0), loss, apply.lr_scale, self._samples]
+        )
+
+
+_MARKS: Mapping[type[Any], int] = {
+    facts.Join: JOIN,
+    facts.Lost: LOST,
+    facts.Back: BACK,
+    facts.Leave: LEAVE,
+    facts.Done: DONE,
+    facts.Cancel: CANCEL,
+    facts.Abandon: ABANDON,
+    facts.Stop: STOP,
+}
+
+
+def recorded(entries: Iterable[Entry], metrics: Iterable[Metric] = ()) -> Batch:
+    """A whole log as one batch."""
+    recorder = Recorder()
+    for entry in entries:
+        recorder.see(entry)
+    for metric in metrics:
+        recorder.measured(metric)
+    return recorder.take()
+
+
+def _empty() -> Batch:
+    return {name: [] for name in LISTS}
+
+
+def _round(seconds: float) -> float:
+    return round(seconds, 6)

@@ -1,0 +1,83 @@
+"""From what stands on the command line to what the page shows."""
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pslab.dashboard.observer import Observer
+from pslab.dashboard.playground.settings import SettingsError, experiment_of
+from pslab.dashboard.runs import RunPages
+from pslab.launch.status_poll import StatusClient
+from pswire.addresses import AddressError, parse_address
+from pswire.config.experiment import ExperimentError, load_experiment
+from pswire.config.overrides import apply_overrides
+
+if TYPE_CHECKING:
+    from pslab.dashboard.app import Source
+
+NOTE = "The [job] itself is not computed here: this is the experiment's time, with nothing learned."
+
+
+def find(target: str | None, overrides: Sequence[str] = ()) -> "Source":
+    """Raises RunError, ExperimentError, AddressError, StatusError."""
+    from pslab.dashboard.app import Source
+
+    if target is None:
+        return Source("playground", "")
+    path = Path(target)
+    if path.is_dir():
+        return Source("run", path.resolve().name, run=_read(path))
+    if path.is_file() or path.suffix == ".toml":
+        return _simulated(path, overrides)
+    return _live(target)
+
+
+def _read(path: Path) -> RunPages:
+    pages = RunPages(path)
+    pages.parts()
+    return pages
+
+
+def _live(target: str) -> "Source":
+    from pslab.dashboard.app import Source
+
+    try:
+        address = str(parse_address(target))
+    except AddressError as error:
+        raise AddressError(f"{error} (and there is no run folder or file of that name)") from error
+    client = StatusClient(address)
+    # Asked once: an address where nothing is must be said here, not on the page.
+    client.ask()
+    return Source("live", address, observer=Observer(client.ask))
+
+
+def _simulated(path: Path, overrides: Sequence[str]) -> "Source":
+    from pslab.dashboard.app import Source
+
+    experiment = load_experiment(path, overrides)
+    document = tomllib.loads(path.read_text(encoding="utf-8"))
+    apply_overrides(document, overrides)
+    left_out = document.pop("job", None)
+    document.pop("trackers", None)
+    settings = flat(document)
+    note = ""
+    if experiment.simulation.problem in ("auto", "job"):
+        settings["simulation.problem"] = "none"
+        note = NOTE if left_out else ""
+    try:
+        experiment_of(settings)
+    except SettingsError as error:
+        raise ExperimentError(f"{path}: {error}") from error
+    return Source("simulated", path.name, settings=settings, note=note)
+
+
+def flat(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """{"policy": {"name": "ssp"}} -> {"policy.name": "ssp"}."""
+    found: dict[str, Any] = {}
+    for key, value in document.items():
+        if isinstance(value, Mapping):
+            found |= flat(value, f"{prefix}{key}.")
+        else:
+            found[f"{prefix}{key}"] = value
+    return found

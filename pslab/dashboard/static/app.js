@@ -1,0 +1,186 @@
+// The frame around all pages: what is shown, which page, which moment, light or dark, and the keyboard.
+
+import { h, put, say, number, seconds, sign } from "./dom.js";
+import { Model } from "./model.js";
+import { Clock } from "./clock.js";
+import { ask, follow, play, recording } from "./source.js";
+import { forgetColours } from "./draw/canvas.js";
+import { now } from "./pages/now.js";
+import { time } from "./pages/time.js";
+import { learning } from "./pages/learning.js";
+import { staleness } from "./pages/staleness.js";
+import { rates } from "./pages/rates.js";
+import { servers } from "./pages/servers.js";
+import { log } from "./pages/log.js";
+import { playground } from "./play/page.js";
+
+const PAGES = { now, time, learning, staleness, rates, servers, log, play: playground };
+const TITLES = { now: "Now", time: "Time", learning: "Learning", staleness: "Staleness", rates: "Rates", servers: "Servers", log: "Log", play: "Playground" };
+const $ = (id) => document.getElementById(id);
+
+const context = {
+  about: { kind: "playground", title: "" }, model: new Model(), clock: new Clock($("clock")), told: {},
+  choices: null, changed: () => { dirty = true; }, notice,
+};
+let shown = { name: "", page: null }, dirty = true, drawn = 0;
+
+// Light and dark: the system's wish, unless somebody has chosen.
+
+function theme(chosen) {
+  if (chosen) { document.documentElement.dataset.theme = chosen; localStorage.setItem("theme", chosen); }
+  const dark = isDark();
+  sign($("theme"), dark ? "sun" : "moon");
+  $("theme").title = dark ? "Light colours (d)" : "Dark colours (d)";
+  forgetColours();
+  dirty = true;
+}
+function isDark() {
+  const chosen = document.documentElement.dataset.theme;
+  return chosen ? chosen === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+}
+function switchTheme() { theme(isDark() ? "light" : "dark"); }
+
+// Pages
+
+function available() { return context.about.kind === "playground" ? ["play"] : Object.keys(PAGES); }
+
+function navigation() {
+  document.body.classList.toggle("alone", available().length === 1);
+  put($("nav"), available().map((name, place) => h("a", { href: `#/${name}`, "data-page": name, title: `${TITLES[name]} (${place + 1})` },
+    h("span", { class: `icon icon-${name}`, "aria-hidden": "true" }), h("span", {}, TITLES[name]))));
+}
+
+function open() {
+  const [path] = location.hash.replace(/^#\/?/, "").split("?");
+  const name = available().includes(path) ? path : available()[0];
+  if (shown.name !== name) {
+    shown.page?.close?.();
+    shown = { name, page: PAGES[name](context) };
+    put($("main"), shown.page.element);
+    document.title = `${TITLES[name]} · ${context.about.title || "paramserver"}`;
+    document.body.dataset.page = name;
+    for (const link of $("nav").children) {
+      if (link.dataset.page === name) { link.setAttribute("aria-current", "page"); link.scrollIntoView({ block: "nearest", inline: "nearest" }); }
+      else link.removeAttribute("aria-current");
+    }
+    window.scrollTo(0, 0);
+  } else shown.page.navigated?.();
+  context.clock.footer.hidden = context.clock.live || !context.clock.slider || name === "play" && !shown.page.hasClock?.();
+  dirty = true;
+}
+
+function figures() {
+  const { model, clock, about } = context;
+  if (about.kind === "playground" || shown.name === "play") { $("figures").hidden = true; return; }
+  $("figures").hidden = false;
+  const status = clock.live ? model.status : null, found = status ?? model.figures(clock.t);
+  const rows = [
+    ["policy", status ? status.policy : model.job.policy?.name ?? "–"],
+    ["version", number(found.version, 6)],
+    ["loss", number(found.loss)],
+    ["staleness", number(status ? status.mean_staleness : found.staleness)],
+    ["dropped", number(found.dropped, 6)],
+    [status ? status.phase : "at", seconds(clock.t)],
+  ];
+  const list = $("figures");
+  if (list.children.length !== rows.length) put(list, rows.map(() => h("div", {}, h("dt"), h("dd"))));
+  rows.forEach(([term, value], place) => { say(list.children[place].children[0], term); say(list.children[place].children[1], value); });
+}
+
+function frame(stamp) {
+  const moved = context.clock.tick();
+  // A live page moves 12 times a second, a played recording as often as the screen.
+  const due = dirty || (moved && (!context.clock.live || stamp - drawn > 80));
+  if (due && !document.hidden) {
+    dirty = false; drawn = stamp;
+    figures();
+    shown.page?.update(context);
+  }
+  requestAnimationFrame(frame);
+}
+
+function notice(text) {
+  const element = $("notice");
+  element.hidden = !text;
+  say(element, text ?? "");
+}
+
+// Keyboard
+
+const KEYS = [["1 … 8", "the pages"], ["space", "play and pause"], ["← →", "a step back, a step forward"], ["Home End", "the first, the last moment"], ["+ −", "more or less time in the lanes"], ["d", "light or dark"], ["?", "this list"]];
+
+function help() {
+  const dialog = $("help");
+  put(dialog, h("h2", { id: "help-title" }, "Keys"), h("dl", { class: "keys" }, KEYS.map(([key, does]) => [h("dt", {}, key.split(" ").map((one) => h("kbd", {}, one))), h("dd", {}, does)])),
+    h("form", { method: "dialog" }, h("button", { autofocus: true }, "Close")));
+  dialog.showModal();
+}
+
+document.addEventListener("keydown", (event) => {
+  const inside = event.target.closest("input, select, textarea, button, [role=listbox]");
+  if (event.ctrlKey || event.metaKey || event.altKey || $("help").open) return;
+  const typing = inside && inside.matches("input:not([type=range]):not([type=checkbox]), select, textarea");
+  if (typing) return;
+  const names = available(), place = Number(event.key) - 1;
+  if (Number.isInteger(place) && names[place]) { location.hash = `#/${names[place]}`; return; }
+  if (event.key === "?") help();
+  else if (event.key === "d") switchTheme();
+  else if (event.key === "+" || event.key === "=") shown.page.zoom?.(0.5);
+  else if (event.key === "-") shown.page.zoom?.(2);
+  else if (inside && inside.matches("button, input, select") && inside.id !== "moment") return;
+  else if (event.key === " ") { event.preventDefault(); context.clock.toggle(); }
+  else if (event.key === "ArrowLeft" || event.key === "ArrowRight") { event.preventDefault(); context.clock.step(event.key === "ArrowLeft" ? -1 : 1); }
+  else if (event.key === "Home" || event.key === "End") { if (!context.clock.live) { event.preventDefault(); context.clock.go(event.key === "Home" ? context.clock.begin : context.clock.end); } }
+});
+
+// Begin
+
+function moments(model) {
+  let found = null;
+  return () => {
+    found ??= [...new Set(model.log.map(([t]) => t))];
+    return found;
+  };
+}
+
+/** Show a recording: the slider goes from its begin to its end. */
+context.show = (model, told, options) => {
+  context.model = model; context.told = told;
+  context.clock.record(model.begin, model.seconds, moments(model), options);
+  context.clock.footer.hidden = false;
+  dirty = true;
+};
+
+context.part = async (number) => {
+  const [model, told] = await recording(number);
+  context.show(model, told);
+};
+
+async function start() {
+  theme(localStorage.getItem("theme"));
+  $("theme").addEventListener("click", switchTheme);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => theme());
+  context.clock.addEventListener("change", () => { dirty = true; });
+  new ResizeObserver(() => { dirty = true; }).observe(document.body);
+  window.addEventListener("hashchange", open);
+  context.about = await ask("/api/about");
+  say($("title"), context.about.title || "Playground");
+  $("title").title = context.about.title;
+  if (context.about.note) notice(context.about.note);
+  navigation();
+  if (context.about.kind === "live") {
+    follow((model, told) => {
+      context.model = model;
+      if (told.now !== undefined) { context.told = { ...context.told, ...told }; context.clock.follow(told.now); notice(told.skipped ? `${told.skipped} entries of the log were too many to be shown` : ""); }
+      if (told.gone) notice(told.broken ? told.gone : `The server is gone: ${told.gone}`);
+      if (told.gone) context.clock.offset = context.clock.t - performance.now() / 1000;
+      dirty = true;
+    });
+  } else if (context.about.kind === "run") await context.part(0);
+  else if (context.about.kind === "simulated") context.show(...await play({ settings: context.about.settings }));
+  if (context.told.limited) notice(context.told.limited);
+  open();
+  requestAnimationFrame(frame);
+}
+
+start().catch((error) => { notice(error.message); navigation(); open(); requestAnimationFrame(frame); });

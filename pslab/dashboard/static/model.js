@@ -1,0 +1,211 @@
+// What is known of a run: batches of rows go in (see pslab/dashboard/recording.py), questions about a moment come out.
+
+export const KINDS = ["compute", "pull", "push", "wait", "wasted", "at work"];
+export const WAIT = 3, WASTED = 4;
+export const MARKS = ["join", "lost", "back", "leave", "done", "cancel", "abandon", "stop"];
+
+/** The number of rows whose `key` is at most `t`; rows are in order of it. */
+export function upTo(rows, t, key = 0) {
+  let low = 0, high = rows.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (rows[middle][key] <= t) low = middle + 1; else high = middle;
+  }
+  return low;
+}
+
+export class Model {
+  constructor() {
+    this.workers = [];
+    this.job = {};
+    this.seconds = 0;
+    this.begin = 0;
+    this.lanes = [];
+    this.tickets = new Map();
+    this.commits = [];   // [t, ticket]
+    this.grants = [];    // per worker: [t, ticket, version]
+    this.fates = [];     // [t, ticket]
+    this.updates = [];   // [t, version, parts, mean, most, loss, lrScale, samples]
+    this.evals = [];     // [t, version, metrics]
+    this.log = [];       // [t, number, kind, worker, sentence]
+    this.marks = [];     // per worker: [t, kind, sentence]
+    this.stops = [];
+    this.waits = [];     // per worker: [begin, end, event, releasers]
+    this.past = { applied: [], dropped: [] };
+    this.servers = null;
+    this.status = null;
+  }
+
+  lane(worker) {
+    while (this.lanes.length <= worker) {
+      this.lanes.push([]); this.grants.push([]); this.marks.push([]); this.waits.push([]);
+    }
+    return this.lanes[worker];
+  }
+
+  add(batch) {
+    for (const name of batch.workers ?? []) if (!this.workers.includes(name)) this.workers.push(name);
+    if (this.workers.length) this.lane(this.workers.length - 1);
+    if (batch.job && batch.job.name) this.job = batch.job;
+    this.seconds = Math.max(this.seconds, batch.seconds ?? 0);
+    for (const [worker, kind, begin, end, ticket] of batch.stretches ?? []) this.lane(worker).push([begin, end, kind, ticket]);
+    for (const [ticket, worker, version, t] of batch.grants ?? []) {
+      this.lane(worker);
+      this.grants[worker].push([t, ticket, version]);
+      this.tickets.set(ticket, { ticket, worker, base: version, granted: t });
+    }
+    for (const [ticket, worker, t, samples, loss] of batch.tickets ?? []) {
+      const found = this.tickets.get(ticket) ?? { ticket, worker, base: null, granted: t };
+      Object.assign(found, { end: t, samples, loss });
+      this.tickets.set(ticket, found);
+      this.commits.push([t, ticket]);
+    }
+    for (const [ticket, applied, t, version, staleness, weight, reason] of batch.fates ?? []) {
+      const found = this.tickets.get(ticket);
+      if (found) Object.assign(found, { settled: t, applied: Boolean(applied), version, staleness, weight, reason });
+      this.fates.push([t, ticket]);
+    }
+    for (const [version, t, ...rest] of batch.updates ?? []) this.updates.push([t, version, ...rest]);
+    for (const row of batch.evals ?? []) this.evals.push(row);
+    for (const [number, t, kind, worker, sentence] of batch.log ?? []) this.log.push([t, number, kind, worker, sentence]);
+    for (const [worker, kind, t, sentence] of batch.marks ?? []) {
+      if (worker < 0) this.stops.push([t, kind, sentence]);
+      else { this.lane(worker); this.marks[worker].push([t, kind, sentence]); }
+    }
+    for (const [worker, begin, end, event, releasers] of batch.waits ?? []) {
+      this.lane(worker);
+      this.waits[worker].push([begin, end, event, releasers]);
+    }
+    if (batch.waits) for (const rows of this.waits) rows.sort((a, b) => a[0] - b[0]);
+    for (const name of ["past", "servers", "status"]) if (batch[name]) this[name] = batch[name];
+    if (batch.past) {
+      this.updates.push(...batch.past.updates.map(([version, t, ...rest]) => [t, version, ...rest]));
+      this.evals.push(...batch.past.evals);
+    }
+  }
+
+  /** Forget details from before `t`, of a live cluster that goes on for days. */
+  forget(t) {
+    for (const lane of this.lanes) drop(lane, t, 1);
+    for (const rows of this.grants) drop(rows, t, 0);
+    for (const rows of [this.commits, this.log]) drop(rows, t, 0);
+    const gone = drop(this.fates, t, 0);
+    for (const [, number] of gone) {
+      const ticket = this.tickets.get(number);
+      if (!ticket) continue;
+      if (ticket.applied) count(this.past.applied, ticket.worker, ticket.staleness);
+      else count(this.past.dropped, ticket.worker);
+      this.tickets.delete(number);
+    }
+    if (this.updates.length > 4000) {
+      const old = upTo(this.updates, t);
+      this.updates = this.updates.filter((_, place) => place >= old || place % 2 === 0);
+    }
+  }
+
+  // A moment
+
+  version(t) {
+    const place = upTo(this.updates, t);
+    return place ? this.updates[place - 1][1] : 0;
+  }
+
+  /** What a worker does at `t`: state, since when, its ticket, and the wait with its reason. */
+  worker(worker, t) {
+    const lane = this.lanes[worker] ?? [], marks = this.marks[worker] ?? [];
+    let away = null, joined = false, since = 0;
+    for (const [at, kind] of marks) {
+      if (at > t) break;
+      if (kind === 0) { joined = true; away = null; since = at; }
+      if (kind === 1) away = ["lost", at];
+      if (kind === 2) away = null;
+      if (kind === 3) away = ["left", at];
+      if (kind === 4) away = ["done", at];
+    }
+    const place = upTo(lane, t);
+    const stretch = place ? lane[place - 1] : null;
+    const grants = this.grants[worker] ?? [];
+    const held = upTo(grants, t) ? grants[upTo(grants, t) - 1] : null;
+    if (away && !(away[0] === "lost" && stretch && stretch[1] > t)) return { state: away[0], since: away[1] };
+    if (!joined && !stretch) return { state: "absent", since: 0 };
+    if (stretch && stretch[1] > t && stretch[2] !== WAIT) {
+      const ticket = this.tickets.get(stretch[3]);
+      return {
+        state: stretch[2] === WASTED ? "wasted" : "computing", doing: KINDS[stretch[2]],
+        since: ticket ? Math.min(ticket.granted, t) : stretch[0], ticket: stretch[3], base: ticket ? ticket.base : held?.[2],
+      };
+    }
+    const waits = this.waits[worker] ?? [];
+    const number = upTo(waits, t);
+    const wait = number && waits[number - 1][1] > t ? waits[number - 1] : null;
+    if (held && this.tickets.get(held[1])?.end === undefined && held[0] <= t && !wait) {
+      return { state: "computing", doing: "compute", since: held[0], ticket: held[1], base: held[2] };
+    }
+    let begin = stretch ? (stretch[2] === WAIT && stretch[1] > t ? stretch[0] : stretch[1]) : since;
+    if (wait) begin = Math.min(begin, wait[0]);
+    return { state: "waiting", since: begin, event: wait?.[2], releasers: wait?.[3] ?? [] };
+  }
+
+  /** As `ps-lab status` says it: "version 3, which needs a commit of w1 (w1 computes ticket 7 ...)". */
+  why(found, t) {
+    if (!found.event) return "";
+    const doing = found.releasers.map((worker) => {
+      const other = this.worker(worker, t), name = this.workers[worker];
+      if (other.state === "computing") {
+        return `${name} computes ticket ${other.ticket} from version ${other.base} since ${(t - other.since).toFixed(1)} s`;
+      }
+      return `${name} is ${other.state} since ${(t - other.since).toFixed(1)} s`;
+    });
+    return doing.length ? `${found.event} (${doing.join("; ")})` : found.event;
+  }
+
+  /** Applied contributions by worker and staleness, and dropped ones by worker, up to `t`. */
+  ages(t) {
+    const applied = this.workers.map(() => new Map()), dropped = this.workers.map(() => 0);
+    for (const [worker, age, n] of this.past.applied) applied[worker]?.set(age, (applied[worker].get(age) ?? 0) + n);
+    for (const [worker, n] of this.past.dropped) if (worker in dropped) dropped[worker] += n;
+    const end = upTo(this.fates, t);
+    for (let place = 0; place < end; place += 1) {
+      const ticket = this.tickets.get(this.fates[place][1]);
+      if (!ticket || !applied[ticket.worker]) continue;
+      if (ticket.applied) applied[ticket.worker].set(ticket.staleness, (applied[ticket.worker].get(ticket.staleness) ?? 0) + 1);
+      else dropped[ticket.worker] += 1;
+    }
+    return { applied, dropped };
+  }
+
+  figures(t) {
+    const end = upTo(this.updates, t), last = end ? this.updates[end - 1] : null;
+    const { applied, dropped } = this.ages(t);
+    let count = 0, sum = 0;
+    for (const ages of applied) for (const [age, n] of ages) { count += n; sum += age * n; }
+    const recent = this.updates.slice(Math.max(0, end - 20), end).map((row) => row[5]).filter((loss) => loss !== null);
+    return {
+      version: last ? last[1] : 0,
+      samples: last ? last[7] : 0,
+      loss: recent.length ? recent.reduce((a, b) => a + b, 0) / recent.length : null,
+      applied: count, dropped: dropped.reduce((a, b) => a + b, 0), staleness: count ? sum / count : null,
+    };
+  }
+
+  /** Of all workers' time in the job until `t`, the share that each kind took. */
+  shares(t) {
+    const total = KINDS.map(() => 0);
+    for (const lane of this.lanes) {
+      for (const [begin, end, kind] of lane) if (begin < t) total[kind] += Math.min(end, t) - begin;
+    }
+    const sum = total.reduce((a, b) => a + b, 0);
+    return total.map((value) => (sum ? value / sum : 0));
+  }
+}
+
+function drop(rows, t, key) {
+  let end = 0;
+  while (end < rows.length && rows[end][key] < t) end += 1;
+  return rows.splice(0, end);
+}
+
+function count(rows, ...key) {
+  const found = rows.find((row) => key.every((value, place) => row[place] === value));
+  if (found) found[key.length] += 1; else rows.push([...key, 1]);
+}

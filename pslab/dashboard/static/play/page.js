@@ -1,0 +1,296 @@
+// The playground: an experiment in sliders, played by the simulator, beside a second one on the same seeds.
+
+import { h, put, say, number, seconds } from "../dom.js";
+import { upTo } from "../model.js";
+import { ask, play } from "../source.js";
+import { canvas } from "../draw/canvas.js";
+import { drawLanes, laneHeight } from "../draw/lanes.js";
+import { drawChart, smooth } from "../draw/chart.js";
+import { legend, usualSpan } from "../pages/time.js";
+import { bound, flag, knobs, select, slider, usual } from "./controls.js";
+import { OTHER, read, START, write } from "./state.js";
+
+const TIMES = { constant: (m) => `constant(${m})`, gamma: (m) => `gamma(8, ${r(m / 8)})`, exponential: (m) => `exponential(${m})`, pareto: (m) => `pareto(2.5, ${r(m * 0.6)})` };
+const TIME_WORDS = { constant: "always the same", gamma: "vary a little", exponential: "vary a lot (exponential)", pareto: "now and then very long (Pareto)" };
+const MEANS = { constant: (p) => p[0], gamma: (p) => p[0] * p[1], exponential: (p) => p[0], pareto: (p) => p[1] * p[0] / (p[0] - 1) };
+
+function r(value) { return Number(value.toPrecision(6)); }
+
+/** The settings of the second run: those of the first, and what it has differently. Another policy has its own knobs. */
+export function resolve(settings, other) {
+  const base = { ...settings };
+  if (other["policy.name"] !== undefined && other["policy.name"] !== settings["policy.name"]) {
+    for (const key of Object.keys(base)) if (key.startsWith("policy.")) delete base[key];
+  }
+  return { ...base, ...other };
+}
+
+export function playground(context) {
+  const panel = h("div", { class: "panel", id: "controls" }), look = h("p", { class: "headline" });
+  const stage = h("div", { class: "stage" });
+  const problem = h("p", { class: "error", role: "alert", id: "play-error", hidden: true });
+  const sides = [side("a"), side("b")];
+  const chart = canvas("Loss of both runs over time", "chart");
+  const versus = h("div", { class: "card" }, h("div", { class: "bar" }, h("h2", {}, "Loss"), h("ul", { class: "legend" }, h("li", {}, h("span", { class: "swatch line-a" }), h("span", { class: "name-a" })), h("li", {}, h("span", { class: "swatch line-b" }), h("span", { class: "name-b" })))), chart);
+  const tools = h("div", { class: "tools" },
+    h("button", { type: "button", class: "primary", id: "what-if", onclick: whatIf }, "What if from here?"),
+    h("button", { type: "button", id: "second", onclick: second }, "Second run"),
+    h("button", { type: "button", id: "copy-link", onclick: copyLink }, "Copy link"),
+    h("button", { type: "button", id: "as-file", onclick: asFile }, "As an experiment file"),
+    h("button", { type: "button", onclick: () => { go(read(new URLSearchParams(), {})); } }, "Start anew"));
+  const element = h("section", { class: "playground", "aria-label": "Playground" }, panel, stage);
+  put(stage, h("div", { class: "card" }, look, tools, problem), sides[0].element, sides[1].element, versus);
+
+  let choices = null, state = null, runs = [null, null], asked = 0, timer = null, factor = 1, closed = false;
+
+  ask("/api/choices").then((found) => { choices = found; navigated(); }).catch((error) => { problem.hidden = false; say(problem, error.message); });
+
+  function navigated() {
+    if (!choices) return;
+    const query = new URLSearchParams(location.hash.split("?")[1] ?? "");
+    state = read(query, choices.lessons);
+    build(); request(0);
+  }
+
+  /** Another state: into the link, the controls and the runs. */
+  function go(next, { rebuild = true } = {}) {
+    state = next;
+    history.replaceState(null, "", write(state, choices.lessons));
+    if (rebuild) build();
+    request(180);
+  }
+
+  function set(key, value) { go({ ...state, lesson: state.lesson, settings: { ...state.settings, [key]: value } }, { rebuild: ["cluster.workers", "simulation.problem", "optimizer.name"].includes(key) }); }
+
+  // Playing
+
+  function request(wait) {
+    clearTimeout(timer);
+    const mine = asked += 1;
+    timer = setTimeout(async () => {
+      stage.classList.add("busy");
+      const first = { settings: state.settings };
+      const other = state.at !== null ? { settings: state.settings, at: state.at, changes: state.changes } : state.other ? { settings: resolve(state.settings, state.other) } : null;
+      const found = await Promise.allSettled([play(first), other ? play(other) : Promise.resolve(null)]);
+      if (mine !== asked || closed) return;
+      stage.classList.remove("busy");
+      const wrong = found.filter((each) => each.status === "rejected").map((each) => each.reason.message);
+      problem.hidden = !wrong.length;
+      say(problem, [...new Set(wrong)].join(" — "));
+      runs = found.map((each, place) => each.status === "fulfilled" ? each.value : wrong.length ? runs[place] : null);
+      const shown = runs.filter(Boolean);
+      if (!shown.length) return;
+      const end = Math.max(...shown.map(([model]) => model.seconds));
+      const moments = [...new Set(shown.flatMap(([model]) => model.log.map(([t]) => t)))].sort((a, b) => a - b);
+      const keep = Boolean(context.clock.slider) && context.clock.owner === element && context.clock.t < context.clock.end - 1e-9;
+      context.clock.owner = element;
+      context.clock.record(0, end, () => moments, { keep });
+      context.changed();
+    }, wait);
+  }
+
+  function whatIf() {
+    const at = r(Math.round(context.clock.t * 100) / 100);
+    if (state.at !== null) { go({ ...state, at: null, changes: {} }); return; }
+    const straggler = `simulation.factors.${last()}`;
+    go({ ...state, at, changes: { [straggler]: (state.settings[straggler] ?? 1) > 1 ? 1 : 6 } });
+  }
+
+  function second() { go({ ...state, at: null, changes: {}, other: state.other ? null : { ...OTHER, ...(state.settings["policy.name"] === "async" ? { "policy.name": "sync" } : {}) } }); }
+
+  async function copyLink() {
+    try { await navigator.clipboard.writeText(location.href); context.notice("The link is copied: it holds everything."); }
+    catch { context.notice("The address line is the link: it holds everything."); }
+    setTimeout(() => context.notice(""), 2500);
+  }
+
+  function asFile() {
+    const texts = runs.map((run, place) => run && (place === 0 || state.at === null) ? run[1].experiment : null);
+    const dialog = document.getElementById("help");
+    put(dialog, h("h2", {}, "As an experiment file"), h("p", { class: "dim" }, "Save it as play.toml, then: ps-lab run play.toml --engine simulated"),
+      texts.map((text, place) => text && [h("h3", {}, place ? "the second run" : "the first run"), h("pre", { class: "toml", tabindex: "0" }, text)]),
+      state.at !== null && h("p", { class: "dim" }, "A change in the middle of a run has no experiment file; its link does."),
+      h("form", { method: "dialog" }, h("button", { autofocus: true }, "Close")));
+    dialog.showModal();
+  }
+
+  // Controls
+
+  function last() { return (state.settings["cluster.workers"] ?? 1) - 1; }
+
+  function build() {
+    const s = state.settings, workers = s["cluster.workers"] ?? 1;
+    const open = new Set([...panel.querySelectorAll("details[open]")].map((each) => each.dataset.key));
+    const focused = document.activeElement?.id;
+    const section = (key, title, ...children) => h("details", { "data-key": key, open: open.has(key) }, h("summary", {}, title), h("div", { class: "panel" }, children));
+    const first = card("a", state.at === null && state.other ? "First run" : "Policy", s, (key, value) => set(key, value), (name) => go({ ...state, settings: withPolicy(s, name) }));
+    const rest = h("div", { class: "card" }, h("h2", {}, "Experiment"),
+      select({ id: "lesson", label: "Lesson", value: state.lesson, options: [["", "your own"], ...Object.entries(choices.lessons).map(([key, lesson]) => [key, lesson.title])],
+        changed: (name) => go(name ? read(new URLSearchParams({ lesson: name }), choices.lessons) : { ...state, lesson: "" }) }),
+      slider({ id: "workers", label: "workers", value: workers, least: 1, most: 32, changed: changeWorkers }),
+      times(s),
+      slider({ id: "straggler", label: `w${last()} is slower by`, value: s[`simulation.factors.${last()}`] ?? 1, least: 1, most: 20, step: 0.5, unit: " ×", changed: (value) => set(`simulation.factors.${last()}`, value) }),
+      section("learning", "Learning", learning(s)), section("links", "Links", links(s)), section("crashes", "Crashes", crashes(s)),
+      section("run", "Length and chance", slider({ id: "seed", label: "seed", value: s["run.seed"] ?? 0, least: 0, most: 30, changed: (value) => set("run.seed", value) }),
+        s["run.versions"] ? slider({ id: "versions", label: "versions", value: s["run.versions"], least: 10, most: 1000, step: 10, changed: (value) => set("run.versions", value) })
+          : slider({ id: "length", label: "virtual seconds", value: s["simulation.seconds"] ?? 60, least: 2, most: 200, changed: (value) => set("simulation.seconds", value) })));
+    put(panel, first, state.at !== null ? change() : state.other ? otherCard() : null, rest);
+    const lesson = choices.lessons[state.lesson];
+    say(look, lesson ? lesson.look : state.at !== null ? `Below: the same history up to ${number(state.at)} s, then changed.` : "Move a slider: the simulator runs the servers' own code again.");
+    say(document.getElementById("what-if") ?? tools.children[0], state.at !== null ? "No more what if" : "What if from here?");
+    say(tools.children[1], state.other && state.at === null ? "One run only" : "Second run");
+    if (focused) document.getElementById(focused)?.focus();
+  }
+
+  function withPolicy(settings, name) {
+    const found = Object.fromEntries(Object.entries(settings).filter(([key]) => !key.startsWith("policy.")));
+    found["policy.name"] = name;
+    const policy = choices.policies.find((each) => each.name === name), workers = settings["cluster.workers"] ?? 1;
+    for (const knob of policy?.knobs ?? []) if (knob.default === undefined) found[`policy.${knob.name}`] = usual(knob, workers);
+    return found;
+  }
+
+  function card(prefix, title, settings, change, choose) {
+    const policy = choices.policies.find((each) => each.name === settings["policy.name"]) ?? choices.policies[0];
+    return h("div", { class: `card side ${prefix}` }, h("h2", {}, title),
+      select({ id: `${prefix}-policy`, label: "policy", value: policy.name, options: choices.policies.map((each) => [each.name]), meaning: policy.rule, changed: choose }),
+      knobs(policy, { prefix, get: (key) => settings[key], set: change, workers: settings["cluster.workers"] ?? 1 }));
+  }
+
+  function otherCard() {
+    const settings = resolve(state.settings, state.other);
+    const differences = Object.entries(state.other).filter(([key]) => !key.startsWith("policy.")).map(([key, value]) => `${key} = ${value}`);
+    const made = card("b", "Second run, the same seeds", settings, (key, value) => go({ ...state, other: { ...state.other, "policy.name": settings["policy.name"], ...knobsOf(settings), [key]: value } }, { rebuild: false }),
+      (name) => go({ ...state, other: { ...Object.fromEntries(Object.entries(state.other).filter(([key]) => !key.startsWith("policy."))), ...policyOf(withPolicy(settings, name)) } }));
+    if (differences.length) made.append(h("p", { class: "meaning" }, `Besides: ${differences.join(", ")}`));
+    return made;
+  }
+
+  function policyOf(settings) { return Object.fromEntries(Object.entries(settings).filter(([key]) => key.startsWith("policy."))); }
+  function knobsOf(settings) { return policyOf(settings); }
+
+  function change() {
+    const now = { ...state.settings, ...state.changes }, straggler = `simulation.factors.${last()}`;
+    const put1 = (key, value, rebuild = false) => go({ ...state, changes: { ...state.changes, [key]: value } }, { rebuild });
+    const made = card("b", `What if, from ${number(state.at)} s`, now, (key, value) => put1(key, value), (name) => go({ ...state, changes: { ...Object.fromEntries(Object.entries(state.changes).filter(([key]) => !key.startsWith("policy."))), ...(name === state.settings["policy.name"] ? {} : policyOf(withPolicy(now, name))) } }));
+    const crashed = now["faults.crashes"] ?? [];
+    made.append(
+      slider({ id: "if-straggler", label: `w${last()} is slower by`, value: now[straggler] ?? 1, least: 1, most: 20, step: 0.5, unit: " ×", changed: (value) => put1(straggler, value) }),
+      problemOf(state.settings) !== "none" && slider({ id: "if-rate", label: "learning rate", value: rate(now), least: 0.001, most: 2, scale: "log", changed: (value) => put1("optimizer.learning_rate", value) }),
+      slider({ id: "if-latency", label: "latency", value: now["links.latency"] ?? 0, least: 0.001, most: 2, scale: "log", zero: true, unit: " s", changed: (value) => put1("links.latency", value) }),
+      h("button", { type: "button", id: "if-crash", onclick: () => put1("faults.crashes", [...crashed, { worker: 0, at: state.at + 0.01, restart: 0.0 }], true) }, `w0 crashes then (${crashed.length})`));
+    return made;
+  }
+
+  function changeWorkers(count) {
+    const settings = { ...state.settings, "cluster.workers": count };
+    const former = `simulation.factors.${last()}`, slow = settings[former];
+    for (const key of Object.keys(settings)) {
+      const number = /^(?:simulation\.factors|workers)\.(\d+)/.exec(key)?.[1];
+      if (number !== undefined && (Number(number) >= count || key === former)) delete settings[key];
+    }
+    if (slow !== undefined && slow !== 1) settings[`simulation.factors.${count - 1}`] = slow;
+    if (settings["faults.crashes"]) settings["faults.crashes"] = settings["faults.crashes"].filter((crash) => crash.worker < count);
+    const policy = choices.policies.find((each) => each.name === settings["policy.name"]);
+    for (const knob of policy?.knobs ?? []) {
+      const key = `policy.${knob.name}`, most = bound(knob.at_most, count);
+      if (typeof settings[key] === "number" && most !== undefined && settings[key] > most) settings[key] = most;
+    }
+    go({ ...state, settings, at: null, changes: {} });
+  }
+
+  function times(s) {
+    const text = String(s["simulation.compute"] ?? "constant(0.001)"), found = /^(\w+)\(([^)]*)\)$/.exec(text);
+    const name = found && found[1] in TIMES ? found[1] : "", mean = name ? MEANS[name](found[2].split(",").map(Number)) : 1;
+    const options = [...Object.entries(TIME_WORDS), ...(name ? [] : [["", text]])];
+    return [
+      select({ id: "times", label: "step times", value: name, options, changed: (value) => value && go({ ...state, settings: { ...s, "simulation.compute": TIMES[value](r(mean)) } }) }),
+      name && slider({ id: "mean", label: "mean step", value: mean, least: 0.01, most: 10, scale: "log", unit: " s", changed: (value) => set("simulation.compute", TIMES[name](value)) }),
+    ];
+  }
+
+  function problemOf(s) { return ["auto", undefined].includes(s["simulation.problem"]) ? "none" : s["simulation.problem"]; }
+
+  function rate(s) { return typeof s["optimizer.learning_rate"] === "number" ? s["optimizer.learning_rate"] : 0.01; }
+
+  function learning(s) {
+    const problem = problemOf(s);
+    return [
+      select({ id: "problem", label: "problem", value: problem, options: choices.problems.map((name) => [name, { none: "none: time only", quadratic: "quadratic", logistic: "logistic regression, digits", mlp: "small network, digits" }[name]]),
+        changed: (name) => go({ ...state, settings: { ...Object.fromEntries(Object.entries(s).filter(([key]) => !key.startsWith("simulation.options.") && key !== "simulation.evaluate")), "simulation.problem": name, ...(name === "quadratic" ? Object.fromEntries(Object.entries(START).filter(([key]) => key.startsWith("simulation.options."))) : {}) } }) }),
+      problem !== "none" && slider({ id: "rate", label: "learning rate", value: rate(s), least: 0.001, most: 2, scale: "log", changed: (value) => set("optimizer.learning_rate", value) }),
+      problem !== "none" && slider({ id: "momentum", label: "momentum", value: s["optimizer.momentum"] ?? 0, least: 0, most: 0.99, step: 0.01, changed: (value) => go({ ...state, settings: { ...s, "optimizer.name": "momentum", "optimizer.momentum": value } }, { rebuild: false }) }),
+      problem === "quadratic" && slider({ id: "noise", label: "noise of a gradient", value: s["simulation.options.noise"] ?? 0, least: 0, most: 2, step: 0.05, changed: (value) => set("simulation.options.noise", value) }),
+    ];
+  }
+
+  function links(s) {
+    return [
+      slider({ id: "latency", label: "latency, one way", value: s["links.latency"] ?? 0, least: 0.001, most: 2, scale: "log", zero: true, unit: " s", changed: (value) => set("links.latency", value) }),
+      slider({ id: "payload", label: "model", value: (s["simulation.payload_bytes"] ?? 0) / 1e6, least: 0.1, most: 1000, scale: "log", zero: true, unit: " MB", meaning: "for time only; a problem has its own size", changed: (value) => set("simulation.payload_bytes", Math.round(value * 1e6)) }),
+      slider({ id: "bandwidth", label: "bandwidth of a server (0: no limit)", value: (s["links.bandwidth"] ?? 0) / 1e6, least: 0.0001, most: 10000, scale: "log", zero: true, unit: " MB/s", changed: (value) => set("links.bandwidth", value * 1e6) }),
+      slider({ id: "loss", label: "messages lost", value: 100 * (s["faults.loss"] ?? 0), least: 0, most: 50, unit: " %", changed: (value) => set("faults.loss", value / 100) }),
+    ];
+  }
+
+  function crashes(s) {
+    const found = s["faults.crashes"] ?? [], change = (crashes) => go({ ...state, settings: { ...s, "faults.crashes": crashes } });
+    const worker = h("select", { "aria-label": "Worker" }, Array.from({ length: s["cluster.workers"] ?? 1 }, (_, place) => h("option", { value: place }, `w${place}`)));
+    const restart = h("input", { type: "number", min: 0, max: 1000, step: 1, value: 5, "aria-label": "Seconds until it is started again; 0: never" });
+    return [
+      h("ul", { class: "crashes" }, found.map((crash, place) => h("li", {}, `w${crash.worker} at ${number(crash.at)} s, ${crash.restart ? `back after ${number(crash.restart)} s` : "for good"}`, h("button", { type: "button", class: "link", "aria-label": `Remove crash ${place + 1}`, onclick: () => change(found.filter((_, other) => other !== place)) }, "remove")))),
+      h("p", { class: "meaning" }, "At the slider's moment; back after so many seconds (0: never)."),
+      h("div", { class: "tools" }, worker, restart, h("button", { type: "button", id: "crash", onclick: () => change([...found, { worker: Number(worker.value), at: r(Math.round(context.clock.t * 100) / 100), restart: Number(restart.value) }]) }, "Crash it")),
+    ];
+  }
+
+  // The stage
+
+  function side(prefix) {
+    const lanes = canvas("Lanes of the workers", "lanes"), title = h("h2"), words = h("p");
+    return { element: h("div", { class: `card side ${prefix}` }, h("header", {}, title, words), h("div", { class: "scroll" }, lanes), prefix === "a" ? legend() : null), lanes, title, words };
+  }
+
+  function title(place) {
+    if (!state) return "";
+    const settings = place === 0 ? state.settings : state.at !== null ? { ...state.settings, ...state.changes } : resolve(state.settings, state.other ?? {});
+    const own = Object.entries(settings).filter(([key]) => key.startsWith("policy.") && key !== "policy.name").map(([key, value]) => `${key.slice(7)} ${value}`);
+    return `${settings["policy.name"] ?? "sync"}${own.length ? ` (${own.join(", ")})` : ""}${place && state.at !== null ? `, changed at ${number(state.at)} s` : ""}`;
+  }
+
+  function update({ clock }) {
+    const shown = runs.map((run, place) => run && (place === 0 || state.other || state.at !== null) ? run[0] : null);
+    const span = (shown[0] ? Math.max(usualSpan(shown[0]), (clock.end - clock.begin) / 40) : 1) * factor;
+    const start = Math.max(0, Math.min(clock.t - span * 0.75, clock.end - span));
+    sides.forEach((made, place) => {
+      const model = shown[place];
+      made.element.hidden = !model;
+      if (!model) return;
+      made.lanes.style.height = `${laneHeight(model.workers.length, model.workers.length > 16 ? 13 : 22)}px`;
+      drawLanes(made.lanes, model, { t: clock.t, span, start });
+      const found = model.figures(clock.t), limited = runs[place][1].limited;
+      say(made.title, title(place));
+      put(made.words, "version ", h("b", {}, number(found.version, 6)), " · loss ", h("b", {}, number(found.loss)), " · staleness ", h("b", {}, number(found.staleness)), " · dropped ", h("b", {}, number(found.dropped, 6)),
+        clock.t >= model.seconds - 1e-9 && limited ? ` · ended: ${limited}` : "", clock.t >= model.seconds - 1e-9 && !runs[place][1].success ? ` · ${runs[place][1].reason}` : "");
+    });
+    const curves = [];
+    shown.forEach((model, place) => {
+      if (!model) return;
+      const rows = model.updates.slice(0, upTo(model.updates, clock.t)).map((row) => [row[0], row[5] ?? NaN]);
+      curves.push({ points: rows, colour: place ? "--b" : "--a", faint: true, width: 1 }, { points: smooth(rows, 12), colour: place ? "--b" : "--a", dash: place ? [7, 4] : [], width: 2.2 });
+      say(versus.querySelector(place ? ".name-b" : ".name-a"), title(place));
+    });
+    versus.querySelectorAll(".legend li")[1].hidden = !shown[1];
+    const learns = curves.some((curve) => curve.points.some(([, y]) => Number.isFinite(y)));
+    const titled = learns ? "Loss" : "Versions";
+    say(versus.querySelector("h2"), titled);
+    if (!learns) {
+      curves.length = 0;
+      shown.forEach((model, place) => model && curves.push({ points: [[0, 0], ...model.updates.slice(0, upTo(model.updates, clock.t)).map((row) => [row[0], row[1]])], colour: place ? "--b" : "--a", dash: place ? [7, 4] : [] }));
+    }
+    drawChart(chart, curves, { xLabel: "virtual seconds", log: learns, zero: !learns, range: [0, clock.end], at: clock.t });
+  }
+
+  return { element, update, navigated, zoom: (by) => { factor = Math.min(Math.max(factor * by, 1 / 32), 8); context.changed(); }, hasClock: () => runs.some(Boolean),
+    close: () => { closed = true; asked += 1; clearTimeout(timer); if (context.clock.owner === element) { context.clock.owner = null; context.clock.footer.hidden = true; if (context.about.kind === "live") context.clock.live = true; else if (context.model.seconds) context.show(context.model, context.told); } } };
+}

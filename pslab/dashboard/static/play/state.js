@@ -1,0 +1,52 @@
+// The playground's whole state as a link: #/play?policy.name=ssp&policy.slack=3&b.policy.name=async&at=3.5&if.policy.slack=0
+
+export const START = {
+  "run.name": "playground", "cluster.workers": 6, "policy.name": "sync", "optimizer.name": "momentum", "optimizer.learning_rate": 0.1, "optimizer.momentum": 0,
+  "simulation.problem": "quadratic", "simulation.options.dimensions": 20, "simulation.options.condition": 20, "simulation.options.noise": 0.15, "simulation.options.batches_per_epoch": 1000,
+  "simulation.compute": "gamma(8, 0.0625)", "simulation.factors.5": 4, "simulation.interrupt": true, "simulation.seconds": 24, "run.seed": 1,
+};
+export const OTHER = { "policy.name": "async" };
+
+/** {settings, other: null or what the second run has differently, at: null or seconds, changes, lesson}. */
+export function read(query, lessons) {
+  const state = { settings: {}, other: null, at: null, changes: {}, lesson: "" };
+  const lesson = query.get("lesson");
+  if (lesson && lessons[lesson]) {
+    state.lesson = lesson;
+    state.settings = { ...lessons[lesson].settings };
+    state.other = { ...lessons[lesson].other };
+  }
+  let own = false;
+  for (const [key, text] of query) {
+    if (key === "lesson") continue;
+    const value = parse(text);
+    if (key === "at") state.at = Number.isFinite(value) ? value : null;
+    else if (key === "two") state.other = value === 0 ? null : state.other ?? {};
+    else if (key.startsWith("b.")) (state.other ??= {})[key.slice(2)] = value;
+    else if (key.startsWith("if.")) state.changes[key.slice(3)] = value;
+    else { state.settings[key] = value; own = true; }
+  }
+  if (!own && !state.lesson) { state.settings = { ...START }; if (!query.has("two") && state.at === null) state.other ??= { ...OTHER }; }
+  return state;
+}
+
+export function write({ settings, other, at, changes, lesson }, lessons) {
+  const query = new URLSearchParams(), from = lesson ? lessons[lesson] : null;
+  const untouched = from && same(from.settings, settings) && other && same(from.other, other) && at === null;
+  if (untouched) return `#/play?lesson=${lesson}`;
+  for (const [key, value] of Object.entries(settings)) query.set(key, text(value));
+  if (other) { query.set("two", "1"); for (const [key, value] of Object.entries(other)) query.set(`b.${key}`, text(value)); }
+  if (at !== null) { query.set("at", String(at)); for (const [key, value] of Object.entries(changes)) query.set(`if.${key}`, text(value)); }
+  return `#/play?${query}`;
+}
+
+function same(a, b) {
+  const keys = new Set([...Object.keys(a), ...Object.keys(b)]);
+  return [...keys].every((key) => JSON.stringify(a[key]) === JSON.stringify(b[key]));
+}
+
+function text(value) { return typeof value === "string" && !/^[-\d[{"]|^(true|false|null)$/.test(value) ? value : JSON.stringify(value); }
+
+function parse(text) {
+  try { return JSON.parse(text); } catch { return text; }
+}

@@ -1,0 +1,102 @@
+"""Who waited, from when to when, for what and for whom: as the policy itself explains it.
+
+The log does not say it. So the run's own policy is asked again, on the schedule of the log
+(see `pslab.replay.whatif`), or while a simulation goes on.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pslab.replay import schedule
+from pslab.replay.log_entries import Step, job_of
+from pslab.replay.whatif import Counterfactual
+from psserver.coordinator import Coordinator, JobTerms, entries
+from psserver.coordinator.members import Member
+from psserver.policies import Waiting
+from psserver.policies import build as build_policy
+
+# [worker, begin, end, event, releasers]: the event completes "waits for ...".
+Wait = list[object]
+
+
+@dataclass(slots=True)
+class _Open:
+    begin: float
+    event: str
+    releasers: tuple[str, ...]
+
+
+class WaitLog:
+    """Look at a coordinator after each of its steps; `waits` has what was found. A new reason is a new wait."""
+
+    def __init__(self) -> None:
+        self.waits: list[Wait] = []
+        self._open: dict[str, _Open] = {}
+
+    def look(self, coordinator: Coordinator, now: float) -> None:
+        waiting = {}
+        if coordinator.stopped is None:
+            members = coordinator.roster.present.values()
+            waiting = {member.worker: member for member in members if member.state == "waiting"}
+        for worker in [worker for worker in self._open if worker not in waiting]:
+            self._close(worker, now)
+        for worker, member in waiting.items():
+            event, releasers = _reason(coordinator, member)
+            former = self._open.get(worker)
+            if former is not None and (former.event, former.releasers) == (event, releasers):
+                continue
+            if former is not None:
+                self._close(worker, now)
+            self._open[worker] = _Open(now, event, releasers)
+
+    def end(self, now: float) -> None:
+        for worker in list(self._open):
+            self._close(worker, now)
+
+    def _close(self, worker: str, now: float) -> None:
+        found = self._open.pop(worker)
+        if now > found.begin:
+            self.waits.append([worker, found.begin, now, found.event, list(found.releasers)])
+
+
+def _reason(coordinator: Coordinator, member: Member) -> tuple[str, tuple[str, ...]]:
+    if not coordinator.initialised:
+        holders = tuple(t.worker for t in coordinator.tickets.in_state("open") if t.initialise)
+        return "the initial values of the variables", holders
+    if not coordinator.started:
+        return f"{coordinator.missing} more of {coordinator.terms.workers} workers to be ready", ()
+    try:
+        reason = coordinator.policy.explain(member.worker)
+    except Exception as error:  # anybody's code; the page shows what it said
+        return f"the policy, whose explain failed with {type(error).__name__}: {error}", ()
+    if not isinstance(reason, Waiting):
+        return "the policy, which gives no reason", ()
+    return reason.event, tuple(reason.releasers)
+
+
+def waits_of(steps: Sequence[Step]) -> list[Wait]:
+    """Of a finished run. Raises PolicyError where its policy is not to be had here."""
+    job = job_of(steps)
+    knobs = {key: value for key, value in job.policy.items() if key != "name"}
+    policy = build_policy(str(job.policy["name"]), knobs, job.workers, job.servers)
+    terms = JobTerms(job.job, job.optimizer, job.servers, job.workers, job.seed)
+    again, found = Counterfactual(terms, policy), WaitLog()
+    for move in _with_last_requests(schedule.schedule(steps)):
+        again.receive(move)
+        found.look(again.coordinator, move.t)
+    found.end(_stopped(steps))
+    return found.waits
+
+
+def _with_last_requests(moves: list[schedule.Move]) -> list[schedule.Move]:
+    """A request that was never granted is not in the log; but who has committed and is not done has asked again."""
+    last = {move.worker: place for place, move in enumerate(moves)}
+    found = list(moves)
+    for worker, place in sorted(last.items(), key=lambda item: -item[1]):
+        if isinstance(moves[place], schedule.Finish | schedule.GiveUp):
+            found.insert(place + 1, schedule.Ask(moves[place].t, worker))
+    return found
+
+
+def _stopped(steps: Sequence[Step]) -> float:
+    return next((step.t for step in reversed(steps) if isinstance(step.entry, entries.Stop)), steps[-1].t)

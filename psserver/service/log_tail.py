@@ -1,0 +1,38 @@
+"""The newest entries of the decision log, for those who look on."""
+
+import json
+from collections import deque
+from collections.abc import Sequence
+from itertools import islice
+
+from psserver.coordinator.outputs import Record
+
+# Entries that are remembered, and those that one reply has at most.
+REMEMBERED, MOST = 8192, 1000
+
+
+class LogTail:
+    """Owned by the job's lock. Costs an append per entry; nothing is written out before somebody asks."""
+
+    def __init__(self, remembered: int = REMEMBERED) -> None:
+        self._records: deque[Record] = deque(maxlen=remembered)
+
+    def append(self, record: Record) -> None:
+        self._records.append(record)
+
+    def since(self, first: int, most: int = MOST) -> list[Record]:
+        """Entries from number `first` on, or from the oldest one that is remembered."""
+        if not self._records:
+            return []
+        skipped = max(first - self._records[0].index, 0)
+        return list(islice(self._records, skipped, skipped + most))
+
+
+def lines(records: Sequence[Record]) -> list[str]:
+    """As in decisions.jsonl."""
+    return [
+        json.dumps(
+            {"i": record.index, "t": round(record.t, 6), **record.entry.to_json()}, separators=(",", ":")
+        )
+        for record in records
+    ]

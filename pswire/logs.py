@@ -1,0 +1,163 @@
+"""What daemons log, and how: plain lines for people, or one JSON object per line with a stable event name.
+
+Every call of a logger names its event, `log.info("%s is back", worker, extra=event("connection_back", worker=worker))`,
+and `EVENTS` has them all; a test compares. Texts may change between releases, names of events and fields do not.
+"""
+
+import json
+import logging
+import sys
+import time
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final
+
+from pswire.log_lines import LONGEST, MOST_LINES, BoundedHandler
+
+FORMATS: Final = ("text", "json")
+TEXT: Final = "%(asctime)s %(name)s %(levelname)s %(message)s"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """`by`: the commands that log it. `fields`: keys that its line has beside the common ones."""
+
+    by: str
+    fields: tuple[str, ...]
+    meaning: str
+
+
+SERVER, WORKER, BOTH = "ps-server", "ps-worker", "both"
+
+EVENTS: Final[Mapping[str, Event]] = {
+    # Members
+    "worker_joined": Event(SERVER, ("worker", "incarnation", "task_index"), "a worker has become a member"),
+    "connection_lost": Event(
+        SERVER, ("worker", "grace"), "a worker's session broke; seconds it has to return"
+    ),
+    "connection_back": Event(SERVER, ("worker",), "it returned in time"),
+    "session_cut": Event(SERVER, ("worker",), "a worker does not read what it is sent"),
+    "worker_left": Event(SERVER, ("worker", "reason"), "a worker is no member any more"),
+    "worker_done": Event(SERVER, ("worker",), "a worker has no more data"),
+    "worker_waits": Event(SERVER, ("seconds",), "somebody has waited long; the message says for what"),
+    # Servers
+    "server_ready": Event(SERVER, ("server", "address"), "server 0 follows: another server executes the log"),
+    "server_unreachable": Event(
+        SERVER, ("server", "address", "seconds"), "another server does not answer yet"
+    ),
+    "server_lost": Event(SERVER, ("server",), "another server is gone: the job ends"),
+    "following": Event(SERVER, ("job",), "this server executes that job's log"),
+    "shard_ready": Event(SERVER, ("bytes", "variables"), "this server holds its part of the model"),
+    "open_to_all": Event(SERVER, (), "others can reach this server, and nothing keeps them out"),
+    "data_port": Event(SERVER, ("port",), "payloads of other machines' workers are taken here"),
+    # Decisions and their execution
+    "advice": Event(SERVER, (), "the policy is meant for another optimizer"),
+    "decision_failed": Event(SERVER, (), "a policy or the coordinator raised"),
+    "job_failed": Event(SERVER, (), "nothing more can be decided: the job ends"),
+    "entry_failed": Event(SERVER, ("entry",), "a shard cannot execute an entry of the log: the job ends"),
+    "tickets_taken_back": Event(SERVER, ("seconds",), "granted versions were not read in time"),
+    "grant_without_version": Event(SERVER, ("ticket",), "the worker must pull the version itself"),
+    "updates_in_numpy": Event(SERVER, ("reason",), "compiled arithmetic is not available"),
+    "code_not_kept": Event(SERVER, (), "compiled code is made anew at each start"),
+    # Connections for payloads
+    "data_port_refused": Event(SERVER, (), "no port for payloads: they travel over gRPC"),
+    "local_socket_refused": Event(SERVER, (), "no Unix socket for workers of this machine"),
+    "shared_memory_refused": Event(SERVER, ("reason",), "no memory is shared with workers"),
+    "accept_failed": Event(SERVER, (), "a connection cannot be accepted yet"),
+    "connection_refused": Event(SERVER, (), "a connection was closed at its beginning"),
+    "connection_broken": Event(SERVER, (), "a connection to a worker ended in the middle"),
+    "exchange_failed": Event(SERVER, (), "a fault of this program in an exchange"),
+    # Ends
+    "no_final_weights": Event(SERVER, (), "the weights of the last version cannot be had"),
+    "run_folder_failed": Event(SERVER, (), "the run folder cannot be written to"),
+    "metrics_not_written": Event(SERVER, (), "metrics.prom cannot be written"),
+    # Workers
+    "contribution_void": Event(WORKER, (), "the coordinator cancelled the ticket meanwhile"),
+    "batch_skipped": Event(WORKER, (), "its gradient is not finite"),
+    "optimizer_anew": Event(WORKER, (), "Keras: the optimizer's earlier steps are not known to the servers"),
+    "session_closed": Event(WORKER, (), "the coordinator closed the session; the worker joins again"),
+    "session_refused": Event(WORKER, (), "the coordinator had given this worker up; it joins again"),
+    "joined_again": Event(WORKER, ("incarnation",), "as a new incarnation"),
+    "server_silent": Event(WORKER, ("server", "pause"), "a server does not answer; seconds to the next try"),
+    "transport_unavailable": Event(WORKER, ("server",), "a faster way of travelling is not to be had"),
+    "version_cut_off": Event(WORKER, (), "the version that came with a grant; it is pulled again"),
+    "ticket_settled": Event(WORKER, ("ticket",), "its fate was decided while an answer was lost"),
+    # Both
+    "failed": Event(BOTH, ("exit_code",), "the command's last sentence"),
+    "crashed": Event(BOTH, (), "a fault of this program, with the traceback in `exception`"),
+    "library": Event(BOTH, (), "logged by somebody else's code, or a Python warning"),
+}
+
+
+def event(name: str, **fields: object) -> dict[str, object]:
+    """The `extra` of a log call."""
+    return {"event": name, "fields": fields}
+
+
+class JsonFormatter(logging.Formatter):
+    """time, level, logger, event, message, the event's fields, `exception` where there is one. Texts are bounded."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        line: dict[str, Any] = {
+            "time": f"{whole}.{int(record.created % 1 * 1e6):06d}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": getattr(record, "event", "library"),
+            "message": record.getMessage()[:LONGEST],
+            **getattr(record, "fields", {}),
+        }
+        if record.exc_info:
+            line["exception"] = "".join(traceback.format_exception(*record.exc_info))[-MOST_LINES * 100 :]
+        return json.dumps(line, default=str)
+
+
+class JsonHandler(BoundedHandler):
+    """Bounded as lines for people are; JSON escapes by itself."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return JsonFormatter().format(record)
+
+
+def set_up(command: str, form: str) -> None:
+    """The root logger writes to standard error in one of FORMATS. In "json", warnings and crashes are lines too."""
+    handler = JsonHandler(sys.stderr) if form == "json" else BoundedHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter(TEXT))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    if form != "json":
+        return
+    logging.captureWarnings(True)
+
+    def crashed(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        told = (kind, error, trace)
+        logging.getLogger(command).critical("%s", error, exc_info=told, extra=event("crashed"))
+
+    sys.excepthook = crashed
+
+
+def last_words(command: str, message: str, code: int) -> None:
+    """Why the command ends, on standard error in the form of `set_up`."""
+    if any(isinstance(handler, JsonHandler) for handler in logging.root.handlers):
+        logging.getLogger(command).error("%s", message, extra=event("failed", exit_code=code))
+    else:
+        print(f"{command}: {message}", file=sys.stderr)
+
+
+def spoken(line: str) -> str:
+    """A line of a daemon's log for people: of a JSON line the message, any other as it is."""
+    if not line.startswith('{"time"'):
+        return line
+    try:
+        told = json.loads(line)
+        who, message = str(told["logger"]), str(told["message"])
+    except (ValueError, KeyError, TypeError):
+        return line
+    if told.get("event") == "failed":
+        return f"{who}: {message}"
+    return f"{who} {str(told.get('level', '')).upper()} {message}" + _trace(told)
+
+
+def _trace(told: Mapping[str, Any]) -> str:
+    return f"\n{told['exception']}".rstrip() if "exception" in told else ""

@@ -1,0 +1,195 @@
+"""One question for all viewers; nobody looks, nothing is asked; what waits for a viewer is bounded."""
+
+import asyncio
+import itertools
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pslab.dashboard import observer as observing
+from pslab.dashboard.observer import Observer, TooMany
+from pslab.launch.status_poll import StatusError
+from pswire.v1 import coordinator_pb2 as pb
+
+
+class Server:
+    """Answers like server 0: `rate` new versions per question."""
+
+    def __init__(self, rate: int = 2, job: str = "job") -> None:
+        self.asked: list[int] = []
+        self.rate, self.job = rate, job
+        about = {"job": job, "policy": {"name": "async"}, "optimizer": {"name": "sgd"}}
+        first = {"i": 0, "t": 0.0, "kind": "job", **about, "servers": 1, "workers": 1, "seed": 0, "format": 1}
+        joined = {"i": 1, "t": 0.1, "kind": "join", "worker": "w0", "incarnation": 0, "rank": 0}
+        self.lines = [json.dumps(first), json.dumps(joined)]
+        self.version = 0
+        self.gone = False
+        self.called = asyncio.Event()
+
+    def grow(self, count: int) -> None:
+        for _ in range(count):
+            ticket, t = self.version + 1, 0.2 + self.version * 0.1
+            own = {"worker": "w0", "ticket": ticket}
+            part = {**own, "base": self.version, "staleness": 0, "weight": 1.0, "factor": 1.0}
+            for kind, more in (
+                ("grant", {**own, "version": self.version}),
+                ("commit", {**own, "batch": ticket, "samples": 4, "loss": 1.0, "norm": 1.0}),
+                ("apply", {"version": self.version + 1, "scale": 1.0, "lr_scale": 1.0, "parts": [part]}),
+            ):
+                self.lines.append(json.dumps({"i": len(self.lines), "t": round(t, 6), "kind": kind, **more}))
+            self.version += 1
+
+    def ask(self, first: int) -> pb.StatusReply:
+        self.asked.append(first)
+        if self.gone:
+            raise StatusError("nothing listens there")
+        self.grow(self.rate)
+        oldest = max(first, len(self.lines) - 5000)
+        entries = self.lines[oldest : oldest + 1000]
+        return pb.StatusReply(
+            job=self.job, phase="training", version=self.version, seconds=len(self.asked) * 0.25,
+            workers=[pb.WorkerStatus(name="w0", state="waiting", waiting_for="version 9", releasers=["w1"])],
+            entries=entries, entries_from=oldest,
+        )  # fmt: skip
+
+
+async def until(stream: Any, fits: Callable[[str, Any], bool]) -> Any:
+    async with asyncio.timeout(20):
+        async for kind, text in stream:
+            if fits(kind, json.loads(text)):
+                return json.loads(text)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observing, "INTERVAL", 0.01)
+    monkeypatch.setattr(observing, "PAUSE", 0.01)
+
+
+def test_twenty_viewers_cost_one_question() -> None:
+    async def watch() -> None:
+        server = Server()
+        observer = Observer(server.ask)
+        assert server.asked == [], "nobody looks"
+        streams = [observer.messages() for _ in range(20)]
+        wholes = await asyncio.gather(*(until(stream, lambda kind, _: kind == "whole") for stream in streams))
+        assert len(server.asked) <= 2 and all(whole["workers"] == ["w0"] for whole in wholes)
+        await asyncio.gather(
+            *(until(stream, lambda kind, m: m["status"]["version"] >= 10) for stream in streams)
+        )
+        assert server.asked == sorted(set(server.asked)) and server.asked[:3] == [0, 8, 14]
+        assert observer.viewers == 20
+        for stream in streams:
+            await stream.aclose()
+        assert observer.viewers == 0
+        count = len(server.asked)
+        await asyncio.sleep(0.1)
+        assert len(server.asked) <= count + 1, "nobody looks any more"
+
+    asyncio.run(watch())
+
+
+def test_frames_put_together_are_the_log() -> None:
+    async def watch() -> None:
+        server = Server()
+        stream = Observer(server.ask).messages()
+        versions: list[int] = []
+
+        def take(kind: str, message: Any) -> bool:
+            batches = message["recent"] if kind == "whole" else [message]
+            versions.extend(row[0] for batch in batches for row in batch.get("updates", ()))
+            return len(versions) >= 40
+
+        await until(stream, take)
+        await stream.aclose()
+        assert versions == list(range(1, len(versions) + 1))
+
+    asyncio.run(watch())
+
+
+def test_a_viewer_that_does_not_read_gets_the_whole_anew() -> None:
+    async def watch() -> None:
+        server = Server()
+        observer = Observer(server.ask)
+        slow, quick = observer.messages(), observer.messages()
+        await until(slow, lambda kind, _: kind == "whole")
+        await until(quick, lambda kind, m: m.get("status", {}).get("version", 0) >= 60)
+        whole = await until(slow, lambda kind, _: kind == "whole")
+        assert whole["status"]["version"] >= 60
+        assert sum(len(batch.get("updates", ())) for batch in whole["recent"]) == whole["status"]["version"]
+        await slow.aclose()
+        await quick.aclose()
+
+    asyncio.run(watch())
+
+
+def test_what_is_long_ago_is_kept_in_few_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observing, "SECONDS", 1.0)
+    monkeypatch.setattr(observing, "POINTS", 50)
+    observer = Observer(Server().ask)
+    server = Server(rate=20)
+    for first in itertools.count(0, 0):
+        observer.take(server.ask(len(server.lines) if server.asked else first))
+        if server.version >= 400:
+            break
+    server.asked.clear()
+
+    async def look() -> Any:
+        stream = observer.messages()
+        whole = await until(stream, lambda kind, _: kind == "whole")
+        await stream.aclose()
+        return whole
+
+    whole = asyncio.run(look())
+    recent = sum(len(batch.get("updates", ())) for batch in whole["recent"])
+    assert recent <= 80 and len(whole["past"]["updates"]) <= 50
+    counted = sum(count for _, _, count in whole["past"]["applied"])
+    assert counted + sum(len(batch.get("fates", ())) for batch in whole["recent"]) == 400
+
+
+def test_entries_that_were_too_many_are_said() -> None:
+    server = Server(rate=0)
+    observer = Observer(server.ask)
+    server.grow(4000)
+
+    async def look() -> Any:
+        stream = observer.messages()
+        whole = await until(stream, lambda kind, _: kind == "whole")
+        await stream.aclose()
+        return whole
+
+    assert asyncio.run(look())["skipped"] == 2 + 12_000 - 5000
+
+
+def test_another_job_begins_anew_and_a_lost_server_is_said() -> None:
+    async def watch() -> None:
+        server = Server()
+        stream = Observer(server.ask).messages()
+        await until(stream, lambda kind, m: m.get("status", {}).get("version", 0) >= 6)
+        server.gone = True
+        gone = await until(stream, lambda kind, _: kind == "gone")
+        assert gone["reason"] == "nothing listens there"
+        fresh = Server(job="another")
+        server.job, server.lines, server.version, server.gone = "another", fresh.lines, 0, False
+        message = await until(stream, lambda _, m: m.get("status", {}).get("job") == "another")
+        assert message["status"]["job"] == "another"
+        await stream.aclose()
+
+    asyncio.run(watch())
+
+
+def test_viewers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observing, "VIEWERS", 2)
+
+    async def crowd() -> None:
+        observer = Observer(Server().ask)
+        streams = [observer.messages() for _ in range(2)]
+        await asyncio.gather(*(anext(stream) for stream in streams))
+        with pytest.raises(TooMany, match="2 pages look at this cluster already"):
+            await anext(observer.messages())
+        for stream in streams:
+            await stream.aclose()
+
+    asyncio.run(crowd())

@@ -1,0 +1,281 @@
+"""The playground plays what `ps-lab run --engine simulated` plays; "what if" has the same history."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pslab.dashboard.playground.choices import choices, lessons
+from pslab.dashboard.playground.play import Budget, play, played
+from pslab.dashboard.playground.settings import Play, SettingsError, experiment_of, read_play
+from pslab.dashboard.recording import recorded
+from pslab.dashboard.sources import flat
+from pslab.dashboard.waits import waits_of
+from pslab.launch.simulated import run_simulated
+from pslab.replay.log_entries import read_steps
+from pslab.runs.folder import Run
+from psserver import policies
+from pswire.config.experiment import load_experiment
+
+BUDGET = Budget()
+SETTINGS: Mapping[str, Any] = {
+    "cluster.workers": 4,
+    "policy.name": "sync",
+    "optimizer.name": "momentum",
+    "optimizer.learning_rate": 0.1,
+    "optimizer.momentum": 0.5,
+    "simulation.problem": "quadratic",
+    "simulation.options.noise": 0.1,
+    "simulation.compute": "exponential(0.5)",
+    "simulation.factors.3": 3.0,
+    "simulation.seconds": 20.0,
+    "links.latency": 0.02,
+    "faults.crashes": [{"worker": 1, "at": 4.0, "restart": 3.0}],
+    "run.seed": 5,
+}
+
+
+def told(
+    settings: Mapping[str, Any], at: float | None = None, changes: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(play(Play(settings, at, changes or {}), BUDGET))
+    return found
+
+
+def run_of(text: str, folder: Path) -> Run:
+    file = folder / "play.toml"
+    file.write_text(text, encoding="utf-8")
+    run_simulated(load_experiment(file), out=folder / "run", quiet=True)
+    return Run(folder / "run")
+
+
+def test_the_experiment_file_plays_the_same(tmp_path: Path) -> None:
+    """As `ps-lab run` accepts it; the same log, entry for entry."""
+    found = told(SETTINGS)
+    run = run_of(found["experiment"], tmp_path)
+    again = recorded(run.decisions(), run.metrics())
+    for name in ("workers", "stretches", "tickets", "grants", "fates", "updates", "marks", "log", "seconds"):
+        assert json.loads(json.dumps(again[name])) == found[name], name
+    assert found["success"] and found["updates"]
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        {"policy.name": "sync"},
+        {"policy.name": "sync", "policy.backup": 1},
+        {"policy.name": "ssp", "policy.slack": 1},
+        {"policy.name": "k-sync", "policy.aggregate": 2},
+    ],
+    ids=lambda policy: "-".join(str(value) for value in policy.values()),
+)
+def test_waits_of_a_recording_are_those_of_the_run(policy: Mapping[str, Any], tmp_path: Path) -> None:
+    """Asked while it is simulated, and asked again on the schedule of the log; without links at the same moments."""
+    settings = {k: v for k, v in SETTINGS.items() if not k.startswith(("faults", "links"))}
+    found = told({**settings, **policy})
+    run = run_of(found["experiment"], tmp_path)
+    again = {
+        (w, round(b, 4), round(e, 4), event, tuple(of)) for w, b, e, event, of in waits_of(read_steps(run))
+    }  # type: ignore[arg-type]
+    names = found["workers"]
+    live = {
+        (names[w], round(b, 4), round(e, 4), event, tuple(names[n] for n in of))
+        for w, b, e, event, of in found["waits"]
+    }
+    assert len(live) > 10
+    # The start (who joins when) is not in the schedule's detail; the last moment is the stop's.
+    steady = {
+        wait
+        for wait in live
+        if wait[3] not in ("the initial values of the variables",) and "to be ready" not in wait[3]
+    }
+    assert len(steady - again) <= len(steady) * 0.06, sorted(steady - again)[:5]
+
+
+# What if
+
+
+def before(found: dict[str, Any], at: float) -> list[Any]:
+    return [row for row in found["log"] if row[1] < at]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"simulation.factors.3": 1.0},
+        {"simulation.compute": "constant(0.1)"},
+        {"optimizer.learning_rate": 0.01},
+        {"links.latency": 0.2, "links.bandwidth": 1e6},
+        {"faults.crashes": [*SETTINGS["faults.crashes"], {"worker": 0, "at": 10.5, "restart": 0.0}]},
+        {"policy.name": "async"},
+        {"policy.name": "ssp", "policy.slack": 2},
+        {"policy.backup": 1},
+    ],
+    ids=lambda changes: ",".join(changes),
+)
+def test_the_history_before_the_change_is_the_same(changes: Mapping[str, Any]) -> None:
+    base, other = told(SETTINGS), told(SETTINGS, 10.0, changes)
+    assert before(other, 10.0) == before(base, 10.0)
+    learned = [row[5] for row in other["updates"]] != [row[5] for row in base["updates"]]
+    assert other["log"] != base["log"] or learned, "nothing has changed"
+    assert other["success"] and other["seconds"] == 20.0
+
+
+def test_a_policy_that_takes_over_decides_from_then_on() -> None:
+    """From the barrier to none: staleness is 0 before, and not after."""
+    other = told(SETTINGS, 10.0, {"policy.name": "async"})
+    early = [row for row in other["updates"] if row[1] < 10.0]
+    late = [row for row in other["updates"] if row[1] > 11.0]
+    assert {row[4] for row in early} == {0} and max(row[4] for row in late) > 0
+    assert {row[2] for row in late} == {1}, "async makes a version of each contribution"
+
+
+def test_no_change_changes_nothing() -> None:
+    base, other = told(SETTINGS), told(SETTINGS, 7.0, {})
+    assert base["log"] == other["log"] and base["updates"] == other["updates"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"cluster.workers": 5}, "cluster.workers cannot change while a job runs; these can: policy"),
+        (
+            {"policy.name": "median"},
+            "cannot take over from sync while the job runs: its parts that see tensors",
+        ),
+        (
+            {"policy.name": "local-sgd", "policy.steps": 2, "policy.learning_rate": 0.1},
+            "its local rule is another one",
+        ),
+        ({"faults.crashes": [{"worker": 0, "at": 1.0}]}, "history stays as it was"),
+        ({"policy.name": "snyc"}, "did you mean"),
+    ],
+)
+def test_what_cannot_change_is_said(changes: Mapping[str, Any], sentence: str) -> None:
+    assert (
+        sentence
+        in json.loads(
+            played(json.dumps({"settings": dict(SETTINGS), "at": 5.0, "changes": changes}), BUDGET)
+        )["error"]
+    )
+
+
+# Visitors
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "sentence"),
+    [
+        ("job.module", "os:system", "runs no code of others"),
+        ("trackers.classes", ["a:B"], "runs no code of others"),
+        ("policy.name", "os:system", "code of others"),
+        ("simulation.compute", "trace(/etc/passwd)", "reads no files"),
+        ("workers.1.delay", "trace(/etc/passwd)", "reads no files"),
+        ("simulation.problem", "job", "expected none, quadratic"),
+        ("cluster.workers", 65, "at most 64"),
+        ("simulation.options.dimensions", 10**9, "at most 1000"),
+        ("cluster.workers", "four", "cluster.workers"),
+        ("nonsense", 1, "is no key"),
+        ("policy..name", 1, "is no key"),
+        ("run.a.b.c.d", 1, "is no key"),
+        ("policy.name.x", 1, "is a value, not a table"),
+        ("cluster.wrokers", 1, "did you mean"),
+    ],
+)
+def test_settings_that_go_too_far_are_refused(key: str, value: object, sentence: str) -> None:
+    with pytest.raises(SettingsError, match=sentence):
+        experiment_of({**SETTINGS, key: value})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{",
+        '{"settings": 1}',
+        '{"settings": {}, "at": -1}',
+        '{"settings": {}, "at": true}',
+        "x" * 9000,
+        "[" * 5000,
+    ],
+)
+def test_what_is_no_play_is_refused(text: str) -> None:
+    with pytest.raises(SettingsError):
+        read_play(text)
+
+
+def test_a_play_has_a_budget() -> None:
+    long = {**SETTINGS, "simulation.seconds": 1e6, "policy.name": "async", "faults.crashes": []}
+    long["simulation.options.batches_per_epoch"] = 100_000
+    found = json.loads(play(Play(long), Budget(entries=500, seconds=60.0)))
+    assert "500 entries" in found["limited"] and 500 <= len(found["log"]) < 600
+    found = json.loads(play(Play(long), Budget(entries=10**9, seconds=0.2)))
+    assert "0.2 s of the processor" in found["limited"]
+
+
+def test_time_only_has_an_end() -> None:
+    found = told(
+        {
+            "cluster.workers": 2,
+            "policy.name": "async",
+            "simulation.compute": "constant(1)",
+            "simulation.problem": "none",
+        }
+    )
+    assert found["seconds"] == 60.0 and found["updates"][-1][5] is None
+
+
+# What there is to choose
+
+
+def test_choices_are_the_tables_of_the_code() -> None:
+    found = choices()
+    assert [policy["name"] for policy in found["policies"]] == list(policies.names())
+    slack = next(policy for policy in found["policies"] if policy["name"] == "ssp")["knobs"]
+    assert [knob["name"] for knob in slack][:1] == ["slack"] and slack[0]["at_least"] == 0
+    json.dumps(found, allow_nan=False)
+
+
+# Of a lesson's settings these differ: what is played is short.
+SHORTER = {"run.versions", "simulation.seconds"}
+VARIED = {"4-divergence": {"optimizer.learning_rate"}}
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("name", lessons())
+def test_a_lesson_has_the_settings_of_its_file(name: str) -> None:
+    import tomllib
+
+    lesson = lessons()[name]
+    document = tomllib.loads((ROOT / "docs" / "lessons" / name / lesson["file"]).read_text(encoding="utf-8"))
+    document.pop("job", None)
+    theirs, ours = flat(document), dict(lesson["settings"])
+    differ = {key for key in theirs.keys() | ours.keys() if theirs.get(key) != ours.get(key)}
+    assert differ <= SHORTER | VARIED.get(name, set())
+
+
+def resolved(lesson: Mapping[str, Any]) -> dict[str, Any]:
+    """As play/page.js does: another policy has its own knobs."""
+    base, other = dict(lesson["settings"]), lesson["other"]
+    if other.get("policy.name", base["policy.name"]) != base["policy.name"]:
+        base = {key: value for key, value in base.items() if not key.startswith("policy.")}
+    return {**base, **other}
+
+
+@pytest.mark.parametrize("name", lessons())
+def test_a_lesson_plays_to_its_end(name: str) -> None:
+    lesson = lessons()[name]
+    if lesson["settings"].get("simulation.problem") in ("mlp", "logistic"):
+        pytest.importorskip("sklearn")
+    for settings in (lesson["settings"], resolved(lesson)):
+        found = told(settings)
+        assert found["success"] and not found["limited"], found["reason"]
+
+
+@pytest.mark.parametrize("name", lessons())
+def test_a_lesson_has_a_link_to_its_play(name: str) -> None:
+    text = (ROOT / "docs" / "lessons" / name / "README.md").read_text(encoding="utf-8")
+    assert f"http://127.0.0.1:8765/#/play?lesson={name}" in text

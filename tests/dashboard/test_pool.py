@@ -1,0 +1,105 @@
+"""A class on two cores: one link is played once, what waits is bounded, equal plays are remembered."""
+
+import asyncio
+import json
+
+import psutil
+import pytest
+
+from pslab.dashboard.playground.play import Budget
+from pslab.dashboard.playground.pool import Busy, Pool
+from pslab.dashboard.playground.settings import SettingsError
+
+
+def asked(seed: int, **more: object) -> str:
+    settings = {
+        "cluster.workers": 8,
+        "policy.name": "async",
+        "simulation.compute": "exponential(0.5)",
+        "simulation.seconds": 40.0,
+        "run.seed": seed,
+    }
+    return json.dumps({"settings": {**settings, **more}})
+
+
+def test_32_viewers_of_one_link_play_it_once() -> None:
+    async def viewers() -> Pool:
+        pool = Pool(1)
+        try:
+            answers = await asyncio.gather(*(pool.play(asked(1)) for _ in range(32)))
+            assert len(set(answers)) == 1 and json.loads(answers[0])["updates"]
+            assert await pool.play(asked(1)) == answers[0]
+        finally:
+            pool.close()
+        return pool
+
+    assert asyncio.run(viewers()).simulated == 1
+
+
+def test_32_viewers_with_settings_of_their_own_are_all_answered() -> None:
+    async def viewers() -> None:
+        pool = Pool(2, Budget(entries=3000, seconds=2.0))
+        try:
+            answers = await asyncio.gather(*(pool.play(asked(seed)) for seed in range(32)))
+            assert len(set(answers)) == 32 and pool.simulated == 32
+            assert not any("error" in json.loads(answer) for answer in answers)
+        finally:
+            pool.close()
+
+    asyncio.run(viewers())
+
+
+def test_more_than_may_wait_are_told_to_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pslab.dashboard.playground.pool.MOST_WAITING", 4)
+
+    async def crowd() -> None:
+        pool = Pool(1)
+        try:
+            answers = await asyncio.gather(
+                *(pool.play(asked(seed)) for seed in range(6)), return_exceptions=True
+            )
+            assert [isinstance(answer, Busy) for answer in answers] == [False] * 4 + [True] * 2
+            assert "try again" in str(answers[-1])
+            assert json.loads(await pool.play(asked(9)))["updates"], "later there is room again"
+        finally:
+            pool.close()
+
+    asyncio.run(crowd())
+
+
+def test_what_is_no_play_reaches_no_process() -> None:
+    async def wrong() -> None:
+        pool = Pool(1)
+        with pytest.raises(SettingsError):
+            await pool.play("{")
+        assert pool.simulated == 0
+
+    asyncio.run(wrong())
+
+
+def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pslab.dashboard.playground.pool.MOST_REMEMBERED", 200_000)
+
+    async def many() -> None:
+        pool = Pool(1)
+        try:
+            for seed in (1, 2, 3, 4, 1):
+                await pool.play(asked(seed))
+            assert pool.simulated == 5, "the oldest was forgotten"
+        finally:
+            pool.close()
+
+    asyncio.run(many())
+
+
+def test_processes_are_gone_after_the_end() -> None:
+    async def play() -> str:
+        pool = Pool(1)
+        answer = await pool.play(asked(1))
+        pool.close()
+        return answer
+
+    assert json.loads(asyncio.run(play()))["success"]
+    spawned = [p for p in psutil.Process().children(recursive=True) if "spawn_main" in " ".join(p.cmdline())]
+    _, alive = psutil.wait_procs(spawned, timeout=30)
+    assert not alive

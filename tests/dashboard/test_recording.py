@@ -1,0 +1,132 @@
+"""What the page draws is what the log says."""
+
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import pytest
+
+from pslab.compare.measure import first_grant
+from pslab.compare.timeline import timeline
+from pslab.dashboard.recording import KINDS, LISTS, STOP, Recorder, recorded
+from pslab.dashboard.runs import RunPages
+from pslab.dashboard.words import sentence
+from pslab.runs.folder import Run, RunError
+from pslab.runs.log import KINDS as ENTRIES
+from pslab.runs.log import Join, Leave
+from tests.replay.simulated import simulate
+
+FAULTS = {"crashes": [{"worker": 1, "at": 2.0, "restart": 3.0}], "leaves": [{"worker": 2, "at": 6.0}]}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return simulate(
+        tmp_path_factory.mktemp("runs") / "run",
+        "bounded",
+        {"aggregate": 2, "max_staleness": 2, "on_stale": "drop"},
+        run={"versions": 60},
+        cluster={"workers": 4, "worker_timeout": 2.0},
+        links={"latency": 0.05},
+        simulation={"problem": "quadratic", "compute": "exponential(0.5)", "evaluate": 10},
+        faults=FAULTS,
+    )
+
+
+def test_stretches_are_those_of_the_timeline(run: Run) -> None:
+    batch, begun = recorded(run.decisions(), run.metrics()), first_grant(run)
+    found: dict[tuple[str, int], float] = defaultdict(float)
+    for worker, kind, begin, end, _ in batch["stretches"]:
+        found[batch["workers"][worker], kind] += end - max(begin, begun) if end > begun else 0.0
+    for lane in timeline(run).lanes:
+        for kind, seconds in lane.seconds.items():
+            assert found[lane.worker, KINDS[kind]] == pytest.approx(seconds, abs=1e-3), (lane.worker, kind)
+
+
+def test_fates_are_those_of_the_summary(run: Run) -> None:
+    batch = recorded(run.decisions())
+    owner = {row[0]: batch["workers"][row[1]] for row in batch["tickets"]}
+    applied = Counter(owner[row[0]] for row in batch["fates"] if row[1])
+    dropped = Counter(owner[row[0]] for row in batch["fates"] if not row[1])
+    for worker, counts in run.summary.contributions.items():
+        assert (applied[worker], dropped[worker]) == (counts.applied, counts.dropped)
+    ages = Counter(row[4] for row in batch["fates"] if row[1])
+    assert ages == run.summary.histogram and sum(dropped.values()) > 0
+    assert batch["updates"][-1][0] == run.summary.versions
+    samples = {row[0]: row[3] for row in batch["tickets"]}
+    assert batch["updates"][-1][7] == sum(samples[row[0]] for row in batch["fates"] if row[1])
+
+
+def test_batches_put_together_are_the_whole(run: Run) -> None:
+    recorder, joined = Recorder(), defaultdict(list)
+    for count, entry in enumerate(run.decisions()):
+        recorder.see(entry)
+        if count % 7 == 0:
+            for name, values in recorder.take().items():
+                joined[name] += values if isinstance(values, list) else []
+    for name, values in recorder.take().items():
+        joined[name] += values if isinstance(values, list) else []
+    whole = recorded(run.decisions())
+    assert {name: joined[name] for name in LISTS} == {name: whole.get(name, []) for name in LISTS}
+
+
+def test_the_end_is_the_stop(run: Run) -> None:
+    """Workers leave after it, and those that crashed much later."""
+    batch = recorded(run.decisions())
+    [stop] = [row for row in batch["marks"] if row[1] == STOP]
+    assert batch["seconds"] == stop[2] == max(row[2] for row in batch["marks"])
+
+
+def test_every_kind_of_entry_has_words(run: Run) -> None:
+    seen = set()
+    for entry in run.decisions():
+        assert sentence(entry.fact), entry.kind
+        seen.add(entry.kind)
+    assert seen >= {"job", "join", "grant", "commit", "apply", "drop", "lost", "leave", "stop"}
+    from pslab.dashboard import words
+
+    assert set(words.WORDS) == set(ENTRIES.values())
+    assert (
+        sentence(Join("w1", 2, 1)) == "joins as incarnation 2"
+        and sentence(Leave("w1", "tired")) == "leaves: tired"
+    )
+
+
+def test_a_long_run_comes_in_parts(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    import json
+
+    monkeypatch.setattr("pslab.dashboard.runs.PART", 100)
+    pages = RunPages(run.path)
+    parts = [json.loads(pages.part(number)) for number in range(pages.parts())]
+    whole = recorded(run.decisions())
+    assert len(parts) > 3 and all(part["workers"] == whole["workers"] for part in parts)
+    assert sum((part.get("updates", []) for part in parts), []) == whole["updates"]
+    assert [part["begin"] for part in parts] == [0.0, *(part["seconds"] for part in parts[:-1])]
+    assert sum(len(part["evals"]) for part in parts) == len([m for m in run.metrics() if m.kind == "eval"])
+    with pytest.raises(RunError, match="expected a part from 0 to"):
+        pages.part(len(parts))
+
+
+def test_what_processes_printed(run: Run) -> None:
+    pages = RunPages(run.path)
+    line = '{"time": "x", "logger": "ps-server", "level": "info", "message": "hello"}'
+    (run.path / "logs" / "server-0.log").write_text(f"{line}\nplain\n")
+    assert pages.printed() == ["server-0"]
+    assert pages.print_of("server-0") == "ps-server INFO hello\nplain"
+    for name in ("../decisions", "server-1", ""):
+        with pytest.raises(RunError, match="expected one of server-0"):
+            pages.print_of(name)
+
+
+def test_a_log_that_still_grows(run: Run, tmp_path: Path) -> None:
+    import json
+
+    lines = run.log.read_text().splitlines(keepends=True)
+    folder = tmp_path / "going"
+    folder.mkdir()
+    log = folder / "decisions.jsonl"
+    log.write_text("".join(lines[:50]) + lines[50][:20])
+    pages = RunPages(folder)
+    first = json.loads(pages.part(0))
+    assert first["going"] and first["unexplained"] and len(first["log"]) <= 50
+    log.write_text("".join(lines[:80]))
+    assert len(json.loads(pages.part(0))["log"]) > len(first["log"])
