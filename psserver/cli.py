@@ -129,6 +129,12 @@ WRONG = (SettingsError, ExperimentError, AddressError, PolicyError, OptimizerErr
     help="Gradients held out of order under a barrier.",
 )
 @click.option(
+    "--memory-limit",
+    metavar="SIZE",
+    help="What the model and its workers may take of this server, e.g. 1GiB; a model that cannot fit is refused. "
+    "Default: four fifths of what the machine or its container has.",
+)
+@click.option(
     "--wait-warning",
     type=float,
     default=10.0,
@@ -190,6 +196,11 @@ def main(
         raise fail(str(error), ExitCode.ADDRESS_IN_USE) from error
     except FolderError as error:
         raise fail(f"--out {error}", ExitCode.USAGE) from error
+    if server.deaf is not None:
+        # Threads wait for peers of whom nobody hears any more: an orderly exit would wait for those threads.
+        logging.shutdown()
+        sys.stdout.flush()
+        os._exit(int(code))
     sys.exit(int(code))
 
 

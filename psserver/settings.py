@@ -13,6 +13,7 @@ from psserver.optimizers import Optimizer
 from psserver.optimizers import build as build_optimizer
 from psserver.policies import build as build_policy
 from psserver.service.agreement import FROM_JOB
+from psserver.service.limits.ledger import parse_size
 from psserver.service.server import ServerSettings, new_job_name
 from psserver.service.shard_host import HostOptions
 from pswire.addresses import Address, cluster_from_tf_config, parse_hosts
@@ -44,6 +45,8 @@ class Options:
     # None: as many as this machine's cores that the process may use, up to MOST_THREADS.
     threads: int | None = None
     wait_warning: float = 10.0
+    # A size such as "1GiB"; None: a share of what the machine has.
+    memory_limit: str | None = None
     # From PS_JOB_SECRET: never an option, which every user of the machine could read.
     job_secret: str = ""
 
@@ -87,6 +90,8 @@ def resolve(options: Options, tf_config: str | None) -> ServerSettings:
             staging=options.staging_limit,
             threads=options.threads or usual_threads(),
             transport=cluster.transport,
+            worker_timeout=cluster.worker_timeout,
+            memory_limit=_memory_limit(options.memory_limit),
         ),
         data_port=options.data_port,
         metrics_port=_metrics_port(options.metrics_port, experiment),
@@ -165,6 +170,13 @@ def _metrics_port(asked: int | None, experiment: Experiment) -> int | None:
     if port is not None and find_spec("prometheus_client") is None:
         raise SettingsError("metrics need prometheus_client: pip install 'paramserver[metrics]'")
     return port
+
+
+def _memory_limit(asked: str | None) -> int:
+    try:
+        return 0 if asked is None else parse_size(asked)
+    except ValueError as error:
+        raise SettingsError(f"--memory-limit: {error}") from error
 
 
 def _bind(bind: str | None, own: Address) -> str:

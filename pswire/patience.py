@@ -8,6 +8,8 @@ from typing import Final
 
 # Bytes per second of the slowest link that a payload is waited for on: about 1 Mbit/s.
 SLOWEST_LINK: Final = 128 * 1024
+# For one message of a payload, of at most 2 MiB.
+CHUNK_SECONDS: Final = 2 * 2**20 / SLOWEST_LINK
 # Before a server has said its worker_timeout; seconds.
 UNKNOWN_TIMEOUT: Final = 10.0
 

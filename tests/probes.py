@@ -114,3 +114,8 @@ def distributed_models() -> list[Any]:
     from psworker.keras import distributed
 
     return list(distributed._DISTRIBUTED.values())
+
+
+def received_bytes(stream: Any) -> int:
+    """The size of the buffer that large frames are received into."""
+    return len(stream._buffer)

@@ -205,6 +205,14 @@ class Coordinator:
             self._membership.disconnect(member, now)
         return self._ledger.emit()
 
+    def give_up(self, worker: str, reason: str, now: float) -> list[Output]:
+        """The member lives and does not do its part, as its server found out: it departs. It may join again."""
+        member = self._ledger.roster.present.get(worker)
+        if member is not None:
+            self._membership.depart(member, reason, now)
+            self._lifecycle.start_when_complete(now)
+        return self._ledger.emit()
+
     def leave(self, worker: str, incarnation: int, reason: str, now: float) -> list[Output]:
         """The worker leaves of its own will."""
         member = self._ledger.member(worker, incarnation)

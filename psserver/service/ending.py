@@ -36,6 +36,7 @@ EXIT_CODES = {
     "abandoned": ExitCode.ABANDONED,
     "server": ExitCode.UNREACHABLE,
     "diverged": ExitCode.DIVERGED,
+    "deaf": ExitCode.RESOURCES,
     "SIGINT": ExitCode.INTERRUPTED,
     "SIGTERM": ExitCode.TERMINATED,
 }

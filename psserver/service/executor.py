@@ -6,8 +6,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 
+from psserver.service.limits.table import FORBEARANCE
 from psserver.service.shared_shard import SharedShard
-from psserver.shard import Apply, NonfiniteError, Order, Shard
+from psserver.shard import Apply, NonfiniteError, Order, Seal, Shard
 from pswire.logs import event
 
 log = logging.getLogger("ps-server")
@@ -40,6 +41,9 @@ class Executor:
         # every change, and to fight for the lock then, would cost a small step a fifth of its time.
         self._left = threading.Event()
         self._queue: deque[tuple[int, Order]] = deque()
+        # Workers that left a granted version unread until it was taken back: how often, and since when. Owned by
+        # the state's lock.
+        self._unread: dict[str, tuple[int, float]] = {}
         # Called with each order that has arithmetic, and its seconds, where they are measured.
         self.timed: Callable[[Order, float], None] | None = None
 
@@ -112,6 +116,9 @@ class Executor:
         with state.changed:
             work = None
             if state.shard is not None:
+                if isinstance(order, Seal):
+                    # It has what it was granted, whatever way it read it.
+                    self.forgive(state.shard, order.ticket)
                 self._wait_for_buffer(state.shard, order)
                 work = state.shard.prepare(order)
             if work is None:
@@ -129,7 +136,10 @@ class Executor:
         """An update waits for readers of old versions, but no longer than their lease."""
         state = self._state
         state.end_reads(shard)
-        deadline = time.monotonic() + self._lease
+        if not shard.blocked(order):
+            return
+        shard.arena.evict_unpinned()
+        deadline = time.monotonic() + self._lease_of_holders(shard)
         while shard.blocked(order) and not state.closed:
             left = deadline - time.monotonic()
             if left <= 0:
@@ -146,4 +156,34 @@ class Executor:
             self._lease,
             extra=event("tickets_taken_back", seconds=self._lease),
         )
+        now = time.monotonic()
+        for ticket in shard.arena.holders():
+            opened = shard.staging.tickets.get(ticket)
+            if opened is not None:
+                times, since = self._unread.get(opened.worker, (0, now))
+                self._unread[opened.worker] = (times + 1, since)
         shard.arena.evict()
+
+    def _lease_of_holders(self, shard: Shard) -> float:
+        """Seconds that the update waits: the less, the more often those that it waits for did not read."""
+        opened = [shard.staging.tickets.get(ticket) for ticket in shard.arena.holders()]
+        times = [self._unread.get(t.worker, (0, 0.0))[0] for t in opened if t is not None]
+        return float(self._lease / FORBEARANCE.value ** min(times, default=0))
+
+    def forgive(self, shard: Shard, ticket: int) -> None:
+        """The ticket's version was read. Hold the state's lock."""
+        if self._unread:
+            opened = shard.staging.tickets.get(ticket)
+            if opened is not None:
+                self._unread.pop(opened.worker, None)
+
+    def unread(self, seconds: float) -> list[str]:
+        """Workers that have read nothing for so long although they were granted versions. They are forgotten."""
+        if not self._unread:
+            return []
+        now = time.monotonic()
+        with self._state.changed:
+            found = [worker for worker, (_, since) in self._unread.items() if now - since >= seconds]
+            for worker in found:
+                del self._unread[worker]
+        return found

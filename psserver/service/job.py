@@ -329,6 +329,9 @@ class Job:
 
     # Time and the outside world
 
+    def give_up(self, worker: str, reason: str) -> None:
+        self._input(lambda c, now: c.give_up(worker, reason, now))
+
     def tick(self) -> None:
         idle = self.terms.idle_timeout
         if not self._opened:

@@ -5,7 +5,6 @@ import secrets
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -21,10 +20,13 @@ from psserver.receipts import new_secret, opening
 from psserver.service.ending import Results
 from psserver.service.followers import Follower
 from psserver.service.job import Job
+from psserver.service.limits.pool import CallPool
+from psserver.service.limits.table import CALLS
+from psserver.service.limits.watch import Caller, Watch
 from psserver.service.rpc.coordinator import CoordinatorRpc
 from psserver.service.rpc.exchange import ExchangeRpc
 from psserver.service.rpc.follow import FollowRpc
-from psserver.service.rpc.registration import Caller
+from psserver.service.rpc.registration import Registration
 from psserver.service.rpc.services import (
     COORDINATOR,
     SHARD,
@@ -40,6 +42,7 @@ from psserver.service.transport.sockets import SocketListener
 from pswire.addresses import Address
 from pswire.exits import ExitCode
 from pswire.logs import event
+from pswire.patience import transfer
 from pswire.plan import Plan
 from pswire.transport.channels import SERVER_OPTIONS
 from pswire.transport.framed_socket import Parts, SocketError
@@ -51,8 +54,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ps-server")
 
-# Threads are made as calls need them: a session keeps one, a push or pull one while it lasts.
-MOST_THREADS = 1024
 TICK = 0.2
 STOP_PATIENCE = 3.0
 
@@ -91,14 +92,23 @@ class Server:
         self._announce = announce
         self.host = ShardHost(settings.task_index, settings.host)
         self.job: Job | None = None
-        self.sockets = SocketListener(self._exchanged, settings.bind, settings.data_port)
+        self.watch = Watch()
+        self.sockets = SocketListener(
+            self._exchanged, settings.bind, settings.data_port, self.watch, self._patience
+        )
         self._exchange: ExchangeRpc | None = None
         self._follow: FollowRpc | None = None
         self._metrics: Metrics | None = None
         self._signal: str | None = None
         self._wake = threading.Event()
+        self._pool = CallPool()
+        # gRPC's own, which take calls and give them to the pool.
+        self._serving: list[threading.Thread] = []
+        # Why no call is served any more: nothing that waits for a peer would ever end.
+        self.deaf: str | None = None
         self._grpc = grpc.server(
-            ThreadPoolExecutor(MOST_THREADS, thread_name_prefix="rpc"),
+            self._pool,
+            maximum_concurrent_rpcs=int(CALLS.value),
             options=SERVER_OPTIONS(settings.terms.worker_timeout, liveness=settings.task_index == 0),
         )
 
@@ -111,7 +121,10 @@ class Server:
         health = self._register(tuple(hosts))
         self._open_data_port()
         self._metrics = self._open_metrics(address.host)
+        self.watch.start()
+        before = set(threading.enumerate())
         self._grpc.start()
+        self._serving = [thread for thread in threading.enumerate() if thread not in before]
         ready = {"address": str(address), "task_index": self.settings.task_index}
         if self._metrics is not None:
             ready["metrics"] = str(self._metrics.address)
@@ -124,6 +137,7 @@ class Server:
             # gRPC's own end never comes after some malformed calls (of reflection, say): do not wait for ever.
             self._grpc.stop(grace=0.5).wait(STOP_PATIENCE)
             self.sockets.close()
+            self.watch.close()
             if self._metrics is not None:
                 self._metrics.close()
 
@@ -178,19 +192,35 @@ class Server:
 
     def _register(self, hosts: tuple[Address, ...]) -> health.HealthServicer:
         services = {}
+        rpc = Registration(self.watch, self._patience)
         if self.settings.task_index == 0:
             self.job = self._make_job(hosts)
-            services[COORDINATOR] = coordinator_methods(CoordinatorRpc(self.job, hosts))
+            services[COORDINATOR] = coordinator_methods(CoordinatorRpc(self.job, hosts), rpc)
         else:
             self._follow = FollowRpc(self.host, len(hosts), self.settings.job_secret)
         self._exchange = ExchangeRpc(self.host, self.job, self.sockets)
-        services[SHARD] = shard_methods(ShardRpc(self.host), self._exchange, self._follow)
+        services[SHARD] = shard_methods(ShardRpc(self.host), self._exchange, self._follow, rpc)
         return add_services(self._grpc, services)
 
     def _exchanged(self, messages: Iterator[Message], caller: Caller) -> Iterator[Parts]:
         """The method Exchange, on a socket. No socket has a token before it is registered."""
         assert self._exchange is not None
         return self._exchange.exchange(messages, caller)
+
+    def _patience(self, nbytes: int) -> float:
+        return transfer(nbytes, self.settings.terms.worker_timeout)
+
+    def _deafness(self) -> str | None:
+        """Why no call is served any more, found out once; None while calls are."""
+        if self.deaf is None:
+            dead = [thread.name for thread in self._serving if not thread.is_alive()]
+            # Its traceback is on standard error.
+            self.deaf = (
+                "gRPC's serving thread has died: no call is answered" if dead else self._pool.deafness()
+            )
+            if self.deaf is not None:
+                log.error("the server ends: %s", self.deaf)
+        return self.deaf
 
     def _make_job(self, hosts: tuple[Address, ...]) -> Job:
         settings = self.settings
@@ -247,9 +277,16 @@ class Server:
         warn_at = self.settings.wait_warning
         while not job.over.is_set():
             self._wake.wait(TICK)
+            # As long as a link may take for what it was granted.
+            for worker in self.host.orders.unread(self._patience(self.host.nbytes)):
+                job.give_up(worker, "does not read the versions that it is granted")
             job.tick()
             if job.stopped() is not None:
                 results.begin()
+            deaf = self._deafness()
+            if deaf is not None:
+                job.stop(deaf, success=False, cause="deaf")
+                return
             if self.host.state.failure is not None:
                 cause = "diverged" if self.host.state.diverged else "server"
                 job.stop(self.host.state.failure, success=False, cause=cause)
@@ -274,6 +311,8 @@ class Server:
         assert self._follow is not None
         while not self._follow.ended.is_set() and self._signal is None:
             self._follow.ended.wait(TICK)
+            if self._deafness() is not None:
+                return ExitCode.RESOURCES
         if self._follow.ending is None:
             assert self._signal is not None
             return ExitCode.INTERRUPTED if self._signal == "SIGINT" else ExitCode.TERMINATED

@@ -12,9 +12,11 @@ from psserver.policies import TensorParts
 from psserver.receipts import Claim, receipt
 from psserver.service.errors import MembershipOver, Refused, invalid, precondition
 from psserver.service.executor import Executor
-from psserver.service.rpc.registration import Caller
+from psserver.service.limits.ledger import MIB, MemoryLedger, usual_limit
+from psserver.service.limits.table import AWAITING, UNGRANTED
+from psserver.service.limits.watch import Caller
 from psserver.service.shared_shard import SharedShard
-from psserver.service.transport.shared_memory import Sharing, Words
+from psserver.service.transport.shared_memory import SLOTS, Sharing, Words
 from psserver.shard import Shard
 from psserver.shard.arena import Version
 from psserver.shard.staging import BorrowedBuffer, Slot
@@ -33,6 +35,10 @@ class HostOptions:
     patience: float = 30.0
     threads: int = 1
     transport: str = "auto"
+    # As of the job; how long a peer may stop in the middle of a payload.
+    worker_timeout: float = 10.0
+    # Bytes that models and members may take here; 0: a share of what the machine has.
+    memory_limit: int = 0
 
 
 class ShardHost:
@@ -50,6 +56,12 @@ class ShardHost:
         self.orders = Executor(self.state, server, options.lease)
         self._backend = FastBackend(options.threads)
         self.sharing = Sharing(options.transport)
+        # What each call that waits for the log wants executed, and reads under way of versions that nothing pins.
+        self._awaited: dict[object, int] = {}
+        self._ungranted = 0
+        self.memory = MemoryLedger(options.memory_limit or usual_limit())
+        # On which stream each member has attached memory.
+        self._attached: dict[str, Caller] = {}
         # Pushes so far, and the number of the newest that waits, by ticket.
         self._pushes = 0
         self._newest: dict[int, int] = {}
@@ -63,6 +75,7 @@ class ShardHost:
     def configure(self, plan: Plan, optimizer: Optimizer, tensors: TensorParts) -> None:
         """A new shard. Its loops are compiled from now on; until they are, numpy gives the same bits."""
         with self.state.changed:
+            self._admit_model(plan, optimizer)
             shard = self.state.shard = Shard(
                 plan,
                 self.server,
@@ -75,6 +88,48 @@ class ShardHost:
             )
             variants = shard.variants
         self._backend.prepare(variants)
+
+    def _admit_model(self, plan: Plan, optimizer: Optimizer) -> None:
+        """Raises Refused, with the numbers, for a model that cannot fit: before any memory is asked for."""
+        layout = plan.shards[self.server]
+        versions, arrays = self.options.arena_versions, len(optimizer.slots)
+        # And one payload on its way, without which nothing can be trained.
+        need = (versions + 1) * layout.nbytes + 4 * arrays * layout.trainable
+        if need > self.memory.limit:
+            raise Refused(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"server {self.server} has no memory for this model: its part has {layout.nbytes / MIB:.1f} MiB, which "
+                f"takes {need / MIB:.1f} MiB at least ({versions} versions, {arrays} arrays of {optimizer.name}, one "
+                f"payload), and --memory-limit is {self.memory.limit / MIB:.1f} MiB",
+            )
+        self.memory.put("", "the model", need)
+
+    def attach(self, worker: str, caller: Caller) -> str | None:
+        """Make room for what `worker` attaches on its stream `caller`; or why there is none.
+
+        A member has one attachment. Its older stream is cut, and given time to let go."""
+        with self.state.changed:
+            before = self._attached.get(worker)
+            if before is not None:
+                before.cancel()
+                if not self._wait(lambda: worker not in self._attached, self.options.patience):
+                    return f"{worker} shares memory on another stream already"
+            refusal = self.memory.take(worker, "shared slots", self._attachment_bytes)
+            if refusal is None:
+                self._attached[worker] = caller
+            return refusal
+
+    def detach(self, worker: str, caller: Caller) -> None:
+        """The stream has let go of what was attached on it."""
+        with self.state.changed:
+            if self._attached.get(worker) is caller:
+                del self._attached[worker]
+                self.memory.give(worker, "shared slots", self.memory.of(worker).get("shared slots", 0))
+                self.state.changed.notify_all()
+
+    @property
+    def _attachment_bytes(self) -> int:
+        return SLOTS * self.nbytes
 
     @property
     def nbytes(self) -> int:
@@ -107,7 +162,7 @@ class ShardHost:
                     grpc.StatusCode.PERMISSION_DENIED,
                     f"expected the membership token that {claim.worker!r} was given when it joined, got another one",
                 )
-            caught_up = self._wait(lambda: self.state.executed > after, self.options.patience)
+            caught_up = self._caught_up(after)
             shard = self.state.shard
             if shard is None:
                 raise precondition("no model yet: expected a worker to join the coordinator (task 0) first")
@@ -124,6 +179,28 @@ class ShardHost:
                     f"worker {claim.worker!r}, incarnation {claim.incarnation}, is no member any more; join again"
                 )
             return shard
+
+    def _caught_up(self, after: int) -> bool:
+        """Wait for the log, among so many others at most: whoever wants what is farthest off is refused."""
+        if self.state.executed > after:
+            return self._wait(lambda: True, 0.0)
+        call = object()
+        self._awaited[call] = after
+        if len(self._awaited) > AWAITING.value:
+            del self._awaited[max(self._awaited, key=lambda other: self._awaited[other])]
+            self.state.changed.notify_all()
+        try:
+            self._wait(
+                lambda: self.state.executed > after or call not in self._awaited, self.options.patience
+            )
+            return self.state.executed > after
+        finally:
+            self._awaited.pop(call, None)
+
+    @property
+    def awaiting(self) -> int:
+        """Calls that wait for the log."""
+        return len(self._awaited)
 
     def _check_reader(self, shard: Shard, ticket: int, worker: str) -> None:
         """A read ends the pin of its ticket: it must be the reader's own."""
@@ -169,10 +246,23 @@ class ShardHost:
             mine = self._newest[ticket] = self._pushes
             try:
                 self._wait_for_room(shard, ticket, worker, caller, mine)
-                return self._begin(shard, ticket, lend() if lend is not None else None, caller)
+                slot = self._begin(shard, ticket, lend() if lend is not None else None, caller)
+                self._count_payloads(shard)
+                return slot
             finally:
                 if self._newest.get(ticket) == mine:
                     del self._newest[ticket]
+
+    def _room(self, shard: Shard) -> bool:
+        """Memory admits one more payload. The first one always: its room was asked for with the model's."""
+        if shard.staging.held == 0:
+            return True
+        return self.memory.total + shard.layout.nbytes <= self.memory.limit
+
+    def _count_payloads(self, shard: Shard) -> None:
+        """The first is the model's. Hold `state.changed`."""
+        more = max(0, shard.staging.held - 1)
+        self.memory.put("", "payloads", more * shard.layout.nbytes)
 
     def _wait_for_room(self, shard: Shard, ticket: int, worker: str, caller: Caller, mine: int) -> None:
         deadline = time.monotonic() + self.options.patience
@@ -183,7 +273,7 @@ class ShardHost:
             if self._newest.get(ticket, mine) > mine or not caller.is_active():
                 raise Refused(grpc.StatusCode.CANCELLED, "the worker has gone, or pushes the ticket anew")
             before = shard.staging.incoming(ticket)
-            if before is None and shard.staging.admits(ticket):
+            if before is None and shard.staging.admits(ticket) and self._room(shard):
                 return
             if before is not None:
                 before.cut()
@@ -197,7 +287,7 @@ class ShardHost:
         if shard.refusal(ticket) is not None or self._newest.get(ticket, mine) > mine:
             return True
         present = shard.staging.incoming(ticket)
-        return present is not seen or (present is None and shard.staging.admits(ticket))
+        return present is not seen or (present is None and shard.staging.admits(ticket) and self._room(shard))
 
     def _begin(self, shard: Shard, ticket: int, borrowed: BorrowedBuffer | None, caller: Caller) -> Slot:
         try:
@@ -210,6 +300,7 @@ class ShardHost:
         """The payload is complete and finite: the receipt. Raises Refused when the ticket is closed, or has another."""
         with self.state.changed:
             taken = shard.staging.finish(slot)
+            self._count_payloads(shard)
             self.state.changed.notify_all()
             if not taken:
                 refusal = shard.refusal(slot.ticket)
@@ -225,14 +316,19 @@ class ShardHost:
     def give_up_push(self, shard: Shard, slot: Slot) -> None:
         with self.state.changed:
             shard.staging.give_up(slot)
+            self._count_payloads(shard)
             self.state.changed.notify_all()
 
-    def start_read(self, shard: Shard, ticket: int, version: int, worker: str) -> Version:
-        """The version, kept until `end_read`. Raises Refused (ABORTED) when it is gone, or another's ticket's."""
+    def start_read(self, shard: Shard, ticket: int, version: int, worker: str) -> tuple[Version, bool]:
+        """The version, kept until `end_read`, and whether the ticket has pinned it. Raises Refused (ABORTED) when it
+        is gone, or another's ticket's."""
         with self.state.changed:
             self._check_reader(shard, ticket, worker)
             if ticket == 0:
                 self._wait(lambda: shard.version >= version, self.options.patience)
+            granted = shard.arena.pinned(ticket, version)
+            if not granted:
+                self._admit_ungranted()
             found = shard.arena.start_read(version)
             if found is None:
                 newest = shard.version
@@ -244,7 +340,16 @@ class ShardHost:
                     f"is settled); the newest is {newest}: ask for a new grant",
                 )
             self.state.served += 1
-            return found
+            self._ungranted += not granted
+            return found, granted
+
+    def _admit_ungranted(self) -> None:
+        """Of versions that nothing pins there are few readers at once: they may each keep a buffer."""
+        if not self._wait(lambda: self._ungranted < UNGRANTED.value, self.options.patience):
+            raise Refused(
+                grpc.StatusCode.UNAVAILABLE,
+                f"server {self.server} has {self._ungranted} readers without a ticket already; try again",
+            )
 
     def read_in_place(
         self, shard: Shard, ticket: int, version: int, worker: str, reader: Words
@@ -267,8 +372,11 @@ class ShardHost:
     def still_readable(self, shard: Shard, version: Version) -> bool:
         return shard.arena.values(version.number) is version.values
 
-    def end_read(self, shard: Shard, ticket: int, version: Version, *, complete: bool) -> None:
+    def end_read(self, shard: Shard, ticket: int, version: Version, *, granted: bool, complete: bool) -> None:
         with self.state.changed:
+            self._ungranted -= not granted
+            if complete and granted:
+                self.orders.forgive(shard, ticket)
             if complete:
                 shard.arena.unpin(ticket)
             shard.arena.end_read(version)

@@ -110,6 +110,10 @@ class Arena:
         if base is not None:
             self._recycle(base)
 
+    def pinned(self, ticket: int, number: int) -> bool:
+        """The ticket has pinned that version, and has not read it yet."""
+        return self._pins.get(ticket) == number
+
     def start_read(self, number: int) -> Version | None:
         """None when the version is gone (its lease ran out, or it is too old)."""
         version = self._live.get(number)
@@ -124,7 +128,7 @@ class Arena:
 
     def read_in_place(self, ticket: int, number: int) -> Version | None:
         """The version that the ticket has pinned, for reading until `unpin`; None without that pin."""
-        if self._pins.get(ticket) != number:
+        if not self.pinned(ticket, number):
             return None
         self._in_place.add(ticket)
         return self._live[number]
@@ -158,6 +162,12 @@ class Arena:
             version = self._live.pop(number)
             if version.readers == 0 and not version.left:
                 self._free.append(version.values)
+
+    def evict_unpinned(self) -> None:
+        """Take old versions from readers that have no pin of them: nothing waits for those."""
+        kept = {self.newest, *self._pins.values(), *self._bases.values()}
+        for number in [n for n in self._live if n not in kept]:
+            del self._live[number]
 
     # State
 

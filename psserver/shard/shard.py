@@ -179,6 +179,7 @@ class Shard:
                 self.members[worker] = incarnation
             case Dismiss(worker):
                 self.members.pop(worker, None)
+                self._updater.forget(worker)
             case Note():
                 pass
             case _:

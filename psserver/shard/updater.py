@@ -111,6 +111,12 @@ class Updater:
             good, now = good and stepped, target
         return good
 
+    def forget(self, worker: str) -> None:
+        """The worker has left: a set of arrays that was kept for it alone goes with it. One that comes back, or of
+        whom a contribution is still to be applied, begins anew."""
+        if self._optimizer.per_worker:
+            self.slots.pop(worker, None)
+
     def slots_of(self, worker: str) -> dict[str, Floats]:
         """The optimizer's arrays for a gradient of `worker`."""
         key = worker if self._optimizer.per_worker else ""

@@ -22,6 +22,8 @@ Options = list[tuple[str, int]]
 
 # Payloads travel in chunks of a few MiB; anything near this bound is not ours.
 MESSAGE_BYTES: Final = 64 * 2**20
+# What a server takes for one message: a chunk of 2 MiB with room to spare.
+RECEIVED_BYTES: Final = 8 * 2**20
 # What a server takes of a stream before it is read. At 1 ms of latency it allows 4 GB/s.
 UNREAD_BYTES: Final = 4 * 2**20
 
@@ -36,7 +38,6 @@ def _shared(worker_timeout: float, answer: float) -> Options:
     frame = int(ping_interval(worker_timeout) * SLOWEST_LINK / 2)
     return [
         ("grpc.max_send_message_length", MESSAGE_BYTES),
-        ("grpc.max_receive_message_length", MESSAGE_BYTES),
         ("grpc.http2.max_frame_size", min(max(frame, 2**14), 2**24 - 1)),
         ("grpc.keepalive_time_ms", interval),
         ("grpc.keepalive_timeout_ms", patience),
@@ -61,11 +62,15 @@ def SERVER_OPTIONS(worker_timeout: float, *, liveness: bool = True) -> Options:
     answer = ping_interval(worker_timeout) if liveness else worker_timeout
     return [
         *_shared(worker_timeout, answer),
+        # A message is in memory before anybody looks at it, whoever sends it.
+        ("grpc.max_receive_message_length", RECEIVED_BYTES),
         # Without this, two servers may share a port and steal each other's calls.
         ("grpc.so_reuseport", 0),
         # A payload that is not admitted yet waits at its worker, not here: left to itself, gRPC widens
         # the window of a fast connection until it holds whole payloads.
         ("grpc.http2.bdp_probe", 0),
+        # A worker has a handful; calls beyond wait at their client.
+        ("grpc.max_concurrent_streams", 128),
         ("grpc.http2.lookahead_bytes", UNREAD_BYTES),
         # Half of the interval at which clients ping: timers are allowed to be early.
         ("grpc.http2.min_ping_interval_without_data_ms", _milliseconds(ping_interval(worker_timeout) / 2)),
@@ -81,6 +86,7 @@ def CHANNEL_OPTIONS(worker_timeout: float, *, payloads: bool = False) -> Options
     answer = transfer(UNREAD_BYTES, worker_timeout) if payloads else worker_timeout
     return [
         *_shared(worker_timeout, answer),
+        ("grpc.max_receive_message_length", MESSAGE_BYTES),
         # Servers of a cluster are reached directly, whatever proxy the shell is set up for.
         ("grpc.enable_http_proxy", 0),
         # A server that comes back is found again within two seconds.

@@ -143,10 +143,20 @@ class FramedSocket:
         return (message, head[-1]) if len(message) == length else None
 
     def _large(self, length: int) -> memoryview:
-        if len(self._buffer) < length:
-            self._buffer = bytearray(length)
-        view = memoryview(self._buffer)[:length]
-        return view[: self._reader.readinto(view)]
+        """Memory grows with what has come, not with what was announced: anybody can announce."""
+        received = 0
+        while received < length:
+            if len(self._buffer) < length:
+                # A view of the last frame may be in use: a buffer is replaced, never resized.
+                larger = bytearray(min(length, max(2 * received, 4 * _LARGE)))
+                larger[:received] = self._buffer[:received]
+                self._buffer = larger
+            view = memoryview(self._buffer)[received:length]
+            count = self._reader.readinto(view)
+            received += count
+            if count < len(view):
+                break
+        return memoryview(self._buffer)[:received]
 
     def drain(self) -> None:
         """After the last frame: read until the other end has closed. A socket that is closed with something

@@ -20,6 +20,8 @@ log = logging.getLogger("ps-worker")
 T = TypeVar("T")
 
 PASSING = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+# How it looks when a server cuts a call off, say to make room: another one may be in time.
+CUT = grpc.StatusCode.CANCELLED
 MEANING: dict[grpc.StatusCode, type[SessionError]] = {
     grpc.StatusCode.ABORTED: Voided,
     grpc.StatusCode.INVALID_ARGUMENT: PayloadRefused,
@@ -79,6 +81,6 @@ def insist(call: Callable[[], T], backoff: Backoff) -> T:
         try:
             return call()
         except grpc.RpcError as error:
-            if error.code() not in PASSING:
+            if error.code() not in (*PASSING, CUT):
                 raise translated(error, f"server {backoff.server} at {backoff.address}") from error
             backoff.wait(error)

@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 from pswire.patience import SLOWEST_LINK
-from pswire.transport.channels import CHANNEL_OPTIONS, MESSAGE_BYTES, SERVER_OPTIONS
+from pswire.transport.channels import CHANNEL_OPTIONS, RECEIVED_BYTES, SERVER_OPTIONS
 
 WORKER_TIMEOUT = 0.9  # seconds
 
@@ -59,9 +59,9 @@ def open_channel(port: int) -> grpc.Channel:
 def test_messages_up_to_the_bound_pass(echo: Echo) -> None:
     with open_channel(echo.port) as channel:
         call: Call = channel.unary_unary("/test.Echo/Echo")
-        assert call(bytes(MESSAGE_BYTES), timeout=30) == bytes(MESSAGE_BYTES)
+        assert call(bytes(RECEIVED_BYTES), timeout=30) == bytes(RECEIVED_BYTES)
         with pytest.raises(grpc.RpcError) as caught:
-            call(bytes(MESSAGE_BYTES + 1), timeout=30)
+            call(bytes(RECEIVED_BYTES + 1), timeout=30)
         assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
 
 

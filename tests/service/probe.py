@@ -6,6 +6,7 @@ it has (`wait_until`).
 """
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -73,6 +74,24 @@ class Probe:
     def tickets(self) -> int:
         """Allocated so far, the initialisation's among them."""
         return self.coordinator.tickets.next_number - 1
+
+    # Calls
+
+    def refuse_threads(self, patch: pytest.MonkeyPatch) -> None:
+        """From now on the system gives no thread for a call."""
+
+        def refuse() -> None:
+            raise RuntimeError("can't start new thread")
+
+        patch.setattr(ThreadPoolExecutor, "_adjust_thread_count", lambda pool: refuse())
+
+    def end_serving_thread(self, patch: pytest.MonkeyPatch) -> None:
+        """The next call is the end of the thread that takes calls."""
+
+        def submit(*_: object) -> None:
+            raise RuntimeError("planted")
+
+        patch.setattr(self.server._pool, "submit", submit)
 
     # Connections
 

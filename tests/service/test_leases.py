@@ -50,19 +50,23 @@ def test_a_read_within_its_lease_holds_its_version() -> None:
             assert cluster.status().version == 2
 
 
-def test_a_reader_that_stops_in_the_middle_is_cut_off() -> None:
-    """What it got before is its version's; then it is told, instead of getting another one's."""
+@pytest.mark.parametrize("granted", [True, False])
+def test_a_reader_that_stops_in_the_middle_holds_nobody_up(granted: bool) -> None:
+    """What it gets is its version's, whole if it was granted; else it is told, instead of getting another one's."""
     variables = [VariableSpec("w", (4_000_000,))]
     with serving(lease=0.2, arena_versions=2) as cluster, Peer(cluster, "w0", variables) as writer:
-        grant = writer.ready()
+        request = writer.request(writer.ready(), **({} if granted else {"ticket": 0}))
         # Without probing, at most 64 KiB are on their way to a reader that does not read.
         with grpc.insecure_channel(cluster.servers[0].address, [("grpc.http2.bdp_probe", 0)]) as channel:
-            replies = shard_pb2_grpc.ShardStub(channel).Pull(writer.request(grant), timeout=4 * PATIENCE)
+            replies = shard_pb2_grpc.ShardStub(channel).Pull(request, timeout=4 * PATIENCE)
             got = [next(replies)]
             for version in (1, 2, 3):
                 assert writer.step().version == version
-            with refused(ABORTED, "version 0 was taken back: its lease is over"):
+            if granted:
                 got += replies
+            else:
+                with refused(ABORTED, "version 0 was taken back: its lease is over"):
+                    got += replies
             received = b"".join(reply.chunk.data for reply in got)
-            assert 0 < len(received) < got[0].bytes
+            assert 0 < len(received) and (len(received) == got[0].bytes) == granted
             assert (np.frombuffer(received, "<f4") == 1.0).all()

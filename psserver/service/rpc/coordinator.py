@@ -13,11 +13,12 @@ from psserver.policies import LocalRule
 from psserver.service.agreement import FROM_JOB
 from psserver.service.errors import Refused, invalid, precondition
 from psserver.service.job import Job
+from psserver.service.limits.watch import Caller
 from psserver.service.log_tail import lines
 from psserver.service.outbox import Outbox
 from psserver.service.pace import Arrivals, Pace
 from psserver.service.rpc.adapters import event_to_wire, facts_from_wire, report_to_wire
-from psserver.service.rpc.registration import bounded
+from psserver.service.rpc.registration import bounded, start
 from pswire.addresses import Address
 from pswire.bounds import BoundError, check
 from pswire.logs import event
@@ -50,7 +51,7 @@ class CoordinatorRpc:
 
     # Join
 
-    def join(self, request: pb.JoinRequest, context: grpc.ServicerContext) -> pb.JoinReply:
+    def join(self, request: pb.JoinRequest, caller: Caller) -> pb.JoinReply:
         terms = self._job.terms
         if request.job and request.job != terms.job:
             raise precondition(
@@ -103,9 +104,7 @@ class CoordinatorRpc:
 
     # Session
 
-    def session(
-        self, requests: Iterator[pb.SessionRequest], context: grpc.ServicerContext
-    ) -> Iterator[pb.SessionReply]:
+    def session(self, requests: Iterator[pb.SessionRequest], caller: Caller) -> Iterator[pb.SessionReply]:
         """Notices go out on this thread; a second one reads the worker's messages."""
         first = next(requests, None)
         if first is None or first.WhichOneof("message") != "hello":
@@ -120,15 +119,15 @@ class CoordinatorRpc:
         def cut() -> None:
             told = event("session_cut", worker=hello.worker)
             log.warning("worker %s does not read its session: closing it", hello.worker, extra=told)
-            context.cancel()
+            caller.cancel()
 
         outbox = self._job.attach(hello.worker, hello.incarnation, hello.session, cut)
         self._streams.came(hello.worker)
         reader = threading.Thread(
             target=self._listen, args=(requests, hello, outbox), name=f"session-{hello.worker}", daemon=True
         )
-        reader.start()
         try:
+            start(reader, "a session")
             yield pb.SessionReply(events=[pb.SessionEvent(welcome=pb.Welcome())])
             yield from _replies(outbox)
         finally:
@@ -199,7 +198,7 @@ class CoordinatorRpc:
 
     # Status
 
-    def status(self, request: pb.StatusRequest, context: grpc.ServicerContext) -> pb.StatusReply:
+    def status(self, request: pb.StatusRequest, caller: Caller) -> pb.StatusReply:
         job = self._job
         reply = report_to_wire(job.report())
         reply.job = job.terms.job

@@ -1,20 +1,23 @@
 """Exchange: payloads of all steps on one open stream; with one server, a whole step in one round trip."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import grpc
 from google.protobuf.message import DecodeError
 
 from psserver.service.errors import MembershipOver, Refused, invalid
 from psserver.service.job import Job
+from psserver.service.limits.watch import Caller
 from psserver.service.rpc.exchange_replies import committed, message, version
-from psserver.service.rpc.registration import Caller, bounded
+from psserver.service.rpc.registration import bounded
 from psserver.service.shard_host import ShardHost
 from psserver.service.transport import in_place
 from psserver.service.transport.payloads import Intake
 from psserver.service.transport.shared_memory import Attachment
 from psserver.service.transport.sockets import SocketListener, SocketToken
+from pswire.patience import CHUNK_SECONDS
 from pswire.transport import frames
 from pswire.transport.framed_socket import Parts
 from pswire.transport.frames import Message
@@ -34,12 +37,16 @@ class StreamResources:
 
     attachment: Attachment | None = None
     token: SocketToken | None = None
+    # Gives back the room that was made for the attachment.
+    detach: Callable[[], None] | None = None
 
     def release(self) -> None:
         if self.token is not None:
             self.token.withdraw()
         if self.attachment is not None:
             self.attachment.release()
+        if self.detach is not None:
+            self.detach()
 
 
 class ExchangeRpc:
@@ -60,18 +67,21 @@ class ExchangeRpc:
             for received in messages:
                 request, chunk = _request(received)
                 if request.HasField("attach"):
-                    yield message(attached=self._attach(request.attach, resources))
+                    yield message(attached=self._attach(request.attach, resources, caller))
                 else:
                     yield from self._serve(request, chunk, messages, resources.attachment, caller)
         finally:
             resources.release()
 
-    def _attach(self, request: shard_pb2.Attach, resources: StreamResources) -> shard_pb2.Attached:
+    def _attach(
+        self, request: shard_pb2.Attach, resources: StreamResources, caller: Caller
+    ) -> shard_pb2.Attached:
         if request.ask:
             return self._offer(request, resources)
         if resources.attachment is not None:
             raise invalid("expected one attach on a stream, got another")
-        resources.attachment, reply = in_place.attach(self._host, request)
+        resources.detach = partial(self._host.detach, request.worker, caller)
+        resources.attachment, reply = in_place.attach(self._host, request, caller)
         return reply
 
     def _offer(self, request: shard_pb2.Attach, resources: StreamResources) -> shard_pb2.Attached:
@@ -135,7 +145,9 @@ class ExchangeRpc:
             if chunk is not None:
                 intake.take(chunk)
             while not intake.complete:
-                intake.take(_next_chunk(messages))
+                with caller.within(self._host.options.worker_timeout + CHUNK_SECONDS):
+                    next_chunk = _next_chunk(messages)
+                intake.take(next_chunk)
             arrived = True
         finally:
             if not arrived:

@@ -7,8 +7,8 @@ from typing import Any
 from psserver.coordinator.outputs import GrantNotice, Notice
 from psserver.service.errors import Refused, invalid, precondition
 from psserver.service.job import Job
+from psserver.service.limits.watch import Caller
 from psserver.service.rpc.adapters import event_to_wire, facts_from_wire
-from psserver.service.rpc.registration import Caller
 from psserver.service.shard_host import ShardHost
 from psserver.service.transport import in_place
 from psserver.service.transport.payloads import outgoing

@@ -14,6 +14,7 @@ from psserver.optimizers import build as build_optimizer
 from psserver.policies.declarations import from_config
 from psserver.receipts import opens
 from psserver.service.errors import Refused, invalid, precondition
+from psserver.service.limits.watch import Caller
 from psserver.service.rpc.adapters import order_from_wire
 from psserver.service.shard_host import ShardHost
 from pswire.exits import ExitCode
@@ -47,7 +48,7 @@ class FollowRpc:
         self.ended = threading.Event()
 
     def follow(
-        self, requests: Iterator[shard_pb2.FollowRequest], context: grpc.ServicerContext
+        self, requests: Iterator[shard_pb2.FollowRequest], caller: Caller
     ) -> Iterator[shard_pb2.FollowReply]:
         # A call that sends nothing owns nothing: the first that opens, with the proof, is the coordinator.
         first = next(requests, None)
@@ -147,7 +148,7 @@ class FollowRpc:
 
 
 def follow_nobody(
-    requests: Iterator[shard_pb2.FollowRequest], context: grpc.ServicerContext
+    requests: Iterator[shard_pb2.FollowRequest], caller: Caller
 ) -> Iterator[shard_pb2.FollowReply]:
     """Follow at the coordinator's own server."""
     raise precondition(

@@ -5,14 +5,16 @@ internal error. Here it is refused as INVALID_ARGUMENT with the name of the
 message that was expected.
 """
 
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import grpc
 from google.protobuf.message import DecodeError, Message
 
 from psserver.service.errors import Refused, invalid
+from psserver.service.limits.watch import Caller, Watch, sent
 from pswire.bounds import BoundError, check
 from pswire.transport.framed_socket import Parts
 
@@ -21,14 +23,14 @@ if TYPE_CHECKING:
     Method = grpc.RpcMethodHandler[Any, Any]
 
 
-class Caller(Protocol):
-    """The peer that waits for an answer; a gRPC context is one."""
-
-    def is_active(self) -> bool: ...
-
-    def cancel(self) -> object:
-        """From any thread: the call is over."""
-        ...
+def start(thread: threading.Thread, what: str) -> None:
+    """Raises Refused when the system gives no thread."""
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise Refused(
+            grpc.StatusCode.RESOURCE_EXHAUSTED, f"the server has no thread for {what}: {error}"
+        ) from error
 
 
 MESSAGE_LIMIT = 2000
@@ -89,72 +91,96 @@ def clipped(message: str) -> str:
     return text[:MESSAGE_LIMIT].decode("utf-8", "ignore") + " ..."
 
 
-def unary(
-    function: Callable[[Any, grpc.ServicerContext], Any], request: type[Message], reply: type[Message]
-) -> "Method":
-    """One message in, one out."""
+class Registration:
+    """Makes handlers of methods. `watch` holds every call to its deadlines; `patience`: seconds that a peer may take
+    to read so many bytes.
 
-    def serve(message: Any, context: grpc.ServicerContext) -> Any:
-        try:
-            return function(checked(message), context)
-        except Refused as refused:
-            abort(context, refused)
+    Every method takes a stream of messages, those with one request, too: gRPC would let a thread wait for a request
+    that never comes.
+    """
 
-    return grpc.unary_unary_rpc_method_handler(serve, parse(request), reply.SerializeToString)
+    def __init__(self, watch: Watch, patience: Callable[[int], float]) -> None:
+        self._watch = watch
+        self._patience = patience
 
+    def _caller(self, context: grpc.ServicerContext) -> Caller:
+        return Caller(context.is_active, context.cancel)
 
-def bidirectional(
-    function: Callable[[Iterator[Any], grpc.ServicerContext], Iterable[Any]],
-    request: type[Message],
-    reply: type[Message],
-    admit: Callable[[Any], Any] = checked,
-) -> "Method":
-    """A stream each way. `admit` is asked for each message; what it raises ends the stream."""
+    def unary(
+        self, function: Callable[[Any, Caller], Any], request: type[Message], reply: type[Message]
+    ) -> "Method":
+        """One message in, one out."""
 
-    def serve(messages: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
-        try:
-            yield from function(map(admit, messages), context)
-        except Refused as refused:
-            abort(context, refused)
+        def serve(messages: Iterator[Any], context: grpc.ServicerContext) -> Any:
+            with self._watch.watching(self._caller(context)) as caller:
+                try:
+                    return function(checked(self._only(messages, caller, request)), caller)
+                except Refused as refused:
+                    abort(context, refused)
 
-    return grpc.stream_stream_rpc_method_handler(serve, parse(request), reply.SerializeToString)
+        return grpc.stream_unary_rpc_method_handler(serve, parse(request), reply.SerializeToString)
 
+    def _only(self, messages: Iterator[Any], caller: Caller, request: type[Message]) -> Any:
+        first = next(self._watch.heard(messages, caller), None)
+        if first is None:
+            raise invalid(f"expected a {request.DESCRIPTOR.full_name}, got nothing")
+        return first
 
-def stream_in(
-    function: Callable[[Iterator[bytes], grpc.ServicerContext], Any], reply: type[Message]
-) -> "Method":
-    """A stream of raw messages in, one message out; `function` parses by itself."""
+    def bidirectional(
+        self,
+        function: Callable[[Iterator[Any], Caller], Iterable[Any]],
+        request: type[Message],
+        reply: type[Message],
+        admit: Callable[[Any], Any] = checked,
+    ) -> "Method":
+        """A stream each way. `admit` is asked for each message; what it raises ends the stream."""
 
-    def serve(messages: Iterator[bytes], context: grpc.ServicerContext) -> Any:
-        try:
-            return function(messages, context)
-        except Refused as refused:
-            abort(context, refused)
+        def serve(messages: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
+            with self._watch.watching(self._caller(context)) as caller:
+                try:
+                    replies = function(map(admit, self._watch.heard(messages, caller)), caller)
+                    yield from sent(replies, caller, lambda made: self._patience(made.ByteSize()))
+                except Refused as refused:
+                    abort(context, refused)
 
-    return grpc.stream_unary_rpc_method_handler(serve, None, reply.SerializeToString)
+        return grpc.stream_stream_rpc_method_handler(serve, parse(request), reply.SerializeToString)
 
+    def stream_in(self, function: Callable[[Iterator[bytes], Caller], Any], reply: type[Message]) -> "Method":
+        """A stream of raw messages in, one message out; `function` parses by itself."""
 
-def stream_out(
-    function: Callable[[Any, grpc.ServicerContext], Iterable[bytes]], request: type[Message]
-) -> "Method":
-    """One message in, a stream of raw messages out."""
+        def serve(messages: Iterator[bytes], context: grpc.ServicerContext) -> Any:
+            with self._watch.watching(self._caller(context)) as caller:
+                try:
+                    return function(self._watch.heard(messages, caller), caller)
+                except Refused as refused:
+                    abort(context, refused)
 
-    def serve(message: Any, context: grpc.ServicerContext) -> Iterator[bytes]:
-        try:
-            yield from function(checked(message), context)
-        except Refused as refused:
-            abort(context, refused)
+        return grpc.stream_unary_rpc_method_handler(serve, None, reply.SerializeToString)
 
-    return grpc.unary_stream_rpc_method_handler(serve, parse(request), None)
+    def stream_out(
+        self, function: Callable[[Any, Caller], Iterable[bytes]], request: type[Message]
+    ) -> "Method":
+        """One message in, a stream of raw messages out."""
 
+        def serve(messages: Iterator[Any], context: grpc.ServicerContext) -> Iterator[bytes]:
+            with self._watch.watching(self._caller(context)) as caller:
+                try:
+                    replies = function(checked(self._only(messages, caller, request)), caller)
+                    yield from sent(replies, caller, lambda made: self._patience(len(made)))
+                except Refused as refused:
+                    abort(context, refused)
 
-def raw(function: Callable[[Iterator[bytes], grpc.ServicerContext], Iterable[Parts]]) -> "Method":
-    """A stream of raw messages each way; `function` parses by itself, and answers in pieces of messages."""
+        return grpc.stream_stream_rpc_method_handler(serve, parse(request), None)
 
-    def serve(messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[Parts]:
-        try:
-            yield from function(messages, context)
-        except Refused as refused:
-            abort(context, refused)
+    def raw(self, function: Callable[[Iterator[bytes], Caller], Iterable[Parts]]) -> "Method":
+        """A stream of raw messages each way; `function` parses by itself, and answers in pieces of messages."""
 
-    return grpc.stream_stream_rpc_method_handler(serve, None, b"".join)
+        def serve(messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[Parts]:
+            with self._watch.watching(self._caller(context)) as caller:
+                try:
+                    replies = function(self._watch.heard(messages, caller), caller)
+                    yield from sent(replies, caller, lambda made: self._patience(sum(map(len, made))))
+                except Refused as refused:
+                    abort(context, refused)
+
+        return grpc.stream_stream_rpc_method_handler(serve, None, b"".join)

@@ -6,21 +6,23 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from psserver.service.rpc import registration as rpc
 from psserver.service.rpc.coordinator import CoordinatorRpc
 from psserver.service.rpc.exchange import ExchangeRpc
 from psserver.service.rpc.follow import FollowRpc, follow_nobody
 from psserver.service.rpc.foreign import Parsed
+from psserver.service.rpc.registration import Registration, parsed
 from psserver.service.rpc.shard import ShardRpc
 from pswire.v1 import coordinator_pb2, shard_pb2
 
 if TYPE_CHECKING:
-    Methods = dict[str, rpc.Method]
+    from psserver.service.rpc.registration import Method
+
+    Methods = dict[str, Method]
 
 COORDINATOR, SHARD = "pswire.v1.Coordinator", "pswire.v1.Shard"
 
 
-def coordinator_methods(coordinator: CoordinatorRpc) -> "Methods":
+def coordinator_methods(coordinator: CoordinatorRpc, rpc: Registration) -> "Methods":
     return {
         "Join": rpc.unary(coordinator.join, coordinator_pb2.JoinRequest, coordinator_pb2.JoinReply),
         "Session": rpc.bidirectional(
@@ -28,13 +30,15 @@ def coordinator_methods(coordinator: CoordinatorRpc) -> "Methods":
             coordinator_pb2.SessionRequest,
             coordinator_pb2.SessionReply,
             # A field beyond its bound costs a worker that message, not its session.
-            admit=rpc.parsed,
+            admit=parsed,
         ),
         "Status": rpc.unary(coordinator.status, coordinator_pb2.StatusRequest, coordinator_pb2.StatusReply),
     }
 
 
-def shard_methods(shard: ShardRpc, exchange: ExchangeRpc, follow: FollowRpc | None) -> "Methods":
+def shard_methods(
+    shard: ShardRpc, exchange: ExchangeRpc, follow: FollowRpc | None, rpc: Registration
+) -> "Methods":
     """`follow`: None at the coordinator's own server."""
     followed = follow.follow if follow is not None else follow_nobody
     return {

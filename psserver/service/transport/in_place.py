@@ -1,7 +1,7 @@
 """Payloads that stay where they are: attach, stage a filled slot, locate a version."""
 
 from psserver.service.errors import invalid, precondition
-from psserver.service.rpc.registration import Caller
+from psserver.service.limits.watch import Caller
 from psserver.service.shard_host import ShardHost
 from psserver.service.transport.payloads import claim_of
 from psserver.service.transport.shared_memory import Attachment, to_wire
@@ -11,9 +11,11 @@ from pswire.transport.segments import SegmentError
 from pswire.v1 import shard_pb2
 
 
-def attach(host: ShardHost, request: shard_pb2.Attach) -> tuple[Attachment | None, shard_pb2.Attached]:
+def attach(
+    host: ShardHost, request: shard_pb2.Attach, caller: Caller
+) -> tuple[Attachment | None, shard_pb2.Attached]:
     """Memory for a worker of this machine, or why there is none. Raises Refused as `reason_against`."""
-    reason = reason_against(host, request)
+    reason = reason_against(host, request) or host.attach(request.worker, caller)
     if reason is None:
         try:
             attachment = host.sharing.lend(host.elements)

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 import grpc
 
 from psserver.service.errors import Refused
-from psserver.service.rpc.registration import Caller, clipped
+from psserver.service.limits.watch import Caller, Watch
+from psserver.service.rpc.registration import clipped
 from pswire.logs import event
 from pswire.transport import socket_handshake as handshake
 from pswire.transport.framed_socket import TOKEN_BYTES, FramedSocket, Parts, SocketError
@@ -26,19 +27,6 @@ PAUSE = 0.2
 
 
 Serve = Callable[[Iterator[Message], Caller], Iterator[Parts]]
-
-
-class SocketCaller:
-    """A `Caller` at the other end of a socket."""
-
-    def __init__(self, connection: FramedSocket) -> None:
-        self._connection = connection
-
-    def is_active(self) -> bool:
-        return self._connection.alive
-
-    def cancel(self) -> None:
-        self._connection.cut()
 
 
 class SocketToken:
@@ -62,8 +50,17 @@ class SocketListener:
     a thread of its own, which alone receives and sends on it.
     """
 
-    def __init__(self, serve: Serve, bind: str = "127.0.0.1", port: int = 0) -> None:
+    def __init__(
+        self,
+        serve: Serve,
+        bind: str = "127.0.0.1",
+        port: int = 0,
+        watch: Watch | None = None,
+        patience: Callable[[int], float] = lambda nbytes: 3600.0,
+    ) -> None:
+        """`watch` and `patience` as of `psserver.service.rpc.registration.Registration`."""
         self._serve = serve
+        self._watch, self._patience = watch or Watch(), patience
         self._bind, self._wanted = bind, port
         self._lock = threading.Lock()
         self._name: str | None = None
@@ -238,8 +235,11 @@ class SocketListener:
     def _exchanged(self, connection: FramedSocket) -> Refused | None:
         """Until the connection is over; or why it is to be ended."""
         try:
-            for reply in self._serve(_messages(connection), SocketCaller(connection)):
-                connection.send(reply)
+            caller = Caller(lambda: connection.alive, connection.cut)
+            with self._watch.watching(caller):
+                for reply in self._serve(_messages(connection), caller):
+                    with caller.within(self._patience(sum(map(len, reply)))):
+                        connection.send(reply)
         except Refused as refused:
             return refused
         except SocketError:

@@ -1,0 +1,1 @@
+"""What peers may cost a server: time and threads that their calls take."""

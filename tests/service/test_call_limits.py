@@ -1,0 +1,242 @@
+"""Calls that say nothing, stop half-way, wait for ever or do not read cost others nothing but a moment."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from psserver.service import shard_host
+from psserver.service.limits import pool, watch
+from psserver.service.limits.table import Limit
+from psserver.service.rpc import exchange, shard
+from pswire.exits import ExitCode
+from pswire.plan import VariableSpec
+from pswire.v1 import coordinator_pb2 as pb
+from pswire.v1 import shard_pb2, shard_pb2_grpc
+from tests.service.peer import Peer, messages
+from tests.service.serving import PATIENCE, Cluster, refused, serving, wait_until
+
+CUT = grpc.StatusCode.CANCELLED
+METHODS = (
+    "Shard/Push",
+    "Shard/Pull",
+    "Shard/Exchange",
+    "Shard/Follow",
+    "Coordinator/Session",
+    "Coordinator/Join",
+)
+
+
+class Idle:
+    """Calls whose client opens them and says nothing."""
+
+    def __init__(self, cluster: Cluster, stack: ExitStack) -> None:
+        self._cluster, self._stack = cluster, stack
+        self._over = threading.Event()
+        self.calls: list[Any] = []
+
+    def open(self, count: int, per_channel: int = 100) -> None:
+        for number in range(count):
+            if number % per_channel == 0:
+                options = [("grpc.use_local_subchannel_pool", 1)]
+                address = self._cluster.servers[0].address
+                channel = self._stack.enter_context(grpc.insecure_channel(address, options))
+            method = METHODS[number % len(METHODS)]
+            call: Callable[..., Any] = channel.stream_stream(f"/pswire.v1.{method}", None, None)
+            self.calls.append(call(self._nothing()))
+
+    def _nothing(self) -> Iterator[bytes]:
+        self._over.wait()
+        yield from ()
+
+    def close(self) -> None:
+        self._over.set()
+        for call in self.calls:
+            call.cancel()
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as made:
+        yield made
+
+
+def test_idle_calls_keep_nobody_out(stack: ExitStack) -> None:
+    """More than there are threads: Join, Status and running workers are served meanwhile."""
+    with serving() as cluster, Peer(cluster, "worker") as worker:
+        worker.step()
+        idle = Idle(cluster, stack)
+        stack.callback(idle.close)
+        idle.open(1100)
+        server = cluster.servers[0].server
+        wait_until(lambda: server.watch.silent >= 64, "idle calls to arrive")
+        began = time.monotonic()
+        assert worker.step().version == 2
+        with Peer(cluster, "late") as late:
+            assert late.step().version == 3
+        assert cluster.status().version == 3
+        assert time.monotonic() - began < 10
+        assert server.watch.silent <= 65
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_call_that_says_nothing_is_cut(
+    method: str, monkeypatch: pytest.MonkeyPatch, stack: ExitStack
+) -> None:
+    monkeypatch.setattr(watch, "FIRST_MESSAGE", Limit(0.3, "test"))
+    # Server 0 follows nobody.
+    server = int(method == "Shard/Follow")
+    with serving(1 + server) as cluster:
+        over = threading.Event()
+        stack.callback(over.set)
+
+        def nothing() -> Iterator[bytes]:
+            over.wait(PATIENCE)
+            yield from ()
+
+        with pytest.raises(grpc.RpcError) as caught:
+            list(cluster.raw(server, f"/pswire.v1.{method}")(nothing(), timeout=PATIENCE))
+        assert caught.value.code() == CUT
+
+
+@pytest.mark.parametrize("way", ["Push", "Exchange"])
+def test_a_payload_that_stops_half_way_is_cut(
+    way: str, monkeypatch: pytest.MonkeyPatch, stack: ExitStack
+) -> None:
+    for module in (shard, exchange):
+        monkeypatch.setattr(module, "CHUNK_SECONDS", 0.0)
+    with serving(worker_timeout=0.5) as cluster, Peer(cluster, "worker") as peer:
+        grant = peer.ready()
+        header, *chunks = messages(peer.header(grant, 0), bytes(peer.plan.shards[0].nbytes), size=16)
+        over = threading.Event()
+        stack.callback(over.set)
+
+        def half() -> Iterator[bytes]:
+            first = header if way == "Push" else shard_pb2.ExchangeRequest(push=header.header)
+            yield first.SerializeToString()
+            yield (
+                chunks[0] if way == "Push" else shard_pb2.ExchangeRequest(chunk=chunks[0].chunk)
+            ).SerializeToString()
+            over.wait(PATIENCE)
+
+        with pytest.raises(grpc.RpcError) as caught:
+            list(cluster.raw(0, f"/pswire.v1.Shard/{way}")(half(), timeout=PATIENCE))
+        assert caught.value.code() == CUT
+        assert peer.step().version == 1
+
+
+def test_of_those_that_wait_for_the_log_the_farthest_is_refused(
+    monkeypatch: pytest.MonkeyPatch, stack: ExitStack
+) -> None:
+    monkeypatch.setattr(shard_host, "AWAITING", Limit(2, "test"))
+    with serving(patience=PATIENCE) as cluster, Peer(cluster, "worker") as peer:
+        grant = peer.ready()
+        waiting = [cluster.shards[0].Pull(peer.request(grant, after=2**52 + n)) for n in range(2)]
+        host = cluster.servers[0].probe.host
+        wait_until(lambda: host.awaiting == 2, "two to wait")
+        third = cluster.shards[0].Pull(peer.request(grant, after=2**52 + 5))
+        stack.callback(lambda: [call.cancel() for call in (*waiting, third)])
+        began = time.monotonic()
+        with refused(grpc.StatusCode.DEADLINE_EXCEEDED, "expected more than"):
+            list(third)
+        assert time.monotonic() - began < PATIENCE / 2
+        assert peer.step().version == 1
+
+
+# Threads
+
+
+def test_calls_wait_for_a_thread_that_cannot_be_started_and_then_the_server_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pool, "DEAF", Limit(0.5, "test"))
+    with serving() as cluster:
+        Peer(cluster, "worker").step()
+        server = cluster.servers[0]
+        server.probe.refuse_threads(monkeypatch)
+        # Every thread that there is takes one; the next has none.
+        over = threading.Event()
+
+        def asked() -> Iterator[bytes]:
+            over.wait(PATIENCE)
+            yield from ()
+
+        calls: list[Any] = []
+        try:
+            calls += [cluster.raw(0, "/pswire.v1.Shard/Push")(asked()) for _ in range(40)]
+            assert server.ended() == ExitCode.RESOURCES
+        finally:
+            over.set()
+            for call in calls:
+                call.cancel()
+        reason = server.events["stopped"]["reason"]
+        assert "no thread can be started (can't start new thread)" in reason and "ulimit -u" in reason
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("dead", [0, 1])
+def test_the_death_of_the_serving_thread_ends_the_process(monkeypatch: pytest.MonkeyPatch, dead: int) -> None:
+    with serving(2, overrides=["cluster.worker_timeout=0.5"]) as cluster:
+        Peer(cluster, "worker").step()
+        cluster.servers[dead].probe.end_serving_thread(monkeypatch)
+        cluster.raw(dead, "/pswire.v1.Shard/Push")(iter([b""]))
+        assert cluster.servers[dead].ended() == ExitCode.RESOURCES
+        other = cluster.servers[1 - dead].ended()
+        # A server that is gone is a server lost, where the end of the coordinator was not its own word.
+        assert other in (ExitCode.UNREACHABLE, ExitCode.RESOURCES)
+
+
+# Readers
+
+WIDE = (VariableSpec("w", (1_000_000,)),)
+
+
+def zero_window(cluster: Cluster, stack: ExitStack) -> shard_pb2_grpc.ShardStub:
+    options = [("grpc.http2.bdp_probe", 0), ("grpc.use_local_subchannel_pool", 1)]
+    return shard_pb2_grpc.ShardStub(
+        stack.enter_context(grpc.insecure_channel(cluster.servers[0].address, options))
+    )
+
+
+def test_readers_without_a_ticket_that_do_not_read_hold_up_no_update(stack: ExitStack) -> None:
+    with serving(lease=PATIENCE) as cluster, Peer(cluster, "worker", WIDE) as worker:
+        worker.step(0.0)
+        stub = zero_window(cluster, stack)
+        calls = []
+        for version in range(1, 8):
+            request = worker.request(worker.ready(), ticket=0, version=version)
+            calls.append(stub.Pull(request))
+            assert next(calls[-1]) if len(calls) <= 4 else True
+            assert worker.step(0.0).version == version + 1
+        stack.callback(lambda: [call.cancel() for call in calls])
+        # Four that read, each with a buffer of its own; the others wait to be let in.
+        assert cluster.servers[0].probe.buffers <= 3
+        assert np.isfinite(worker.pull(worker.ready())[0]).all()
+
+
+def test_members_that_take_grants_and_do_not_read_are_given_up() -> None:
+    """Each keeps another version from being recycled; they are waited for once, and dropped after the timeout."""
+    with (
+        serving(lease=0.8, patience=10.0, overrides=["cluster.worker_timeout=2.0"]) as cluster,
+        Peer(cluster, "worker") as worker,
+    ):
+        worker.step()
+        lazy = [Peer(cluster, f"lazy{n}") for n in range(3)]
+        began = time.monotonic()
+        for peer in lazy:
+            peer.ready()
+            worker.step()
+
+        def given_up() -> bool:
+            worker.step()
+            states = {w.name: w.state for w in cluster.status().workers}
+            return any(states[peer.worker] == "left" for peer in lazy)
+
+        wait_until(given_up, "one that does not read to be given up")
+        assert time.monotonic() - began < 10
+        assert worker.step().fate == pb.Disposition.FATE_APPLIED

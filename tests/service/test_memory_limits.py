@@ -1,0 +1,174 @@
+"""Memory that a peer can cause is bounded for each member and in all, and a model that cannot fit is refused."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from typing import Any
+
+import grpc
+import pytest
+
+from psserver.service.limits.ledger import MIB, MemoryLedger, parse_size, usual_limit
+from pswire.plan import VariableSpec, make_plan
+from pswire.transport import segments
+from pswire.transport.framed_socket import FRAME_BYTES
+from pswire.v1 import shard_pb2
+from tests.probes import received_bytes
+from tests.service.peer import Peer, join_request, messages
+from tests.service.serving import PATIENCE, Cluster, refused, serving, wait_until
+from tests.shm.sessions import segments_of
+
+WIDE = (VariableSpec("w", (1_000_000,)),)  # 4 MB
+
+
+class Exchanges:
+    """Open exchange streams, each with its requests in turn."""
+
+    def __init__(self, cluster: Cluster, stack: ExitStack) -> None:
+        self._cluster = cluster
+        self._over = threading.Event()
+        stack.callback(self._over.set)
+
+    def open(self, *requests: shard_pb2.ExchangeRequest) -> Any:
+        def said() -> Iterator[bytes]:
+            yield from (request.SerializeToString() for request in requests)
+            self._over.wait(PATIENCE)
+
+        return self._cluster.raw(0, "/pswire.v1.Shard/Exchange")(said(), timeout=PATIENCE)
+
+
+def attach(peer: Peer) -> shard_pb2.ExchangeRequest:
+    reply = peer.reply
+    return shard_pb2.ExchangeRequest(
+        attach=shard_pb2.Attach(
+            job=peer.job,
+            worker=peer.worker,
+            incarnation=reply.incarnation,
+            membership_token=reply.membership_token,
+            plan=peer.plan.fingerprint,
+            place=segments.here(),
+        )
+    )
+
+
+def test_a_member_has_one_attachment() -> None:
+    """Its newest stream has it; older ones are cut, and their segments go."""
+    with serving() as cluster, ExitStack() as stack, Peer(cluster, "worker", WIDE) as peer:
+        peer.step()
+        host = cluster.servers[0].probe.host
+        before = len(segments_of("self"))
+        exchanges = Exchanges(cluster, stack)
+        calls = []
+        for _ in range(8):
+            calls.append(exchanges.open(attach(peer)))
+            attached = shard_pb2.ExchangeReply.FromString(next(calls[-1])).attached
+            assert not attached.refusal
+            assert host.memory.of("worker") == {"shared slots": 2 * 4_000_000}
+        for call in calls[:-1]:
+            with pytest.raises(grpc.RpcError) as caught:
+                next(call)
+            assert caught.value.code() == grpc.StatusCode.CANCELLED
+        # Two slots and the control words, of one stream.
+        wait_until(lambda: len(segments_of("self")) <= before + 3, "older segments to go")
+        calls[-1].cancel()
+        wait_until(lambda: not host.memory.of("worker"), "the room to be given back")
+
+
+def test_a_ticket_has_one_payload_on_its_way_in() -> None:
+    with serving() as cluster, ExitStack() as stack, Peer(cluster, "worker", WIDE) as peer:
+        grant = peer.ready()
+        header, first, *_ = messages(peer.header(grant, 0), bytes(4_000_000))
+        begin = [
+            shard_pb2.ExchangeRequest(push=header.header),
+            shard_pb2.ExchangeRequest(chunk=first.chunk),
+        ]
+        exchanges = Exchanges(cluster, stack)
+        calls = [exchanges.open(*begin) for _ in range(20)]
+        staging = cluster.servers[0].probe.shard.staging
+
+        def ended() -> int:
+            return sum(call.code() is not None for call in calls if not call.is_active())
+
+        wait_until(lambda: ended() >= 19, "all but one to be cut")
+        assert staging.peak <= 2
+        assert cluster.servers[0].probe.host.memory.of("")["payloads"] <= 4_000_000
+        assert peer.step().version == 1, "the worker's own takes the place of what is on its way"
+
+
+def test_a_model_that_cannot_fit_is_refused_with_the_numbers() -> None:
+    with serving(memory_limit=100 * MIB) as cluster:
+        big = make_plan([VariableSpec("w", (2**28,))], 1)
+        words = ("its part has 1024.0 MiB, which takes 4096.0 MiB at least", "--memory-limit is 100.0 MiB")
+        with refused(grpc.StatusCode.RESOURCE_EXHAUSTED, *words):
+            cluster.coordinator.Join(join_request(big), timeout=PATIENCE)
+        assert cluster.servers[0].probe.job.plan is None
+        with Peer(cluster, "worker") as peer:
+            assert peer.step().version == 1
+
+
+def test_slots_beyond_the_limit_are_refused_and_the_worker_does_without() -> None:
+    with serving(memory_limit=20 * MIB) as cluster, ExitStack() as stack, Peer(cluster, "a", WIDE) as a:
+        a.step(0.0)
+        call = Exchanges(cluster, stack).open(attach(a))
+        reply = shard_pb2.ExchangeReply.FromString(next(call)).attached
+        assert "expected at most 20.0 MiB in all (--memory-limit)" in reply.refusal
+        assert a.step(0.0).version == 2
+
+
+def test_memory_grows_with_what_comes_and_not_with_what_is_announced() -> None:
+    import socket
+    import struct
+
+    from pswire.transport.framed_socket import FramedSocket
+
+    one, other = socket.socketpair()
+    with closing(FramedSocket(one)) as connection, closing(other):
+        other.sendall(struct.pack("<IB", FRAME_BYTES, 0) + bytes(1000))
+        reading = threading.Thread(target=connection.receive, daemon=True)
+        reading.start()
+        wait_until(lambda: received_bytes(connection), "the frame to begin")
+        assert received_bytes(connection) <= 2**18
+        other.close()
+        reading.join(PATIENCE)
+
+
+def test_a_large_frame_arrives_whole() -> None:
+    import socket
+
+    from pswire.transport.framed_socket import FramedSocket
+
+    one, other = socket.socketpair()
+    with closing(FramedSocket(one)) as connection, closing(FramedSocket(other)) as sender:
+        for size in (FRAME_BYTES, 300_001, 70_000, FRAME_BYTES - 1):
+            payload = bytes(range(256)) * (size // 256) + bytes(size % 256)
+            sending = threading.Thread(target=sender.send, args=([payload],), daemon=True)
+            sending.start()
+            frame = connection.receive()
+            sending.join(PATIENCE)
+            assert frame is not None and bytes(frame[0]) == payload
+
+
+# The account
+
+
+def test_the_ledger_refuses_what_is_beyond_with_nothing_changed() -> None:
+    ledger = MemoryLedger(100 * MIB)
+    ledger.put("", "the model", 60 * MIB)
+    assert ledger.take("a", "slots", 30 * MIB) is None
+    assert "got 20.0 more for slots" in str(ledger.take("b", "slots", 20 * MIB))
+    assert ledger.of("b") == {} and ledger.total == 90 * MIB
+    ledger.give("a", "slots", 30 * MIB)
+    assert ledger.of("a") == {} and ledger.take("b", "slots", 20 * MIB) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("1GiB", 2**30), ("1.5 MiB", 3 * 2**19), ("1048576", 2**20), ("2g", None), ("1KiB", None)],
+)
+def test_sizes(text: str, size: int | None) -> None:
+    if size is None:
+        with pytest.raises(ValueError, match="expected"):
+            parse_size(text)
+    else:
+        assert parse_size(text) == size
+    assert usual_limit() > 100 * MIB
