@@ -7,6 +7,7 @@ from psworker.errors import IllegalInput, PayloadRefused, Refused, SessionError,
 if TYPE_CHECKING:
     from psworker.engine import Disposition, Grant, Stop
     from psworker.job import Job, JobError
+    from psworker.loop import Outcome, train
     from psworker.session import Session, connect
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "IllegalInput",
     "Job",
     "JobError",
+    "Outcome",
     "PayloadRefused",
     "Refused",
     "Session",
@@ -23,6 +25,7 @@ __all__ = [
     "Unreachable",
     "Voided",
     "connect",
+    "train",
 ]
 
 # Some of these load gRPC. A program that uses only psworker.engine or psworker.local (a simulated cluster) does not.
@@ -34,6 +37,8 @@ _LATE = {
     "JobError": "job",
     "Session": "session",
     "connect": "session",
+    "Outcome": "loop",
+    "train": "loop",
 }
 
 

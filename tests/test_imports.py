@@ -10,7 +10,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -171,6 +171,56 @@ def test_violation_is_found(tmp_path: Path, source: str, imported: str) -> None:
     assert violations(rule, tmp_path) == [
         f"psserver/policies/machine.py:{line}: psserver.policies.machine must not import {imported}"
     ]
+
+
+def import_graph(root: Path, packages: Iterable[str]) -> dict[str, set[str]]:
+    """Module -> the modules that its file names in imports, wherever they stand."""
+    files = {
+        module_name(path, root): path
+        for package in packages
+        for path in sorted((root / package).rglob("*.py"))
+    }
+    graph: dict[str, set[str]] = {}
+    for name, path in files.items():
+        named = {
+            found
+            for _, found in imports(path, root)
+            for found in (found, found.rpartition(".")[0])
+            if found in files
+        }
+        # `from a import b` names a.b and perhaps a; the module is enough.
+        graph[name] = {found for found in named if not any(n.startswith(found + ".") for n in named)} - {name}
+    return graph
+
+
+def circles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Modules that import each other, directly or not: what is left when all without a circle are taken away."""
+    left = dict(graph)
+    while True:
+        ends = {name for name, named in left.items() if not named & left.keys()}
+        starts = left.keys() - {found for named in left.values() for found in named}
+        if not ends and not starts:
+            break
+        left = {name: named for name, named in left.items() if name not in ends | starts}
+    return [sorted(left)] if left else []
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    assert circles(import_graph(ROOT, PACKAGES)) == []
+
+
+def test_a_circle_is_found(tmp_path: Path) -> None:
+    home = tmp_path / "package"
+    home.mkdir()
+    for name, source in (
+        ("a", "from package.b import x"),
+        ("b", "def f():\n    import package.c"),
+        ("c", ""),
+    ):
+        (home / f"{name}.py").write_text(source)
+    assert circles(import_graph(tmp_path, ["package"])) == []
+    (home / "c.py").write_text("from package import a")
+    assert circles(import_graph(tmp_path, ["package"])) == [["package.a", "package.b", "package.c"]]
 
 
 # A line of a package docstring that names a module and what it holds.

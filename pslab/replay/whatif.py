@@ -5,6 +5,10 @@ coordinator receives it with the other policy. What could not have happened unde
 that policy is postponed: a computation that it had not granted yet ends as soon
 as it grants it, and so takes no time. Losses and weights are not asked:
 under the other policy the gradients would be others.
+
+`ClientEngine` does not drive it: a recorded move may come before the other policy
+has granted the ticket that it needs, and is then held back, which no client does.
+The schedule has no lost messages either, which is what an engine is for.
 """
 
 from collections import Counter, defaultdict, deque

@@ -1,7 +1,9 @@
 """Expected seconds per version of a simulated cluster, for the policies and step times that theory covers.
 
 All of it is Dutta et al. 2018, "Slow and stale gradients can win the race", section 3, and order
-statistics; messages take no time, cancelled work stops at once, nobody fails.
+statistics. A formula is a theorem about one named algorithm, so this module knows policies by their
+names, as the page of a paper does; it shares no code with them. Messages take no time,
+cancelled work stops at once, nobody fails.
 """
 
 import math

@@ -219,7 +219,7 @@ class Server:
                 "gRPC's serving thread has died: no call is answered" if dead else self._pool.deafness()
             )
             if self.deaf is not None:
-                log.error("the server ends: %s", self.deaf)
+                log.error("the server ends: %s", self.deaf, extra=event("server_deaf"))
         return self.deaf
 
     def _make_job(self, hosts: tuple[Address, ...]) -> Job:
