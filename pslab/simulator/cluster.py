@@ -63,8 +63,8 @@ class Cluster:
         self.coordinator = Coordinator(terms, policy, 0.0)
         # When the first grant was given.
         self.first_grant: float | None = None
-        # An update was not finite: the store executes nothing any more.
-        self._diverged = False
+        # Why an update was not finite: the store executes nothing any more. Empty while all are.
+        self._diverged = ""
         self.folder = Folder(None, record=False)
         # Set from outside, by a signal's handler say: `run` returns before the next action.
         self.halted = False
@@ -224,6 +224,9 @@ class Cluster:
                 self._read(output)
         if read:
             self.store.let_in()
+        if self._diverged and self.coordinator.stopped is None:
+            # Behind all that the coordinator has decided in this step.
+            self.stop(self._diverged, success=False, cause="diverged")
 
     def _read(self, record: Record) -> None:
         entry = record.entry
@@ -233,16 +236,11 @@ class Cluster:
             try:
                 self.store.execute(entry)
             except NonfiniteError as error:
-                # The stop comes behind what the coordinator has decided in this step.
-                self._diverged = True
-                self.queue.at(self.queue.now, self._diverge, str(error))
+                self._diverged = str(error)
         if self.first_grant is None and isinstance(entry, Grant):
             self.first_grant = self.queue.now
         elif self.every and isinstance(entry, Apply) and entry.version % self.every == 0:
             self._measure(entry.version)
-
-    def _diverge(self, reason: str) -> None:
-        self.stop(reason, success=False, cause="diverged")
 
     def _post(self, worker: Worker, incarnation: int, notice: Notice) -> None:
         """To the process of that incarnation; a dead one hears nothing."""
