@@ -1,5 +1,6 @@
 """The process of the page: a listening socket, the web server, and its end at Ctrl-C."""
 
+import os
 import secrets
 import socket
 from collections.abc import Callable
@@ -49,6 +50,8 @@ def serve(app: object, sock: socket.socket, ready: Callable[[], None]) -> None:
     """Until SIGINT or SIGTERM. `ready` is called when pages are answered."""
     import uvicorn
 
+    # Where a server of this machine wants the processor, the page waits.
+    os.nice(10)
     config = uvicorn.Config(
         app,  # type: ignore[arg-type]
         log_level="warning",

@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -83,6 +84,11 @@ class Viewer:
                 kind = line.removeprefix("event: ")
             elif line.startswith("data: "):
                 yield kind, json.loads(line.removeprefix("data: "))
+
+    def cut(self) -> None:
+        """From another thread than the reader's, which then finds the end."""
+        if self._connection.sock is not None:
+            self._connection.sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         self.answer.close()

@@ -37,7 +37,7 @@ def choices() -> dict[str, Any]:
 
 def _policy(name: str) -> dict[str, Any]:
     spec = spec_of(name)
-    rule = (inspect.getdoc(spec) or "").partition("\n")[0]
+    rule = (inspect.getdoc(spec) or "").partition("\n")[0].replace("`", "")
     return {
         "name": name,
         "rule": rule,

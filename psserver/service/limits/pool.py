@@ -8,6 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from psserver.service.limits.table import CALLS, DEAF
+from pswire.logs import event
 
 log = logging.getLogger("ps-server")
 
@@ -39,9 +40,9 @@ class CallPool(ThreadPoolExecutor):
             super()._adjust_thread_count()
         except RuntimeError as error:
             if not self._refusal:
-                log.warning(
-                    "no thread can be started for a call (%s); %d run", error, threading.active_count()
-                )
+                running = threading.active_count()
+                told = event("no_thread", threads=running)
+                log.warning("no thread can be started for a call (%s); %d run", error, running, extra=told)
             self._refusal = str(error)
 
     def deafness(self) -> str | None:

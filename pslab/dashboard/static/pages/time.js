@@ -19,7 +19,7 @@ export function usualSpan(model, from = model.begin) {
 }
 
 export function fate(model, ticket, t) {
-  if (ticket.settled === undefined || ticket.settled > t) return "its fate is open";
+  if (ticket.settled === undefined || ticket.settled > t) return "pending";
   return ticket.applied ? `applied in version ${ticket.version}, staleness ${ticket.staleness}, weight ${number(ticket.weight)}` : `dropped: ${ticket.reason}, staleness ${ticket.staleness}`;
 }
 
@@ -91,5 +91,5 @@ export function time(context) {
 function loss(value) { return value === null || value === undefined ? "–" : number(value); }
 
 function tell(model, ticket, t) {
-  return `Ticket ${ticket.ticket} of ${model.workers[ticket.worker]}: from version ${ticket.base}, granted at ${seconds(ticket.granted)}, committed at ${seconds(ticket.end)}; ${ticket.samples} samples${ticket.loss !== null ? `, loss ${number(ticket.loss)}` : ""}. It is ${fate(model, ticket, t).replace("its fate is open", "pending")}.`;
+  return `Ticket ${ticket.ticket} of ${model.workers[ticket.worker]}: from version ${ticket.base}, granted at ${seconds(ticket.granted)}, committed at ${seconds(ticket.end)}; ${ticket.samples} samples${ticket.loss !== null ? `, loss ${number(ticket.loss)}` : ""}. It is ${fate(model, ticket, t)}.`;
 }

@@ -1,0 +1,205 @@
+"""The page in a real Chromium: no console error, no foreign request, keyboard, slider, 360 pixels.
+
+Skipped where no browser is installed: apt-get install chromium, and the extra `browser`.
+"""
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.cluster import Cluster
+from tests.dashboard.page import Page
+from tests.replay.simulated import simulate
+
+playwright = pytest.importorskip(
+    "playwright.sync_api", reason="no playwright: pip install 'paramserver[browser]'"
+)
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None, reason="no Chromium on this machine: apt-get install chromium"
+)
+
+PAGES = ("now", "time", "learning", "staleness", "rates", "servers", "log", "play")
+# Nothing but this machine can be reached by the browser.
+FLAGS = [
+    "--no-sandbox",
+    "--disable-background-networking",
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as driver:
+        made = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield made
+        made.close()
+
+
+class Tab:
+    """A tab that notes what must not happen."""
+
+    def __init__(
+        self, browser: Any, url: str, width: int = 1280, height: int = 800, scheme: str = "light"
+    ) -> None:
+        self.context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
+        self.page = self.context.new_page()
+        self.page.set_default_timeout(30_000)
+        self.wrong: list[str] = []
+        self.page.on(
+            "console", lambda m: self.wrong.append(m.text) if m.type in ("error", "warning") else None
+        )
+        self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
+        origin = re.match(r"http://[^/]+", url)
+        assert origin
+        self.page.on(
+            "request", lambda r: None if r.url.startswith(origin[0]) else self.wrong.append(f"asked {r.url}")
+        )
+        self.page.goto(url)
+
+    def text(self, selector: str) -> str:
+        found: str = self.page.locator(selector).first.inner_text()
+        return found
+
+    def close(self) -> None:
+        self.context.close()
+        assert not self.wrong, self.wrong
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    folder = tmp_path_factory.mktemp("browser")
+    faults = {"crashes": [{"worker": 1, "at": 4.0, "restart": 4.0}]}
+    run = simulate(folder / "run", "sync", run={"versions": 12}, simulation={"evaluate": 4}, faults=faults)
+    with Page(folder, str(run.path)) as made:
+        yield made
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", PAGES)
+def test_every_page_over_a_recorded_run(recorded: Page, browser: Any, name: str, scheme: str) -> None:
+    tab = Tab(browser, f"{recorded.url}#/{name}", scheme=scheme)
+    tab.page.wait_for_selector(f'a[data-page="{name}"][aria-current]')
+    tab.page.wait_for_selector(".card")
+    if name == "play":
+        tab.page.wait_for_selector("#controls #workers")
+    tab.page.locator("#clock").wait_for(state="visible")
+    tab.close()
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_360_pixels_are_enough(recorded: Page, browser: Any, name: str) -> None:
+    tab = Tab(browser, f"{recorded.url}#/{name}", width=360, height=740)
+    tab.page.wait_for_selector(".card")
+    tab.page.locator("#clock").wait_for(state="visible")
+    assert tab.page.evaluate("document.documentElement.scrollWidth") <= 360
+    tab.close()
+
+
+def test_keyboard_and_slider(recorded: Page, browser: Any) -> None:
+    tab = Tab(browser, recorded.url)
+    page = tab.page
+    page.wait_for_selector("#workers li")
+    end = tab.text("#moment-text")
+    page.keyboard.press("Home")
+    assert tab.text("#moment-text").startswith("0.0 s")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("End")
+    assert tab.text("#moment-text") == end
+    page.keyboard.press("ArrowLeft")
+    stepped = tab.text("#moment-text")
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("ArrowLeft")
+    assert tab.text("#moment-text") != end or stepped == end
+    for number, name in enumerate(PAGES[:7], start=1):
+        page.keyboard.press(str(number))
+        page.wait_for_selector(f'a[data-page="{name}"][aria-current]')
+    before = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    page.keyboard.press("d")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != before
+    page.keyboard.press("?")
+    page.locator("#help").wait_for(state="visible")
+    page.keyboard.press("Escape")
+    page.keyboard.press("Home")
+    page.keyboard.press(" ")
+    page.wait_for_function("() => document.getElementById('moment').value > 0")
+    page.keyboard.press(" ")
+    tab.close()
+
+
+def test_a_moment_of_a_recorded_run(recorded: Page, browser: Any) -> None:
+    """At the slider's moment somebody waits, for somebody, in the policy's words."""
+    tab = Tab(browser, f"{recorded.url}#/now")
+    tab.page.wait_for_selector("#workers li")
+    tab.page.keyboard.press("Home")
+    for _ in range(60):
+        tab.page.keyboard.press("ArrowRight")
+        if tab.page.locator('#workers li[data-state="waiting"]').count():
+            break
+    tab.page.wait_for_selector('#workers li[data-state="waiting"]')
+    said = tab.text('#workers li[data-state="waiting"] .why')
+    assert re.match(
+        r"waits for (version \d+, which needs a commit of|the initial values|\d+ more of)", said
+    ), said
+    tab.close()
+
+
+def test_the_playground(recorded: Page, browser: Any) -> None:
+    tab = Tab(browser, f"{recorded.url}#/play")
+    page = tab.page
+    page.wait_for_selector(".side.b canvas.lanes")
+    page.wait_for_function(
+        "() => /version/.test(document.querySelector('.stage .side.a header p').textContent)"
+    )
+    page.select_option("#a-policy", "ssp")
+    page.wait_for_selector("#a-slack")
+    page.wait_for_function("() => location.hash.includes('policy.name=ssp')")
+    page.wait_for_function("() => document.querySelector('.stage .side.a h2').textContent.startsWith('ssp')")
+    page.click("#what-if")
+    page.wait_for_function("() => location.hash.includes('at=')")
+    page.wait_for_selector("#if-straggler")
+    page.click("#as-file")
+    page.wait_for_selector("#help .toml")
+    assert 'name = "ssp"' in tab.text("#help .toml")
+    page.keyboard.press("Escape")
+    link = page.evaluate("location.href")
+    assert not page.locator("#play-error").is_visible()
+    tab.close()
+    again = Tab(browser, link)
+    again.page.wait_for_selector("#if-straggler")
+    assert again.page.locator("#a-policy").input_value() == "ssp"
+    again.close()
+
+
+def test_a_lesson_from_its_link(recorded: Page, browser: Any) -> None:
+    tab = Tab(browser, f"{recorded.url}#/play?lesson=3-staleness")
+    tab.page.wait_for_function(
+        "() => /staleness\\s+\\d/.test(document.querySelector('.stage .side.b header p').textContent)"
+    )
+    assert "mean staleness is 7" in tab.text(".stage .headline")
+    assert tab.page.locator("#lesson").input_value() == "3-staleness"
+    tab.close()
+
+
+@pytest.mark.cluster
+def test_a_live_cluster_and_a_killed_worker(browser: Any, tmp_path: Path) -> None:
+    with Cluster(tmp_path) as cluster:
+        cluster.start_servers(1, "--workers", "2", timeout=30.0)
+        for index in ("0", "1"):
+            cluster.start_worker("--task-index", index, "--seconds", "0.02")
+        cluster.wait_version(5)
+        with Page(tmp_path, cluster.addresses[0]) as served:
+            tab = Tab(browser, f"{served.url}#/now")
+            tab.page.wait_for_selector('#workers li[data-worker="w1"]', timeout=5000)
+            for name in PAGES[1:7]:
+                tab.page.goto(f"{served.url}#/{name}")
+                tab.page.wait_for_selector(".card")
+            tab.page.goto(f"{served.url}#/now")
+            cluster.workers[1].kill()
+            tab.page.wait_for_selector('#workers li[data-worker="w1"][data-state="lost"]')
+            tab.close()
