@@ -12,7 +12,7 @@ from pslab.replay.log_entries import read_steps
 from pslab.runs.folder import LOGS, METRICS, Metric, Run, RunError
 from pslab.runs.log import Entry, Malformed
 from psserver.policies import PolicyError
-from pswire.logs import spoken
+from pswire.logs.events import spoken
 
 # Entries of a part.
 PART = 40_000

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from psserver.service import outbox as outbox_module
-from pswire.plan import VariableSpec, make_plan
-from pswire.specs import specs_to_wire
+from pswire.model.plan import VariableSpec, make_plan
+from pswire.model.specs import specs_to_wire
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import coordinator_pb2_grpc, model_pb2
 from tests.service.conftest import Steady, Unharmed
