@@ -409,6 +409,7 @@ TABLE: Final[tuple[Row, ...]] = (
         ("executed", COUNTER, COUNTED),
         ("error", REASON, SAID),
         ("bytes", PAYLOAD, "within the largest model"),
+        ("diverged", FLAG, TYPED),
     ),
 )
 

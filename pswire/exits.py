@@ -37,7 +37,7 @@ _MEANINGS: Final = {
     ExitCode.REFUSED: "refused by the servers: another model, plan or job, or a newer process took the name",
     ExitCode.JOB_FAILED: "the job module does not import, or the code of a job or policy raised",
     ExitCode.ABANDONED: "every worker is gone before the work was done",
-    ExitCode.DIVERGED: "gradients went on being NaN or infinite",
+    ExitCode.DIVERGED: "gradients went on being NaN or infinite, or an update of finite ones was",
     ExitCode.VIOLATIONS: "ps-lab check, replay or verify-policy found a violation",
     ExitCode.STORAGE: "the run folder cannot be written to: the disk is full, read-only or gone",
     ExitCode.RESOURCES: "the machine gives no more threads: no call can be served any more",

@@ -15,7 +15,7 @@ from psserver.coordinator.members import Tally
 from psserver.optimizers import build as build_optimizer
 from psserver.policies import LocalRule, PolicyError, TensorParts
 from psserver.policies.declarations import from_config
-from psserver.shard.shard import ShardError
+from psserver.shard import NonfiniteError, ShardError
 from pswire.plan import Plan, make_plan
 from pswire.transport.codecs import codec_named
 from psworker.local import LocalRuleError, LocalWork, Result, Trainer
@@ -64,6 +64,8 @@ class Replayed:
     # The mean loss of the parts of `version`, over those with a finite one.
     loss: float = math.nan
     finished: bool = False
+    # Why the next version would not be finite, where the replay ended for that.
+    diverged: str = ""
 
 
 @dataclass(slots=True)
@@ -138,6 +140,10 @@ class Replay:
             try:
                 self._prepare(step.entry)
                 self.store.execute(step.entry)
+            except NonfiniteError as error:
+                # As in the run, which ended with it.
+                self.result.diverged = str(error)
+                return self.result
             except ShardError as error:
                 raise DataError(
                     f"entry {step.index}, {step.entry.kind}, cannot be executed: {error}; "

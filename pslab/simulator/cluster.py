@@ -19,6 +19,7 @@ from psserver.coordinator import Coordinator, JobTerms, JoinRefused, Output, Rec
 from psserver.coordinator.entries import Apply, Grant
 from psserver.coordinator.outputs import DispositionNotice, GrantNotice, Notice
 from psserver.policies import Policy
+from psserver.shard import NonfiniteError
 from pswire.config.distributions import Draw
 from psworker.engine import Done, Leave, Request
 from psworker.local import LocalWork, Trainer
@@ -62,6 +63,8 @@ class Cluster:
         self.coordinator = Coordinator(terms, policy, 0.0)
         # When the first grant was given.
         self.first_grant: float | None = None
+        # Why an update was not finite: the store executes nothing any more. Empty while all are.
+        self._diverged = ""
         self.folder = Folder(None, record=False)
         # Set from outside, by a signal's handler say: `run` returns before the next action.
         self.halted = False
@@ -221,13 +224,19 @@ class Cluster:
                 self._read(output)
         if read:
             self.store.let_in()
+        if self._diverged and self.coordinator.stopped is None:
+            # Behind all that the coordinator has decided in this step.
+            self.stop(self._diverged, success=False, cause="diverged")
 
     def _read(self, record: Record) -> None:
         entry = record.entry
         if self.folder.record:
             self.folder.append(record)
-        if not self.store.empty:
-            self.store.execute(entry)
+        if not self.store.empty and not self._diverged:
+            try:
+                self.store.execute(entry)
+            except NonfiniteError as error:
+                self._diverged = str(error)
         if self.first_grant is None and isinstance(entry, Grant):
             self.first_grant = self.queue.now
         elif self.every and isinstance(entry, Apply) and entry.version % self.every == 0:

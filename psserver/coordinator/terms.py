@@ -67,7 +67,8 @@ class JobTerms:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """`cause`: "done", "empty", "versions", "policy", "abandoned", "server", "deaf" or the name of a signal."""
+    """`cause`: "done", "empty", "versions", "policy", "abandoned", "server", "deaf", "diverged" or the name of a
+    signal."""
 
     reason: str
     version: int

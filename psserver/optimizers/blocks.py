@@ -26,6 +26,8 @@ Kernel = Callable[[Array, Array, Array, State], None]
 BLOCK = 32 * 1024
 
 TINY = np.finfo(np.float32).tiny
+# Infinity and NaN are not less.
+LARGEST = np.float32(np.finfo(np.float32).max)
 
 
 def run(
@@ -38,14 +40,16 @@ def run(
     factors: tuple[np.float32, ...] = (),
     sweep: bool = False,
     block: int = BLOCK,
-) -> None:
+) -> bool:
     """Apply `kernel` to consecutive blocks of flat arrays of equal length.
 
     The gradient is `g` multiplied by each of `factors`, one after the other.
     With `sweep`, slots are cleared of subnormal numbers on the way (see
     `clear_subnormals`). Arithmetic follows IEEE 754 without warnings: an
-    overflow yields inf, as it does in Keras, and is the caller's to detect.
+    overflow yields inf, as it does in Keras. False where a number of `out` or
+    of a slot is not finite.
     """
+    good = True
     with np.errstate(all="ignore"):
         for start in range(0, x.size, block):
             part = slice(start, start + block)
@@ -54,9 +58,12 @@ def run(
             for factor in factors:
                 np.multiply(gradient, factor, out=gradient)
             kernel(x[part], gradient, out[part], slots)
+            written = (out[part], *slots.values())
+            good = all(bool(np.isfinite(each).all()) for each in written) and good
             if sweep:
                 for slot in slots.values():
                     clear_subnormals(slot, scratch=gradient)
+    return good
 
 
 def clear_subnormals(slot: Array, scratch: Array) -> None:

@@ -8,6 +8,9 @@ the rule, then
     factor, scale   the gradient is ``g * factor * scale``
     tiny            slots closer to zero than this are cleared; 0 clears none
 
+They return False where a number of `out` or of a slot is not finite: such a version is never published, and a check
+on the way costs no pass over memory.
+
 `decay`, where there is one, is decoupled weight decay: the update starts from ``x - x * decay * rate``.
 
 Compiled without contraction: a product and a sum are rounded one by one, on
@@ -18,7 +21,7 @@ Nothing here calls a function of ours: compiled code is cached per file.
 import numpy as np
 
 from psserver.optimizers.backend import loop
-from psserver.optimizers.blocks import Array
+from psserver.optimizers.blocks import LARGEST, Array
 
 Scalar = np.float32
 
@@ -33,12 +36,15 @@ def sgd(
     factor: Scalar,
     scale: Scalar,
     tiny: Scalar,
-) -> None:
+) -> bool:
+    good = True
     for i in range(x.size):
         start = x[i]
         if decay is not None:
             start = x[i] - x[i] * decay * rate
         out[i] = start - g[i] * factor * scale * rate
+        good = good & (abs(out[i]) <= LARGEST)
+    return good
 
 
 @loop("rrwwffffff")
@@ -53,14 +59,18 @@ def momentum(
     factor: Scalar,
     scale: Scalar,
     tiny: Scalar,
-) -> None:
+) -> bool:
+    good = True
     for i in range(x.size):
         v = velocity[i] * kept - g[i] * factor * scale * rate
         start = x[i]
         if decay is not None:
             start = x[i] - x[i] * decay * rate
         out[i] = start + v
+        good = good & (abs(out[i]) <= LARGEST)
         velocity[i] = np.float32(0) if abs(v) < tiny else v
+        good = good & (abs(v) <= LARGEST)
+    return good
 
 
 @loop("rrwwffffff")
@@ -75,7 +85,8 @@ def nesterov(
     factor: Scalar,
     scale: Scalar,
     tiny: Scalar,
-) -> None:
+) -> bool:
+    good = True
     for i in range(x.size):
         step = g[i] * factor * scale * rate
         v = velocity[i] * kept - step
@@ -83,7 +94,10 @@ def nesterov(
         if decay is not None:
             start = x[i] - x[i] * decay * rate
         out[i] = start + (v * kept - step)
+        good = good & (abs(out[i]) <= LARGEST)
         velocity[i] = np.float32(0) if abs(v) < tiny else v
+        good = good & (abs(v) <= LARGEST)
+    return good
 
 
 @loop("rrwwwfffffffff")
@@ -102,8 +116,9 @@ def delayed_nesterov(
     factor: Scalar,
     scale: Scalar,
     tiny: Scalar,
-) -> None:
+) -> bool:
     """`first` and `last` are 1 for the first and the last update of a period, else 0."""
+    good = True
     for i in range(x.size):
         step = g[i] * factor * scale * rate
         total = step
@@ -113,8 +128,12 @@ def delayed_nesterov(
         if last != np.float32(0):
             v = velocity[i] * kept - total / length
         out[i] = x[i] + (v * kept * weight - step / length)
+        good = good & (abs(out[i]) <= LARGEST)
         period_sum[i] = np.float32(0) if abs(total) < tiny else total
+        good = good & (abs(total) <= LARGEST)
         velocity[i] = np.float32(0) if abs(v) < tiny else v
+        good = good & (abs(v) <= LARGEST)
+    return good
 
 
 @loop("rrwwwwfffffffff")
@@ -134,8 +153,9 @@ def adam(
     factor: Scalar,
     scale: Scalar,
     tiny: Scalar,
-) -> None:
+) -> bool:
     """Adam and AdamW; `velocity_hat` is None without amsgrad, `rate` and `decay` are None for Adam."""
+    good = True
     for i in range(x.size):
         gradient = g[i] * factor * scale
         mean = momentum[i] + (gradient - momentum[i]) * gain_1
@@ -144,12 +164,17 @@ def adam(
         if velocity_hat is not None:
             largest = np.maximum(velocity_hat[i], square)
             velocity_hat[i] = np.float32(0) if abs(largest) < tiny else largest
+            good = good & (abs(largest) <= LARGEST)
         start = x[i]
         if decay is not None and rate is not None:
             start = x[i] - x[i] * decay * rate
         out[i] = start - mean * alpha / (np.sqrt(largest) + epsilon)
+        good = good & (abs(out[i]) <= LARGEST)
         momentum[i] = np.float32(0) if abs(mean) < tiny else mean
+        good = good & (abs(mean) <= LARGEST)
         velocity[i] = np.float32(0) if abs(square) < tiny else square
+        good = good & (abs(square) <= LARGEST)
+    return good
 
 
 @loop("rrwwffffff")
@@ -164,7 +189,8 @@ def adagrad(
     factor: Scalar,
     scale: Scalar,
     tiny: Scalar,
-) -> None:
+) -> bool:
+    good = True
     for i in range(x.size):
         gradient = g[i] * factor * scale
         total = accumulator[i] + gradient * gradient
@@ -172,7 +198,10 @@ def adagrad(
         if decay is not None:
             start = x[i] - x[i] * decay * rate
         out[i] = start - gradient * rate / np.sqrt(total + epsilon)
+        good = good & (abs(out[i]) <= LARGEST)
         accumulator[i] = np.float32(0) if abs(total) < tiny else total
+        good = good & (abs(total) <= LARGEST)
+    return good
 
 
 @loop("rrwwwwfffffffff")
@@ -192,8 +221,9 @@ def rmsprop(
     factor: Scalar,
     scale: Scalar,
     tiny: Scalar,
-) -> None:
+) -> bool:
     """`momentum` is None where nothing is repeated, `average` is None unless centered."""
+    good = True
     for i in range(x.size):
         gradient = g[i] * factor * scale
         square = velocity[i] * rho + gradient * gradient * gain
@@ -202,6 +232,7 @@ def rmsprop(
             mean = average[i] * rho + gradient * gain
             spread = square - mean * mean
             average[i] = np.float32(0) if abs(mean) < tiny else mean
+            good = good & (abs(mean) <= LARGEST)
         spread = spread + epsilon
         if average is not None:
             spread = epsilon if spread <= np.float32(0) else spread
@@ -209,8 +240,12 @@ def rmsprop(
         if momentum is not None:
             step = momentum[i] * repeated + step
             momentum[i] = np.float32(0) if abs(step) < tiny else step
+            good = good & (abs(step) <= LARGEST)
         start = x[i]
         if decay is not None:
             start = x[i] - x[i] * decay * rate
         out[i] = start - step
+        good = good & (abs(out[i]) <= LARGEST)
         velocity[i] = np.float32(0) if abs(square) < tiny else square
+        good = good & (abs(square) <= LARGEST)
+    return good

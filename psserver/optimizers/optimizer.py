@@ -123,8 +123,10 @@ class Optimizer:
         factor: float = 1.0,
         scale: float = 1.0,
         backend: Backend = NUMPY,
-    ) -> None:
+    ) -> bool:
         """Write version ``version + 1`` into `out`, from version `version` in `x`: one pass over memory.
+
+        False where a number in `out` or `state` is not finite; that has advanced all the same.
 
         The gradient is ``gradient * factor * scale``, both rounded to float32
         and multiplied in this order.
@@ -143,12 +145,14 @@ class Optimizer:
         self._check(x, gradient, out, state)
         factors = (np.float32(factor), np.float32(scale))
         if not self.spared:
-            self._run(self.rule, rate, version, factors, x, gradient, out, state, backend)
-            return
+            return self._run(self.rule, rate, version, factors, x, gradient, out, state, backend)
+        good = True
         for start, stop, rule in self._ranges(x.size):
             part = slice(start, stop)
             slots = {name: slot[part] for name, slot in state.items()}
-            self._run(rule, rate, version, factors, x[part], gradient[part], out[part], slots, backend)
+            pieces = (x[part], gradient[part], out[part])
+            good = self._run(rule, rate, version, factors, *pieces, slots, backend) and good
+        return good
 
     def _run(
         self,
@@ -161,19 +165,19 @@ class Optimizer:
         out: Array,
         state: Mapping[str, Array],
         backend: Backend,
-    ) -> None:
-        """The update of elements that all have one rule."""
+    ) -> bool:
+        """The update of elements that all have one rule. False where a number in `out` or `state` is not finite."""
         step, sweep = version + 1, (version + 1) % SWEEP_EVERY == 0
         fused, kernel = rule.fused(rate, step), rule.kernel(rate, step)
         names = fused.slots
         own = tuple(each for each in factors if each != 1.0)
 
-        def fallback(x: Array, g: Array, out: Array, *rest: Array) -> None:
+        def fallback(x: Array, g: Array, out: Array, *rest: Array) -> bool:
             slots = {name: slot for name, slot in zip(names, rest, strict=False) if name is not None}
-            blocks.run(kernel, x, g, out, slots, factors=own, sweep=sweep)
+            return blocks.run(kernel, x, g, out, slots, factors=own, sweep=sweep)
 
         tiny = blocks.TINY if sweep else np.float32(0)
-        backend.run(
+        return backend.run(
             fused.loop,
             fallback,
             (x, gradient, out, *(None if name is None else state[name] for name in names)),

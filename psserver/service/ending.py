@@ -35,6 +35,7 @@ EXIT_CODES = {
     "policy": ExitCode.JOB_FAILED,
     "abandoned": ExitCode.ABANDONED,
     "server": ExitCode.UNREACHABLE,
+    "diverged": ExitCode.DIVERGED,
     "deaf": ExitCode.RESOURCES,
     "SIGINT": ExitCode.INTERRUPTED,
     "SIGTERM": ExitCode.TERMINATED,
@@ -51,8 +52,14 @@ def exit_code(job: Job) -> ExitCode:
     stopped = job.coordinator.stopped
     assert stopped is not None
     if stopped.success:
-        return ExitCode.OK
+        # The last decisions are executed after the job has stopped.
+        return ExitCode.DIVERGED if _diverged(job) else ExitCode.OK
     return EXIT_CODES[stopped.cause]
+
+
+def _diverged(job: Job) -> bool:
+    """A server refused to publish a version that is not finite."""
+    return job.host.state.diverged or any(follower.diverged for follower in job.routes.followers)
 
 
 class Results:

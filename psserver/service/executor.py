@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 
 from psserver.service.limits.table import FORBEARANCE
 from psserver.service.shared_shard import SharedShard
-from psserver.shard import Apply, Order, Seal, Shard
+from psserver.shard import Apply, NonfiniteError, Order, Seal, Shard
 from pswire.logs import event
 
 log = logging.getLogger("ps-server")
@@ -102,6 +102,9 @@ class Executor:
         if self._state.failure is None:
             try:
                 self._execute(index, order)
+            except NonfiniteError as error:
+                log.error("%s", error, extra=event("entry_failed", entry=index))
+                self._state.fail(str(error), diverged=True)
             except Exception as error:
                 told = event("entry_failed", entry=index)
                 log.exception("entry %d of the decision log cannot be executed", index, extra=told)

@@ -36,13 +36,15 @@ class Follower:
         address: Address,
         opening: shard_pb2.Open,
         worker_timeout: float,
-        on_lost: Callable[[int, str], None],
+        on_lost: Callable[[int, str, str], None],
     ) -> None:
         self.server = server
         self.address = address
         self.state = "connecting"
         self.executed = 0
         self.nbytes = 0
+        # It refused to publish a version that is not finite, and executes nothing any more.
+        self.diverged = False
         self._opening = opening
         self._on_lost = on_lost
         self._outbox: queue.SimpleQueue[shard_pb2.FollowRequest | None] = queue.SimpleQueue()
@@ -65,7 +67,9 @@ class Follower:
 
     def wait_executed(self, count: int, seconds: float) -> bool:
         with self._progress:
-            self._progress.wait_for(lambda: self.executed >= count or self.state == "lost", seconds)
+            self._progress.wait_for(
+                lambda: self.executed >= count or self.diverged or self.state == "lost", seconds
+            )
             return self.executed >= count
 
     def shutdown(self, exit_code: ExitCode, reason: str) -> None:
@@ -96,7 +100,7 @@ class Follower:
             self.state = "ended" if expected else "lost"
             self._progress.notify_all()
         if not expected:
-            self._on_lost(self.server, f"server {self.server} at {self.address} was lost: {lost}")
+            self._on_lost(self.server, "server", f"server {self.server} at {self.address} was lost: {lost}")
 
     def _connect(self) -> bool:
         """Keep trying; log which server cannot be reached. False when the job ends meanwhile."""
@@ -128,7 +132,7 @@ class Follower:
                 self.state = "ready"
                 told = event("server_ready", server=self.server, address=str(self.address))
                 log.info("server %d at %s is ready", self.server, self.address, extra=told)
-            self.executed, self.nbytes = reply.executed, reply.bytes
+            self.executed, self.nbytes, self.diverged = reply.executed, reply.bytes, reply.diverged
             self._progress.notify_all()
         if reply.error and not self._closing.is_set():
-            self._on_lost(self.server, reply.error)
+            self._on_lost(self.server, "diverged" if reply.diverged else "server", reply.error)

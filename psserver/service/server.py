@@ -246,10 +246,10 @@ class Server:
     def _planned(self, plan: Plan) -> None:
         self._announce("plan", {"fingerprint": plan.fingerprint, "text": plan.describe()})
 
-    def _lost(self, server: int, reason: str) -> None:
+    def _lost(self, server: int, cause: str, reason: str) -> None:
         assert self.job is not None
         log.error("%s", reason, extra=event("server_lost", server=server))
-        self.job.stop(reason, success=False, cause="server")
+        self.job.stop(reason, success=False, cause=cause)
 
     # Life
 
@@ -288,7 +288,8 @@ class Server:
                 job.stop(deaf, success=False, cause="deaf")
                 return
             if self.host.state.failure is not None:
-                job.stop(self.host.state.failure, success=False, cause="server")
+                cause = "diverged" if self.host.state.diverged else "server"
+                job.stop(self.host.state.failure, success=False, cause=cause)
             if self._signal is not None:
                 job.stop(f"stopped by {self._signal}", success=False, cause=self._signal)
                 job.over.wait(2.0)

@@ -287,7 +287,7 @@ class ShardHost:
         if shard.refusal(ticket) is not None or self._newest.get(ticket, mine) > mine:
             return True
         present = shard.staging.incoming(ticket)
-        return present is not seen or (present is None and shard.staging.admits(ticket))
+        return present is not seen or (present is None and shard.staging.admits(ticket) and self._room(shard))
 
     def _begin(self, shard: Shard, ticket: int, borrowed: BorrowedBuffer | None, caller: Caller) -> Slot:
         try:

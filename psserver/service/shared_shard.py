@@ -22,6 +22,8 @@ class SharedShard:
         self.executed = 0
         # Why no entry is executed any more.
         self.failure: str | None = None
+        # An update was not finite: that is why.
+        self.diverged = False
         self.closed = False
         # Complete payloads that were staged, and versions that were given out, since the start.
         self.received = 0
@@ -36,9 +38,9 @@ class SharedShard:
         self.executed = index + 1
         self.changed.notify_all()
 
-    def fail(self, reason: str) -> None:
+    def fail(self, reason: str, *, diverged: bool = False) -> None:
         with self.changed:
-            self.failure = reason
+            self.failure, self.diverged = reason, diverged
             self.changed.notify_all()
 
     def close(self) -> None:

@@ -6,7 +6,7 @@ declarations of psserver.policies only; no I/O, no threads, no clock. Same order
 
 from psserver.shard.orders import Admit, Apply, Dismiss, Fold, Install, Note, Order, Pin, Release, Seal
 from psserver.shard.resharding import reshard
-from psserver.shard.shard import Shard, ShardError
+from psserver.shard.shard import NonfiniteError, Shard, ShardError
 from psserver.shard.state import ShardState
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "Dismiss",
     "Fold",
     "Install",
+    "NonfiniteError",
     "Note",
     "Order",
     "Pin",

@@ -65,7 +65,15 @@ def _check(states: Sequence[ShardState], old: Plan, new: Plan) -> None:
 def _moment(facts: ShardFacts) -> object:
     """What is equal on all servers that have executed the same entries."""
     return (
-        *(facts.optimizer, facts.tensors, facts.version, facts.members, facts.tickets, facts.bases),
+        *(
+            facts.optimizer,
+            facts.tensors,
+            facts.version,
+            facts.members,
+            facts.summed,
+            facts.tickets,
+            facts.bases,
+        ),
         *(facts.factors, facts.workers, facts.pending, facts.slot_workers),
     )
 

@@ -22,6 +22,10 @@ from pswire.plan import Plan
 Floats = NDArray[np.float32]
 
 
+class NonfiniteError(RuntimeError):
+    """The update that an order makes is not finite: it is not published, and the job cannot go on."""
+
+
 class ShardError(RuntimeError):
     """An order that cannot be executed: the log and this shard's state disagree."""
 
@@ -42,6 +46,7 @@ class Shard:
     deltas). Not thread-safe; the caller serialises everything but `PendingUpdate.compute`.
 
     `tensors`: what the policy says about its parts that see tensors.
+    `unchecked`: publish versions that are not finite, too, where only the order of things matters.
     `keep_bases`: keep the version that an open ticket started from even if they do not need it.
     """
 
@@ -57,6 +62,7 @@ class Shard:
         keep_bases: bool = False,
         backend: Backend = NUMPY,
         allocate: Allocate = plain,
+        unchecked: bool = False,
     ) -> None:
         self.plan = plan
         self.layout = plan.shards[server]
@@ -67,6 +73,9 @@ class Shard:
         self.staging = Staging(self.layout.elements, staging)
         self._backend = backend
         self._updater = Updater(self.optimizer, tensors, self.layout.trainable, backend)
+        self._unchecked = unchecked
+        # Whose contributions are in the open sum.
+        self._summed: list[str] = []
         # The incarnation of each present member.
         self.members: dict[str, int] = {}
         # An order is between `prepare` and the end of `finish`.
@@ -210,6 +219,7 @@ class Shard:
     def _fold(self, fold: Fold) -> PendingUpdate:
         self._check(fold)
         worker = self.staging.tickets[fold.ticket].worker
+        self._summed.append(worker)
         gap = self._gap(fold.ticket, worker) if fold.compensation else None
         payload = self.staging.take(fold.ticket)
 
@@ -243,23 +253,35 @@ class Shard:
         if self._updater.empty and not apply.parts:
             raise ShardError(f"apply of version {apply.version} has no contributions")
         folds = [self._fold(part) for part in apply.parts]
-        now, base = self.arena.values(self.version), self.version
+        now, base, workers = self.arena.values(self.version), self.version, list(self._summed)
         assert now is not None
         out = self.arena.take()
 
         def compute() -> None:
             for fold in folds:
                 fold.compute()
-            self._updater.step(now, out, base, apply.scale, apply.lr_scale)
+            finite = self._updater.step(now, out, base, apply.scale, apply.lr_scale)
+            if not (finite or self._unchecked):
+                raise NonfiniteError(self._unfit(apply.version, out, workers))
 
         def finish() -> None:
             for fold in folds:
                 fold.finish()
             for values in self._updater.clear():
                 self.staging.recycle(values)
+            self._summed.clear()
             self.arena.publish(out)
 
         return PendingUpdate(compute, finish)
+
+    def _unfit(self, version: int, values: Floats, workers: list[str]) -> str:
+        """Why a version is not published."""
+        found = self.nonfinite(values) or "numbers beyond float32 in what the optimizer remembers"
+        gradients = ", ".join(dict.fromkeys(workers))
+        return (
+            f"version {version} would not be finite ({found}); its gradients came from {gradients}, and were finite: "
+            "the learning rate may be too high, or one of these workers sends what it should not"
+        )
 
     # State
 
@@ -284,7 +306,15 @@ class Shard:
     def _parts(self) -> ShardParts:
         plan, optimizer, tensors = self.plan, self.optimizer, self.tensors
         return ShardParts(
-            plan, self.layout, optimizer, tensors, self.members, self.arena, self.staging, self._updater
+            plan,
+            self.layout,
+            optimizer,
+            tensors,
+            self.members,
+            self._summed,
+            self.arena,
+            self.staging,
+            self._updater,
         )
 
 

@@ -40,6 +40,7 @@ class ShardParts:
     tensors: TensorParts
     # Changed in place.
     members: dict[str, int]
+    summed: list[str]
     arena: Arena
     staging: Staging
     updater: Updater
@@ -50,7 +51,8 @@ class ShardFacts:
     """What is not an array: JSON-able.
 
     `plan`: its fingerprint. `optimizer`, `tensors`: their configurations. `version`: the newest; -1 before the
-    first. `members`: (worker, incarnation). `pins`, `bases`: (ticket, version). `factors`, `workers`, `pending`: of
+    first. `members`: (worker, incarnation). `summed`: whose
+    contributions the coming update has. `pins`, `bases`: (ticket, version). `factors`, `workers`, `pending`: of
     the coming update, as in `Added`.
     """
 
@@ -60,6 +62,7 @@ class ShardFacts:
     tensors: dict[str, object]
     version: int
     members: list[tuple[str, int]]
+    summed: list[str]
     tickets: list[OpenTicket]
     pins: list[tuple[int, int]]
     bases: list[tuple[int, int]]
@@ -120,6 +123,7 @@ def save(shard: ShardParts) -> ShardState:
         to_plain(shard.tensors.config),
         shard.arena.newest,
         list(shard.members.items()),
+        list(shard.summed),
         tickets,
         list(pins.items()),
         list(bases.items()),
@@ -146,6 +150,7 @@ def take_up(state: ShardState, shard: ShardParts) -> None:
         raise StateError(f"shard state: the coming update: {error}") from error
     # From here on only memory can run out.
     shard.members.update(facts.members)
+    shard.summed.extend(facts.summed)
     shard.arena.restore(state.numbered("version"), dict(facts.pins), dict(facts.bases))
     shard.staging.restore(facts.tickets, state.numbered("payload"))
     for k, worker in enumerate(facts.slot_workers):

@@ -79,11 +79,15 @@ class Updater:
         """Begin the next update. Returns the buffers that were kept."""
         return self.accumulator.clear()
 
-    def step(self, now: Floats, out: Floats, version: int, scale: float, lr_scale: float) -> None:
-        """Write version ``version + 1`` into `out`, from version `version` in `now` and all that was added."""
+    def step(self, now: Floats, out: Floats, version: int, scale: float, lr_scale: float) -> bool:
+        """Write version ``version + 1`` into `out`, from version `version` in `now` and all that was added.
+
+        False where a number in it, or in what the optimizer remembers, is not finite.
+        """
         total, end = self.accumulator.total(), self._end
         arithmetic.scale(total.values[end:], total.pending)
         arithmetic.add_mean(now[end:], total.values[end:], total.factors, out[end:])
+        good = arithmetic.first_nonfinite(out[end:], self._backend) is None
         if isinstance(self.accumulator, PerWorker):
             shares: Sequence[Share] = self.accumulator.shares
         else:
@@ -93,7 +97,7 @@ class Updater:
         # One worker's step after the other's, in the order of the log; the last one ends in `out`.
         for left, share in zip(range(len(shares) - 1, -1, -1), shares, strict=True):
             target = spare if left % 2 else out
-            self._optimizer.update(
+            stepped = self._optimizer.update(
                 now,
                 share.values[:end],
                 target,
@@ -104,7 +108,8 @@ class Updater:
                 scale=scale,
                 backend=self._backend,
             )
-            now = target
+            good, now = good and stepped, target
+        return good
 
     def forget(self, worker: str) -> None:
         """The worker has left: a set of arrays that was kept for it alone goes with it. One that comes back, or of

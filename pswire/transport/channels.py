@@ -26,6 +26,9 @@ MESSAGE_BYTES: Final = 64 * 2**20
 RECEIVED_BYTES: Final = 8 * 2**20
 # What a server takes of a stream before it is read. At 1 ms of latency it allows 4 GB/s.
 UNREAD_BYTES: Final = 4 * 2**20
+# A connection without any call is closed after so long, and made again for the next call: where descriptors run out,
+# those who only hold connections must not keep newcomers out. Seconds.
+IDLE_CONNECTION: Final = 60.0
 
 
 def _shared(worker_timeout: float, answer: float) -> Options:
@@ -66,6 +69,7 @@ def SERVER_OPTIONS(worker_timeout: float, *, liveness: bool = True) -> Options:
         ("grpc.max_receive_message_length", RECEIVED_BYTES),
         # Without this, two servers may share a port and steal each other's calls.
         ("grpc.so_reuseport", 0),
+        ("grpc.max_connection_idle_ms", _milliseconds(IDLE_CONNECTION)),
         # A payload that is not admitted yet waits at its worker, not here: left to itself, gRPC widens
         # the window of a fast connection until it holds whole payloads.
         ("grpc.http2.bdp_probe", 0),

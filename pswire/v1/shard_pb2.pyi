@@ -896,20 +896,24 @@ class FollowReply(_message.Message):
     EXECUTED_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     BYTES_FIELD_NUMBER: _builtins.int
+    DIVERGED_FIELD_NUMBER: _builtins.int
     executed: _builtins.int
     """Entries [0, executed) of the log have been executed."""
     error: _builtins.str
     bytes: _builtins.int
+    diverged: _builtins.bool
+    """The error is that a version would not be finite."""
     def __init__(
         self,
         *,
         executed: _builtins.int = ...,
         error: _builtins.str = ...,
         bytes: _builtins.int = ...,
+        diverged: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "error", b"error", "executed", b"executed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "diverged", b"diverged", "error", b"error", "executed", b"executed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

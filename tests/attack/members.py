@@ -93,7 +93,8 @@ class Liar(Attacker):
     def act(self) -> None:
         """One life: join, some acts, an end."""
         if not self._join():
-            # Told to wait, most likely.
+            # Told to wait, most likely; or slow to be welcome.
+            self._end()
             threading.Event().wait(0.05)
             return
         acts: tuple[tuple[int, Callable[[], None]], ...] = (
@@ -404,7 +405,7 @@ class Liar(Attacker):
             if memory.size and self.chance.random() < 0.7:
                 self.tally.count("shared memory")
                 # Larger numbers would be a member's right where no policy is robust, and end in a model of NaN.
-                values = np.nan_to_num(self._values(server), posinf=1, neginf=1).view(np.uint8)[: memory.size]
+                values = self._values(server).view(np.uint8)[: memory.size]
                 memory[: values.size] = values
 
     def _slot(self, server: int) -> bytes:

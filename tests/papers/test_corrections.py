@@ -27,7 +27,7 @@ def distance(policy: str, rate: float, optimizer: str = "sgd") -> float:
     )
     assert run.max_staleness == 7
     assert isinstance(run.cluster.store, ShardStore)
-    return float(np.linalg.norm(run.cluster.store.weights()["x"]))
+    return float(np.linalg.norm(run.cluster.store.weights()["x"].astype(np.float64)))
 
 
 @pytest.mark.parametrize("policy", ["gap-aware", "dc-asgd-a"])

@@ -5,6 +5,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 from threading import Event, Thread
 from typing import Any
 
@@ -12,9 +13,12 @@ import grpc
 import pytest
 
 from pswire.patience import SLOWEST_LINK
+from pswire.transport import channels
 from pswire.transport.channels import CHANNEL_OPTIONS, RECEIVED_BYTES, SERVER_OPTIONS
 
 WORKER_TIMEOUT = 0.9  # seconds
+# A connection that no other channel of this process shares.
+OWN = [("grpc.use_local_subchannel_pool", 1)]
 
 
 class Echo:
@@ -164,3 +168,28 @@ def test_any_timeout_gives_options_that_grpc_takes(timeout: float) -> None:
 def test_a_timeout_of_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="worker_timeout: expected seconds > 0, got 0"):
         SERVER_OPTIONS(0)
+
+
+def test_a_connection_without_calls_is_closed_and_one_with_a_call_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever only holds a connection gives its descriptor back; the next call makes it anew."""
+    monkeypatch.setattr(channels, "IDLE_CONNECTION", 0.5)
+    echo, states = Echo(), SimpleQueue[grpc.ChannelConnectivity]()
+    try:
+        address = f"127.0.0.1:{echo.port}"
+        with grpc.insecure_channel(address, OWN) as idle, grpc.insecure_channel(address, OWN) as busy:
+            waiting = busy.unary_unary("/test.Echo/Wait", None, None).future(b"30", timeout=30)
+            assert echo.called.wait(10)
+            idle.subscribe(states.put)
+            call = idle.unary_unary("/test.Echo/Echo", None, None)
+            assert call(b"once", timeout=10) == b"once"
+            seen = [states.get(timeout=10)]
+            while seen[-1] != grpc.ChannelConnectivity.IDLE or grpc.ChannelConnectivity.READY not in seen:
+                seen.append(states.get(timeout=10))
+            assert call(b"again", timeout=10) == b"again"
+            assert not echo.peer_lost.is_set()
+            echo.release.set()
+            assert waiting.result() == b"awake"
+    finally:
+        echo.stop()

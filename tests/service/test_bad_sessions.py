@@ -1,9 +1,12 @@
 """Joins, hellos, commits and reports that make no sense: refused in words, and nobody else notices."""
 
+import json
+import logging
 import math
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -364,6 +367,45 @@ def test_a_report_that_is_refused(
     with unharmed():
         peer.send(report=pb.Report(version=1, metrics=metrics))
         hear_refusal(peer, f"Report.metrics: expected {expected}")
+
+
+def test_a_report_that_nobody_asked_for(cluster: Cluster, peer: Peer, unharmed: Unharmed) -> None:
+    with unharmed():
+        peer.send(report=pb.Report(version=1, metrics={"loss": 0.0}))
+        hear_refusal(peer, "a report of version 1 by peer: expected none", "Stop.evaluate says who is asked")
+
+
+def test_the_report_that_was_asked_for_is_taken_once(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with serving(out=out) as cluster:
+        with Peer(cluster, "a") as one:
+            one.step()
+            one.send(done=pb.Done())
+            stop = one.receive("stop")
+            assert stop.evaluate
+            one.send(report=pb.Report(version=stop.version, metrics={"accuracy": 0.5}))
+            one.send(report=pb.Report(version=stop.version, metrics={"accuracy": 1.0}))
+            hear_refusal(one, "a report of version 1 by a: expected none")
+        cluster.servers[0].ended()
+    lines = (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    evaluations = [json.loads(line) for line in lines if '"eval"' in line]
+    assert [line["metrics"] for line in evaluations] == [{"accuracy": 0.5}]
+
+
+def test_what_a_worker_says_is_escaped_and_cut(caplog: pytest.LogCaptureFixture) -> None:
+    """In the log, and in what others are told."""
+    caplog.set_level(logging.INFO, "ps-server")
+    with serving(workers=1) as cluster:
+        one = Peer(cluster, "a")
+        one.step()
+        one.send(abandon=pb.Abandon(ticket=one.ready().ticket, reason="\x1b]0;owned\x07" + "x" * 3000))
+        told = one.receive("disposition")
+        assert told.reason.isprintable() and len(told.reason) < 300
+        one.send(leave=pb.Leave(reason="\x1b[2J\nERROR forged"))
+        one.stream.close()
+        wait_until(lambda: "a left:" in caplog.text, "the leave")
+    (line,) = [record.getMessage() for record in caplog.records if "a left:" in record.getMessage()]
+    assert line == r"a left: \x1b[2J\nERROR forged"
 
 
 # Peers that do not read

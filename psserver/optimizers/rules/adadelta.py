@@ -14,7 +14,7 @@ from typing import ClassVar
 import numpy as np
 
 from psserver.optimizers.backend import loop
-from psserver.optimizers.blocks import Array, Kernel, State
+from psserver.optimizers.blocks import LARGEST, Array, Kernel, State
 from psserver.optimizers.rule import Fused, decay_knob, decay_of, decayed
 from pswire.knobs import number
 
@@ -81,7 +81,8 @@ def adadelta(
     factor: Scalar,
     scale: Scalar,
     tiny: Scalar,
-) -> None:
+) -> bool:
+    good = True
     for i in range(x.size):
         gradient = g[i] * factor * scale
         square = squares[i] * rho + gradient * gradient * gain
@@ -91,5 +92,9 @@ def adadelta(
         if decay is not None:
             start = x[i] - x[i] * decay * rate
         out[i] = start + step * rate
+        good = good & (abs(out[i]) <= LARGEST)
         squares[i] = np.float32(0) if abs(square) < tiny else square
+        good = good & (abs(square) <= LARGEST)
         steps[i] = np.float32(0) if abs(mean) < tiny else mean
+        good = good & (abs(mean) <= LARGEST)
+    return good

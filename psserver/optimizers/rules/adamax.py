@@ -18,7 +18,7 @@ from typing import ClassVar
 import numpy as np
 
 from psserver.optimizers.backend import loop
-from psserver.optimizers.blocks import Array, Kernel, State
+from psserver.optimizers.blocks import LARGEST, Array, Kernel, State
 from psserver.optimizers.rule import Fused, decay_knob, decay_of, decayed
 from pswire.knobs import number
 
@@ -85,7 +85,8 @@ def adamax(
     factor: Scalar,
     scale: Scalar,
     tiny: Scalar,
-) -> None:
+) -> bool:
+    good = True
     for i in range(x.size):
         gradient = g[i] * factor * scale
         mean = momentum[i] + (gradient - momentum[i]) * gain
@@ -94,5 +95,9 @@ def adamax(
         if decay is not None:
             start = x[i] - x[i] * decay * rate
         out[i] = start - mean * rate / ((largest + epsilon) * rest)
+        good = good & (abs(out[i]) <= LARGEST)
         momentum[i] = np.float32(0) if abs(mean) < tiny else mean
+        good = good & (abs(mean) <= LARGEST)
         norm[i] = np.float32(0) if abs(largest) < tiny else largest
+        good = good & (abs(largest) <= LARGEST)
+    return good

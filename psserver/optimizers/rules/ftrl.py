@@ -22,7 +22,7 @@ from typing import ClassVar
 import numpy as np
 
 from psserver.optimizers.backend import loop
-from psserver.optimizers.blocks import Array, Kernel, State
+from psserver.optimizers.blocks import LARGEST, Array, Kernel, State
 from psserver.optimizers.rule import Fused, decay_knob, decay_of, decayed
 from pswire.knobs import number
 
@@ -110,7 +110,8 @@ def ftrl(
     factor: Scalar,
     scale: Scalar,
     tiny: Scalar,
-) -> None:
+) -> bool:
+    good = True
     for i in range(x.size):
         total, sums = accumulator[i], linear[i]
         result = x[i]
@@ -130,5 +131,9 @@ def ftrl(
                 clipped = -l1
             result = (clipped - sums) / (after / rate + l2)
         out[i] = result
+        good = good & (abs(out[i]) <= LARGEST)
         accumulator[i] = np.float32(0) if abs(total) < tiny else total
+        good = good & (abs(total) <= LARGEST)
         linear[i] = np.float32(0) if abs(sums) < tiny else sums
+        good = good & (abs(sums) <= LARGEST)
+    return good

@@ -13,7 +13,7 @@ from typing import ClassVar
 import numpy as np
 
 from psserver.optimizers.backend import loop
-from psserver.optimizers.blocks import Array, Kernel, State
+from psserver.optimizers.blocks import LARGEST, Array, Kernel, State
 from psserver.optimizers.rule import Fused, decay_knob, decay_of, decayed
 from pswire.knobs import number
 
@@ -76,7 +76,8 @@ def lion(
     factor: Scalar,
     scale: Scalar,
     tiny: Scalar,
-) -> None:
+) -> bool:
+    good = True
     for i in range(x.size):
         gradient = g[i] * factor * scale
         forward = momentum[i] * kept_1 + gradient * gain_1
@@ -93,4 +94,7 @@ def lion(
         if decay is not None:
             start = x[i] - x[i] * decay * rate
         out[i] = start - sign * rate
+        good = good & (abs(out[i]) <= LARGEST)
         momentum[i] = np.float32(0) if abs(mean) < tiny else mean
+        good = good & (abs(mean) <= LARGEST)
+    return good

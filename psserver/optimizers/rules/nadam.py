@@ -21,7 +21,7 @@ from typing import ClassVar
 import numpy as np
 
 from psserver.optimizers.backend import loop
-from psserver.optimizers.blocks import Array, Kernel, State
+from psserver.optimizers.blocks import LARGEST, Array, Kernel, State
 from psserver.optimizers.rule import Fused, decay_knob, decay_of, decayed
 from pswire.knobs import number
 
@@ -128,7 +128,8 @@ def nadam(
     factor: Scalar,
     scale: Scalar,
     tiny: Scalar,
-) -> None:
+) -> bool:
+    good = True
     for i in range(x.size):
         gradient = g[i] * factor * scale
         mean = momentum[i] + (gradient - momentum[i]) * gain_1
@@ -138,5 +139,9 @@ def nadam(
             start = x[i] - x[i] * decay * rate
         step = (mean * ahead / rest_ahead + gradient * fresh / rest) * rate
         out[i] = start - step / (np.sqrt(square / spread) + epsilon)
+        good = good & (abs(out[i]) <= LARGEST)
         momentum[i] = np.float32(0) if abs(mean) < tiny else mean
+        good = good & (abs(mean) <= LARGEST)
         velocity[i] = np.float32(0) if abs(square) < tiny else square
+        good = good & (abs(square) <= LARGEST)
+    return good

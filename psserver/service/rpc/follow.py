@@ -92,6 +92,9 @@ class FollowRpc:
             case "configure":
                 self._configure(request.configure)
             case "decisions":
+                if self._host.state.failure is not None:
+                    # The coordinator has been told, and will say how this ends.
+                    return
                 decisions = request.decisions.decisions
                 try:
                     orders = [(d.index, order_from_wire(d)) for d in decisions]
@@ -133,7 +136,10 @@ class FollowRpc:
     def _progress(self) -> shard_pb2.FollowReply:
         host = self._host
         return shard_pb2.FollowReply(
-            executed=host.state.executed, error=host.state.failure or "", bytes=host.nbytes
+            executed=host.state.executed,
+            error=host.state.failure or "",
+            bytes=host.nbytes,
+            diverged=host.state.diverged,
         )
 
     def _end(self, code: ExitCode, reason: str) -> None:

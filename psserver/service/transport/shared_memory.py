@@ -124,6 +124,10 @@ class Attachment:
     def holds(self, number: int) -> bool:
         return 1 <= number <= len(self._slots)
 
+    def values(self, number: int) -> Floats:
+        """Slot `number`, from 1, which its worker may write into at any time."""
+        return self._slots[number - 1]
+
     def borrow(self, number: int, ticket: int) -> BorrowedBuffer:
         """Slot `number`, from 1, marked as busy until it is given back. Raises Refused while it is busy."""
         if number in self._busy:

@@ -1,0 +1,94 @@
+"""Servers that send what no ps-server sends: a worker says so, and acts on none of it."""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from pslab.launch.status_poll import StatusClient, StatusError
+from pswire.v1 import coordinator_pb2 as pb
+from pswire.v1 import shard_pb2
+from psworker.control.conversions import bounded, event_from_wire
+from psworker.data.exchange import Exchange
+from psworker.engine import Refusal, Stop
+from psworker.errors import SessionError
+from tests.worker.replies import answering
+
+
+class Said:
+    """A stream on which a server says these messages."""
+
+    def __init__(self, messages: Sequence[bytes]) -> None:
+        self._messages: Iterator[bytes] = iter(messages)
+        self.closed = False
+
+    def send(self, message: Any) -> None:
+        """Whatever is asked."""
+
+    def receive(self) -> bytes | None:
+        return next(self._messages, None)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        (pb.JoinReply(worker_count=2**32 - 1), "JoinReply.worker_count: expected 0 to 1048576"),
+        (pb.JoinReply(worker="w\x1b"), "JoinReply.worker: expected printable characters"),
+        (
+            pb.SessionReply(events=[pb.SessionEvent(grant=pb.Grant(ticket=2**64 - 1))]),
+            "Grant.ticket: expected 0 to",
+        ),
+        (
+            pb.SessionReply(events=[pb.SessionEvent(disposition=pb.Disposition(weight=math.nan))]),
+            "Disposition.weight: expected a finite number",
+        ),
+        (shard_pb2.ExchangeReply(receipt=bytes(65)), "ExchangeReply.receipt: expected at most 64 bytes"),
+    ],
+    ids=["count", "name", "ticket", "weight", "receipt"],
+)
+def test_a_field_beyond_its_bound_ends_the_session(message: Any, words: str) -> None:
+    with pytest.raises(SessionError, match=f"no ps-server sends: {words}"):
+        bounded(message)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"\xff\xff\xff",
+        b"\x0a" + bytes(2000),
+        shard_pb2.ExchangeReply(bytes=2**63).SerializeToString(),
+        shard_pb2.ExchangeReply(receipt=bytes(4000)).SerializeToString(),
+    ],
+    ids=["garbage", "long garbage", "an immense payload", "an endless receipt"],
+)
+def test_an_answer_that_is_none_closes_the_exchange(answer: bytes) -> None:
+    stream = Said([answer])
+    exchange = Exchange(lambda: stream)
+    with pytest.raises(SessionError):
+        exchange.ask([[b"anything"]])
+    assert stream.closed and not exchange.open
+
+
+def test_reasons_are_escaped_where_they_come_in() -> None:
+    stop = event_from_wire(pb.SessionEvent(stop=pb.Stop(reason="\x1b[2Jover\n")), 0.0)
+    assert isinstance(stop, Stop) and stop.reason == r"\x1b[2Jover\n"
+    refusal = event_from_wire(pb.SessionEvent(refusal=pb.Refusal(message="x" * 4000)), 0.0)
+    assert isinstance(refusal, Refusal) and len(refusal.message) < 2100
+
+
+def test_a_status_is_checked_and_escaped() -> None:
+    worker = pb.WorkerStatus(name="w0", state="waiting", waiting_for="\x1b[2J[bold]")
+    with answering(pb.StatusReply(note="\x07", workers=[worker])) as address:
+        client = StatusClient(address)
+        status = client.ask()
+        client.close()
+    assert status.note == r"\x07" and status.workers[0].waiting_for == r"\x1b[2J[bold]"
+    with answering(pb.StatusReply(phase="\x1b[2J")) as address:
+        client = StatusClient(address)
+        with pytest.raises(StatusError, match="answered what no ps-server does: StatusReply.phase"):
+            client.ask()
+        client.close()
