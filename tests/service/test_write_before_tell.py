@@ -110,7 +110,14 @@ WHERE = ("record", "order", "encode", "write", "submit", "follow", "remark", "po
 NOTICED = (*("initialise", "install", "grant", "commit", "apply", "drop", "cancel", "abandon", "stop"),)
 # What a policy decides.
 DECIDED = ("grant", "fold", "apply", "drop", "cancel")
-EVERY = [(kind, where) for kind in KINDS for where in WHERE if where != "post" or kind in NOTICED]
+# Of every step: nothing is remarked of them (`psserver.service.routes`).
+UNREMARKED = ("grant", "commit", "fold", "apply")
+EVERY = [
+    (kind, where)
+    for kind in KINDS
+    for where in WHERE
+    if (where != "post" or kind in NOTICED) and (where != "remark" or kind not in UNREMARKED)
+]
 # Its line in metrics.jsonl.
 EVERY.append(("apply", "metric"))
 # Usually: every kind where an entry is made, written and sent; every call for what makes a member and a version.
