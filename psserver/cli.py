@@ -16,14 +16,14 @@ from psserver.optimizers import OptimizerError
 from psserver.optimizers import names as optimizer_names
 from psserver.policies import PolicyError
 from psserver.service.agreement import FROM_JOB
-from psserver.service.run_log import FolderError
+from psserver.service.log.run_log import FolderError
 from psserver.service.server import Server
 from psserver.service.transport.listening import BindError
 from psserver.settings import Options, SettingsError, exposure, resolve
 from pswire.addresses import AddressError
 from pswire.config.experiment import ExperimentError
 from pswire.exits import ExitCode, exit_codes_text
-from pswire.logs import FORMATS, event, last_words, set_up
+from pswire.logs.events import FORMATS, event, last_words, set_up
 from pswire.process import die_with, keep_large_blocks
 from pswire.transport.segments import SegmentError
 

@@ -15,7 +15,7 @@ from psserver.policies import build as build_policy
 from psserver.service.agreement import FROM_JOB
 from psserver.service.limits.ledger import parse_size
 from psserver.service.server import ServerSettings, new_job_name
-from psserver.service.shard_host import HostOptions
+from psserver.service.shard.host import HostOptions
 from pswire.addresses import Address, cluster_from_tf_config, parse_hosts
 from pswire.config.experiment import Experiment, ExperimentError, load_experiment, parse_experiment
 from pswire.config.overrides import OverrideError, apply_overrides

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from pswire.variables import VariableSpec, weights_sha256
+from pswire.model.variables import VariableSpec, weights_sha256
 
 ORDER = "order"
 

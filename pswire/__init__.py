@@ -4,4 +4,4 @@ Imported by every process at start-up, so nothing heavier than numpy loads
 here: the experiment file (pydantic) and bfloat16 (ml_dtypes) load on use.
 """
 
-__all__ = ["addresses", "config", "exits", "knobs", "plan"]
+__all__ = ["addresses", "config", "exits", "knobs", "model"]

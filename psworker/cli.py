@@ -18,7 +18,7 @@ from pswire.config.distributions import DelayError, parse, stream
 from pswire.config.experiment import Experiment, ExperimentError, load_experiment, parse_experiment
 from pswire.config.overrides import OverrideError, apply_overrides
 from pswire.exits import ExitCode, exit_codes_text
-from pswire.logs import FORMATS, last_words, set_up
+from pswire.logs.events import FORMATS, last_words, set_up
 from pswire.process import die_with, keep_large_blocks
 from psworker.engine import Disposition
 from psworker.errors import Refused, SessionError, Unreachable

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pswire.logs import event
+from pswire.logs.events import event
 from psworker.data.payloads import payloads_of
 from psworker.engine import Disposition, Grant, Stop
 from psworker.errors import PayloadRefused, SessionError, Voided

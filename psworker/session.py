@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pswire.addresses import Address, parse_hosts
-from pswire.plan import VariableSpec, make_plan
+from pswire.model.plan import VariableSpec, make_plan
 from pswire.transport.codecs import codec_named
 from psworker.control.backoff import Backoff
 from psworker.control.stream import Control, Registration

@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks.programs.models import MODELS, Batch
-from pswire.plan import Plan
+from pswire.model.plan import Plan
 from psworker.data.payloads import Payload
 from psworker.job import Job
 from psworker.tensorflow import Trainer

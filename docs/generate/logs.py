@@ -1,7 +1,7 @@
 """The page of log events, from the table that the daemons log by."""
 
 from docs.generate.table import code, table
-from pswire.logs import BOTH, EVENTS
+from pswire.logs.events import BOTH, EVENTS
 
 INTRODUCTION = """# Log events
 

@@ -12,7 +12,7 @@ from pslab.runs import log
 from pslab.runs.folder import LOGS, METRICS, Metric, Run, RunError
 from pslab.runs.log import Malformed
 from psserver.policies import PolicyError
-from pswire.logs import spoken
+from pswire.logs.events import spoken
 
 # Runs longer than this have no explanations of waits: asking the policy again takes 50 µs an entry. One that goes
 # on is asked at each look, so less.

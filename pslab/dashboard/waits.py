@@ -11,7 +11,7 @@ from pslab.replay import schedule
 from pslab.replay.log_entries import Step, job_of
 from pslab.replay.whatif import Counterfactual
 from psserver.coordinator import Coordinator, JobTerms, entries
-from psserver.coordinator.members import Member
+from psserver.coordinator.members.roster import Member
 from psserver.policies import Waiting
 from psserver.policies import build as build_policy
 

@@ -48,7 +48,7 @@ class Daemons:
     patience: float = 10.0
     # Servers end by themselves once no worker is left; beyond worker_timeout, they get this.
     farewell: float = 30.0
-    # Of the processes' logs, one of pswire.logs.FORMATS.
+    # Of the processes' logs, one of pswire.logs.events.FORMATS.
     log_format: str = "text"
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import IO, Any
 
-from pswire.logs import spoken
+from pswire.logs.events import spoken
 from pswire.v1 import coordinator_pb2 as pb
 
 

@@ -6,7 +6,7 @@ import grpc
 
 from pslab.launch.process import EventQueue, StatusAnswer, StatusFailure
 from pswire.bounds import BoundError, check
-from pswire.texts import escaped
+from pswire.logs.texts import escaped
 from pswire.transport.channels import CHANNEL_OPTIONS
 from pswire.transport.failures import reason
 from pswire.v1 import coordinator_pb2 as pb

@@ -11,12 +11,12 @@ from pslab.replay.log_entries import Step, job_of
 from pslab.replay.worker_replica import DataError, DataPart, Remembering, WorkerReplica, memory_of
 from pslab.simulator.store import ShardStore
 from psserver.coordinator import entries
-from psserver.coordinator.members import Tally
+from psserver.coordinator.members.roster import Tally
 from psserver.optimizers import build as build_optimizer
 from psserver.policies import LocalRule, PolicyError, TensorParts
 from psserver.policies.declarations import from_config
 from psserver.shard import NonfiniteError, ShardError
-from pswire.plan import Plan, make_plan
+from pswire.model.plan import Plan, make_plan
 from pswire.transport.codecs import codec_named
 from psworker.local import LocalRuleError, LocalWork, Result, Trainer
 from psworker.local import build as build_local

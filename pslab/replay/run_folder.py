@@ -19,7 +19,7 @@ from psserver.optimizers import OptimizerError
 from psserver.optimizers import build as build_optimizer
 from psserver.weights_file import WeightsFileError
 from pswire.config.experiment import Experiment
-from pswire.plan import weights_sha256
+from pswire.model.plan import weights_sha256
 from psworker.local import Trainer
 from psworker.trainers import load_trainer
 

@@ -24,7 +24,7 @@ from psserver.policies import build as build_policy
 from pswire.config.distributions import Delay, DelayError, Draw, parse, stream
 from pswire.config.experiment import Experiment
 from pswire.config.sections import Fault, Join
-from pswire.plan import make_plan
+from pswire.model.plan import make_plan
 from psworker.local import Trainer
 
 TrainerFactory = Callable[[int], Trainer]

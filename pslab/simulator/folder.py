@@ -8,7 +8,7 @@ from typing import Any
 from pslab.simulator.store import ShardStore, Store
 from psserver.coordinator import Coordinator
 from psserver.coordinator.outputs import Record
-from psserver.service.run_log import RunLog
+from psserver.service.log.run_log import RunLog
 from psserver.summary import summarise
 
 

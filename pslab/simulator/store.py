@@ -12,7 +12,7 @@ from psserver.optimizers import Optimizer
 from psserver.order_translation import OrderTranslator
 from psserver.policies import TensorParts
 from psserver.shard import Shard
-from pswire.plan import Plan, VariableSpec, weights_sha256
+from pswire.model.plan import Plan, VariableSpec, weights_sha256
 from pswire.transport.codecs import Encoder, codec_named
 
 Floats = NDArray[np.float32]

@@ -10,7 +10,7 @@ from pslab.check.checker import CheckResult, check_log
 from pslab.runs import log as log_entries
 from psserver.coordinator import CommitFacts, Coordinator, JobTerms, Output, Record, Send
 from psserver.coordinator.entries import Entry
-from psserver.coordinator.members import Member
+from psserver.coordinator.members.roster import Member
 from psserver.coordinator.outputs import GrantNotice, RefusalNotice
 from psserver.policies import Policy, build
 

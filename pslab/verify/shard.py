@@ -9,7 +9,7 @@ from psserver.optimizers import build
 from psserver.order_translation import OrderTranslator
 from psserver.policies import TensorParts
 from psserver.shard import Shard
-from pswire.plan import VariableSpec, make_plan
+from pswire.model.plan import VariableSpec, make_plan
 
 
 class StagedShard:

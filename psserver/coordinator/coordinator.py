@@ -4,18 +4,18 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from psserver.coordinator import entries
-from psserver.coordinator.contributions import Contributions
 from psserver.coordinator.entries import NO_FACTS, CommitFacts
 from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.lifecycle import Lifecycle
-from psserver.coordinator.limits import Wait, waits
-from psserver.coordinator.members import Member, Roster
-from psserver.coordinator.membership import Membership
+from psserver.coordinator.members.membership import Membership
+from psserver.coordinator.members.roster import Member, Roster
+from psserver.coordinator.members.waits import Wait, waits
 from psserver.coordinator.outputs import Output
 from psserver.coordinator.policy_driver import PolicyDriver
 from psserver.coordinator.state import CoordinatorState, save, take_up
 from psserver.coordinator.terms import JobTerms, Stopped
-from psserver.coordinator.tickets import TicketTable
+from psserver.coordinator.tickets.contributions import Contributions
+from psserver.coordinator.tickets.table import TicketTable
 from psserver.policies import Policy
 
 __all__ = ["Coordinator", "JobTerms"]

@@ -1,10 +1,10 @@
 """What the coordinator knows of a job but for its policy, and the moves that leave an entry in the log."""
 
 from psserver.coordinator import entries, outputs
-from psserver.coordinator.members import Member, Roster
+from psserver.coordinator.members.roster import Member, Roster
 from psserver.coordinator.outputs import DispositionNotice, Notice, Output, Record, Send, StopNotice
 from psserver.coordinator.terms import JobTerms, Stopped
-from psserver.coordinator.tickets import Ticket, TicketEvent, TicketTable
+from psserver.coordinator.tickets.table import Ticket, TicketEvent, TicketTable
 
 
 class Ledger:

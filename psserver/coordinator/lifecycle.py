@@ -2,10 +2,10 @@
 
 from psserver.coordinator import entries, outputs
 from psserver.coordinator.ledger import Ledger
-from psserver.coordinator.members import Member
+from psserver.coordinator.members.roster import Member
 from psserver.coordinator.policy_driver import PolicyDriver
 from psserver.coordinator.sentences import named
-from psserver.coordinator.tickets import Ticket
+from psserver.coordinator.tickets.table import Ticket
 
 
 class Lifecycle:

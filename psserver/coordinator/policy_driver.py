@@ -4,10 +4,10 @@ from psserver.coordinator import entries, outputs
 from psserver.coordinator.checks import check_apply, check_fold, check_grant, check_list, check_reason
 from psserver.coordinator.entries import AppliedPart
 from psserver.coordinator.ledger import Ledger
-from psserver.coordinator.members import Member
+from psserver.coordinator.members.roster import Member
 from psserver.coordinator.outputs import DispositionNotice
 from psserver.coordinator.sentences import named
-from psserver.coordinator.tickets import Ticket, TicketError
+from psserver.coordinator.tickets.table import Ticket, TicketError
 from psserver.policies import (
     Apply,
     Cancel,

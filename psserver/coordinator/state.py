@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from psserver.coordinator.ledger import Ledger
-from psserver.coordinator.members import Member, Roster, Tally
+from psserver.coordinator.members.roster import Member, Roster, Tally
 from psserver.coordinator.policy_driver import PolicyDriver
 from psserver.coordinator.terms import JobTerms, Stopped
-from psserver.coordinator.tickets import AHEAD, REMEMBERED, Ticket, TicketTable
+from psserver.coordinator.tickets.table import AHEAD, REMEMBERED, Ticket, TicketTable
 from psserver.policies import Part, Policy
 from pswire.records import StateError, from_plain, to_plain
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from psserver.coordinator.coordinator import Coordinator
-from psserver.coordinator.members import Member
+from psserver.coordinator.members.roster import Member
 from psserver.coordinator.sentences import MOST_NAMED, named
 from psserver.policies import Waiting
 

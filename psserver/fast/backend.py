@@ -8,7 +8,7 @@ import numpy as np
 
 from psserver.fast.parallel import GRAIN, ParallelRunner
 from psserver.optimizers import AnyArray, Fallback, Loop
-from pswire.logs import event
+from pswire.logs.events import event
 
 log = logging.getLogger("ps-server")
 

@@ -17,7 +17,7 @@ import numba
 from numba import types
 
 from psserver.optimizers import Loop
-from pswire.logs import event
+from pswire.logs.events import event
 
 log = logging.getLogger("ps-server")
 

@@ -24,7 +24,7 @@ from psserver.metrics.snapshot import (
     shard_numbers,
 )
 from psserver.service.job import Job
-from psserver.service.shard_host import ShardHost
+from psserver.service.shard.host import ShardHost
 from psserver.shard import Apply, Order
 
 PREFIX = "paramserver_"

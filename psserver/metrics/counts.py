@@ -6,7 +6,7 @@ from pathlib import Path
 
 from psserver.coordinator import entries
 from psserver.coordinator.outputs import Record
-from psserver.service.run_log import RunLog
+from psserver.service.log.run_log import RunLog
 
 # Label values are closed sets: a policy of the user's may give any reason.
 REASONS = {"stale": "stale", "too few": "too_few", "stopped": "stopped"}

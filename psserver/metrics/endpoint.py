@@ -12,7 +12,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from psserver.metrics.collector import registry
 from psserver.service.job import Job
-from psserver.service.shard_host import ShardHost
+from psserver.service.shard.host import ShardHost
 from pswire.addresses import Address
 
 # A text is given to every scrape of so many seconds: rendering holds the interpreter's lock.

@@ -13,12 +13,12 @@ from psserver.coordinator import JobTerms
 from psserver.receipts import membership_token
 from psserver.service.followers import Follower
 from psserver.service.job import Job
-from psserver.service.json_lines import LogError
+from psserver.service.log.json_lines import LogError
 from psserver.summary import summarise
 from pswire.exits import ExitCode
-from pswire.logs import event
+from pswire.logs.events import event
+from pswire.model.plan import Plan, weights_sha256
 from pswire.patience import transfer
-from pswire.plan import Plan, weights_sha256
 from pswire.transport import frames
 from pswire.transport.codecs import FLOAT32
 from pswire.transport.failures import reason

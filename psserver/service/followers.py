@@ -12,7 +12,7 @@ from psserver.shard import Order
 from pswire.addresses import Address
 from pswire.bounds import BoundError, check
 from pswire.exits import ExitCode
-from pswire.logs import event
+from pswire.logs.events import event
 from pswire.transport.channels import CHANNEL_OPTIONS
 from pswire.transport.failures import reason
 from pswire.v1 import shard_pb2, shard_pb2_grpc

@@ -18,23 +18,23 @@ from typing import TypeVar
 import grpc
 
 from psserver.coordinator import CommitFacts, Coordinator, JobTerms, JoinRefused, Output, Record
-from psserver.coordinator.members import Member
+from psserver.coordinator.members.roster import Member
 from psserver.coordinator.outputs import StopNotice
 from psserver.coordinator.status import JobReport, holdup, report
 from psserver.optimizers import Optimizer, OptimizerError
 from psserver.policies import Policy, advice
 from psserver.service.agreement import agreed
 from psserver.service.errors import Refused, precondition
-from psserver.service.json_lines import LogError
+from psserver.service.log.json_lines import LogError
+from psserver.service.log.run_log import RunLog
 from psserver.service.outbox import InlineReply, Outbox
 from psserver.service.routes import Routes
-from psserver.service.run_log import RunLog
-from psserver.service.shard_host import ShardHost
+from psserver.service.shard.host import ShardHost
 from pswire.exits import ExitCode
-from pswire.logs import event
+from pswire.logs.events import event
+from pswire.model.plan import Plan, VariableSpec, explain_mismatch, make_plan
+from pswire.model.specs import specs_to_wire
 from pswire.patience import transfer
-from pswire.plan import Plan, VariableSpec, explain_mismatch, make_plan
-from pswire.specs import specs_to_wire
 from pswire.v1 import shard_pb2
 
 log = logging.getLogger("ps-server")

@@ -7,13 +7,13 @@ from psserver.coordinator import Output, Record, Send, entries
 from psserver.coordinator.entries import Entry
 from psserver.coordinator.outputs import StopNotice
 from psserver.order_translation import OrderTranslator
-from psserver.service.executor import Executor
 from psserver.service.followers import Follower
-from psserver.service.log_tail import LogTail
+from psserver.service.log.run_log import RunLog
+from psserver.service.log.tail import LogTail
 from psserver.service.outbox import Outboxes
-from psserver.service.run_log import RunLog
+from psserver.service.shard.executor import Executor
 from psserver.shard import Order
-from pswire.logs import event
+from pswire.logs.events import event
 
 log = logging.getLogger("ps-server")
 

@@ -23,6 +23,7 @@ from psserver.service.job import Job
 from psserver.service.limits.pool import CallPool
 from psserver.service.limits.table import CALLS
 from psserver.service.limits.watch import Caller, Watch
+from psserver.service.log.run_log import RunLog, make_folder
 from psserver.service.rpc.coordinator import CoordinatorRpc
 from psserver.service.rpc.exchange import ExchangeRpc
 from psserver.service.rpc.follow import FollowRpc
@@ -35,15 +36,14 @@ from psserver.service.rpc.services import (
     shard_methods,
 )
 from psserver.service.rpc.shard import ShardRpc
-from psserver.service.run_log import RunLog, make_folder
-from psserver.service.shard_host import HostOptions, ShardHost
+from psserver.service.shard.host import HostOptions, ShardHost
 from psserver.service.transport.listening import BindError, listen
 from psserver.service.transport.sockets import SocketListener
 from pswire.addresses import Address
 from pswire.exits import ExitCode
-from pswire.logs import event
+from pswire.logs.events import event
+from pswire.model.plan import Plan
 from pswire.patience import transfer
-from pswire.plan import Plan
 from pswire.transport.channels import SERVER_OPTIONS
 from pswire.transport.framed_socket import Parts, SocketError
 from pswire.transport.frames import Message

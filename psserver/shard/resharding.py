@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from psserver.shard.staging import OpenTicket
 from psserver.shard.state import ShardFacts, ShardState
-from pswire.plan import Plan
+from pswire.model.plan import Plan
 from pswire.records import StateError
 
 Floats = NDArray[np.float32]

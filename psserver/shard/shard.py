@@ -17,7 +17,7 @@ from psserver.shard.orders import Admit, Apply, Dismiss, Fold, Install, Note, Or
 from psserver.shard.staging import BorrowedBuffer, OpenTicket, Slot, Staging
 from psserver.shard.state import ShardParts, ShardState, save, take_up
 from psserver.shard.updater import Updater
-from pswire.plan import Plan
+from pswire.model.plan import Plan
 
 Floats = NDArray[np.float32]
 

@@ -24,7 +24,7 @@ from psserver.shard.accumulator import Added
 from psserver.shard.arena import Arena
 from psserver.shard.staging import OpenTicket, Staging
 from psserver.shard.updater import Updater
-from pswire.plan import Plan, ShardLayout
+from pswire.model.plan import Plan, ShardLayout
 from pswire.records import StateError, from_plain, to_plain
 
 Floats = NDArray[np.float32]

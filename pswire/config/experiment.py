@@ -31,7 +31,7 @@ from pswire.config.sections import (
     keyed_by_number,
 )
 from pswire.config.toml import toml_text
-from pswire.plan import MAX_SERVERS
+from pswire.model.plan import MAX_SERVERS
 
 Name = Annotated[str, Field(min_length=1)]
 # In milliseconds it fits the 32 bits of gRPC's options.

@@ -5,7 +5,7 @@ from typing import Final
 
 import grpc
 
-from pswire.texts import escaped
+from pswire.logs.texts import escaped
 
 LONGEST: Final = 300
 # Characters that are looked at: gRPC takes 8 KiB.

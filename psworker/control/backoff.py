@@ -11,7 +11,7 @@ from typing import TypeVar
 import grpc
 
 from pswire.addresses import Address
-from pswire.logs import event
+from pswire.logs.events import event
 from pswire.transport.failures import reason
 from psworker.errors import PayloadRefused, Refused, SessionError, Unreachable, Voided
 

@@ -5,7 +5,7 @@ from typing import TypeVar, assert_never
 from google.protobuf.message import Message
 
 from pswire.bounds import BoundError, check
-from pswire.texts import escaped
+from pswire.logs.texts import escaped
 from pswire.v1 import coordinator_pb2 as pb
 from psworker.engine import (
     Abandon,

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import grpc
 
-from pswire.logs import event
-from pswire.plan import Plan
-from pswire.specs import specs_to_wire
+from pswire.logs.events import event
+from pswire.model.plan import Plan
+from pswire.model.specs import specs_to_wire
 from pswire.transport.codecs import codec_named
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import coordinator_pb2_grpc

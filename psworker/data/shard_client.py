@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pswire.addresses import Address
-from pswire.logs import event
-from pswire.plan import Plan
+from pswire.logs.events import event
+from pswire.model.plan import Plan
 from pswire.transport import frames
 from pswire.transport.codecs import FLOAT32, Codec, Encoder
 from pswire.transport.framed_socket import Parts

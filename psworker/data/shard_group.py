@@ -8,8 +8,8 @@ from typing import TypeVar
 import grpc
 
 from pswire.addresses import Address
+from pswire.model.plan import Plan
 from pswire.patience import UNKNOWN_TIMEOUT
-from pswire.plan import Plan
 from pswire.transport.channels import CHANNEL_OPTIONS, Options
 from pswire.transport.codecs import Codec
 from pswire.v1 import coordinator_pb2 as pb

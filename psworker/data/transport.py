@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import grpc
 
 from pswire.addresses import Address
-from pswire.logs import event
+from pswire.logs.events import event
 from pswire.transport import socket_handshake as handshake
 from pswire.transport.codecs import Codec
 from pswire.transport.framed_socket import FramedSocket, SocketError

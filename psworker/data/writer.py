@@ -8,7 +8,7 @@ import grpc
 import numpy as np
 from numpy.typing import NDArray
 
-from pswire.logs import event
+from pswire.logs.events import event
 from psworker.control.conversions import commit_to_wire
 from psworker.control.stream import Control
 from psworker.data.payloads import Payload

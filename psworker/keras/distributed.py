@@ -26,7 +26,7 @@ import numpy as np
 import tensorflow as tf
 
 from pswire.addresses import Address
-from pswire.logs import event
+from pswire.logs.events import event
 from psworker.engine import Grant
 from psworker.errors import PayloadRefused, SessionError, Voided
 from psworker.keras.gradients import BatchResult, GradientStep

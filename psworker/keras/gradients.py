@@ -17,7 +17,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from pswire.plan import Plan
+from pswire.model.plan import Plan
 from pswire.transport.codecs import codec_named
 from psworker.data.payloads import Payload
 from psworker.keras.translate import unwrapped

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from pswire.plan import Plan
+from pswire.model.plan import Plan
 from psworker.tensorflow.casts import rounded, widened
 from psworker.tensorflow.variables import ModelVariables
 

@@ -16,7 +16,7 @@ from typing import Any
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from pswire.plan import Plan
+from pswire.model.plan import Plan
 from pswire.transport.codecs import codec_named
 from psworker.data.payloads import Payload, array_of
 from psworker.tensorflow.casts import payload_of, tensor_of

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from pswire.plan import Plan, VariableSpec
+from pswire.model.plan import Plan, VariableSpec
 from psworker.job import Job
 from psworker.job.errors import blame
 from psworker.tensorflow.batches import numbered_batches

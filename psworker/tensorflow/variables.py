@@ -16,7 +16,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from pswire.plan import VariableSpec
+from pswire.model.plan import VariableSpec
 from psworker.job.errors import JobError
 
 Kind = Literal["trainable", "state"]

@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import numpy as np
 
-from pswire.specs import specs_to_wire
+from pswire.model.specs import specs_to_wire
 from pswire.transport import segments
 from pswire.transport.segments import Place, SegmentError
 from pswire.v1 import coordinator_pb2 as pb
@@ -405,7 +405,7 @@ class Liar(Attacker):
             if memory.size and self.chance.random() < 0.7:
                 self.tally.count("shared memory")
                 # Larger numbers would be a member's right where no policy is robust, and end in a model of NaN.
-                values = np.nan_to_num(self._values(server), posinf=1, neginf=1).view(np.uint8)[: memory.size]
+                values = self._values(server).view(np.uint8)[: memory.size]
                 memory[: values.size] = values
 
     def _slot(self, server: int) -> bytes:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pslab.display.status import status_line, waiting_sentences
 from pslab.runs.folder import Run
-from pswire.plan import make_plan
+from pswire.model.plan import make_plan
 from pswire.v1.coordinator_pb2 import StatusReply
 from tests.attack import invariants
 from tests.attack.doors import Refusal, WireDoor

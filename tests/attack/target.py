@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import grpc
 
-from pswire.plan import Plan
+from pswire.model.plan import Plan
 from pswire.v1 import coordinator_pb2 as pb
 from tests.attack.doors import Door, Refusal
 from tests.attack.mutations import Mutator

@@ -19,7 +19,7 @@ from safetensors.numpy import save_file
 from pslab.runs.folder import EXPERIMENT
 from psserver.optimizers import build
 from pswire.config.experiment import Experiment, load_experiment
-from pswire.plan import make_plan
+from pswire.model.plan import make_plan
 from psworker.job import load_job
 from psworker.tensorflow import Trainer
 

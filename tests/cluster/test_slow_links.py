@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import psworker
-from pswire.plan import VariableSpec
+from pswire.model.plan import VariableSpec
 from tests.cluster.cluster import Cluster
 from tests.service.relay import slowly
 from tests.service.serving import serving

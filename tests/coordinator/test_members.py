@@ -4,7 +4,7 @@ import pytest
 
 from pslab.verify.harness import CoordinatorHarness, granted, notices, refusals
 from psserver.coordinator import JoinRefused, entries
-from psserver.coordinator.members import BATCHES_AHEAD
+from psserver.coordinator.members.roster import BATCHES_AHEAD
 from psserver.coordinator.outputs import DispositionNotice, GrantNotice, RefusalNotice
 
 

@@ -183,7 +183,7 @@ def lost_payload(monkeypatch: pytest.MonkeyPatch) -> None:
 def twice_granted(monkeypatch: pytest.MonkeyPatch) -> None:
     """A ready that is repeated brings a second ticket."""
     monkeypatch.setattr(
-        "psserver.coordinator.tickets.TicketTable.open_of", lambda self, worker: [], raising=True
+        "psserver.coordinator.tickets.table.TicketTable.open_of", lambda self, worker: [], raising=True
     )
 
 

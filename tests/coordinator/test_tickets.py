@@ -7,7 +7,7 @@ import pytest
 from pslab.verify.harness import CoordinatorHarness, granted, notices, refusals
 from psserver.coordinator import entries
 from psserver.coordinator.outputs import CancelNotice, DispositionNotice, GrantNotice
-from psserver.coordinator.tickets import REMEMBERED
+from psserver.coordinator.tickets.table import REMEMBERED
 
 
 @pytest.mark.parametrize("verb", ["commits", "abandons"])

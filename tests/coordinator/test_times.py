@@ -41,6 +41,25 @@ def test_a_commit_that_is_repeated_with_other_times_changes_nothing() -> None:
     assert not [o for o in again if isinstance(o, Record)]
 
 
+def logged(policy: str, knobs: dict[str, object], seed: int) -> list[dict[str, Any]]:
+    schedule = Schedule(policy, knobs, Seeded(seed), workers=3)
+    schedule.run(60)
+    return [record.entry.to_json() for record in schedule.log]
+
+
+def tell_times(patch: pytest.MonkeyPatch, seed: int) -> None:
+    """Workers tell times from now on, of which some fit between grant and commit, and others are left out."""
+    chance, commit = Random(seed), Coordinator.commit
+
+    def told(*args: Any, ready: bool = False) -> Any:
+        *others, facts = args
+        size = chance.choice((0.0, 1e-7, 1.0, 1e300))
+        times = Times(size * chance.random(), 9 * size * chance.random(), size * chance.random())
+        return commit(*others, replace(facts, times=times), ready=ready)
+
+    patch.setattr(Coordinator, "commit", told)
+
+
 @pytest.mark.parametrize(
     ("policy", "knobs"),
     [("sync", {"backup": 1}), ("bounded", {"aggregate": 2, "max_staleness": 1}), ("dssp", {}), ("async", {})],
@@ -51,22 +70,16 @@ def test_nothing_is_decided_by_them(
     policy: str, knobs: dict[str, object], seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same schedule with and without them, whatever they are, gives the same log but for them."""
-
-    def log() -> list[dict[str, Any]]:
-        schedule = Schedule(policy, knobs, Seeded(seed), workers=3)
-        schedule.run(60)
-        return [record.entry.to_json() for record in schedule.log]
-
-    plain, chance, commit = log(), Random(seed), Coordinator.commit
-
-    def told(*args: Any, ready: bool = False) -> Any:
-        *others, facts = args
-        # Some fit between grant and commit, others do not and are left out.
-        size = chance.choice((0.0, 1e-7, 1.0, 1e300))
-        times = Times(size * chance.random(), 9 * size * chance.random(), size * chance.random())
-        return commit(*others, replace(facts, times=times), ready=ready)
-
-    monkeypatch.setattr(Coordinator, "commit", told)
-    timed = log()
-    assert any("pull" in entry for entry in timed)
+    plain = logged(policy, knobs, seed)
+    tell_times(monkeypatch, seed)
+    timed = logged(policy, knobs, seed)
     assert [{k: v for k, v in entry.items() if k not in Times._fields} for entry in timed] == plain
+
+
+def test_some_of_them_fit_and_others_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    tell_times(monkeypatch, 0)
+    commits = [
+        entry for seed in range(25) for entry in logged("async", {}, seed) if entry["kind"] == "commit"
+    ]
+    fit = sum("pull" in entry for entry in commits)
+    assert len(commits) > 100 and 20 < fit < len(commits) - 20

@@ -6,7 +6,7 @@ from typing import get_args
 import pytest
 
 from psserver.coordinator.outputs import DispositionNotice
-from psserver.coordinator.tickets import (
+from psserver.coordinator.tickets.table import (
     TRANSITIONS,
     Ticket,
     TicketError,

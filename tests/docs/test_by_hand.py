@@ -52,7 +52,7 @@ def test_a_policy_of_your_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     ids=["guide", "readme"],
 )
 def test_a_job_of_your_own(page: str, options: dict[str, object], samples: int, tmp_path: Path) -> None:
-    from pswire.plan import make_plan
+    from pswire.model.plan import make_plan
     from psworker.job import load_job
     from psworker.tensorflow import Trainer
 

@@ -17,7 +17,7 @@ import pytest
 import psworker
 from pslab.replay.run_folder import prove, replay_of
 from pswire.addresses import Address
-from pswire.plan import VariableSpec, make_plan
+from pswire.model.plan import VariableSpec, make_plan
 from pswire.transport.codecs import CODECS, Bytes, Codec, Decoder, Encoder, WireDtypeError
 from psworker.data.shard_client import ShardClient
 from psworker.data.transport import Identity

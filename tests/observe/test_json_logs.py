@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pswire.logs import EVENTS
+from pswire.logs.events import EVENTS
 from tests.cluster.cluster import Cluster, Process
 
 JSON = ("--log-format", "json")

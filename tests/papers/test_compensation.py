@@ -7,7 +7,7 @@ from psserver.optimizers import build
 from psserver.policies import TensorParts
 from psserver.shard import Apply, Fold, Install, Pin, Seal, Shard
 from psserver.shard.arithmetic import compensate
-from pswire.plan import VariableSpec, make_plan
+from pswire.model.plan import VariableSpec, make_plan
 
 LAMBDA = 0.5
 RATE = 0.25

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from pswire.log_lines import LONGEST, MOST_LINES, BoundedHandler
+from pswire.logs.lines import LONGEST, MOST_LINES, BoundedHandler
 
 
 @dataclass

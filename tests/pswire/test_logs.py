@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pswire import logs
+from pswire.logs import events
 
 ROOT = Path(__file__).resolve().parents[2]
 LEVELS = ("debug", "info", "warning", "error", "exception", "critical")
@@ -55,11 +55,11 @@ def test_every_log_call_names_its_event() -> None:
 def test_the_table_has_every_event_with_its_fields_and_no_other() -> None:
     found = list(event_calls())
     for place, name, fields in found:
-        assert name in logs.EVENTS, f"{place}: {name} is not in the table"
-        assert fields == set(logs.EVENTS[name].fields), place
-    assert {name for _, name, _ in found} | {"library"} == set(logs.EVENTS)
+        assert name in events.EVENTS, f"{place}: {name} is not in the table"
+        assert fields == set(events.EVENTS[name].fields), place
+    assert {name for _, name, _ in found} | {"library"} == set(events.EVENTS)
     common = {"time", "level", "logger", "event", "message", "exception"}
-    for name, each in logs.EVENTS.items():
+    for name, each in events.EVENTS.items():
         assert set(name) <= {*string.ascii_lowercase, "_"} and not common & set(each.fields), name
 
 
@@ -70,9 +70,9 @@ def record(message: str, *values: object, **more: object) -> logging.LogRecord:
 
 
 def test_a_line_has_the_common_keys_and_those_of_its_event() -> None:
-    made = record("%s: it\nhas %.1f s", "w1", 2.5, **logs.event("connection_lost", worker="w1", grace=2.5))
+    made = record("%s: it\nhas %.1f s", "w1", 2.5, **events.event("connection_lost", worker="w1", grace=2.5))
     made.created = 0.000125
-    assert json.loads(logs.JsonFormatter().format(made)) == {
+    assert json.loads(events.JsonFormatter().format(made)) == {
         "time": "1970-01-01T00:00:00.000125Z",
         "level": "warning",
         "logger": "ps-server",
@@ -81,16 +81,16 @@ def test_a_line_has_the_common_keys_and_those_of_its_event() -> None:
         "worker": "w1",
         "grace": 2.5,
     }
-    assert "\n" not in logs.JsonFormatter().format(made)
+    assert "\n" not in events.JsonFormatter().format(made)
 
 
 def test_lines_of_others_are_named_library() -> None:
-    assert json.loads(logs.JsonFormatter().format(record("hello")))["event"] == "library"
+    assert json.loads(events.JsonFormatter().format(record("hello")))["event"] == "library"
 
 
 def test_a_crash_a_warning_and_the_last_words_are_lines() -> None:
     code = (
-        "import warnings\nfrom pswire import logs\nlogs.set_up('ps-worker', 'json')\n"
+        "import warnings\nfrom pswire.logs import events as logs\nlogs.set_up('ps-worker', 'json')\n"
         "warnings.warn('old')\nlogs.last_words('ps-worker', 'no server', 3)\nraise ValueError('broken\\nhere')"
     )
     done = subprocess.run(
@@ -120,4 +120,4 @@ def test_a_crash_a_warning_and_the_last_words_are_lines() -> None:
     ],
 )
 def test_a_line_for_people(line: str, spoken: str) -> None:
-    assert logs.spoken(line) == spoken
+    assert events.spoken(line) == spoken

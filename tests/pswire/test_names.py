@@ -3,9 +3,9 @@
 import pytest
 
 from pswire.exits import ExitCode, exit_codes_text
+from pswire.model.plan import PlanError, VariableSpec, make_plan
+from pswire.model.specs import specs_from_wire, specs_to_wire
 from pswire.nearest import did_you_mean, nearest
-from pswire.plan import PlanError, VariableSpec, make_plan
-from pswire.specs import specs_from_wire, specs_to_wire
 from pswire.v1 import model_pb2
 
 
@@ -31,6 +31,7 @@ def test_exit_codes_are_what_the_documentation_says() -> None:
         "DIVERGED": 8,
         "VIOLATIONS": 9,
         "STORAGE": 11,
+        "RESOURCES": 12,
         "INTERRUPTED": 130,
         "TERMINATED": 143,
     }

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import ArrayLike
 
-from pswire.plan import Kind, Plan, PlanError, VariableSpec, explain_mismatch, make_plan, weights_sha256
+from pswire.model.plan import Kind, Plan, PlanError, VariableSpec, explain_mismatch, make_plan, weights_sha256
 from tests.repetitions import repetitions
 
 SHAPES = st.lists(st.integers(1, 40), max_size=3).map(tuple)
@@ -260,8 +260,8 @@ def test_describe_tells_bytes_and_homes() -> None:
 
 def test_importing_the_plan_loads_nothing_heavy() -> None:
     code = (
-        "import sys;"
-        "from pswire import addresses, exits, plan, specs;from pswire.transport import channels, codecs, frames;"
+        "import sys;from pswire import addresses, exits;from pswire.model import plan, specs;"
+        "from pswire.transport import channels, codecs, frames;"
         "print([m for m in ('pydantic', 'ml_dtypes', 'tensorflow', 'grpc') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from pslab.replay.worker_replica import DataError, DataPart, WorkerReplica
-from pswire.plan import Plan, VariableSpec
+from pswire.model.plan import Plan, VariableSpec
 from psworker.local import PLAIN, LocalWork, build
 
 Floats = NDArray[np.float32]

@@ -15,7 +15,7 @@ from psserver.coordinator import Coordinator
 from psserver.coordinator.outputs import Record
 from psserver.service.job import Job
 from psserver.service.server import Server
-from psserver.service.shard_host import ShardHost
+from psserver.service.shard.host import ShardHost
 from psserver.shard import Shard
 
 

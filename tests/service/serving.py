@@ -15,7 +15,7 @@ import pytest
 from psserver.service.server import Server
 from psserver.settings import Options, resolve
 from pswire.exits import ExitCode
-from pswire.plan import VariableSpec
+from pswire.model.plan import VariableSpec
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import coordinator_pb2_grpc, shard_pb2_grpc
 from tests.service.probe import Probe

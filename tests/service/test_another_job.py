@@ -9,7 +9,7 @@ import pytest
 
 import psworker
 from psserver.settings import Options
-from pswire.plan import VariableSpec, make_plan
+from pswire.model.plan import VariableSpec, make_plan
 from pswire.v1 import coordinator_pb2 as pb
 from psworker.errors import Refused
 from tests.service.peer import Peer, join_request

@@ -10,12 +10,12 @@ import grpc
 import numpy as np
 import pytest
 
-from psserver.service import shard_host
 from psserver.service.limits import pool, watch
 from psserver.service.limits.table import Limit
 from psserver.service.rpc import exchange, shard
+from psserver.service.shard import host as shard_host
 from pswire.exits import ExitCode
-from pswire.plan import VariableSpec
+from pswire.model.plan import VariableSpec
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2, shard_pb2_grpc
 from tests.service.peer import Peer, messages

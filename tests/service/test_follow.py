@@ -9,8 +9,8 @@ import pytest
 
 from psserver import receipts
 from pswire.exits import ExitCode
-from pswire.plan import make_plan
-from pswire.specs import specs_to_wire
+from pswire.model.plan import make_plan
+from pswire.model.specs import specs_to_wire
 from pswire.v1 import shard_pb2 as pb
 from pswire.v1 import shard_pb2_grpc
 from tests.service.conftest import Unharmed

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import psworker
-from pswire.plan import VariableSpec
+from pswire.model.plan import VariableSpec
 from pswire.transport import frames
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psserver.service import json_lines
-from psserver.service.json_lines import JsonLines, LogError
-from psserver.service.run_log import RunLog
+from psserver.service.log import json_lines
+from psserver.service.log.json_lines import JsonLines, LogError
+from psserver.service.log.run_log import RunLog
 
 
 class Disk:

@@ -6,7 +6,7 @@ import grpc
 import numpy as np
 import pytest
 
-from pswire.plan import VariableSpec
+from pswire.model.plan import VariableSpec
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2_grpc
 from tests.service.peer import Peer

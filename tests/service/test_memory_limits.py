@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from psserver.service.limits.ledger import MIB, MemoryLedger, parse_size, usual_limit
-from pswire.plan import VariableSpec, make_plan
+from pswire.model.plan import VariableSpec, make_plan
 from pswire.transport import segments
 from pswire.transport.framed_socket import FRAME_BYTES
 from pswire.v1 import shard_pb2

@@ -16,12 +16,12 @@ from pslab.runs.folder import Run
 from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.outputs import Record
 from psserver.order_translation import OrderTranslator
-from psserver.service import json_lines
-from psserver.service.executor import Executor
 from psserver.service.followers import Follower
-from psserver.service.json_lines import JsonLines, LogError
+from psserver.service.log import json_lines
+from psserver.service.log.json_lines import JsonLines, LogError
 from psserver.service.outbox import Outboxes
 from psserver.service.routes import Routes
+from psserver.service.shard.executor import Executor
 from pswire.exits import ExitCode
 from pswire.v1 import coordinator_pb2 as pb
 from tests.repetitions import usually
@@ -110,7 +110,14 @@ WHERE = ("record", "order", "encode", "write", "submit", "follow", "remark", "po
 NOTICED = (*("initialise", "install", "grant", "commit", "apply", "drop", "cancel", "abandon", "stop"),)
 # What a policy decides.
 DECIDED = ("grant", "fold", "apply", "drop", "cancel")
-EVERY = [(kind, where) for kind in KINDS for where in WHERE if where != "post" or kind in NOTICED]
+# Of every step: nothing is remarked of them (`psserver.service.routes`).
+UNREMARKED = ("grant", "commit", "fold", "apply")
+EVERY = [
+    (kind, where)
+    for kind in KINDS
+    for where in WHERE
+    if (where != "post" or kind in NOTICED) and (where != "remark" or kind not in UNREMARKED)
+]
 # Its line in metrics.jsonl.
 EVERY.append(("apply", "metric"))
 # Usually: every kind where an entry is made, written and sent; every call for what makes a member and a version.

@@ -10,7 +10,7 @@ import numpy as np
 
 from psserver.optimizers import build
 from psserver.shard import Apply, Fold, Install, Pin, Shard
-from pswire.plan import Plan, VariableSpec, make_plan
+from pswire.model.plan import Plan, VariableSpec, make_plan
 
 RATE, FRICTION = 0.25, 0.9
 MOMENTUM = {"name": "momentum", "learning_rate": RATE, "momentum": FRICTION}

@@ -19,7 +19,7 @@ from psserver.order_translation import OrderTranslator
 from psserver.policies import build as build_policy
 from psserver.shard import Order, Shard
 from psserver.shard.staging import Slot
-from pswire.plan import VariableSpec, make_plan
+from pswire.model.plan import VariableSpec, make_plan
 
 WORKERS, ROUNDS = 16, 3
 

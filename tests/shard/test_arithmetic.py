@@ -8,7 +8,7 @@ import pytest
 from psserver.fast import FastBackend
 from psserver.optimizers import NUMPY, Backend, build
 from psserver.shard import Shard, arithmetic
-from pswire.plan import VariableSpec, make_plan
+from pswire.model.plan import VariableSpec, make_plan
 
 SIZE = 2 * arithmetic.BLOCK + 77
 INF, NAN = np.float32("inf"), np.float32("nan")

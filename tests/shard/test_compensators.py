@@ -11,7 +11,7 @@ from psserver.policies import TensorParts
 from psserver.policies import build as build_policy
 from psserver.shard import Apply, Fold, Pin, Shard
 from psserver.shard.compensators import AdaptiveTaylor, Compensator, Gap, GapAware, Memory, Taylor
-from pswire.plan import Plan
+from pswire.model.plan import Plan
 from tests.shard.reference import MOMENTUM, install, numbers, same_bits, shards_of, stage
 
 SIZE = 40_001

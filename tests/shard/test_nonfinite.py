@@ -10,7 +10,7 @@ from psserver.optimizers import build, names
 from psserver.optimizers.backend import NUMPY, Backend
 from psserver.policies import TensorParts
 from psserver.shard import Apply, Fold, Install, NonfiniteError, Pin, Seal, Shard
-from pswire.plan import VariableSpec, make_plan
+from pswire.model.plan import VariableSpec, make_plan
 
 PLAN = make_plan([VariableSpec("w", (5,)), VariableSpec("mean", (3,), kind="state")], 1)
 HUGE = 3e38

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 import psworker
-from pswire.plan import VariableSpec
+from pswire.model.plan import VariableSpec
 from tests.probes import SessionProbe
 from tests.service.serving import PATIENCE
 

@@ -14,7 +14,7 @@ import psworker
 from psserver.service.errors import Refused, precondition
 from psserver.service.transport import in_place
 from psserver.service.transport.sockets import Caller
-from pswire.plan import VariableSpec
+from pswire.model.plan import VariableSpec
 from pswire.transport import socket_handshake as handshake
 from pswire.transport.codecs import FLOAT32
 from pswire.transport.framed_socket import FramedSocket, Parts, SocketError

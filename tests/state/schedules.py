@@ -24,7 +24,7 @@ from psserver.optimizers import names as optimizer_names
 from psserver.order_translation import OrderTranslator
 from psserver.policies import TensorParts, build, names
 from psserver.shard import Shard, ShardState, reshard
-from pswire.plan import make_plan
+from pswire.model.plan import make_plan
 from psworker.engine import ClientEngine, EngineState
 from tests.shard.reference import VARIABLES, numbers
 

@@ -13,7 +13,7 @@ from psserver.coordinator import CommitFacts, Coordinator, CoordinatorState, Job
 from psserver.optimizers import build as build_optimizer
 from psserver.policies import Policy, TensorParts, build
 from psserver.shard import Apply, Fold, Pin, Seal, Shard, ShardError, ShardState, reshard
-from pswire.plan import make_plan
+from pswire.model.plan import make_plan
 from pswire.records import StateError
 from tests.coordinator.faulty_policies import Honest
 from tests.shard.reference import MOMENTUM, SGD, VARIABLES, install, numbers, shards_of, stage

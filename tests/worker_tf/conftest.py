@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pswire.plan import make_plan
+from pswire.model.plan import make_plan
 from psworker import Job
 from psworker.tensorflow import Trainer
 from tests.probes import variables_of

@@ -12,7 +12,7 @@ TRAIN = """
 from psworker.tensorflow import Trainer  # before keras: it knows how to keep TensorFlow quiet
 import sys, hashlib, keras, numpy as np
 from psworker.job import Job
-from pswire.plan import make_plan
+from pswire.model.plan import make_plan
 
 class Net(Job):
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pswire.config.experiment import load_experiment
-from pswire.plan import make_plan
+from pswire.model.plan import make_plan
 from psworker.job import load_job
 from psworker.tensorflow import Trainer
 

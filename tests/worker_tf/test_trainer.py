@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pswire.plan import VariableSpec, make_plan
+from pswire.model.plan import VariableSpec, make_plan
 from psworker import Job
 from psworker.job.errors import JobError
 from psworker.tensorflow import DeviceError, Trainer

@@ -20,7 +20,7 @@ from psserver.optimizers import build as build_optimizer
 from psserver.policies import advice
 from pswire.config.experiment import Experiment, ExperimentError, load_experiment
 from pswire.exits import ExitCode
-from pswire.logs import FORMATS
+from pswire.logs.events import FORMATS
 from psworker.job.errors import JobError
 
 

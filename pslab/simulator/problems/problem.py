@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from pswire.plan import Plan, VariableSpec
+from pswire.model.plan import Plan, VariableSpec
 
 Floats = NDArray[np.float32]
 Parameters = Mapping[str, Floats]

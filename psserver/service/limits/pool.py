@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from psserver.service.limits.table import CALLS, DEAF
-from pswire.logs import event
+from pswire.logs.events import event
 
 log = logging.getLogger("ps-server")
 

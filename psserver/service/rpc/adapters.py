@@ -4,7 +4,7 @@ from psserver.coordinator import outputs
 from psserver.coordinator.entries import UNTOLD, CommitFacts, Times
 from psserver.coordinator.status import JobReport, WorkerReport
 from psserver.shard import orders
-from pswire.texts import escaped
+from pswire.logs.texts import escaped
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
 

@@ -14,17 +14,17 @@ from psserver.service.agreement import FROM_JOB
 from psserver.service.errors import Refused, invalid, precondition
 from psserver.service.job import Job
 from psserver.service.limits.watch import Caller
-from psserver.service.log_tail import lines
+from psserver.service.log.tail import lines
 from psserver.service.outbox import Outbox
 from psserver.service.pace import Arrivals, Pace
 from psserver.service.rpc.adapters import event_to_wire, facts_from_wire, report_to_wire
 from psserver.service.rpc.registration import bounded, start
 from pswire.addresses import Address
 from pswire.bounds import BoundError, check
-from pswire.logs import event
-from pswire.plan import PlanError
-from pswire.specs import specs_from_wire
-from pswire.texts import escaped
+from pswire.logs.events import event
+from pswire.logs.texts import escaped
+from pswire.model.plan import PlanError
+from pswire.model.specs import specs_from_wire
 from pswire.transport.codecs import WireDtypeError, codec_numbered
 from pswire.v1 import coordinator_pb2 as pb
 

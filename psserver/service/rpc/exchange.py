@@ -12,7 +12,7 @@ from psserver.service.job import Job
 from psserver.service.limits.watch import Caller
 from psserver.service.rpc.exchange_replies import committed, message, version
 from psserver.service.rpc.registration import bounded
-from psserver.service.shard_host import ShardHost
+from psserver.service.shard.host import ShardHost
 from psserver.service.transport import in_place
 from psserver.service.transport.payloads import Intake
 from psserver.service.transport.shared_memory import Attachment

@@ -9,11 +9,11 @@ from psserver.service.errors import Refused, invalid, precondition
 from psserver.service.job import Job
 from psserver.service.limits.watch import Caller
 from psserver.service.rpc.adapters import event_to_wire, facts_from_wire
-from psserver.service.shard_host import ShardHost
+from psserver.service.shard.host import ShardHost
 from psserver.service.transport import in_place
 from psserver.service.transport.payloads import outgoing
 from psserver.service.transport.shared_memory import Attachment
-from pswire.logs import event
+from pswire.logs.events import event
 from pswire.transport import frames
 from pswire.transport.framed_socket import Parts
 from pswire.v1 import coordinator_pb2 as pb

@@ -16,11 +16,11 @@ from psserver.receipts import opens
 from psserver.service.errors import Refused, invalid, precondition
 from psserver.service.limits.watch import Caller
 from psserver.service.rpc.adapters import order_from_wire
-from psserver.service.shard_host import ShardHost
+from psserver.service.shard.host import ShardHost
 from pswire.exits import ExitCode
-from pswire.logs import event
-from pswire.plan import PlanError, make_plan
-from pswire.specs import specs_from_wire
+from pswire.logs.events import event
+from pswire.model.plan import PlanError, make_plan
+from pswire.model.specs import specs_from_wire
 from pswire.v1 import shard_pb2
 
 log = logging.getLogger("ps-server")

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from psserver.service.errors import invalid
 from psserver.service.limits.watch import Caller
 from psserver.service.rpc.registration import bounded
-from psserver.service.shard_host import ShardHost
+from psserver.service.shard.host import ShardHost
 from psserver.service.transport.payloads import Intake, outgoing
 from pswire.patience import CHUNK_SECONDS
 from pswire.transport import frames

@@ -2,7 +2,7 @@
 
 from psserver.service.errors import invalid, precondition
 from psserver.service.limits.watch import Caller
-from psserver.service.shard_host import ShardHost
+from psserver.service.shard.host import ShardHost
 from psserver.service.transport.payloads import claim_of
 from psserver.service.transport.shared_memory import Attachment, to_wire
 from psserver.shard import Shard

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from psserver.receipts import Claim
 from psserver.service.errors import Refused, invalid
 from psserver.service.limits.watch import Caller
-from psserver.service.shard_host import ShardHost
+from psserver.service.shard.host import ShardHost
 from psserver.shard import Shard
 from pswire.transport import frames
 from pswire.transport.codecs import BFLOAT16, FLOAT32, Codec, Elementwise, WireDtypeError, codec_numbered

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from psserver.service.errors import Refused
 from psserver.shard.arena import plain
 from psserver.shard.staging import BorrowedBuffer
-from pswire.logs import event
+from pswire.logs.events import event
 from pswire.transport import segments
 from pswire.transport.segments import Place, Segment, SegmentError
 from pswire.v1 import shard_pb2

@@ -11,7 +11,7 @@ import grpc
 from psserver.service.errors import Refused
 from psserver.service.limits.watch import Caller, Watch
 from psserver.service.rpc.registration import clipped
-from pswire.logs import event
+from pswire.logs.events import event
 from pswire.transport import socket_handshake as handshake
 from pswire.transport.framed_socket import TOKEN_BYTES, FramedSocket, Parts, SocketError
 from pswire.transport.frames import Message

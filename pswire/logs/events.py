@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final
 
-from pswire.log_lines import LONGEST, MOST_LINES, BoundedHandler
+from pswire.logs.lines import LONGEST, MOST_LINES, BoundedHandler
 
 FORMATS: Final = ("text", "json")
 TEXT: Final = "%(asctime)s %(name)s %(levelname)s %(message)s"

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TextIO
 
-from pswire.texts import escaped
+from pswire.logs.texts import escaped
 
 # Lines from one place of the code that are printed within `PERIOD` seconds; the others are counted.
 BURST: Final = 50
@@ -99,6 +99,6 @@ class BoundedHandler(logging.StreamHandler[TextIO]):
 def _line(record: logging.LogRecord, text: str) -> logging.LogRecord:
     """Another record of the same place and event, without its traceback."""
     made = logging.LogRecord(record.name, record.levelno, record.pathname, record.lineno, text, (), None)
-    # What `pswire.logs.event` put there, where it did.
+    # What `pswire.logs.events.event` put there, where it did.
     vars(made).update({key: value for key, value in vars(record).items() if key in ("event", "fields")})
     return made

@@ -3,8 +3,8 @@
 from psserver.coordinator import entries, outputs
 from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.lifecycle import Lifecycle
-from psserver.coordinator.limits import waits
-from psserver.coordinator.members import Member
+from psserver.coordinator.members.roster import Member
+from psserver.coordinator.members.waits import waits
 from psserver.coordinator.outputs import JoinRefused
 from psserver.coordinator.policy_driver import PolicyDriver
 from psserver.policies import Leave
@@ -104,7 +104,7 @@ class Membership:
 
     def expire(self, now: float) -> None:
         """Give up on members whose connection has been broken for longer than the grace period, and on those that
-        live and do not do what the job waits for (`psserver.coordinator.limits`)."""
+        live and do not do what the job waits for (`psserver.coordinator.members.waits`)."""
         for wait in list(waits(self._ledger, self._driver, now)):
             if now - wait.since >= wait.limit and wait.member.worker in self._ledger.roster.present:
                 self.depart(wait.member, f"did not {wait.what} within {wait.limit:g} s", now)

@@ -7,9 +7,9 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from psserver.service.limits.table import FORBEARANCE
-from psserver.service.shared_shard import SharedShard
+from psserver.service.shard.shared import SharedShard
 from psserver.shard import Apply, NonfiniteError, Order, Seal, Shard
-from pswire.logs import event
+from pswire.logs.events import event
 
 log = logging.getLogger("ps-server")
 

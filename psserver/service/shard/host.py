@@ -11,16 +11,16 @@ from psserver.optimizers import Optimizer
 from psserver.policies import TensorParts
 from psserver.receipts import Claim, receipt
 from psserver.service.errors import MembershipOver, Refused, invalid, precondition
-from psserver.service.executor import Executor
 from psserver.service.limits.ledger import MIB, MemoryLedger, usual_limit
 from psserver.service.limits.table import AWAITING, UNGRANTED
 from psserver.service.limits.watch import Caller
-from psserver.service.shared_shard import SharedShard
+from psserver.service.shard.executor import Executor
+from psserver.service.shard.shared import SharedShard
 from psserver.service.transport.shared_memory import SLOTS, Sharing, Words
 from psserver.shard import Shard
 from psserver.shard.arena import Version
 from psserver.shard.staging import BorrowedBuffer, Slot
-from pswire.plan import Plan
+from pswire.model.plan import Plan
 from pswire.transport.segments import Place
 
 

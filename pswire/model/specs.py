@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from pswire.plan import Kind, PlanError, VariableSpec
+from pswire.model.plan import Kind, PlanError, VariableSpec
 from pswire.v1 import model_pb2
 
 _TO_WIRE = {

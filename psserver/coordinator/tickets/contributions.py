@@ -6,10 +6,10 @@ from psserver.coordinator import entries, outputs
 from psserver.coordinator.entries import CommitFacts
 from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.lifecycle import Lifecycle
-from psserver.coordinator.members import Member
+from psserver.coordinator.members.roster import Member
 from psserver.coordinator.policy_driver import PolicyDriver
-from psserver.coordinator.reported_times import plausible
-from psserver.coordinator.tickets import AHEAD, Ticket
+from psserver.coordinator.tickets.reported_times import plausible
+from psserver.coordinator.tickets.table import AHEAD, Ticket
 from psserver.policies import Abandon, Commit, Done
 
 

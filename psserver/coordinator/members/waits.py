@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from psserver.coordinator.ledger import Ledger
-from psserver.coordinator.members import Member
+from psserver.coordinator.members.roster import Member
 from psserver.coordinator.policy_driver import PolicyDriver
 from psserver.policies import Waiting
 

@@ -13,8 +13,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pswire.blocks import Piece, assign
-from pswire.variables import (
+from pswire.model.blocks import Piece, assign
+from pswire.model.variables import (
     Kind,
     PlanError,
     VariableSpec,
@@ -180,7 +180,7 @@ def make_plan(variables: Sequence[VariableSpec], servers: int) -> Plan:
         largest shard <= max(1.05 * mean, mean + (1 - 1/servers) * r)
 
     so max/mean <= 1.05 whenever no row exceeds 5% of the mean; the rule and its
-    proof are in `pswire.blocks`. A variable stays whole where that leaves its
+    proof are in `pswire.model.blocks`. A variable stays whole where that leaves its
     shard within 1.05 of the mean. With more servers than rows some shards are empty.
 
     Raises PlanError on no variables, duplicate names, unknown dtypes or kinds, dimensions < 1,

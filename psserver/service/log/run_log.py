@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from psserver import weights_file
 from psserver.coordinator import entries
 from psserver.coordinator.outputs import Record
-from psserver.service.json_lines import JsonLines, LogError
+from psserver.service.log.json_lines import JsonLines, LogError
 
 DECISIONS = "decisions.jsonl"
 
