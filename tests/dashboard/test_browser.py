@@ -180,6 +180,7 @@ def test_the_playground(recorded: Page, browser: Any) -> None:
 
 def test_a_lesson_from_its_link(recorded: Page, browser: Any) -> None:
     tab = Tab(browser, f"{recorded.url}#/play?lesson=3-staleness")
+    tab.page.wait_for_selector(".stage .side.b header p", state="attached")
     tab.page.wait_for_function(
         "() => /staleness\\s+\\d/.test(document.querySelector('.stage .side.b header p').textContent)"
     )
