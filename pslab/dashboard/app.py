@@ -160,8 +160,9 @@ class Pages:
         if run is None:
             return PlainTextResponse("there is no run here", 404)
         try:
-            number = int(request.query_params.get("part", "0"))
-            return await self._of_run(lambda: run.part(number))
+            number = int(request.query_params.get("part", "-1"))
+            known = int(request.query_params.get("entries", "-1"))
+            return await self._of_run(lambda: run.part(number, known))
         except ValueError as error:
             return PlainTextResponse(str(error), 404)
 

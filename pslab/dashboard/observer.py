@@ -5,11 +5,11 @@ What a viewer has not taken in yet is bounded: one that falls behind gets the wh
 
 import asyncio
 import json
-from collections import Counter, deque
+from collections import deque
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
 from typing import Any
 
+from pslab.dashboard.past import Past
 from pslab.dashboard.recording import Batch, Recorder
 from pslab.display.status import status_json
 from pslab.launch.status_poll import INTERVAL, StatusError
@@ -20,8 +20,6 @@ Ask = Callable[[int], pb.StatusReply]
 
 # Of the log's clock, and of lists' rows: what a new viewer gets of the past in detail.
 SECONDS, ROWS = 120.0, 60_000
-# Points of the curves of the whole time.
-POINTS = 2000
 # Messages that wait for one viewer, and viewers.
 BEHIND, VIEWERS = 8, 64
 # Between two tries when the server does not answer, in seconds.
@@ -32,41 +30,6 @@ Message = tuple[str, str]
 
 class TooMany(Exception):
     """No more viewers are taken."""
-
-
-@dataclass
-class Past:
-    """What was too long ago for details: curves with fewer points, and counts."""
-
-    updates: list[list[Any]] = field(default_factory=list)
-    evals: list[list[Any]] = field(default_factory=list)
-    # (worker, staleness) -> applied contributions; worker -> dropped ones.
-    applied: Counter[tuple[int, int]] = field(default_factory=Counter)
-    dropped: Counter[int] = field(default_factory=Counter)
-    _every: int = 1
-    _owners: dict[int, int] = field(default_factory=dict)
-
-    def add(self, batch: Batch) -> None:
-        self._owners.update((row[0], row[1]) for row in batch.get("tickets", ()))
-        for ticket, applied, _, _, staleness, *_ in batch.get("fates", ()):
-            worker = self._owners.pop(ticket, -1)
-            if applied:
-                self.applied[worker, staleness] += 1
-            else:
-                self.dropped[worker] += 1
-        self.updates += [row for row in batch.get("updates", ()) if row[0] % self._every == 0]
-        self.evals += batch.get("evals", ())
-        while len(self.updates) > POINTS:
-            self._every *= 2
-            self.updates = [row for row in self.updates if row[0] % self._every == 0]
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "updates": self.updates,
-            "evals": self.evals,
-            "applied": [[worker, age, count] for (worker, age), count in self.applied.items()],
-            "dropped": list(self.dropped.items()),
-        }
 
 
 class Observer:

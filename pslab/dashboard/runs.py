@@ -2,97 +2,130 @@
 
 import json
 from collections.abc import Iterator
-from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
-from pslab.dashboard.recording import Recorder
+from pslab.dashboard.parts import PART, Parts
 from pslab.dashboard.waits import waits_of
 from pslab.replay.log_entries import read_steps
+from pslab.runs import log
 from pslab.runs.folder import LOGS, METRICS, Metric, Run, RunError
-from pslab.runs.log import Entry, Malformed
+from pslab.runs.log import Malformed
 from psserver.policies import PolicyError
 from pswire.logs.events import spoken
 
-# Entries of a part.
-PART = 40_000
-# Runs longer than this have no explanations of waits: asking the policy again takes 50 µs an entry.
-EXPLAINED = 200_000
+# Runs longer than this have no explanations of waits: asking the policy again takes 50 µs an entry. One that goes
+# on is asked at each look, so less.
+EXPLAINED, EXPLAINED_GOING = 200_000, 40_000
 # Of what a process printed, the end, in bytes.
 PRINTED = 200_000
 
 
 class RunPages:
-    """Read anew when the log has grown. Raises RunError, here and later."""
+    """Of a log that grows only what is new is read. Raises RunError, here and later."""
 
     def __init__(self, folder: Path) -> None:
         self.run = Run(folder)
-        self._parts: list[str] = []
-        self._size = -1
+        self._begin()
+
+    def _begin(self) -> None:
+        self._parts = Parts(PART)
+        self._file = -1
+        self._offset = self._lines = 0
+        self._stopped = False
+        self._waits: list[list[Any]] = []
+        self._unexplained = ""
+        self._evals: list[list[Any]] = []
 
     def parts(self) -> int:
         self._read()
         return len(self._parts)
 
-    def part(self, number: int) -> str:
-        """JSON: a recording of these entries, and `waits`. Raises RunError for a part that is none."""
+    def part(self, number: int, known: int = -1) -> str:
+        """JSON: a recording of these entries, the past before them, and what is true of the whole run.
+
+        -1 is the last part. `known`: the entries that the page knows of; when there are no more, {"same": true}.
+        Raises RunError for a part that is none.
+        """
         self._read()
-        if not 0 <= number < len(self._parts):
-            raise RunError(f"{self.run.path}: expected a part from 0 to {len(self._parts) - 1}, got {number}")
-        return self._parts[number]
+        parts = self._parts
+        if known == parts.count and not self._stopped:
+            return '{"same":true}'
+        if not -1 <= number < len(parts):
+            raise RunError(f"{self.run.path}: expected a part from 0 to {len(parts) - 1}, got {number}")
+        number = number if number >= 0 else len(parts) - 1
+        begin, end = parts.spans[number]
+        last = number == len(parts) - 1
+        head = {
+            **parts.whole(),
+            "part": number,
+            "begin": begin,
+            "evals": [row for row in self._evals if last or row[0] < end],
+            "waits": [wait for wait in self._waits if wait[2] > begin and (last or wait[1] < end)],
+            "unexplained": self._unexplained,
+            "going": not self._stopped,
+        }
+        # Two objects as one: a part that is full stays text.
+        return json.dumps(head, allow_nan=False, separators=(",", ":"))[:-1] + "," + parts.body(number)[1:]
 
     def _read(self) -> None:
-        size = self.run.log.stat().st_size
-        if size == self._size:
+        stopped, found = self.run.stopped, self.run.log.stat()
+        if found.st_ino != self._file or found.st_size < self._offset:
+            self._begin()
+            self._file = found.st_ino
+        if found.st_size == self._offset and stopped == self._stopped and len(self._parts):
             return
-        recorder = Recorder()
-        pieces: list[dict[str, Any]] = []
-        metrics, count = list(self._metrics()), 0
-        for entry in self._entries():
-            recorder.see(entry)
-            count += 1
-            if count % PART == 0:
-                pieces.append(recorder.take())
-        if count % PART or not pieces:
-            pieces.append(recorder.take())
-        self._size = size
-        self._complete(pieces, metrics, recorder.workers, count)
-        self._parts = [json.dumps(piece, allow_nan=False, separators=(",", ":")) for piece in pieces]
+        try:
+            before = self._parts.count
+            self._read_log(stopped)
+            if before != self._parts.count or stopped != self._stopped:
+                self._explain(stopped)
+        except RunError:
+            self._begin()
+            raise
+        self._stopped = stopped
 
-    def _complete(
-        self, pieces: list[dict[str, Any]], metrics: list[Metric], workers: list[str], count: int
-    ) -> None:
-        """What does not come from one entry after the other: all workers, evaluations, waits, the end."""
-        waits, unexplained = self._waits(workers, count)
-        begin = 0.0
-        for place, piece in enumerate(pieces):
-            end = piece["seconds"] if place < len(pieces) - 1 else float("inf")
-            piece["workers"], piece["begin"] = workers, begin
-            piece["parts"], piece["part"] = len(pieces), place
-            piece["evals"] = [
-                [m.t, m.version, {k: v for k, v in m.metrics.items() if v == v and abs(v) != float("inf")}]
-                for m in metrics
-                if m.kind == "eval" and begin <= m.t < end
-            ]
-            piece["waits"] = [wait for wait in waits if wait[2] > begin and wait[1] < end]
-            piece["unexplained"] = unexplained
-            piece["going"] = not self.run.stopped
-            begin = piece["seconds"]
+    def _read_log(self, stopped: bool) -> None:
+        """The new entries; of a run that goes on or was killed the last line may not be whole."""
+        before = self._lines
+        for entry in log.read(self._new_lines(stopped)):
+            if isinstance(entry, Malformed):
+                raise RunError(f"{self.run.log}:{before + entry.line}: {entry.problem}")
+            self._parts.see(entry)
+        self._parts.seen()
 
-    def _metrics(self) -> Iterator[Metric]:
-        if (self.run.path / METRICS).is_file():
+    def _new_lines(self, stopped: bool) -> Iterator[str]:
+        with self.run.log.open("rb") as file:
+            file.seek(self._offset)
+            for line in file:
+                if not line.endswith(b"\n") and not stopped:
+                    return
+                self._offset += len(line)
+                self._lines += 1
+                yield line.decode("utf-8", "replace")
+
+    def _explain(self, stopped: bool) -> None:
+        """What does not come from one entry after the other: evaluations and waits."""
+        self._evals = [
+            [m.t, m.version, {k: v for k, v in m.metrics.items() if v == v and abs(v) != float("inf")}]
+            for m in self._metrics(stopped)
+            if m.kind == "eval"
+        ]
+        most = EXPLAINED if stopped else EXPLAINED_GOING
+        self._waits, self._unexplained = self._find_waits(self._parts.workers, self._parts.count, most)
+
+    def _metrics(self, stopped: bool) -> Iterator[Metric]:
+        if not (self.run.path / METRICS).is_file():
+            return
+        try:
             yield from self.run.metrics()
+        except RunError:
+            # A line that is being written.
+            if stopped:
+                raise
 
-    def _entries(self) -> Iterator[Entry]:
-        """The log; of a run that goes on or was killed the last line may not be whole."""
-        for line, following in pairwise(chain(self.run.lines(), [None])):
-            if isinstance(line, Entry):
-                yield line
-            elif isinstance(line, Malformed) and (following is not None or self.run.stopped):
-                raise RunError(f"{self.run.log}:{line.line}: {line.problem}")
-
-    def _waits(self, workers: list[str], count: int) -> tuple[list[list[Any]], str]:
-        if count > EXPLAINED:
+    def _find_waits(self, workers: list[str], count: int, most: int) -> tuple[list[list[Any]], str]:
+        if count > most:
             return [], f"a log of {count} entries is too long to ask its policy again"
         numbers = {name: number for number, name in enumerate(workers)}
         try:

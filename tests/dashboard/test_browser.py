@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from pslab.dashboard.parts import PART
+from pslab.runs.folder import Run
 from tests.cluster.cluster import Cluster
 from tests.dashboard.page import Page
 from tests.replay.simulated import simulate
@@ -178,12 +180,95 @@ def test_the_playground(recorded: Page, browser: Any) -> None:
 
 def test_a_lesson_from_its_link(recorded: Page, browser: Any) -> None:
     tab = Tab(browser, f"{recorded.url}#/play?lesson=3-staleness")
+    tab.page.wait_for_selector(".stage .side.b header p", state="attached")
     tab.page.wait_for_function(
         "() => /staleness\\s+\\d/.test(document.querySelector('.stage .side.b header p').textContent)"
     )
     assert "mean staleness is 7" in tab.text(".stage .headline")
     assert tab.page.locator("#lesson").input_value() == "3-staleness"
     tab.close()
+
+
+@pytest.fixture(scope="module")
+def long(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run whose log is longer than two parts; nothing is learned."""
+    folder = tmp_path_factory.mktemp("long")
+    return simulate(folder / "run", "async", run={"versions": 28_000}, simulation={"problem": "none"})
+
+
+def test_a_long_run_is_shown_whole(long: Run, browser: Any, tmp_path: Path) -> None:
+    """The details are those of the slider's moment, wherever it is; counts and curves are of all before it."""
+    entries = list(long.decisions())
+    assert len(entries) > 2 * PART
+    applied = [entry.t for entry in entries if entry.kind == "apply"]
+    stop = next(entry.t for entry in entries if entry.kind == "stop")
+    with Page(tmp_path, str(long.path)) as page:
+        tab = Tab(browser, f"{page.url}#/log")
+        tab.page.wait_for_selector("#log li")
+        assert tab.text("#figures div:nth-child(2) dd").replace(",", "") == str(len(applied))
+        assert "the job stops at version 28000" in tab.text("#log")
+        tab.page.keyboard.press("Home")
+        tab.page.wait_for_function(
+            "() => [...document.querySelectorAll('#log .number')].some(e => e.textContent === '#0')"
+        )
+        for thousandth in (500, 990, 10, 700):
+            moment = stop * thousandth / 1000
+            tab.page.locator("#moment").fill(str(thousandth))
+            expected = f"#{max(e.i for e in entries if e.t <= moment and e.kind != 'fold')}"
+            tab.page.wait_for_function(
+                "text => document.querySelector('#log .number')?.textContent === text", arg=expected
+            )
+            version = sum(1 for t in applied if t <= moment)
+            assert tab.text("#figures div:nth-child(2) dd").replace(",", "") == str(version)
+        held = tab.page.evaluate("window.performance.getEntriesByType('resource').map(e => e.name)")
+        assert any("part=0" in name for name in held), "all parts were asked for"
+        tab.page.goto(f"{page.url}#/servers")
+        applied_before = sum(1 for t in applied if t <= stop * 0.7)
+        tab.page.wait_for_selector("#fates dd")
+        assert tab.text("#fates dd").replace(",", "") == str(applied_before)
+        tab.close()
+
+
+def test_playing_goes_on_from_part_to_part(long: Run, browser: Any, tmp_path: Path) -> None:
+    with Page(tmp_path, str(long.path)) as page:
+        tab = Tab(browser, f"{page.url}#/time")
+        tab.page.wait_for_selector("#moment")
+        border = page.json("/api/recording?part=0")["seconds"]
+        end = page.json("/api/recording?part=0")["end"]
+        tab.page.locator("#moment").fill(str(int(1000 * border / end) - 5))
+        tab.page.keyboard.press("Tab")
+        tab.page.locator("#play-pause").click()
+        target = int(1000 * border / end) + 5
+        tab.page.wait_for_function("at => Number(document.getElementById('moment').value) > at", arg=target)
+        tab.page.locator("#play-pause").click()
+        tab.page.wait_for_selector(".page table tbody tr")
+        tab.close()
+
+
+def test_a_run_that_grows(long: Run, browser: Any, tmp_path: Path) -> None:
+    lines = long.log.read_text().splitlines(keepends=True)
+    folder = tmp_path / "going"
+    folder.mkdir()
+    log = folder / "decisions.jsonl"
+    log.write_text("".join(lines[:500]))
+    with Page(tmp_path, str(folder)) as page:
+        tab = Tab(browser, f"{page.url}#/log")
+        first = tab.page.wait_for_selector("#log .number").inner_text()
+        assert int(first.removeprefix("#")) < 500
+        with log.open("a") as file:
+            file.write("".join(lines[500:900]))
+        tab.page.wait_for_function(
+            "() => Number(document.querySelector('#log .number').textContent.slice(1)) > 890"
+        )
+        tab.page.keyboard.press("Home")
+        moment = tab.text("#moment-text").partition(" of ")
+        with log.open("a") as file:
+            file.write("".join(lines[900:2000]))
+        tab.page.wait_for_function(
+            "text => !document.getElementById('moment-text').textContent.endsWith(text)", arg=moment[2]
+        )
+        assert tab.text("#moment-text").startswith(moment[0]), "who looks at the past stays there"
+        tab.close()
 
 
 @pytest.mark.cluster
@@ -199,6 +284,18 @@ def test_a_live_cluster_and_a_killed_worker(browser: Any, tmp_path: Path) -> Non
             for name in PAGES[1:7]:
                 tab.page.goto(f"{served.url}#/{name}")
                 tab.page.wait_for_selector(".card")
+            tab.page.goto(f"{served.url}#/servers")
+            tab.page.wait_for_selector("#fates dd")
+            told = tab.text("#fates")
+            assert re.search(r"committed\s+\d+\s+applied\s+\d+\s+dropped\s+0\s+pending\s+\d", told), told
+            tab.page.goto(f"{served.url}#/play")
+            tab.page.locator("#moment").wait_for(state="visible")
+            tab.page.keyboard.press("Home")
+            begun = cluster.status().version
+            cluster.wait_version(begun + 40)
+            assert tab.text("#moment-text").startswith("0.0 s of"), (
+                "the cluster's time does not move a simulation"
+            )
             tab.page.goto(f"{served.url}#/now")
             cluster.workers[1].kill()
             tab.page.wait_for_selector('#workers li[data-worker="w1"][data-state="lost"]')

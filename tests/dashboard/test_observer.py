@@ -127,7 +127,7 @@ def test_a_viewer_that_does_not_read_gets_the_whole_anew() -> None:
 
 def test_what_is_long_ago_is_kept_in_few_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(observing, "SECONDS", 1.0)
-    monkeypatch.setattr(observing, "POINTS", 50)
+    monkeypatch.setattr("pslab.dashboard.past.POINTS", 50)
     observer = Observer(Server().ask)
     server = Server(rate=20)
     for first in itertools.count(0, 0):

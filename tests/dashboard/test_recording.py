@@ -1,13 +1,15 @@
 """What the page draws is what the log says."""
 
+import json
 from collections import Counter, defaultdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pslab.compare.measure import first_grant
 from pslab.compare.timeline import timeline
-from pslab.dashboard.recording import KINDS, LISTS, STOP, Recorder, recorded
+from pslab.dashboard.recording import JOIN, KINDS, LISTS, STOP, Recorder, recorded
 from pslab.dashboard.runs import RunPages
 from pslab.dashboard.words import sentence
 from pslab.runs.folder import Run, RunError
@@ -92,8 +94,6 @@ def test_every_kind_of_entry_has_words(run: Run) -> None:
 
 
 def test_a_long_run_comes_in_parts(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    import json
-
     monkeypatch.setattr("pslab.dashboard.runs.PART", 100)
     pages = RunPages(run.path)
     parts = [json.loads(pages.part(number)) for number in range(pages.parts())]
@@ -101,9 +101,38 @@ def test_a_long_run_comes_in_parts(run: Run, monkeypatch: pytest.MonkeyPatch) ->
     assert len(parts) > 3 and all(part["workers"] == whole["workers"] for part in parts)
     assert sum((part.get("updates", []) for part in parts), []) == whole["updates"]
     assert [part["begin"] for part in parts] == [0.0, *(part["seconds"] for part in parts[:-1])]
-    assert sum(len(part["evals"]) for part in parts) == len([m for m in run.metrics() if m.kind == "eval"])
+    assert len(parts[-1]["evals"]) == len([m for m in run.metrics() if m.kind == "eval"])
+    assert all(part["spans"] == [[each["begin"], each["seconds"]] for each in parts] for part in parts)
+    assert json.loads(pages.part(-1)) == parts[-1] and parts[0]["end"] == parts[-1]["seconds"]
     with pytest.raises(RunError, match="expected a part from 0 to"):
         pages.part(len(parts))
+
+
+def test_a_part_and_the_past_before_it_are_the_whole(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counts, presence and shares at a part's begin are those of all parts before it."""
+    monkeypatch.setattr("pslab.dashboard.runs.PART", 100)
+    pages, whole = RunPages(run.path), recorded(run.decisions())
+    owner = {row[0]: row[1] for row in whole["tickets"]}
+    for number in range(1, pages.parts()):
+        part = json.loads(pages.part(number))
+        rest, past = [row[0] for row in part["fates"]], part["past"]
+        settled = [row for row in whole["fates"] if row[0] not in rest][: _until(whole, part)]
+        applied = Counter((owner[row[0]], row[4]) for row in settled if row[1])
+        assert {(w, age): n for w, age, n in past["applied"]} == applied
+        assert sum(n for _, n in past["dropped"]) == sum(1 for row in settled if not row[1])
+        known = {row[0] for row in past["tickets"]} | {row[0] for row in part["tickets"]}
+        assert set(rest) <= known, "the owner of each contribution is known"
+        before = [json.loads(pages.part(former))["tickets"] for former in range(number)]
+        committed = {row[0] for rows in before for row in rows}
+        assert not {row[0] for row in past["grants"]} & committed, "a contribution that was sent is not open"
+        assert past["updates"] == whole["updates"][: len(past["updates"])]
+        joined = {row[0] for row in past["marks"] if row[1] == JOIN}
+        assert joined == set(range(4))
+
+
+def _until(whole: dict[str, Any], part: dict[str, Any]) -> int:
+    first = part["fates"][0][0]
+    return [row[0] for row in whole["fates"]].index(first)
 
 
 def test_what_processes_printed(run: Run) -> None:
@@ -118,8 +147,6 @@ def test_what_processes_printed(run: Run) -> None:
 
 
 def test_a_log_that_still_grows(run: Run, tmp_path: Path) -> None:
-    import json
-
     lines = run.log.read_text().splitlines(keepends=True)
     folder = tmp_path / "going"
     folder.mkdir()
@@ -130,3 +157,10 @@ def test_a_log_that_still_grows(run: Run, tmp_path: Path) -> None:
     assert first["going"] and first["unexplained"] and len(first["log"]) <= 50
     log.write_text("".join(lines[:80]))
     assert len(json.loads(pages.part(0))["log"]) > len(first["log"])
+    known = json.loads(pages.part(-1))["entries"]
+    assert known == 80 and pages.part(-1, known) == '{"same":true}'
+    assert RunPages(folder).part(0) == pages.part(0), "read in two steps as in one"
+    (folder / "summary.json").write_text("{}")
+    assert json.loads(pages.part(-1, known))["going"] is False
+    log.write_text("".join(lines[:30]))
+    assert json.loads(pages.part(0))["entries"] == 30, "another log in its place"

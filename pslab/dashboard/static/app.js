@@ -3,7 +3,8 @@
 import { h, put, say, number, seconds, sign } from "./dom.js";
 import { Model } from "./model.js";
 import { Clock } from "./clock.js";
-import { ask, follow, play, recording } from "./source.js";
+import { Recording } from "./recording.js";
+import { ask, follow, play } from "./source.js";
 import { forgetColours } from "./draw/canvas.js";
 import { now } from "./pages/now.js";
 import { time } from "./pages/time.js";
@@ -89,6 +90,7 @@ function figures() {
 
 function frame(stamp) {
   const moved = context.clock.tick();
+  details();
   // A live page moves 12 times a second, a played recording as often as the screen.
   const due = dirty || (moved && (!context.clock.live || stamp - drawn > 80));
   if (due && !document.hidden) {
@@ -138,7 +140,8 @@ document.addEventListener("keydown", (event) => {
 function moments(model) {
   let found = null;
   return () => {
-    found ??= [...new Set(model.log.map(([t]) => t))];
+    // Beside the entries, the borders of what is held: there the clock goes on to other details.
+    found ??= [...new Set([model.from, ...model.log.map(([t]) => t), model.to])];
     return found;
   };
 }
@@ -151,10 +154,48 @@ context.show = (model, told, options) => {
   dirty = true;
 };
 
-context.part = async (number) => {
-  const [model, told] = await recording(number);
-  context.show(model, told);
-};
+// A run folder: other details when the clock leaves those that are held, and new entries while the run goes on.
+
+const LOOK = 2000, AGAIN = 10_000;  // milliseconds
+
+async function record() {
+  const recording = new Recording();
+  context.show(await recording.open(), recording.told);
+  context.recording = recording;
+  if (recording.told.going) setTimeout(look, LOOK);
+}
+
+function details() {
+  const { recording, clock } = context;
+  if (!recording || clock.owner || clock.held || recording.busy || recording.covers(clock.t)) return;
+  clock.held = true;
+  $("main").setAttribute("aria-busy", "true");
+  recording.open(clock.t).then((model) => { shown.page && grow(model); clock.held = false; }, (error) => {
+    notice(error.message);
+    setTimeout(() => { clock.held = false; }, AGAIN);
+  }).finally(() => { $("main").removeAttribute("aria-busy"); dirty = true; });
+}
+
+function grow(model) {
+  context.model = model;
+  context.told = context.recording.told;
+  if (!context.clock.owner) context.clock.extend(model.seconds, moments(model));
+}
+
+async function look() {
+  const { recording, clock } = context, begun = performance.now();
+  let pause = LOOK;
+  try {
+    if (!document.hidden && !recording.busy && await recording.grown()) {
+      context.told = recording.told;
+      if (!clock.owner) clock.extend(recording.told.end, clock.steps);
+      dirty = true;
+    }
+    // A long log takes long to be read: then it is looked at less often.
+    pause = Math.max(LOOK, 10 * (performance.now() - begun));
+  } catch (error) { notice(error.message); pause = AGAIN; }
+  if (recording.told.going) setTimeout(look, pause);
+}
 
 async function start() {
   theme(localStorage.getItem("theme"));
@@ -171,12 +212,12 @@ async function start() {
   if (context.about.kind === "live") {
     follow((model, told) => {
       context.model = model;
-      if (told.now !== undefined) { context.told = { ...context.told, ...told }; context.clock.follow(told.now); notice(told.skipped ? `${told.skipped} entries of the log were too many to be shown` : ""); }
+      if (told.now !== undefined) { context.told = { ...context.told, ...told }; if (!context.clock.owner) context.clock.follow(told.now); notice(told.skipped ? `${told.skipped} entries of the log were too many to be shown` : ""); }
       if (told.gone) notice(told.broken ? told.gone : `The server is gone: ${told.gone}`);
-      if (told.gone) context.clock.offset = context.clock.t - performance.now() / 1000;
+      if (told.gone && !context.clock.owner) context.clock.offset = context.clock.t - performance.now() / 1000;
       dirty = true;
     });
-  } else if (context.about.kind === "run") await context.part(0);
+  } else if (context.about.kind === "run") await record();
   else if (context.about.kind === "simulated") context.show(...await play({ settings: context.about.settings }));
   if (context.told.limited) notice(context.told.limited);
   open();

@@ -16,6 +16,7 @@ export class Clock extends EventTarget {
     this.steps = () => [];  // moments at which something happened, in order
     this.last = null;
     this.offset = null;
+    this.held = false;      // what the next moment needs is on its way
   }
 
   /** A live cluster: `now` is its clock at this moment. */
@@ -34,6 +35,14 @@ export class Clock extends EventTarget {
     this.base = Math.max((end - begin) / 40, 1e-6);
     this.t = keep ? Math.min(Math.max(this.t, begin), this.end) : this.end;
     this.build();
+    this.show();
+  }
+
+  /** The same recording, which has grown, or other details of it. */
+  extend(end, steps) {
+    if (this.t >= this.end && !this.playing) this.t = Math.max(end, this.t);
+    this.end = Math.max(end, this.begin);
+    this.steps = steps;
     this.show();
   }
 
@@ -102,6 +111,7 @@ export class Clock extends EventTarget {
       return true;
     }
     if (!this.playing) return false;
+    if (this.held) { this.last = null; return false; }
     const now = performance.now() / 1000, passed = this.last === null ? 0 : now - this.last;
     this.last = now;
     this.t = Math.min(this.t + passed * this.speed * this.base, this.end);

@@ -32,9 +32,24 @@ export class Model {
     this.stops = [];
     this.waits = [];     // per worker: [begin, end, event, releasers]
     this.past = { applied: [], dropped: [] };
+    this.window = null;  // of a long recording: from when to when details are held
+    this.whole = true;   // whether that is all of it
+    this.final = null;   // its newest update
     this.servers = null;
     this.status = null;
   }
+
+  /** Numbers of the workers in the order of their names: w2 before w10, whoever joined first. */
+  order() {
+    if (this.ordered?.length !== this.workers.length) {
+      const compare = new Intl.Collator("en", { numeric: true }).compare;
+      this.ordered = this.workers.map((_, place) => place).sort((a, b) => compare(this.workers[a], this.workers[b]));
+    }
+    return this.ordered;
+  }
+
+  get from() { return this.window?.[0] ?? this.begin; }
+  get to() { return this.window?.[1] ?? this.seconds; }
 
   lane(worker) {
     while (this.lanes.length <= worker) {
@@ -191,6 +206,7 @@ export class Model {
   /** Of all workers' time in the job until `t`, the share that each kind took. */
   shares(t) {
     const total = KINDS.map(() => 0);
+    for (const [kind, seconds] of this.past.kinds ?? []) total[kind] += seconds;
     for (const lane of this.lanes) {
       for (const [begin, end, kind] of lane) if (begin < t) total[kind] += Math.min(end, t) - begin;
     }

@@ -31,14 +31,6 @@ export function follow(told) {
   return events;
 }
 
-/** A part of a run folder. */
-export async function recording(part) {
-  const told = await ask(`/api/recording?part=${part}`), model = new Model();
-  model.begin = told.begin;
-  model.add(told);
-  return [model, told];
-}
-
 /** A simulation: `asked` is {settings, at, changes}. Throws where it cannot be played, with the server's sentence. */
 export async function play(asked) {
   const told = await ask(`/api/play?play=${encodeURIComponent(JSON.stringify(asked))}`);

@@ -18,9 +18,10 @@ export function drawLanes(element, model, { t, span, start = null, live = false,
   const names = model.workers, rows = Math.max(names.length, 1);
   const left = Math.min(width * 0.2, 14 + Math.max(20, ...names.map((name) => context.measureText(name).width)));
   const right = width - 10, room = (height - TOP - BOTTOM) / rows;
-  const from = start ?? Math.max(t - span, Math.min(model.begin, t)), to = from + span;
+  const from = start ?? Math.max(t - span, Math.min(model.from, t)), to = from + span;
   const x = (moment) => left + (right - left) * (moment - from) / span;
-  const y = (row) => TOP + room * row;
+  const place = new Map(model.order().map((worker, row) => [worker, row]));
+  const y = (worker) => TOP + room * place.get(worker);
   const bar = Math.max(2, Math.min(room * 0.58, 22));
 
   frame(context, { left, right, from, to, x, height, size });

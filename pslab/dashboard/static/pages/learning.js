@@ -25,7 +25,7 @@ export function learning(context) {
   function update({ model, clock }) {
     const [label, key] = AXES[axis], end = clock.live ? model.updates.length : upTo(model.updates, clock.t);
     const seen = model.updates.slice(0, end), raw = seen.map((row) => [key(row), row[5] ?? NaN]);
-    const last = model.updates.length ? key(model.updates.at(-1)) : null;
+    const newest = model.final ?? model.updates.at(-1), last = newest ? key(newest) : null;
     drawChart(chart, [{ points: raw, colour: "--a", faint: true, width: 1 }, { points: smooth(raw, 20), colour: "--a", width: 2.2 }],
       { xLabel: label, log: true, end: last, at: null });
     const found = [...new Set(model.evals.flatMap((row) => Object.keys(row[2])))];

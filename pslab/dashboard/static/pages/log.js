@@ -1,6 +1,6 @@
 // The decision log in words, and what the processes printed.
 
-import { h, put, say } from "../dom.js";
+import { h, put, say, seconds } from "../dom.js";
 import { upTo } from "../model.js";
 
 const SHOWN = 300;
@@ -31,7 +31,7 @@ export function log(context) {
     if (wanted !== options) {
       options = wanted;
       const [a, b] = [worker.value, kind.value];
-      put(worker, h("option", { value: "" }, "all workers"), model.workers.map((name, place) => h("option", { value: String(place) }, name)));
+      put(worker, h("option", { value: "" }, "all workers"), model.order().map((place) => h("option", { value: String(place) }, model.workers[place])));
       put(kind, h("option", { value: "" }, "all kinds"), kinds.map((name) => h("option", { value: name }, name)));
       worker.value = a; kind.value = b;
     }
@@ -47,7 +47,7 @@ export function log(context) {
       if (lower && !row[4].toLowerCase().includes(lower)) continue;
       if (found.length < SHOWN) found.push(row); else more += 1;
     }
-    say(count, `${found.length + more} entries${more ? `, the latest ${SHOWN} shown` : ""}; the newest first`);
+    say(count, `${found.length + more} entries${model.whole ? "" : `, those from ${seconds(model.from)} on (the slider brings others)`}${more ? `, the latest ${SHOWN} shown` : ""}; the newest first`);
     put(list, found.map(([t, number, name, who, sentence]) => h("li", { "data-kind": name }, h("span", { class: "when" }, `${t.toFixed(2)} s`), h("span", { class: "number" }, `#${number}`), h("span", { class: "kind" }, name),
       h("span", {}, who >= 0 && h("b", {}, `${model.workers[who]} `), sentence))));
   }

@@ -104,7 +104,8 @@ function liveWorkers(model, clock) {
 
 function recordedWorkers(model, t) {
   const { applied, dropped } = model.ages(t);
-  return model.workers.map((name, number) => {
+  return model.order().map((number) => {
+    const name = model.workers[number];
     const found = model.worker(number, t);
     let count = 0, sum = 0;
     for (const [age, n] of applied[number]) { count += n; sum += age * n; }

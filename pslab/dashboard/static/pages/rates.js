@@ -39,7 +39,7 @@ export function rates() {
     const key = own.join() + dropped.join();
     if (shares.dataset.key === key) return;
     shares.dataset.key = key;
-    put(shares, model.workers.map((name, place) => h("li", {}, h("span", {}, name),
+    put(shares, model.order().map((place) => h("li", {}, h("span", {}, model.workers[place]),
       h("span", { class: "meter" }, h("span", { class: "compute", style: { width: `${100 * own[place] / (total || 1) / most / 1.05}%` } }), h("i", { style: { left: `${100 * equal / most / 1.05}%` } })),
       h("b", {}, `${(100 * own[place] / (total || 1)).toFixed(1)} %`), h("span", { class: "dim" }, `${own[place]}${dropped[place] ? `, ${dropped[place]} dropped` : ""}`))));
     words.textContent = `The mark is the equal share, ${number(100 * equal)} %.`;

@@ -1,27 +1,37 @@
-// The servers: what each holds, and how far it has executed the log.
+// The job and its servers, as Status tells them: what became of contributions, what each server holds, how far it has executed the log.
 
-import { h, put, bytes } from "../dom.js";
+import { h, put, say, bytes, number } from "../dom.js";
 
 export function servers() {
-  const body = h("tbody"), job = h("dl", { class: "facts-list" });
-  const head = h("tr", {}, ["server", "address", "state", "holds", "entries executed", "behind"].map((title) => h("th", { scope: "col" }, title)));
-  const table = h("div", { class: "card" }, h("h2", {}, "Servers"), h("div", { class: "scroll" }, h("table", {}, h("thead", {}, head), body)));
-  const element = h("section", { class: "page", "aria-label": "Servers" }, h("div", { class: "card" }, h("h2", {}, "The job"), job), table);
+  const body = h("tbody"), job = h("dl", { class: "facts-list" }), fates = h("dl", { class: "facts-list", id: "fates" });
+  const titles = ["server", "address", "state", "holds", "entries executed", "behind"], total = h("p", { class: "dim", role: "status" });
+  const head = h("tr", {}, titles.map((title) => h("th", { scope: "col" }, title)));
+  const row = (state, cells) => h("tr", { "data-state": state }, cells.map((cell, place) => h("td", { "data-title": titles[place] }, cell)));
+  const count = (value) => value === null || value === undefined ? "–" : value.toLocaleString("en");
+  const table = h("div", { class: "card" }, h("h2", {}, "Servers"), h("div", { class: "scroll" }, h("table", { class: "stacked" }, h("thead", {}, head), body)), total);
+  const element = h("section", { class: "page", "aria-label": "Servers" },
+    h("div", { class: "columns" }, h("div", { class: "card" }, h("h2", {}, "The job"), job), h("div", { class: "card" }, h("h2", {}, "Contributions"), fates)), table);
   let key = "";
 
   function update({ model, clock, told, about }) {
     const found = clock.live ? (model.status?.servers ?? []).map((server) => ({ index: server.task_index, ...server })) : model.servers ?? [];
     const log = Math.max(0, ...found.map((server) => server.executed ?? 0));
-    const now = JSON.stringify([found, model.job, told.limited, told.unexplained]);
+    const status = clock.live ? model.status : null, at = status ? null : model.figures(clock.t);
+    // What moves with each frame is left out: a page that nobody changes is not drawn again.
+    const now = JSON.stringify([found, model.job, told.limited, told.unexplained, told.going, told.entries, status && { ...status, seconds: 0, workers: 0 }, at]);
     if (now === key) return;
     key = now;
-    put(body, found.map((server) => h("tr", { "data-state": server.state }, h("td", {}, String(server.index)), h("td", {}, server.address),
-      h("td", {}, h("span", { class: "state" }, server.state)), h("td", {}, bytes(server.bytes)), h("td", {}, server.executed === null || server.executed === undefined ? "–" : server.executed.toLocaleString("en")),
-      h("td", {}, server.executed === null || server.executed === undefined ? "–" : String(log - server.executed)))));
+    put(body, found.map((server) => row(server.state, [String(server.index), server.address, h("span", { class: "state" }, server.state), bytes(server.bytes),
+      count(server.executed), server.executed === null || server.executed === undefined ? "–" : String(log - server.executed)])));
+    say(total, `Together ${bytes(found.reduce((sum, server) => sum + (server.bytes ?? 0), 0))}: the weights and what the optimizer keeps.`);
     table.hidden = !found.length;
+    const figures = status ? [["committed", count(status.committed)], ["applied", count(status.applied)], ["dropped", count(status.dropped)], ["pending", count(status.pending)],
+      ["samples", count(status.samples)], ["staleness", `mean ${number(status.mean_staleness)}, at most ${status.max_staleness}`], ["loss", number(status.loss)]]
+      : [["applied", count(at.applied)], ["dropped", count(at.dropped)], ["samples", count(at.samples)], ["mean staleness", number(at.staleness)], ["loss", number(at.loss)]];
+    put(fates, figures.map(([term, value]) => [h("dt", {}, term), h("dd", {}, value)]));
     const rows = [["what", { live: "a live cluster", run: "a run folder", simulated: "a simulated experiment" }[about.kind]], ["job", model.job.name],
       ["policy", config(model.job.policy)], ["optimizer", config(model.job.optimizer)], ["servers", model.job.servers], ["workers at the start", model.job.workers], ["seed", model.job.seed],
-      ["explanations", told.unexplained ? `none: ${told.unexplained}` : null], ["the run", told.going ? "goes on, or was killed: it has no summary" : null]];
+      ["phase", status?.phase], ["held up", status?.note || null], ["workers not listed", status?.unlisted || null], ["log entries", told.entries?.toLocaleString("en")], ["explanations", told.unexplained ? `none: ${told.unexplained}` : null], ["the run", told.going ? "goes on, or was killed: it has no summary. New entries are looked for while this page is open" : null]];
     put(job, rows.filter(([, value]) => value !== undefined && value !== null).map(([term, value]) => [h("dt", {}, term), h("dd", {}, String(value))]));
   }
   return { element, update };

@@ -18,7 +18,8 @@ export function staleness() {
   function update({ model, clock }) {
     const t = clock.live ? Infinity : clock.t, ages = model.ages(t);
     map.style.height = `${Math.max(120, 40 + model.workers.length * (model.workers.length > 24 ? 16 : 32))}px`;
-    drawHeat(map, model.workers, ages);
+    const order = model.order(), sorted = (rows) => order.map((worker) => rows[worker]);
+    drawHeat(map, sorted(model.workers), { applied: sorted(ages.applied), dropped: sorted(ages.dropped) });
     let count = 0, sum = 0, most = 0;
     for (const worker of ages.applied) for (const [age, n] of worker) { count += n; sum += age * n; most = Math.max(most, age); }
     const dropped = ages.dropped.reduce((a, b) => a + b, 0);

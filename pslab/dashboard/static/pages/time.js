@@ -12,8 +12,8 @@ export function legend() {
 }
 
 /** Seconds that make about a dozen tickets of the median worker. */
-export function usualSpan(model, from = model.begin) {
-  const total = Math.max(model.seconds - from, 1e-6), counts = model.grants.map((rows) => rows.length).sort((a, b) => a - b);
+export function usualSpan(model, from = model.from) {
+  const total = Math.max(model.to - from, 1e-6), counts = model.grants.map((rows) => rows.length).sort((a, b) => a - b);
   const median = counts[counts.length >> 1] || 1;
   return Math.min(total, Math.max(total * 14 / median, total / 200));
 }
@@ -43,7 +43,7 @@ export function time(context) {
 
   function span() { return (context.clock.live ? 30 : usualSpan(context.model)) * factor * Math.min(1, Math.max(0.35, lanes.clientWidth / 900)); }
   function zoom(by) {
-    const most = context.clock.live ? 4 : Math.max(1, (context.model.seconds - context.model.begin) / usualSpan(context.model));
+    const most = context.clock.live ? 4 : Math.max(1, (context.model.to - context.model.from) / usualSpan(context.model));
     factor = Math.min(Math.max(factor * by, 1 / 64), most);
     context.changed();
   }
