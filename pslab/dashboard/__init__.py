@@ -3,7 +3,7 @@
 recording  a decision log as the page draws it: lanes, contributions, updates, waits, sentences
 words      an entry of the log in words
 waits      who waited for whom, by the run's own policy
-observer   a live cluster, asked four times a second, whatever the number of viewers
+observer   a live cluster, asked twice a second, whatever the number of viewers
 runs       a finished run, in parts that a browser holds
 app        the web application: files, JSON, one event stream per viewer
 serve      the process
