@@ -74,7 +74,9 @@ class Observer:
                 if queue.full():
                     while not queue.empty():
                         queue.get_nowait()
-                    yield "whole", self._whole()
+                    # Between two jobs there is nothing to show; the next answer is posted as a whole.
+                    if self._status is not None:
+                        yield "whole", self._whole()
                 yield await queue.get()
         finally:
             self._viewers.discard(queue)
@@ -97,18 +99,19 @@ class Observer:
                 self._post("gone", json.dumps({"reason": self._gone}))
                 await asyncio.sleep(PAUSE)
                 continue
-            first = self._status is None
             behind = self.take(reply)
-            if first:
-                self._post("whole", self._whole())
             # Catching up with a log that is there already; never faster than it can be taken in.
             await asyncio.sleep(INTERVAL / 5 if behind else INTERVAL)
 
     def take(self, reply: pb.StatusReply) -> bool:
         """Take in an answer, and send it on. True when there are more entries to be had at once."""
-        if reply.job != self._job:
-            self._begin(reply.job)
         self._gone = ""
+        if reply.job != self._job:
+            asked = self._next
+            self._begin(reply.job)
+            if asked:
+                # The answer is about what follows an entry of the job before: ask anew, from the first.
+                return True
         entries = list(reply.entries)
         if entries:
             self._skipped += max(reply.entries_from - self._next, 0)
@@ -121,7 +124,9 @@ class Observer:
         status.pop("entries"), status.pop("entries_from")
         started, self._status = self._status is None, status
         self._keep(batch)
-        if not started:
+        if started:
+            self._post("whole", self._whole())
+        else:
             frame = {**batch, "status": status, "skipped": self._skipped, "now": reply.seconds}
             self._post("frame", json.dumps(frame, allow_nan=False, separators=(",", ":")))
         return len(entries) >= 1000

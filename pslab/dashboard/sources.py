@@ -18,14 +18,20 @@ if TYPE_CHECKING:
 
 NOTE = "The [job] itself is not computed here: this is the experiment's time, with nothing learned."
 
+NO_SETTINGS = "--set changes an experiment file; name one, or leave --set out"
+
 
 def find(target: str | None, overrides: Sequence[str] = ()) -> "Source":
     """Raises RunError, ExperimentError, AddressError, StatusError."""
     from pslab.dashboard.app import Source
 
     if target is None:
+        if overrides:
+            raise ExperimentError(NO_SETTINGS)
         return Source("playground", "")
     path = Path(target)
+    if overrides and not (path.is_file() or path.suffix == ".toml"):
+        raise ExperimentError(NO_SETTINGS)
     if path.is_dir():
         return Source("run", path.resolve().name, run=_read(path))
     if path.is_file() or path.suffix == ".toml":

@@ -39,7 +39,7 @@ def dashboard(target: str | None, port: int, bind: str, overrides: tuple[str, ..
     nothing     the playground alone
 
     Who waits, why and for whom; a lane for each worker; loss, staleness, rates, servers and the decision log. It is
-    a process beside the servers: however many look at the page, the coordinator is asked four times a second, and
+    a process beside the servers: however many look at the page, the coordinator is asked twice a second, and
     not at all while nobody looks. Ctrl-C ends it.
     """
     try:

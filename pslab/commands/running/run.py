@@ -95,6 +95,10 @@ def run(
     """
     try:
         if engine == "simulated":
+            if log_format != "text":
+                raise ExperimentError(
+                    f"--log-format {log_format}: expected text: a simulated run has no processes that log"
+                )
             simulated = load_experiment(experiment, overrides)
             _advise(simulated)
             sinks = _sinks(simulated, tensorboard, trackers)
