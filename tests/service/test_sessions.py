@@ -42,7 +42,9 @@ def test_a_worker_that_joins_before_the_log_is_begun(tmp_path: Path, monkeypatch
 
 
 def test_another_model_is_refused_in_words() -> None:
-    with serving() as cluster, psworker.connect(cluster.hosts, {"w": np.zeros(3)}):
+    with serving() as cluster, psworker.connect(cluster.hosts, {"w": np.zeros(3)}) as session:
+        # A Join alone does not decide what the job trains: a session must stand for it.
+        assert session.ready() is not None
         before = cluster.picture()
         with pytest.raises(
             Refused, match=r"trains another model: variable 0: expected 'w' float64\[3\].*got 'w'"
