@@ -196,11 +196,6 @@ def main(
         raise fail(str(error), ExitCode.ADDRESS_IN_USE) from error
     except FolderError as error:
         raise fail(f"--out {error}", ExitCode.USAGE) from error
-    if server.deaf is not None:
-        # Threads wait for peers of whom nobody hears any more: an orderly exit would wait for those threads.
-        logging.shutdown()
-        sys.stdout.flush()
-        os._exit(int(code))
     sys.exit(int(code))
 
 

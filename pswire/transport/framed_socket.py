@@ -28,20 +28,30 @@ FRAME_BYTES: Final = 8 * 2**20
 TOKEN_BYTES: Final = 16
 # How long either end waits for the other's first frame, seconds.
 HANDSHAKE_TIMEOUT: Final = 5.0
-_HEAD: Final = struct.Struct("<IB")
+HEAD: Final = struct.Struct("<IB")
 # From here on a frame is sent in two pieces rather than copied behind its head, and received
 # into memory that is used again.
-_LARGE: Final = 1 << 16
+LARGE: Final = 1 << 16
 # A connection is idle while a gradient is computed, and a router forgets connections that are idle for minutes. Then
 # TCP itself would wait a quarter of an hour for an answer: gRPC's pings use another connection. Seconds, and how many
 # probes without an answer.
 _KEEPALIVE: Final = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 # The rest follows at once. Not every system has it.
-_MORE: Final = getattr(socket, "MSG_MORE", 0)
+MORE: Final = getattr(socket, "MSGMORE", 0)
 
 
 class SocketError(OSError):
     """There is no connection, or it is broken: the text says why."""
+
+
+def keep_alive(connected: socket.socket) -> None:
+    """What both ends ask of TCP: small messages at once, and a connection that routers know."""
+    if connected.family != socket.AF_UNIX:
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in _KEEPALIVE.items():
+            if hasattr(socket, name):
+                connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 class FramedSocket:
@@ -52,13 +62,8 @@ class FramedSocket:
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
-        if connected.family != socket.AF_UNIX:
-            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            for name, value in _KEEPALIVE.items():
-                if hasattr(socket, name):
-                    connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-        self._reader = cast(io.BufferedReader, connected.makefile("rb", _LARGE))
+        keep_alive(connected)
+        self._reader = cast(io.BufferedReader, connected.makefile("rb", LARGE))
         self._buffer = bytearray()
         # A signal handler may close what it interrupts, therefore reentrant.
         self._guard = threading.RLock()
@@ -73,8 +78,8 @@ class FramedSocket:
         """
         deadline = time.monotonic() + HANDSHAKE_TIMEOUT
         try:
-            head = self._exactly(_HEAD.size, deadline)
-            if len(head) < _HEAD.size:
+            head = self._exactly(HEAD.size, deadline)
+            if len(head) < HEAD.size:
                 return None
             length = _length(head, most)
             message = self._exactly(length, deadline)
@@ -107,14 +112,14 @@ class FramedSocket:
             raise SocketError(f"expected a message of at most {FRAME_BYTES} bytes, got {length}")
         if not self._enter():
             raise SocketError("the connection is closed")
-        head = _HEAD.pack(length, code)
+        head = HEAD.pack(length, code)
         try:
-            if length < _LARGE:
+            if length < LARGE:
                 self._socket.sendall(b"".join((head, *parts)))
             else:
                 # The last part is the payload: everything before it is some hundred bytes.
                 *few, payload = parts
-                self._socket.sendall(b"".join((head, *few)), _MORE)
+                self._socket.sendall(b"".join((head, *few)), MORE)
                 self._socket.sendall(payload)
         except OSError as error:
             raise SocketError(f"the other end is gone: {error.strerror}") from error
@@ -129,11 +134,11 @@ class FramedSocket:
         if not self._enter():
             return None
         try:
-            head = self._reader.read(_HEAD.size)
-            if len(head) < _HEAD.size:
+            head = self._reader.read(HEAD.size)
+            if len(head) < HEAD.size:
                 return None
             length = _length(head, FRAME_BYTES)
-            message = self._reader.read(length) if length < _LARGE else self._large(length)
+            message = self._reader.read(length) if length < LARGE else self._large(length)
         except SocketError:
             raise
         except OSError:
@@ -148,7 +153,7 @@ class FramedSocket:
         while received < length:
             if len(self._buffer) < length:
                 # A view of the last frame may be in use: a buffer is replaced, never resized.
-                larger = bytearray(min(length, max(2 * received, 4 * _LARGE)))
+                larger = bytearray(min(length, max(2 * received, 4 * LARGE)))
                 larger[:received] = self._buffer[:received]
                 self._buffer = larger
             view = memoryview(self._buffer)[received:length]
@@ -165,7 +170,7 @@ class FramedSocket:
             return
         try:
             self._socket.shutdown(socket.SHUT_WR)
-            while self._reader.read1(_LARGE):
+            while self._reader.read1(LARGE):
                 pass
         except OSError:
             # It is over already.
@@ -221,7 +226,7 @@ class FramedSocket:
 
 def _length(head: bytes, most: int) -> int:
     """Of the frame that follows. Raises SocketError."""
-    length = int(_HEAD.unpack(head)[0])
+    length = int(HEAD.unpack(head)[0])
     if length > most:
         raise SocketError(f"expected a frame of at most {most} bytes, got one of {length}")
     return length

@@ -3,8 +3,7 @@
 import hmac
 import json
 import logging
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import grpc
@@ -14,8 +13,8 @@ from psserver.optimizers import build as build_optimizer
 from psserver.policies.declarations import from_config
 from psserver.receipts import opens
 from psserver.service.errors import Refused, invalid, precondition
-from psserver.service.limits.watch import Caller
 from psserver.service.rpc.adapters import order_from_wire
+from psserver.service.rpc.registration import Call, bounded, parsed
 from psserver.service.shard.host import ShardHost
 from pswire.exits import ExitCode
 from pswire.logs.events import event
@@ -37,29 +36,32 @@ class Ending:
 class FollowRpc:
     """At most one coordinator at a time; when its stream ends, so does this server's job."""
 
-    def __init__(self, host: ShardHost, servers: int, job_secret: bytes = b"") -> None:
+    def __init__(
+        self,
+        host: ShardHost,
+        servers: int,
+        job_secret: bytes = b"",
+        ended: Callable[[], object] = lambda: None,
+    ) -> None:
+        """`ended` is called when this server may end, and `ending` says why."""
         self._host = host
         self._servers = servers
         self._secret = job_secret
-        # Two that open at once: one of them is the coordinator.
-        self._opening = threading.Lock()
-        # Set once, by the thread of the coordinator's stream, before `ended`; others read it after that.
+        self._ended = ended
+        # Set once.
         self.ending: Ending | None = None
-        self.ended = threading.Event()
 
-    def follow(
-        self, requests: Iterator[shard_pb2.FollowRequest], caller: Caller
-    ) -> Iterator[shard_pb2.FollowReply]:
+    async def follow(self, call: Call) -> None:
         # A call that sends nothing owns nothing: the first that opens, with the proof, is the coordinator.
-        first = next(requests, None)
+        first = await _next(call)
         if first is None or first.WhichOneof("message") != "open":
             raise invalid("expected a FollowRequest with open first")
         self._open(first.open)
         try:
-            yield self._progress()
-            for request in requests:
-                self._take(request)
-                yield self._progress()
+            await call.reply(self._progress())
+            while (request := await _next(call)) is not None:
+                await self._take(request)
+                await call.reply(self._progress())
         finally:
             if self.ending is None:
                 self._end(ExitCode.UNREACHABLE, "the coordinator (server 0) is gone")
@@ -71,10 +73,6 @@ class FollowRpc:
                 f"server {self._host.server} takes orders from a coordinator with its own job secret only: "
                 "give all servers of the job the same PS_JOB_SECRET (ps-lab run does)"
             )
-        with self._opening:
-            self._adopt(message)
-
-    def _adopt(self, message: shard_pb2.Open) -> None:
         if self._host.job:
             raise precondition(
                 f"server {self._host.server} follows a coordinator already, that of job {self._host.job}"
@@ -87,7 +85,7 @@ class FollowRpc:
         self._host.open(message.job, message.secret)
         log.info("following job %s", message.job, extra=event("following", job=message.job))
 
-    def _take(self, request: shard_pb2.FollowRequest) -> None:
+    async def _take(self, request: shard_pb2.FollowRequest) -> None:
         match request.WhichOneof("message"):
             case "configure":
                 self._configure(request.configure)
@@ -104,7 +102,8 @@ class FollowRpc:
                 if orders and orders[0][0] != expected:
                     raise invalid(f"expected entry {expected} of the decision log next, got {orders[0][0]}")
                 self._host.orders.submit(orders)
-                self._host.orders.execute_submitted()
+                if orders:
+                    await self._host.execute(orders[-1][0] + 1)
             case "shutdown":
                 self._end(_exit_code(request.shutdown.exit_code), request.shutdown.reason)
             case other:
@@ -144,16 +143,20 @@ class FollowRpc:
 
     def _end(self, code: ExitCode, reason: str) -> None:
         self.ending = Ending(code, reason)
-        self.ended.set()
+        self._ended()
 
 
-def follow_nobody(
-    requests: Iterator[shard_pb2.FollowRequest], caller: Caller
-) -> Iterator[shard_pb2.FollowReply]:
+async def follow_nobody(call: Call) -> None:
     """Follow at the coordinator's own server."""
+    await _next(call)
     raise precondition(
         "server 0 hosts the coordinator and follows nobody: expected Follow at servers 1 and up"
     )
+
+
+async def _next(call: Call) -> shard_pb2.FollowRequest | None:
+    message = await call.receive()
+    return None if message is None else bounded(parsed(shard_pb2.FollowRequest, message))
 
 
 def _exit_code(number: int) -> ExitCode:

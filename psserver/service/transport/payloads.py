@@ -13,6 +13,8 @@ from psserver.service.errors import Refused, invalid
 from psserver.service.limits.watch import Caller
 from psserver.service.shard.host import ShardHost
 from psserver.shard import Shard
+from psserver.shard.arena import Version
+from psserver.shard.staging import Slot
 from pswire.transport import frames
 from pswire.transport.codecs import BFLOAT16, FLOAT32, Codec, Elementwise, WireDtypeError, codec_numbered
 from pswire.v1 import shard_pb2
@@ -63,27 +65,33 @@ def _reception(shard: Shard, codec: Codec, values: Floats) -> _Reception:
 class Intake:
     """A pushed payload on its way into its staging slot. Either `finish` or `give_up` must follow."""
 
-    def __init__(self, host: ShardHost, header: shard_pb2.PushHeader, caller: Caller) -> None:
-        self._host = host
-        self._ticket = header.ticket
-        self._shard = host.serving(claim_of(header), header.plan, header.after)
-        self._codec = known_codec(header.dtype)
-        elements = self._shard.layout.elements
-        self._total = self._codec.size(elements)
-        if header.bytes != self._total:
+    def __init__(self, host: ShardHost, shard: Shard, ticket: int, codec: Codec, slot: Slot) -> None:
+        self._host, self._shard, self._ticket, self._slot = host, shard, ticket, slot
+        self._codec = codec
+        self._total = codec.size(shard.layout.elements)
+        self._received = 0
+        self._reception = _reception(shard, codec, slot.values)
+
+    @classmethod
+    async def begin(cls, host: ShardHost, header: shard_pb2.PushHeader, caller: Caller) -> "Intake":
+        """Once there is room for it. Raises Refused."""
+        shard = await host.serving(claim_of(header), header.plan, header.after)
+        codec = known_codec(header.dtype)
+        elements = shard.layout.elements
+        total = codec.size(elements)
+        if header.bytes != total:
             raise invalid(
-                f"payload of ticket {header.ticket}: expected {self._total} bytes ({elements} {self._codec.name} "
+                f"payload of ticket {header.ticket}: expected {total} bytes ({elements} {codec.name} "
                 f"elements of server {host.server}'s part), got {header.bytes}"
             )
-        self._received = 0
-        self._slot = host.begin_push(self._shard, header.ticket, header.worker, caller)
-        self._reception = _reception(self._shard, self._codec, self._slot.values)
+        slot = await host.begin_push(shard, header.ticket, header.worker, caller)
+        return cls(host, shard, header.ticket, codec, slot)
 
     @property
     def complete(self) -> bool:
         return self._received == self._total
 
-    def take(self, chunk: frames.ChunkView) -> None:
+    async def take(self, chunk: frames.ChunkView) -> None:
         """The next chunk: in order, what the codec encodes, finite numbers. Raises Refused."""
         length = chunk.data.nbytes
         if chunk.offset != self._received:
@@ -97,7 +105,7 @@ class Intake:
                 f"got {self._received + length} or more"
             )
         try:
-            bad = self._reception.feed(chunk.data)
+            bad = await self._host.heavy.run(length, lambda: self._reception.feed(chunk.data))
         except WireDtypeError as error:
             raise invalid(f"payload of ticket {self._ticket}: {error} at offset {chunk.offset}") from error
         if bad is not None:
@@ -128,29 +136,46 @@ class Piece:
     total: int
 
 
-def outgoing(host: ShardHost, request: shard_pb2.PullRequest) -> Iterator[Piece]:
-    """A version, piece by piece; at least one. Raises Refused when it is gone, also on the way."""
-    shard = host.serving(claim_of(request), request.plan, request.after)
-    codec = known_codec(request.dtype)
-    version, granted = host.start_read(shard, request.ticket, request.version, request.worker)
-    complete = False
-    try:
-        total, offset = codec.size(version.values.size), 0
+class Outgoing:
+    """A version on its way out. `end` must follow."""
+
+    def __init__(
+        self, host: ShardHost, shard: Shard, ticket: int, codec: Codec, version: Version, granted: bool
+    ) -> None:
+        self._host, self._shard, self._ticket, self._codec = host, shard, ticket, codec
+        self._version, self._granted = version, granted
+        self._complete = False
+
+    @classmethod
+    async def begin(cls, host: ShardHost, request: shard_pb2.PullRequest) -> "Outgoing":
+        """Raises Refused when it is gone."""
+        shard = await host.serving(claim_of(request), request.plan, request.after)
+        codec = known_codec(request.dtype)
+        version, granted = await host.start_read(shard, request.ticket, request.version, request.worker)
+        return cls(host, shard, request.ticket, codec, version, granted)
+
+    def pieces(self) -> Iterator[Piece]:
+        """At least one. Raises Refused when the version is taken back on the way."""
+        values = self._version.values
+        total, offset = self._codec.size(values.size), 0
         if total == 0:
             yield Piece(0, memoryview(b""), 0)
         # Encoded piece by piece: readers never hold a copy of the model each.
-        for encoded in _encoded(shard, version.values, codec):
+        for encoded in _encoded(self._shard, values, self._codec):
             # A read under way of a granted version goes on when that is taken back: over a slow link no lease would do.
-            if not granted and not host.still_readable(shard, version):
-                raise Refused(
-                    grpc.StatusCode.ABORTED, f"version {version.number} was taken back: its lease is over"
-                )
+            if not self._granted and not self._host.still_readable(self._shard, self._version):
+                number = self._version.number
+                raise Refused(grpc.StatusCode.ABORTED, f"version {number} was taken back: its lease is over")
             data = frames.as_bytes(encoded)
             yield Piece(offset, data, total)
             offset += data.nbytes
-        complete = True
-    finally:
-        host.end_read(shard, request.ticket, version, granted=granted, complete=complete)
+        self._complete = True
+
+    def end(self) -> None:
+        """The version is needed no longer; that of a ticket neither, if all of it was taken."""
+        self._host.end_read(
+            self._shard, self._ticket, self._version, granted=self._granted, complete=self._complete
+        )
 
 
 def _encoded(shard: Shard, values: Floats, codec: Codec) -> Iterator[NDArray[Any]]:
