@@ -55,6 +55,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("ps-server")
 
 TICK = 0.2
+# Seconds that gRPC may take to let go of what has ended.
+LAST_EVENTS = 0.05
 # How long workers may take to leave a job that a signal has ended, in seconds.
 FAREWELL = 2.0
 
@@ -332,7 +334,9 @@ async def end_tasks() -> None:
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
         task.cancel()
-    await asyncio.gather(asyncio.sleep(0), *tasks, return_exceptions=True)
+    await asyncio.gather(*tasks, return_exceptions=True)
+    # gRPC has last events for this loop.
+    await asyncio.sleep(LAST_EVENTS)
 
 
 def new_job_name() -> str:

@@ -1,9 +1,11 @@
-"""Memory that large frames are received into, used again and again, whichever connection they come on."""
+"""Memory that frames are received into, used again and again, whichever connection they come on."""
 
 from typing import Final
 
 # Of a buffer, before anything has come: memory grows with what has come, not with what was announced.
 FIRST: Final = 2**18
+# Of what is received at once where no large frame is under way.
+SMALL: Final = 2**17
 # Buffers that are kept while no large frame is under way.
 KEPT: Final = 4
 
@@ -12,6 +14,9 @@ class Buffers:
     """The loop's thread owns it."""
 
     def __init__(self) -> None:
+        # All small frames are received here; nothing is kept in it.
+        self.small = bytearray(SMALL)
+        self.view = memoryview(self.small)
         self._free: list[bytearray] = []
 
     def take(self, length: int) -> bytearray:

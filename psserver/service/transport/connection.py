@@ -26,9 +26,6 @@ from pswire.transport.frames import Message
 SLICE: Final = 2**20
 # What is received for a connection that does not want it yet; its peer waits then.
 AHEAD: Final = LARGE
-# All small frames are received here: the loop's thread uses it, and keeps nothing in it.
-_SHARED: Final = bytearray(2 * LARGE)
-_VIEW: Final = memoryview(_SHARED)
 
 
 class Connection:
@@ -125,7 +122,7 @@ class Connection:
             self._loop.remove_reader(self._descriptor)
             return
         try:
-            count = self._socket.recv_into(_SHARED)
+            count = self._socket.recv_into(self._buffers.small)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
@@ -135,10 +132,10 @@ class Connection:
         elif self._draining:
             return
         elif self._ahead or self._waits_for != "frame":
-            self._ahead += _VIEW[:count]
+            self._ahead += self._buffers.view[:count]
             self._look_ahead()
         else:
-            self._parse(_VIEW[:count])
+            self._parse(self._buffers.view[:count])
 
     def _look_ahead(self) -> None:
         if self._ahead and self._waits_for == "frame" and self._large is None:
