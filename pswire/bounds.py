@@ -280,6 +280,21 @@ TABLE: Final[tuple[Row, ...]] = (
         ("state", NAME, NAMED),
         ("bytes", PAYLOAD, "within the largest model"),
         ("executed", COUNTER, COUNTED),
+        ("memory", SUB, PART),
+    ),
+    # memory.proto
+    *_rows(
+        "Memory",
+        ("limit", PAYLOAD, "bytes of one machine"),
+        ("total", PAYLOAD, "bytes of one machine"),
+        ("parts", Many(64), "the largest; a reader shows them all"),
+        ("rest", PAYLOAD, "bytes of one machine"),
+    ),
+    *_rows(
+        "MemoryPart",
+        ("member", NAME, NAMED),
+        ("kind", NAME, NAMED),
+        ("bytes", PAYLOAD, "bytes of one machine"),
     ),
     # shard.proto: what servers receive
     *_rows("PushRequest", ("header", SUB, PART), ("chunk", SUB, PART)),
@@ -410,6 +425,7 @@ TABLE: Final[tuple[Row, ...]] = (
         ("error", REASON, SAID),
         ("bytes", PAYLOAD, "within the largest model"),
         ("diverged", FLAG, TYPED),
+        ("memory", SUB, PART),
     ),
 )
 
