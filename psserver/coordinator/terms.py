@@ -26,8 +26,8 @@ class JobTerms:
     versions: int = 0
     # Never stop by itself.
     stay: bool = False
-    # Seconds after which a member that keeps a ticket is given up. 0: never; None: a multiple of the usual step, and only
-    # while somebody waits for it.
+    # Seconds after which a member that keeps a ticket is given up. 0: never; None: a multiple of the usual step, and
+    # only while somebody waits for it.
     ticket_timeout: float | None = None
     # How long the largest payload may be under way.
     transfer: float = 0.0
