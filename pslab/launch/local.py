@@ -162,7 +162,9 @@ class LocalRun:
 
     def _start_child(self, name: str, command: Sequence[str], variables: Mapping[str, str]) -> None:
         log = self._folder / LOGS / f"{name}.log"
-        self._children[name] = Child(name, command, log, self._events, self._cwd, {**_environment(), **variables})
+        self._children[name] = Child(
+            name, command, log, self._events, self._cwd, {**_environment(), **variables}
+        )
 
     def _until_ready(self, names: Sequence[str]) -> Verdict | None:
         deadline = time.monotonic() + self._daemons.startup

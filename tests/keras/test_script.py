@@ -22,7 +22,18 @@ def ps_lab(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 def run_script(folder: Path, *arguments: object, workers: int = 2) -> subprocess.CompletedProcess[str]:
-    options = ("--script", SCRIPT, "--workers", workers, "--servers", 2, "--policy", "bounded", "--out", folder)
+    options = (
+        "--script",
+        SCRIPT,
+        "--workers",
+        workers,
+        "--servers",
+        2,
+        "--policy",
+        "bounded",
+        "--out",
+        folder,
+    )
     return ps_lab("run", *options, "--", *arguments)
 
 

@@ -120,7 +120,9 @@ def run(
         if experiment is None:
             assert script is not None
             if engine == "simulated":
-                raise ExperimentError("--engine simulated: expected an EXPERIMENT, a script runs for real only")
+                raise ExperimentError(
+                    "--engine simulated: expected an EXPERIMENT, a script runs for real only"
+                )
             loaded = of_script(script, arguments, said, overrides)
             finished = _run_real(loaded, out, force, log_format, tensorboard, trackers, as_json, quiet)
         elif engine == "simulated":
@@ -151,7 +153,9 @@ def _experiment_path(arguments: Sequence[str]) -> Path:
     if not arguments:
         raise click.UsageError("Missing argument 'EXPERIMENT', or --script FILE.")
     if len(arguments) > 1:
-        raise click.UsageError(f"expected one EXPERIMENT, got also {arguments[1]!r}; a script follows --script")
+        raise click.UsageError(
+            f"expected one EXPERIMENT, got also {arguments[1]!r}; a script follows --script"
+        )
     return Path(arguments[0])
 
 
