@@ -24,8 +24,8 @@ from pswire.addresses import AddressError
 from pswire.config.experiment import ExperimentError
 from pswire.exits import ExitCode, exit_codes_text
 from pswire.logs.events import FORMATS, event, last_words, set_up
-from pswire.options import TaskIndexOption, chosen_task_index
 from pswire.process import die_with, keep_large_blocks
+from pswire.task_index import chosen_task_index
 from pswire.transport.segments import SegmentError
 
 log = logging.getLogger("ps-server")
@@ -46,7 +46,7 @@ WRONG = (SettingsError, ExperimentError, AddressError, PolicyError, OptimizerErr
 @click.option("--ps-hosts", metavar="HOST:PORT,...", help="All servers, in task order. Default: TF_CONFIG.")
 @click.option(
     "--task-index",
-    type=TaskIndexOption(),
+    metavar="N|auto",
     help="Which of them this is; 0 is the coordinator too. auto: from TF_CONFIG, SLURM_PROCID, JOB_COMPLETION_INDEX or "
     "VC_TASK_INDEX.",
 )

@@ -1,10 +1,13 @@
-"""`--task-index auto`: which task of its kind this process is, as whatever started it says in the environment."""
+"""`--task-index`: which task of its kind this process is; "auto": as whatever started it says in the environment."""
 
+import logging
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pswire.addresses import AddressError
+from pswire.logs.events import event
 from pswire.tf_config import cluster_from_tf_config
 
 AUTO = "auto"
@@ -38,3 +41,17 @@ def task_index_from(environment: Mapping[str, str]) -> TaskIndex:
     raise AddressError(
         f"--task-index auto: expected one of {names} or {VARIABLES[-1]} in the environment, got none; give a number"
     )
+
+
+def chosen_task_index(text: str | None, command: str) -> int | None:
+    """What `--task-index` says; for "auto" the log of `command` says where it was found. Raises AddressError."""
+    if text is None:
+        return None
+    if re.fullmatch(r"[0-9]{1,9}", text):
+        return int(text)
+    if text != AUTO:
+        raise AddressError(f'--task-index: expected a number from 0 on or "{AUTO}", got {text!r}')
+    found = task_index_from(os.environ)
+    told = event("task_index", task_index=found.index, source=found.source)
+    logging.getLogger(command).info("this is task %d, as %s says", found.index, found.source, extra=told)
+    return found.index

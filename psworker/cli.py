@@ -19,8 +19,8 @@ from pswire.config.experiment import Experiment, ExperimentError, load_experimen
 from pswire.config.overrides import OverrideError, apply_overrides
 from pswire.exits import ExitCode, exit_codes_text
 from pswire.logs.events import FORMATS, last_words, set_up
-from pswire.options import TaskIndexOption, chosen_task_index
 from pswire.process import die_with, keep_large_blocks
+from pswire.task_index import chosen_task_index
 from pswire.tf_config import cluster_from_tf_config
 from psworker.engine import Disposition
 from psworker.errors import Refused, SessionError, Unreachable
@@ -55,7 +55,7 @@ class Place:
 @click.option("--job", metavar="MODULE:NAME", help="What to train: package.module:name or path/file.py:name.")
 @click.option(
     "--task-index",
-    type=TaskIndexOption(),
+    metavar="N|auto",
     help="Which part of the data to take. auto: from TF_CONFIG, SLURM_PROCID, JOB_COMPLETION_INDEX or VC_TASK_INDEX. "
     "Default: TF_CONFIG's if that is in use, else the servers choose.",
 )
@@ -108,7 +108,7 @@ class Place:
 def main(
     ps_hosts: str | None,
     job: str | None,
-    task_index: int | str | None,
+    task_index: str | None,
     name: str | None,
     epochs: int | None,
     options: tuple[str, ...],
