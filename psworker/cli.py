@@ -91,7 +91,7 @@ class Place:
     type=float,
     default=60.0,
     show_default=True,
-    help="Keep trying a server that does not answer for so long, seconds.",
+    help="Seconds to keep trying a server that does not answer.",
 )
 @click.option(
     "--log-format",
