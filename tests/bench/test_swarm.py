@@ -47,7 +47,8 @@ class Stage:
         self.said: list[pb.SessionRequest] = []
         self.waits: list[float] = []
         self.reasons: list[str] = []
-        self.member = Member(model_of(NBYTES, servers), self, self.send, self.said.append)
+        self.model = model_of(NBYTES, servers)
+        self.member = Member(self.model, self, self.send, self.said.append)
         self.member.admit(pb.JoinReply(job="j", worker="w0"), "s")
 
     def send(self, server: int, message: bytes) -> None:
@@ -70,7 +71,7 @@ class Stage:
         self.member.hear([pb.SessionEvent(grant=grant)])
 
     def version(self, server: int, *events: pb.SessionEvent) -> None:
-        size = 4 * self.member._model.plan.shards[server].elements
+        size = 4 * self.model.plan.shards[server].elements
         chunk = {"chunk": {"data": bytes(size)}}
         self.member.deliver(
             server, shard_pb2.ExchangeReply(bytes=size, events=events, **chunk).SerializeToString()
