@@ -60,7 +60,7 @@ class MemoryLedger:
         self._sources.append((nbytes, held))
 
     def take(self, member: str, kind: str, nbytes: int, share: int | None = None) -> str | None:
-        """Account for so many more bytes; or why there is no room for them, with nothing changed.
+        """Account for `nbytes` more; or why there is no room for them, with nothing changed.
 
         `share`: of which the member may have taken no more, in all.
         """
