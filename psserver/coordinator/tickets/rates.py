@@ -14,7 +14,10 @@ def rate_refusal(optimizer: Mapping[str, object], rate: float | None) -> str | N
             f"{began.get('schedule')!r}, so expected none"
         )
     if not isinstance(began, int | float) or not began > 0:
-        return f"learning_rate {rate:g} in a commit: the job began with {began}, which no factor makes another; expected none"
+        return (
+            f"learning_rate {rate:g} in a commit: the job began with {began}, which no factor makes another; "
+            "expected none"
+        )
     return None
 
 
