@@ -179,11 +179,13 @@ TABLE: Final[tuple[Row, ...]] = (
         ("receipts", Many(SERVERS, SECRET), "one of every server"),
         ("ready", FLAG, TYPED),
         ("times", SUB, PART),
+        ("learning_rate", Real(1e30, 0.0), "float32, with room for a policy's scaling"),
     ),
     *_rows(
         "Times", ("pull", SECONDS, DURATION), ("compute", SECONDS, DURATION), ("before", SECONDS, DURATION)
     ),
     *_rows("Abandon", ("ticket", COUNTER, COUNTED), ("reason", REASON, SAID)),
+    *_rows("Done", ("ends", REASON, SAID)),
     *_rows("Leave", ("reason", REASON, SAID)),
     *_rows(
         "Report",

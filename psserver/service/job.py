@@ -315,8 +315,8 @@ class Job:
     def abandon(self, worker: str, incarnation: int, ticket: int, reason: str) -> None:
         self._input(lambda c, now: c.abandon(worker, incarnation, ticket, reason, now))
 
-    def done(self, worker: str, incarnation: int) -> None:
-        self._input(lambda c, now: c.done(worker, incarnation, now))
+    def done(self, worker: str, incarnation: int, ends: str = "") -> None:
+        self._input(lambda c, now: c.done(worker, incarnation, now, ends=ends))
 
     def leave(self, worker: str, incarnation: int, reason: str) -> None:
         self._input(lambda c, now: c.leave(worker, incarnation, reason, now))

@@ -295,6 +295,7 @@ class Commit(_message.Message):
     RECEIPTS_FIELD_NUMBER: _builtins.int
     READY_FIELD_NUMBER: _builtins.int
     TIMES_FIELD_NUMBER: _builtins.int
+    LEARNING_RATE_FIELD_NUMBER: _builtins.int
     ticket: _builtins.int
     batch: _builtins.int
     samples: _builtins.int
@@ -302,6 +303,10 @@ class Commit(_message.Message):
     norm: _builtins.float
     ready: _builtins.bool
     """Ready for the next ticket in the same breath (saves a message)."""
+    learning_rate: _builtins.float
+    """The learning rate that the optimizer is to have from this contribution on, in place of the one that it began
+    with; the policy's own scaling comes on top. Absent: as before.
+    """
     @_builtins.property
     def receipts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """What each shard returned from Push, in task order."""
@@ -321,12 +326,15 @@ class Commit(_message.Message):
         receipts: _abc.Iterable[_builtins.bytes] | None = ...,
         ready: _builtins.bool = ...,
         times: Global___Times | None = ...,
+        learning_rate: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["times", b"times"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate", "learning_rate", b"learning_rate", "times", b"times"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "loss", b"loss", "norm", b"norm", "ready", b"ready", "receipts", b"receipts", "samples", b"samples", "ticket", b"ticket", "times", b"times"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate", "batch", b"batch", "learning_rate", b"learning_rate", "loss", b"loss", "norm", b"norm", "ready", b"ready", "receipts", b"receipts", "samples", b"samples", "ticket", b"ticket", "times", b"times"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__learning_rate: _TypeAlias = _typing.Literal["learning_rate"]  # noqa: Y015
+    _WhichOneofArgType__learning_rate: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__learning_rate) -> _WhichOneofReturnType__learning_rate | None: ...
 
 Global___Commit: _TypeAlias = Commit  # noqa: Y015
 
@@ -393,12 +401,17 @@ class Done(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    ENDS_FIELD_NUMBER: _builtins.int
+    ends: _builtins.str
+    """Not empty: the whole job is to end here, with success, and this is why."""
     def __init__(
         self,
+        *,
+        ends: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ends", b"ends"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

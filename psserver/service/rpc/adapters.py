@@ -49,7 +49,8 @@ def event_to_wire(notice: outputs.Notice) -> pb.SessionEvent:
 def facts_from_wire(commit: pb.Commit) -> CommitFacts:
     sent = commit.times
     times = Times(sent.pull, sent.compute, sent.before or None) if commit.HasField("times") else UNTOLD
-    return CommitFacts(commit.batch, commit.samples, commit.loss, commit.norm, times)
+    rate = commit.learning_rate if commit.HasField("learning_rate") else None
+    return CommitFacts(commit.batch, commit.samples, commit.loss, commit.norm, times, rate)
 
 
 def order_to_wire(index: int, order: orders.Order) -> shard_pb2.Decision:

@@ -166,7 +166,7 @@ class CoordinatorRpc:
                 reason = escaped(request.abandon.reason, REASON_LIMIT)
                 job.abandon(worker, incarnation, request.abandon.ticket, reason)
             case "done":
-                job.done(worker, incarnation)
+                job.done(worker, incarnation, escaped(request.done.ends, REASON_LIMIT))
             case "leave":
                 job.leave(worker, incarnation, escaped(request.leave.reason, REASON_LIMIT) or "left")
             case "report":
