@@ -16,10 +16,12 @@ from pswire.exits import ExitCode
 from pswire.logs.events import event
 from pswire.transport.channels import CHANNEL_OPTIONS
 from pswire.transport.failures import reason
-from pswire.v1 import shard_pb2
+from pswire.v1 import memory_pb2, shard_pb2
 
 log = logging.getLogger("ps-server")
 
+# Between two questions to a server that executes nothing, in seconds.
+ASK_EVERY = 0.5
 # Between attempts to reach a server that is not there yet, in seconds.
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 5.0
 # How long a server may take to read its exit code, in seconds.
@@ -48,6 +50,9 @@ class Follower:
         self.state = "connecting"
         self.executed = 0
         self.nbytes = 0
+        # What it last said of its memory.
+        self.memory = memory_pb2.Memory()
+        self._asked = 0.0
         # It refused to publish a version that is not finite, and executes nothing any more.
         self.diverged = False
         self._opening = opening
@@ -71,6 +76,13 @@ class Follower:
     def send(self, orders: Sequence[tuple[int, Order]]) -> None:
         self._orders.extend(orders)
         self._filled.set()
+
+    def ask(self) -> None:
+        """Somebody wants to know what it holds: it is asked now and then, and says so when it is."""
+        now = self._loop.time()
+        if now - self._asked >= ASK_EVERY:
+            self._asked = now
+            self._put(shard_pb2.FollowRequest(decisions=shard_pb2.Decisions()))
 
     def _put(self, message: shard_pb2.FollowRequest) -> None:
         self._seal()
@@ -179,6 +191,8 @@ class Follower:
             told = event("server_ready", server=self.server, address=str(self.address))
             log.info("server %d at %s is ready", self.server, self.address, extra=told)
         self.executed, self.nbytes, self.diverged = reply.executed, reply.bytes, reply.diverged
+        if reply.HasField("memory"):
+            self.memory = reply.memory
         self._changes.notify()
         if reply.error and not self._closing.is_set():
             self._on_lost(self.server, "diverged" if reply.diverged else "server", reply.error)

@@ -31,5 +31,8 @@ AWAITING: Final = Limit(
 UNGRANTED: Final = Limit(
     4, "reads of a version that no ticket has pinned; each may keep a buffer from an update"
 )
+READS: Final = Limit(
+    4, "reads of one worker at once: the present version, the next one, and what broke and is read again"
+)
 # How much shorter the next unread grant of the same worker may hold up an update.
 FORBEARANCE: Final = Limit(4.0, "a worker that does not read is waited for a quarter as long each time")

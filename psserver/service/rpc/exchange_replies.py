@@ -41,7 +41,7 @@ async def version(
     if located is not None:
         await stream.send(message(located=located, events=events))
         return
-    reading = await Outgoing.begin(host, pull)
+    reading = await Outgoing.begin(host, pull, stream.caller)
     try:
         for piece in reading.pieces():
             head: Parts = message(bytes=piece.total, events=events) if piece.offset == 0 else ()

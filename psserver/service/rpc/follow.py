@@ -3,6 +3,7 @@
 import hmac
 import json
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -13,7 +14,7 @@ from psserver.optimizers import build as build_optimizer
 from psserver.policies.declarations import from_config
 from psserver.receipts import opens
 from psserver.service.errors import Refused, invalid, precondition
-from psserver.service.rpc.adapters import order_from_wire
+from psserver.service.rpc.adapters import memory_to_wire, order_from_wire
 from psserver.service.rpc.registration import Call, bounded, parsed
 from psserver.service.shard.host import ShardHost
 from pswire.exits import ExitCode
@@ -23,6 +24,10 @@ from pswire.model.specs import specs_from_wire
 from pswire.v1 import shard_pb2
 
 log = logging.getLogger("ps-server")
+
+
+# Seconds between two looks at the memory that the coordinator is told of.
+MEMORY_EVERY = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +53,8 @@ class FollowRpc:
         self._servers = servers
         self._secret = job_secret
         self._ended = ended
+        # When the coordinator was last told of the memory.
+        self._memory_told = 0.0
         # Set once.
         self.ending: Ending | None = None
 
@@ -134,12 +141,16 @@ class FollowRpc:
 
     def _progress(self) -> shard_pb2.FollowReply:
         host = self._host
-        return shard_pb2.FollowReply(
+        reply = shard_pb2.FollowReply(
             executed=host.state.executed,
             error=host.state.failure or "",
             bytes=host.nbytes,
             diverged=host.state.diverged,
         )
+        if time.monotonic() - self._memory_told >= MEMORY_EVERY:
+            self._memory_told = time.monotonic()
+            reply.memory.CopyFrom(memory_to_wire(host.memory_picture()))
+        return reply
 
     def _end(self, code: ExitCode, reason: str) -> None:
         self.ending = Ending(code, reason)

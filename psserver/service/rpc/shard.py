@@ -38,7 +38,7 @@ class ShardRpc:
 
     async def pull(self, call: Call) -> None:
         """Stream a version: each chunk is copied once, from the arena into its message."""
-        reading = await Outgoing.begin(self._host, await call.only(shard_pb2.PullRequest))
+        reading = await Outgoing.begin(self._host, await call.only(shard_pb2.PullRequest), call.caller)
         try:
             for piece in reading.pieces():
                 total = piece.total if piece.offset == 0 else None

@@ -26,15 +26,25 @@ class Executor:
     The first order of `_queue` is being executed while `_busy`: its arithmetic
     runs on the pool, or it is an update that waits for readers to leave a buffer.
 
-    `lease`: seconds that an unread grant may hold up an update.
+    `lease`: seconds that an unread grant may hold up an update. `evicted`: called when versions were taken from
+    those who read them.
     """
 
-    def __init__(self, state: SharedShard, server: int, lease: float, owner: Owner, heavy: HeavyWork) -> None:
+    def __init__(
+        self,
+        state: SharedShard,
+        server: int,
+        lease: float,
+        owner: Owner,
+        heavy: HeavyWork,
+        evicted: Callable[[], None] = lambda: None,
+    ) -> None:
         self._state = state
         self._server = server
         self._lease = lease
         self._owner = owner
         self._heavy = heavy
+        self._evicted = evicted
         self._queue: deque[tuple[int, Order]] = deque()
         self._busy = False
         # Until when the first order waits for readers, and when it looks again.
@@ -140,6 +150,7 @@ class Executor:
             self._state.end_reads(shard)
         if shard.blocked(order) and self._deadline is None:
             shard.arena.evict_unpinned()
+            self._evicted()
             self._deadline = time.monotonic() + self._lease_of_holders(shard)
         if not shard.blocked(order):
             self._deadline = None
@@ -178,6 +189,7 @@ class Executor:
                 times, since = self._unread.get(opened.worker, (0, now))
                 self._unread[opened.worker] = (times + 1, since)
         shard.arena.evict()
+        self._evicted()
 
     def _lease_of_holders(self, shard: Shard) -> float:
         """Seconds that the update waits: the less, the more often those that it waits for did not read."""

@@ -11,16 +11,17 @@ from psserver.optimizers import Optimizer
 from psserver.policies import TensorParts
 from psserver.receipts import Claim, receipt
 from psserver.service.errors import MembershipOver, Refused, invalid, precondition
-from psserver.service.limits.ledger import MIB, MemoryLedger, usual_limit
+from psserver.service.limits.ledger import Picture, usual_limit
+from psserver.service.limits.room import ShardMemory
 from psserver.service.limits.table import AWAITING, UNGRANTED
 from psserver.service.limits.watch import Caller
 from psserver.service.loop.heavy import HeavyWork
 from psserver.service.loop.owner import Owner
 from psserver.service.shard.executor import Executor
+from psserver.service.shard.reads import Read, Reads
 from psserver.service.shard.shared import SharedShard
 from psserver.service.transport.shared_memory import SLOTS, Sharing, Words
 from psserver.shard import Shard
-from psserver.shard.arena import Version
 from psserver.shard.staging import BorrowedBuffer, Slot
 from pswire.model.plan import Plan
 from pswire.transport.segments import Place
@@ -54,12 +55,13 @@ class ShardHost:
         self.secret = b""
         self.heavy = HeavyWork(owner)
         self.state = SharedShard(owner)
-        self.orders = Executor(self.state, server, options.lease, owner, self.heavy)
+        self.orders = Executor(self.state, server, options.lease, owner, self.heavy, self._end_reads_beyond)
         self._backend = FastBackend(options.threads)
         self.sharing = Sharing(options.transport)
         # Reads under way of versions that nothing pins.
         self._ungranted = 0
-        self.memory = MemoryLedger(options.memory_limit or usual_limit())
+        self._reads = Reads()
+        self.memory = ShardMemory(server, options.arena_versions, options.memory_limit or usual_limit())
         # On which stream each member has attached memory.
         self._attached: dict[str, Caller] = {}
 
@@ -71,8 +73,8 @@ class ShardHost:
 
     def configure(self, plan: Plan, optimizer: Optimizer, tensors: TensorParts) -> None:
         """A new shard. Its loops are compiled from now on; until they are, numpy gives the same bits."""
-        self._admit_model(plan, optimizer)
-        shard = self.state.shard = Shard(
+        self.memory.admit(plan, optimizer, tensors)
+        shard = self.state.shard = self.memory.shard = Shard(
             plan,
             self.server,
             optimizer,
@@ -84,20 +86,9 @@ class ShardHost:
         )
         self._backend.prepare(shard.variants)
 
-    def _admit_model(self, plan: Plan, optimizer: Optimizer) -> None:
-        """Raises Refused, with the numbers, for a model that cannot fit: before any memory is asked for."""
-        layout = plan.shards[self.server]
-        versions, arrays = self.options.arena_versions, len(optimizer.slots)
-        # And one payload on its way, without which nothing can be trained.
-        need = (versions + 1) * layout.nbytes + 4 * arrays * layout.trainable
-        if need > self.memory.limit:
-            raise Refused(
-                grpc.StatusCode.RESOURCE_EXHAUSTED,
-                f"server {self.server} has no memory for this model: its part has {layout.nbytes / MIB:.1f} MiB, which "
-                f"takes {need / MIB:.1f} MiB at least ({versions} versions, {arrays} arrays of {optimizer.name}, one "
-                f"payload), and --memory-limit is {self.memory.limit / MIB:.1f} MiB",
-            )
-        self.memory.put("", "the model", need)
+    def memory_picture(self) -> Picture:
+        """What is held here, and for whom."""
+        return self.memory.ledger.picture()
 
     async def attach(self, worker: str, caller: Caller) -> str | None:
         """Make room for what `worker` attaches on its stream `caller`; or why there is none.
@@ -108,7 +99,7 @@ class ShardHost:
             before.cancel()
             if not await self._wait(lambda: worker not in self._attached, self.options.patience):
                 return f"{worker} shares memory on another stream already"
-        refusal = self.memory.take(worker, "shared slots", self._attachment_bytes)
+        refusal = self.memory.take_slots(worker, SLOTS)
         if refusal is None:
             self._attached[worker] = caller
         return refusal
@@ -117,13 +108,9 @@ class ShardHost:
         """The stream has let go of what was attached on it."""
         if self._attached.get(worker) is caller:
             del self._attached[worker]
-            self.memory.give(worker, "shared slots", self.memory.of(worker).get("shared slots", 0))
+            self.memory.give_slots(worker)
             self.state.entrance.freed()
             self.state.changes.notify()
-
-    @property
-    def _attachment_bytes(self) -> int:
-        return SLOTS * self.nbytes
 
     @property
     def nbytes(self) -> int:
@@ -233,24 +220,25 @@ class ShardHost:
         A push of the ticket that is under way is cut: its worker has begun anew.
         """
         self.state.entrance.supersede(ticket)
-        if not self._may_enter(shard, ticket, worker):
-            await self._enter(shard, ticket, worker)
-        slot = self._begin(shard, ticket, lend() if lend is not None else None, caller)
-        self._count_payloads(shard)
-        return slot
+        lent = lend is not None
+        if not self._may_enter(shard, ticket, worker, lent):
+            await self._enter(shard, ticket, worker, lent)
+        return self._begin(shard, ticket, lend() if lend is not None else None, caller)
 
-    def _may_enter(self, shard: Shard, ticket: int, worker: str) -> bool:
-        """Raises Refused for a ticket that takes no payload, or none of this worker."""
+    def _may_enter(self, shard: Shard, ticket: int, worker: str, lent: bool) -> bool:
+        """`lent`: the payload lies somewhere already, and needs no memory here. Raises Refused for a ticket that
+        takes no payload, or none of this worker."""
         refusal = shard.refusal(ticket, worker)
         if refusal is not None:
             raise Refused(grpc.StatusCode.ABORTED, refusal)
         staging = shard.staging
-        return staging.incoming(ticket) is None and staging.admits(ticket) and self._room(shard)
+        free = staging.incoming(ticket) is None and staging.admits(ticket)
+        return free and (lent or self.memory.admits(ticket))
 
-    async def _enter(self, shard: Shard, ticket: int, worker: str) -> None:
+    async def _enter(self, shard: Shard, ticket: int, worker: str, lent: bool) -> None:
         deadline = time.monotonic() + self.options.patience
         turn = shard.staging.tickets[ticket].turn
-        while not self._may_enter(shard, ticket, worker):
+        while not self._may_enter(shard, ticket, worker, lent):
             before = shard.staging.incoming(ticket)
             if before is not None:
                 before.cut()
@@ -263,17 +251,6 @@ class ShardHost:
         # The next may come in, too.
         self.state.entrance.freed()
 
-    def _room(self, shard: Shard) -> bool:
-        """Memory admits one more payload. The first one always: its room was asked for with the model's."""
-        if shard.staging.held == 0:
-            return True
-        return self.memory.total + shard.layout.nbytes <= self.memory.limit
-
-    def _count_payloads(self, shard: Shard) -> None:
-        """The first is the model's."""
-        more = max(0, shard.staging.held - 1)
-        self.memory.put("", "payloads", more * shard.layout.nbytes)
-
     def _begin(self, shard: Shard, ticket: int, borrowed: BorrowedBuffer | None, caller: Caller) -> Slot:
         try:
             return shard.begin(ticket, borrowed, caller.cancel)
@@ -284,7 +261,7 @@ class ShardHost:
     def finish_push(self, shard: Shard, slot: Slot) -> bytes:
         """The payload is complete and finite: the receipt. Raises Refused when the ticket is closed, or has another."""
         taken = shard.staging.finish(slot)
-        self._ended(shard, slot)
+        self._ended(slot)
         if not taken:
             refusal = shard.refusal(slot.ticket)
             if refusal is not None:
@@ -298,25 +275,27 @@ class ShardHost:
 
     def give_up_push(self, shard: Shard, slot: Slot) -> None:
         shard.staging.give_up(slot)
-        self._ended(shard, slot)
+        self._ended(slot)
 
-    def _ended(self, shard: Shard, slot: Slot) -> None:
-        self._count_payloads(shard)
+    def _ended(self, slot: Slot) -> None:
         self.state.entrance.changed(slot.ticket)
         self.state.entrance.freed()
 
     # Reads
 
-    async def start_read(self, shard: Shard, ticket: int, version: int, worker: str) -> tuple[Version, bool]:
-        """The version, kept until `end_read`, and whether the ticket has pinned it. Raises Refused (ABORTED) when it
-        is gone, or another's ticket's."""
+    async def start_read(
+        self, shard: Shard, ticket: int, version: int, worker: str, caller: Caller | None = None
+    ) -> tuple[Read, bool]:
+        """A read of the version, which is kept until `end_read`, and whether the ticket has pinned it. Raises Refused
+        (ABORTED) when it is gone, or another's ticket's. `caller`: whose read it is, to be cut when it holds too much.
+        """
         self._check_reader(shard, ticket, worker)
         if ticket == 0 and shard.version < version:
             await self._wait(lambda: shard.version >= version, self.options.patience)
         granted = shard.arena.pinned(ticket, version)
         if not granted and self._ungranted >= UNGRANTED.value:
             await self._admit_ungranted()
-        found = shard.arena.start_read(version)
+        found = shard.arena.start_read(version, worker)
         if found is None:
             newest = shard.version
             if version > newest:
@@ -328,7 +307,7 @@ class ShardHost:
             )
         self.state.served += 1
         self._ungranted += not granted
-        return found, granted
+        return self._reads.begin(worker, found, caller), granted
 
     async def _admit_ungranted(self) -> None:
         """Of versions that nothing pins there are few readers at once: they may each keep a buffer."""
@@ -354,18 +333,25 @@ class ShardHost:
         self.state.served += 1
         return place, self.sharing.places(shard.arena.arrays)
 
-    def still_readable(self, shard: Shard, version: Version) -> bool:
-        return shard.arena.values(version.number) is version.values
+    def still_readable(self, shard: Shard, read: Read) -> bool:
+        return shard.arena.values(read.version.number) is read.version.values
 
-    def end_read(self, shard: Shard, ticket: int, version: Version, *, granted: bool, complete: bool) -> None:
+    def end_read(self, shard: Shard, ticket: int, read: Read, *, granted: bool, complete: bool) -> None:
         self._ungranted -= not granted
         if complete and granted:
             self.orders.forgive(shard, ticket)
         if complete:
             shard.arena.unpin(ticket)
-        shard.arena.end_read(version)
+        self._reads.end(read)
+        shard.arena.end_read(read.version)
         self.orders.look()
         self.state.changes.notify()
+
+    def _end_reads_beyond(self) -> None:
+        """Versions were taken back from those who read them: what goes beyond the limit with that ends."""
+        shard = self.state.shard
+        if shard is not None and shard.arena.lent:
+            self._reads.cut(shard.arena.lent, self.memory.versions_beyond)
 
     async def execute(self, count: int) -> None:
         """Execute what was submitted, up to `count` entries; it ends early where nothing is executed any more."""

@@ -12,8 +12,8 @@ from psserver.receipts import Claim
 from psserver.service.errors import Refused, invalid
 from psserver.service.limits.watch import Caller
 from psserver.service.shard.host import ShardHost
+from psserver.service.shard.reads import Read
 from psserver.shard import Shard
-from psserver.shard.arena import Version
 from psserver.shard.staging import Slot
 from pswire.transport import frames
 from pswire.transport.codecs import BFLOAT16, FLOAT32, Codec, Elementwise, WireDtypeError, codec_numbered
@@ -140,31 +140,31 @@ class Outgoing:
     """A version on its way out. `end` must follow."""
 
     def __init__(
-        self, host: ShardHost, shard: Shard, ticket: int, codec: Codec, version: Version, granted: bool
+        self, host: ShardHost, shard: Shard, ticket: int, codec: Codec, read: Read, granted: bool
     ) -> None:
         self._host, self._shard, self._ticket, self._codec = host, shard, ticket, codec
-        self._version, self._granted = version, granted
+        self._read, self._granted = read, granted
         self._complete = False
 
     @classmethod
-    async def begin(cls, host: ShardHost, request: shard_pb2.PullRequest) -> "Outgoing":
-        """Raises Refused when it is gone."""
+    async def begin(cls, host: ShardHost, request: shard_pb2.PullRequest, caller: Caller) -> "Outgoing":
+        """`caller`: who reads it, and is cut when it holds too much. Raises Refused when it is gone."""
         shard = await host.serving(claim_of(request), request.plan, request.after)
         codec = known_codec(request.dtype)
-        version, granted = await host.start_read(shard, request.ticket, request.version, request.worker)
-        return cls(host, shard, request.ticket, codec, version, granted)
+        read, granted = await host.start_read(shard, request.ticket, request.version, request.worker, caller)
+        return cls(host, shard, request.ticket, codec, read, granted)
 
     def pieces(self) -> Iterator[Piece]:
         """At least one. Raises Refused when the version is taken back on the way."""
-        values = self._version.values
+        values = self._read.version.values
         total, offset = self._codec.size(values.size), 0
         if total == 0:
             yield Piece(0, memoryview(b""), 0)
         # Encoded piece by piece: readers never hold a copy of the model each.
         for encoded in _encoded(self._shard, values, self._codec):
             # A read under way of a granted version goes on when that is taken back: over a slow link no lease would do.
-            if not self._granted and not self._host.still_readable(self._shard, self._version):
-                number = self._version.number
+            if not self._granted and not self._host.still_readable(self._shard, self._read):
+                number = self._read.version.number
                 raise Refused(grpc.StatusCode.ABORTED, f"version {number} was taken back: its lease is over")
             data = frames.as_bytes(encoded)
             yield Piece(offset, data, total)
@@ -174,7 +174,7 @@ class Outgoing:
     def end(self) -> None:
         """The version is needed no longer; that of a ticket neither, if all of it was taken."""
         self._host.end_read(
-            self._shard, self._ticket, self._version, granted=self._granted, complete=self._complete
+            self._shard, self._ticket, self._read, granted=self._granted, complete=self._complete
         )
 
 
