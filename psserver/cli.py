@@ -17,7 +17,7 @@ from psserver.optimizers import names as optimizer_names
 from psserver.policies import PolicyError
 from psserver.service.agreement import FROM_JOB
 from psserver.service.log.run_log import FolderError
-from psserver.service.server import Server
+from psserver.service.server import ResourcesError, Server
 from psserver.service.transport.listening import BindError
 from psserver.settings import Options, SettingsError, exposure, resolve
 from pswire.addresses import AddressError
@@ -199,6 +199,8 @@ def main(
         code = server.run()
     except BindError as error:
         raise fail(str(error), ExitCode.ADDRESS_IN_USE) from error
+    except ResourcesError as error:
+        raise fail(str(error), ExitCode.RESOURCES) from error
     except FolderError as error:
         raise fail(f"--out {error}", ExitCode.USAGE) from error
     sys.exit(int(code))

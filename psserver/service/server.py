@@ -82,6 +82,10 @@ class ServerSettings:
     job_secret: bytes = b""
 
 
+class ResourcesError(OSError):
+    """The system gives no thread or descriptor to begin with."""
+
+
 class Server:
     """`announce(event, fields)` is called with "ready", "plan", "stopped" as they happen.
 
@@ -107,8 +111,18 @@ class Server:
         self._wake = asyncio.Event()
 
     def run(self) -> ExitCode:
-        """Serve until the job is over, the coordinator is gone, or a signal. Raises BindError, FolderError."""
-        loop = asyncio.new_event_loop()
+        """Serve until the job is over, the coordinator is gone, or a signal.
+
+        Raises BindError, FolderError, ResourcesError.
+        """
+        try:
+            loop = asyncio.new_event_loop()
+            self.host.heavy.begin()
+        except (OSError, RuntimeError) as error:
+            raise ResourcesError(
+                f"the system gives no thread or descriptor to begin with ({error}): allow this process more "
+                "(ulimit -n, ulimit -u, the container's pids limit)"
+            ) from error
         try:
             return loop.run_until_complete(self._run())
         finally:

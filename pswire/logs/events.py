@@ -43,8 +43,6 @@ EVENTS: Final[Mapping[str, Event]] = {
     "worker_done": Event(SERVER, ("worker",), "a worker has no more data"),
     "worker_waits": Event(SERVER, ("seconds",), "somebody has waited long; the message says for what"),
     # Servers
-    "no_thread": Event(SERVER, ("threads",), "the system gives no thread for a call, which waits for one"),
-    "server_deaf": Event(SERVER, (), "no call is served any more; the server ends"),
     "server_ready": Event(SERVER, ("server", "address"), "server 0 follows: another server executes the log"),
     "server_unreachable": Event(
         SERVER, ("server", "address", "seconds"), "another server does not answer yet"

@@ -1,8 +1,8 @@
 """Results are written before anybody is waited for, and every wait of the end has a limit and a name."""
 
+import asyncio
 import json
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
@@ -10,13 +10,12 @@ import numpy as np
 import pytest
 
 from psserver.service import ending
-from psserver.service.rpc import shard
-from psserver.service.transport.payloads import Piece
+from psserver.service.transport.payloads import Outgoing
 from psserver.weights_file import load
 from pswire.exits import ExitCode
 from pswire.v1 import coordinator_pb2 as pb
 from tests.service.peer import Peer
-from tests.service.serving import PATIENCE, Cluster, serving, wait_until
+from tests.service.serving import Cluster, serving, wait_until
 
 QUICK = ["cluster.worker_timeout=0.5"]  # six of it: 3 s to leave, 30 s to report
 
@@ -58,23 +57,20 @@ def test_a_server_that_gives_no_weights_keeps_nobody(
 ) -> None:
     """It takes the call and never answers: the job ends, without final weights, and says why."""
     out = tmp_path / "run"
-    asked, over = threading.Event(), threading.Event()
+    asked = threading.Event()
 
-    def silent(*_: object) -> Iterator[Piece]:
+    async def silent(*_: object) -> Outgoing:
         asked.set()
-        over.wait(PATIENCE)
-        yield from ()
+        await asyncio.Event().wait()
+        raise AssertionError("nobody wakes it")
 
     monkeypatch.setattr(ending, "transfer", lambda *_: 0.5)
     with serving(2, overrides=QUICK, out=out) as cluster:
         with Peer(cluster, "a") as peer:
             peer.step()
-            monkeypatch.setattr(shard, "outgoing", silent)
+            monkeypatch.setattr(Outgoing, "begin", silent)
             finished(cluster, peer)
-        try:
-            assert cluster.servers[0].ended() == ExitCode.OK
-        finally:
-            over.set()
+        assert cluster.servers[0].ended() == ExitCode.OK
         assert asked.is_set()
     assert json.loads((out / "summary.json").read_text())["weights_sha256"] is None
     assert "server 1 did not give its final weights: no answer in time" in caplog.text

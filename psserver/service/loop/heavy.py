@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 from typing import Final, TypeVar
 
 from psserver.service.loop.owner import Owner
@@ -21,6 +22,17 @@ class HeavyWork:
     def __init__(self, owner: Owner) -> None:
         self._owner = owner
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="heavy")
+
+    def begin(self) -> None:
+        """Start the threads: later the system may give none. Raises RuntimeError."""
+        started = Barrier(THREADS + 1)
+        try:
+            for _ in range(THREADS):
+                self._pool.submit(started.wait)
+        except RuntimeError:
+            started.abort()
+            raise
+        started.wait()
 
     async def run(self, nbytes: int, work: Callable[[], Made]) -> Made:
         """What `work` returns or raises. It must touch nothing that the loop owns, if it is large.

@@ -261,7 +261,11 @@ class Connection:
         something unread takes back what was sent on it last."""
         if self._end_of_stream or self._broken is not None:
             return
-        self._socket.shutdown(socket.SHUT_WR)
+        try:
+            self._socket.shutdown(socket.SHUT_WR)
+        except OSError:
+            # It is over already.
+            return
         self._draining = True
         self._ahead.clear()
         self._release()
