@@ -61,6 +61,12 @@ class Place:
 @click.option(
     "--option", "options", multiple=True, metavar="KEY=VALUE", help="An option of the job. Repeatable."
 )
+@click.option(
+    "--deterministic",
+    is_flag=True,
+    help="Compute on one thread, with TensorFlow's deterministic operations, so that the run repeats and replays to "
+    "the bit. Costs the other cores.",
+)
 @click.option("--device", help="auto | cpu | gpu:N. Default: auto.")
 @click.option("--config", type=click.Path(path_type=Path, dir_okay=False), help="Experiment file (TOML).")
 @click.option(
@@ -109,6 +115,7 @@ def main(
     name: str | None,
     epochs: int | None,
     options: tuple[str, ...],
+    deterministic: bool,
     device: str | None,
     config: Path | None,
     overrides: tuple[str, ...],
@@ -141,6 +148,7 @@ def main(
         "cluster.wire_dtype": wire_dtype,
         "cluster.transport": transport,
         "cluster.prefetch": prefetch,
+        "run.deterministic": True if deterministic else None,
     }
     given = [f"{key}={json.dumps(value)}" for key, value in shortcuts.items() if value is not None]
     given += [f"job.options.{option}" for option in options]

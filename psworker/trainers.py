@@ -6,13 +6,19 @@ from pswire.config.experiment import Experiment
 from psworker.job import load_job
 
 
-def load_trainer(experiment: Experiment, device: str) -> Any:
+def load_trainer(experiment: Experiment, device: str, *, deterministic: bool | None = None) -> Any:
     """A `psworker.tensorflow.Trainer` of the experiment's [job]: the call loads TensorFlow.
 
-    `device`: "auto", "cpu" or "gpu:N". Raises JobError and DeviceError.
+    `device`: "auto", "cpu" or "gpu:N". `deterministic`: run.deterministic where None.
+    Raises JobError and DeviceError.
     """
     import psworker.tensorflow.quiet  # noqa: F401
+    from psworker.tensorflow.device import set_up
     from psworker.tensorflow.trainer import Trainer
 
-    job, run = load_job(experiment.job.module, experiment.job.options), experiment.run
-    return Trainer(job, device=device, seed=run.seed, deterministic=run.deterministic)
+    run = experiment.run
+    wanted = run.deterministic if deterministic is None else deterministic
+    # Before the job's module, which may make a metric or a layer as it is imported: then TensorFlow has started.
+    set_up(device, deterministic=wanted)
+    job = load_job(experiment.job.module, experiment.job.options)
+    return Trainer(job, device=device, seed=run.seed, deterministic=wanted)

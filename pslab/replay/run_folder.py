@@ -76,17 +76,28 @@ def _trainer(run: Run, job: Job, experiment: Experiment) -> Trainer:
             raise RunError(f"{run.path / EXPERIMENT}: simulation.options: {error}") from error
     # One process has one device: that of the first worker.
     section = experiment.workers.get(0)
-    trainer: Trainer = load_trainer(experiment, section.device if section else "auto")
+    trainer: Trainer = load_trainer(
+        experiment, section.device if section else "auto", deterministic=_repeats(run)
+    )
     return trainer
+
+
+def _repeats(run: Run) -> bool:
+    """The same gradient computed again has the same bits, as far as the run's settings can see to it."""
+    return run.experiment.run.deterministic or run.summary.job.startswith(SIMULATED)
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """Whether the recomputed weights are the run's, bit for bit. `differing`: variable -> largest difference."""
+    """Whether the recomputed weights are the run's, bit for bit. `differing`: variable -> largest difference.
+
+    `repeats`: gradients were computed so that they come out again to the bit.
+    """
 
     sha256: str
     recorded: str | None
     differing: dict[str, float]
+    repeats: bool = True
 
     @property
     def holds(self) -> bool:
@@ -99,7 +110,7 @@ def prove(run: Run, replay: Replay) -> Proof:
     sha256 = weights_sha256(replay.store.plan.variables, list(weights.values()))
     saved = run.path / WEIGHTS
     differing = {} if sha256 == recorded or not saved.is_file() else _differing(saved, weights)
-    return Proof(sha256, recorded, differing)
+    return Proof(sha256, recorded, differing, _repeats(run))
 
 
 def _differing(saved: Path, weights: dict[str, NDArray[np.float32]]) -> dict[str, float]:

@@ -58,8 +58,9 @@ class RunSection(Section):
     versions: Annotated[int, Field(ge=0)] = 0
     """stop at this version; 0: when the data ends"""
 
-    deterministic: bool = True
-    """TensorFlow's deterministic operations in the workers"""
+    deterministic: bool = False
+    """each worker computes on one thread, with TensorFlow's deterministic operations: the run repeats (under a barrier)
+    and replays to the bit, at the price of the other cores. A simulated run computes so always"""
 
 
 class ClusterSection(Section):

@@ -12,7 +12,7 @@ from pswire.model.plan import Plan, VariableSpec
 from psworker.job import Job
 from psworker.job.errors import blame
 from psworker.tensorflow.batches import numbered_batches
-from psworker.tensorflow.device import choose_device, make_deterministic, require_tensorflow_backend
+from psworker.tensorflow.device import set_up
 from psworker.tensorflow.evaluation import evaluate
 from psworker.tensorflow.losses import loss_function
 from psworker.tensorflow.step import Flat, FlatStep, StepResult
@@ -24,19 +24,16 @@ class Trainer:
 
     `seed` decides the initial values, the same in every worker. `device` is
     "auto", "cpu" or "gpu:N". `deterministic` makes results independent of the
-    number of cores and of the run (see `make_deterministic`, which concerns
-    the whole process). Raises DeviceError, and JobError wherever the user's
+    number of cores and of the run, on one thread (see `make_deterministic`,
+    which concerns the whole process). Raises DeviceError, and JobError wherever the user's
     code raises or returns something that cannot be trained.
     """
 
     #: Weights may come in the wire dtype; payloads go in the dtype in which the weights came.
     narrow = True
 
-    def __init__(self, job: Job, *, device: str = "auto", seed: int = 0, deterministic: bool = True) -> None:
-        require_tensorflow_backend()
-        if deterministic:
-            make_deterministic()
-        self.device = choose_device(device)
+    def __init__(self, job: Job, *, device: str = "auto", seed: int = 0, deterministic: bool = False) -> None:
+        self.device = set_up(device, deterministic=deterministic)
         self.job = job
         self._name = type(job).__name__
         # Keras numbers the layers' names within a process; begin at the beginning, as every worker does.

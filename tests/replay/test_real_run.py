@@ -32,7 +32,7 @@ def replay(folder: Path, *options: str) -> dict[str, Any]:
 def test_a_run_that_fetched_ahead(tmp_path: Path) -> None:
     """Two open tickets of each worker: the log passes all checks, and is executed again to the same bits."""
     document = {
-        "run": {"seed": 6},
+        "run": {"seed": 6, "deterministic": True},
         "cluster": {"servers": 2, "workers": 2, "prefetch": True},
         "policy": {"name": "async"},
         "job": {"module": "tests/replay/dropout_digits.py:DropoutDigits", "epochs": 1},
@@ -56,7 +56,7 @@ POLICIES = usually([("k-sync", 3)], soak=[("async", 4), ("k-sync", 3), ("k-sync"
 def test_dropout_and_batch_normalisation_in_a_narrow_dtype(tmp_path: Path, name: str, workers: int) -> None:
     policy: dict[str, Any] = {"name": name} | ({"aggregate": 2} if name == "k-sync" else {})
     document = {
-        "run": {"seed": 5},
+        "run": {"seed": 5, "deterministic": True},
         "cluster": {"servers": 2, "workers": workers, "wire_dtype": "bfloat16"},
         "policy": policy,
         "optimizer": {"name": "adam", "learning_rate": 0.003},

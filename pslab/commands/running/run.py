@@ -46,6 +46,11 @@ from psworker.job.errors import JobError
     show_default=True,
     help="local: processes on this machine. simulated: a virtual clock, see [simulation].",
 )
+@click.option(
+    "--deterministic",
+    is_flag=True,
+    help="Workers compute on one thread each, so that the run repeats and replays to the bit; costs the other cores.",
+)
 @click.option("--tensorboard", is_flag=True, help="Write event files into the run folder's tensorboard/.")
 @click.option(
     "--tracker",
@@ -71,6 +76,7 @@ def run(
     overrides: tuple[str, ...],
     out: Path | None,
     engine: str,
+    deterministic: bool,
     tensorboard: bool,
     trackers: tuple[str, ...],
     log_format: str,
@@ -93,6 +99,8 @@ def run(
     and --tracker (docs/observe.md) other tools get the metrics: while a local run goes on, and
     at the end of a simulated one.
     """
+    if deterministic:
+        overrides = (*overrides, "run.deterministic=true")
     try:
         if engine == "simulated":
             if log_format != "text":
