@@ -25,7 +25,7 @@ from psworker.errors import Refused, SessionError, Unreachable
 from psworker.job import JobError
 from psworker.loop import Diverged, Outcome, Pause, no_pause, train
 from psworker.session import Session, connect
-from psworker.trainers import load_trainer
+from psworker.trainers import load_trainer, requested_optimizer
 
 EPILOG = "\b\nExit codes:\n" + exit_codes_text()
 
@@ -221,6 +221,11 @@ def run(
         raise fail("interrupted", ExitCode.INTERRUPTED) from None
     report.finished(outcome)
     assert outcome.stop is not None
+    if outcome.empty and not outcome.stop.success:
+        job = experiment.job.module
+        raise fail(
+            f"{outcome.stop.reason}: dataset() of job {job} had no batch for this worker", ExitCode.JOB_FAILED
+        )
     return ExitCode.OK if outcome.stop.success else ExitCode.UNREACHABLE
 
 
@@ -246,6 +251,7 @@ def _train(
         transport=experiment.cluster.transport,
         prefetch=experiment.cluster.prefetch,
         local_rules=True,
+        optimizer=requested_optimizer(trainer),
     ) as session:
         trainer.attach(session.plan, session.dtypes)
         report.joined(session, trainer.device)

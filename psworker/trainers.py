@@ -3,7 +3,7 @@
 from typing import Any
 
 from pswire.config.experiment import Experiment
-from psworker.job import load_job
+from psworker.job import JobError, load_job
 
 
 def load_trainer(experiment: Experiment, device: str, *, deterministic: bool | None = None) -> Any:
@@ -22,3 +22,16 @@ def load_trainer(experiment: Experiment, device: str, *, deterministic: bool | N
     set_up(device, deterministic=wanted)
     job = load_job(experiment.job.module, experiment.job.options)
     return Trainer(job, device=device, seed=run.seed, deterministic=wanted)
+
+
+def requested_optimizer(trainer: Any) -> dict[str, Any] | None:
+    """The [optimizer] that the trainer's job names, by a Keras optimizer or a compiled model; None for whatever
+    the servers run. Raises JobError for one that servers cannot run."""
+    if trainer.optimizer is None:
+        return None
+    from psworker.keras.translate import TranslationError, translate
+
+    try:
+        return translate(trainer.optimizer, trainer.trained)
+    except TranslationError as error:
+        raise JobError(f"the optimizer of job {type(trainer.job).__name__}: {error}") from error

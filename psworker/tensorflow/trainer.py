@@ -11,10 +11,12 @@ import numpy as np
 from pswire.model.plan import Plan, VariableSpec
 from psworker.job import Job
 from psworker.job.errors import blame
-from psworker.tensorflow.batches import numbered_batches
+from psworker.tensorflow.batches import grouped_batches
 from psworker.tensorflow.device import set_up
 from psworker.tensorflow.evaluation import evaluate
-from psworker.tensorflow.losses import loss_function
+from psworker.tensorflow.first_batch import built
+from psworker.tensorflow.objectives.processing import Processing
+from psworker.tensorflow.objectives.training import Training
 from psworker.tensorflow.step import Flat, FlatStep, StepResult
 from psworker.tensorflow.variables import collect
 
@@ -40,8 +42,13 @@ class Trainer:
         keras.utils.clear_session()
         keras.utils.set_random_seed(seed % 2**32)
         with blame(f"model() of job {self._name}"):
-            self.model = job.model()
+            made = job.model()
+        with blame(f"dataset() of job {self._name}"):
+            self.model = built(job, made, seed)
+        with blame(f"the model of job {self._name}"):
+            self._training = Training(job, self.model)
         self._variables = collect(self.model)
+        self._process = Processing(job, self.optimizer, self._as_the_user_knows_them())
         self._step: FlatStep | None = None
         self._plan: Plan | None = None
         self._dtypes: tuple[str, ...] = ("float32",)
@@ -50,6 +57,24 @@ class Trainer:
     def specs(self) -> list[tuple[VariableSpec, np.ndarray]]:
         """Every travelling variable with its present value (float32, of its shape)."""
         return list(zip(self._variables.specs, self._variables.values(), strict=True))
+
+    @property
+    def optimizer(self) -> Any:
+        """The Keras optimizer that the model was compiled with, or the job's; None where neither names one."""
+        return self._training.optimizer
+
+    @property
+    def trained(self) -> list[tuple[Any, str]]:
+        """The trained `tf.Variable`s, each with the name by which the servers know it."""
+        pairs = zip(self._variables.variables, self._variables.specs, strict=True)
+        return [(variable, spec.name) for variable, spec in pairs][: self._variables.trainable]
+
+    def _as_the_user_knows_them(self) -> tuple[Any, ...]:
+        """The trained variables: Keras' own of a Keras model, which have a path."""
+        known = self.model.trainable_variables if isinstance(self.model, keras.Layer) else ()
+        by_value = {id(variable.value): variable for variable in known}
+        trained = self._variables.variables[: self._variables.trainable]
+        return tuple(by_value.get(id(variable), variable) for variable in trained)
 
     def memory(self) -> list[np.ndarray]:
         """Values of the variables that do not travel (counters, states of random generators), in order."""
@@ -74,12 +99,20 @@ class Trainer:
         if plan.variables != self._variables.specs:
             raise ValueError("the plan is for other variables than this trainer's `specs`")
         self._plan, self._dtypes = plan, dtypes
-        self._step = FlatStep(plan, self._variables, loss_function(self.job, self.model))
+        training = self._training
+        trained = self._variables.variables[: self._variables.trainable]
+        self._step = FlatStep(
+            *(plan, self._variables, training.objective(trained), self._process),
+            eager=training.eager,
+            jit=training.jit,
+        )
 
     def batches(
         self, worker_index: int, worker_count: int, seed: int, epochs: int, skip: int = 0
     ) -> Iterator[tuple[int, Any]]:
         """(number, batch) over `epochs` epochs of this worker's part of the data, from number `skip` on.
+
+        Under gradient accumulation a batch here is a `Group` of the data's.
 
         Also gives this worker its own stream of random numbers (dropout,
         augmentation), which depends on `seed` and `worker_index` alone. The
@@ -94,7 +127,7 @@ class Trainer:
             variable.assign(np.array([own[1], number], dtype=variable.dtype.as_numpy_dtype))
         with blame(f"dataset() of job {self._name}"):
             dataset = self.job.dataset(worker_index, worker_count, seed)
-        return self._prepared(numbered_batches(dataset, epochs, skip), self._step)
+        return self._prepared(grouped_batches(dataset, epochs, skip, self._process.every), self._step)
 
     def _prepared(self, batches: Iterator[tuple[int, Any]], step: FlatStep) -> Iterator[tuple[int, Any]]:
         first = next(batches, None)
