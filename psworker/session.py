@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -91,7 +91,12 @@ def connect(
 
 
 class Session:
-    """An open session. Not thread-safe: one training loop uses it. Close it, or use `with`."""
+    """An open session. Not thread-safe: one training loop uses it. Close it, or use `with`.
+
+    `opened`: how many this process has opened, ever.
+    """
+
+    opened: ClassVar[int] = 0
 
     def __init__(
         self,
@@ -126,6 +131,7 @@ class Session:
         except BaseException:
             self._servers.close()
             raise
+        Session.opened += 1
         self._servers.explain = self._control.explained
         self._watch = Stopwatch()
         self._reader = WeightReader(self._servers, self._control, self._watch, prefetch)

@@ -18,7 +18,7 @@ from psserver.coordinator.entries import Job
 from psserver.optimizers import OptimizerError
 from psserver.optimizers import build as build_optimizer
 from psserver.weights_file import WeightsFileError
-from pswire.config.experiment import Experiment
+from pswire.config.experiment import FROM_JOB, Experiment
 from pswire.model.plan import weights_sha256
 from psworker.local import Trainer
 from psworker.trainers import load_trainer
@@ -31,6 +31,11 @@ def replay_of(run: Run) -> Replay:
     """Read the log, make the trainer. Raises RunError, ExperimentError and JobError."""
     steps = read_steps(run)
     job, experiment = job_of(steps), run.experiment
+    if experiment.job.script:
+        raise RunError(
+            f"{run.path}: its workers ran a script, which only the script itself can repeat: replay computes the "
+            "batches of a [job] module again"
+        )
     _check_agreement(run, job, experiment)
     trainer = _trainer(run, job, experiment)
     return Replay(steps, trainer, experiment.job.epochs, experiment.cluster.payload_dtype)
@@ -38,8 +43,11 @@ def replay_of(run: Run) -> Replay:
 
 def _check_agreement(run: Run, job: Job, experiment: Experiment) -> None:
     """The experiment says what data and model were; it must be that of the log."""
+    optimizer: Mapping[str, object] = {}
     try:
-        optimizer = build_optimizer(experiment.optimizer.config).config
+        # That of a compiled model is in the log alone.
+        if experiment.optimizer.name != FROM_JOB:
+            optimizer = build_optimizer(experiment.optimizer.config).config
     except OptimizerError as error:
         raise RunError(f"{run.path / EXPERIMENT}: {error}") from error
     for key, logged, written in (

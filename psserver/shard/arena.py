@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
-# Gives an array for so many elements; its contents are undefined.
+# Gives an array of the given number of elements; its contents are undefined.
 Allocate = Callable[[int], Floats]
 
 

@@ -89,6 +89,7 @@ EVENTS: Final[Mapping[str, Event]] = {
     "version_cut_off": Event(WORKER, (), "the version that came with a grant; it is pulled again"),
     "ticket_settled": Event(WORKER, ("ticket",), "its fate was decided while an answer was lost"),
     # Both
+    "task_index": Event(BOTH, ("task_index", "source"), "--task-index auto was found in the environment"),
     "failed": Event(BOTH, ("exit_code",), "the command's last sentence"),
     "crashed": Event(BOTH, (), "a fault of this program, with the traceback in `exception`"),
     "library": Event(BOTH, (), "logged by somebody else's code, or a Python warning"),

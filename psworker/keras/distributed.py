@@ -15,6 +15,7 @@ import inspect
 import logging
 import math
 import os
+import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -28,7 +29,7 @@ import tensorflow as tf
 from pswire.addresses import Address
 from pswire.logs.events import event
 from psworker.engine import Grant
-from psworker.errors import PayloadRefused, SessionError, Voided
+from psworker.errors import PayloadRefused, SessionError, Unsupported, Voided
 from psworker.keras.gradients import BatchResult, GradientStep
 from psworker.keras.servers import EmbeddedServer, Place, find_servers
 from psworker.keras.translate import translate, unwrapped
@@ -41,7 +42,7 @@ from psworker.tensorflow.variables import ModelVariables, collect
 log = logging.getLogger("ps-worker")
 
 
-class FitError(RuntimeError):
+class FitError(Unsupported, RuntimeError):
     """Something in `fit` that parameter servers cannot do; the text says what, and what can be done instead."""
 
 
@@ -54,8 +55,8 @@ def distribute(
     out: str | Path | None = None,
     name: str | None = None,
     task_index: int | None = None,
-    wire_dtype: str = "float32",
-    transport: str = "auto",
+    wire_dtype: str | None = None,
+    transport: str | None = None,
     server_timeout: float = 60.0,
     stay: bool | None = None,
 ) -> Distributed:
@@ -65,8 +66,10 @@ def distribute(
     this worker joins; else those of PS_HOSTS or TF_CONFIG. Where nothing says
     where servers are, one is started on loopback, for this process alone, at
     the first batch: with `policy`, `seed` and, if `out` is given, a run folder
-    there. `name`, `task_index`, `wire_dtype`, `transport` and
-    `server_timeout` are those of `psworker.connect`.
+    there. `name`, `task_index`, `wire_dtype` ("float32" by default), `transport`
+    ("auto") and `server_timeout` are those of `psworker.connect`; a run that
+    started this process may have said the defaults (PS_TASK_INDEX,
+    PS_WIRE_DTYPE, PS_TRANSPORT).
 
     `stay`: the job stays open after `fit`, for another one; `close` ends it.
     The default for a server of one's own. On a cluster the end of `fit` is by
@@ -91,6 +94,8 @@ def distribute(
         if place is not None
         else functools.partial(EmbeddedServer, policy=policy, seed=seed, out=_path(out))
     )
+    wire_dtype = wire_dtype or (place.wire_dtype if place is not None else "") or "float32"
+    transport = transport or (place.transport if place is not None else "") or "auto"
     join = functools.partial(
         connect,
         name=name,
@@ -147,7 +152,7 @@ class Distributed:
         model.fit = self._fit
         model.make_train_function = self._make_train_function
         model.train_function = None
-        atexit.register(self.close)
+        atexit.register(self._at_exit)
 
     # For the caller
 
@@ -174,7 +179,7 @@ class Distributed:
 
         `model.fit` is Keras' own again. Safe to call twice.
         """
-        atexit.unregister(self.close)
+        atexit.unregister(self._at_exit)
         for name in self._plain:
             self.model.__dict__.pop(name, None)
         self.model.train_function = None
@@ -190,6 +195,18 @@ class Distributed:
         server, self._server = self._server, None
         if server is not None:
             server.close()
+
+    def _at_exit(self) -> None:
+        """A process that an exception ends is not done with its data: it leaves, and nobody waits for it."""
+        error = getattr(sys, "last_value", None)
+        if error is not None and self._session is not None:
+            self._leave(f"{type(error).__name__} in the script")
+        self.close()
+
+    def _leave(self, reason: str) -> None:
+        session, self._session, self._grant = self._session, None, None
+        if session is not None:
+            session.close(reason)
 
     def __enter__(self) -> Self:
         return self
@@ -214,10 +231,9 @@ class Distributed:
         try:
             return self._plain["fit"](*bound.args, **bound.kwargs)
         except BaseException as error:
-            if self._session is not None and self._place is not None:
+            if self._place is not None:
                 # Others must not wait for a contribution that will not come.
-                session, self._session, self._grant = self._session, None, None
-                session.close(f"{type(error).__name__} in fit")
+                self._leave(f"{type(error).__name__} in fit")
             raise
 
     def _make_train_function(self, force: bool = False) -> Any:

@@ -41,7 +41,7 @@ def _on_heldout(job: Job, model: Any) -> dict[str, Any]:
     training = Training(job, model)
     if training.compiled:
         return _evaluated(model, data)
-    has_loss = model.loss is not None
+    has_loss = getattr(model, "loss", None) is not None
     measured: dict[str, Any] = {}
     total, samples = 0.0, 0
     model.reset_metrics()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -14,6 +15,7 @@ from psworker.job.errors import blame
 from psworker.tensorflow.batches import grouped_batches
 from psworker.tensorflow.device import set_up
 from psworker.tensorflow.evaluation import evaluate
+from psworker.tensorflow.export import save_model
 from psworker.tensorflow.first_batch import built
 from psworker.tensorflow.objectives.processing import Processing
 from psworker.tensorflow.objectives.training import Training
@@ -152,3 +154,7 @@ class Trainer:
         self._variables.assign(self._plan.gather(flats))
         with blame(f"evaluate() of job {self._name}"):
             return evaluate(self.job, self.model)
+
+    def save_model(self, weights: Mapping[str, np.ndarray], path: Path) -> None:
+        """Write the model with these weights, by variable: see `psworker.tensorflow.export`."""
+        save_model(self.job, self.model, self._variables, weights, path)

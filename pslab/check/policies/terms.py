@@ -24,7 +24,7 @@ class Terms:
     `bound`: the largest staleness applied, None: no bound; `drops`: what is beyond is dropped as stale.
     `weight`, `lr_scale`: by staleness. `norm`: "mean", "sum", or "listed": an aggregator scales, nothing is folded.
     `compensation`: of contributions with a staleness above `compensated_beyond`.
-    `cancels`: an update cancels the open tickets that are so many versions behind it. None: none.
+    `cancels`: an update cancels the open tickets that are this number of versions behind it. None: none.
     `lead`: clocks that a worker which is granted a ticket may be ahead of the slowest.
     `ahead`: a worker may be granted its next ticket before it has committed the present one.
     `compensator`, `aggregator`, `numbers`: what the shards were told to use. `undivided`: on one server only.

@@ -23,7 +23,7 @@ class MemoryLedger:
         self._held: Counter[tuple[str, str]] = Counter()
 
     def take(self, member: str, kind: str, nbytes: int) -> str | None:
-        """Account for so many more bytes; or why there is no room for them, with nothing changed."""
+        """Account for `nbytes` more; or why there is no room for them, with nothing changed."""
         with self._lock:
             total = self._held.total()
             if total + nbytes > self.limit:

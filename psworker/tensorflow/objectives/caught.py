@@ -10,8 +10,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from psworker.errors import Unsupported
 
-class StepError(RuntimeError):
+
+class StepError(Unsupported, RuntimeError):
     """A `train_step` that cannot be run on parameter servers; the text says what it would have to do."""
 
 

@@ -101,6 +101,8 @@ class Training:
                 "has loss(self, model, batch): leave one of the two out (for the train_step, compile the model)"
             )
         check_names("loss", loss)
+        if loss is None and not job.metrics:
+            return
         optimizer = _optimizer(job) or "sgd"
         metrics = list(job.metrics)
         model.compile(
