@@ -55,6 +55,7 @@ EVENTS: Final[Mapping[str, Event]] = {
     "open_to_all": Event(SERVER, (), "others can reach this server, and nothing keeps them out"),
     "data_port": Event(SERVER, ("port",), "payloads of other machines' workers are taken here"),
     # Decisions and their execution
+    "rate_set": Event(SERVER, ("worker", "learning_rate"), "a worker's script has set the learning rate"),
     "advice": Event(SERVER, (), "the policy is meant for another optimizer"),
     "decision_failed": Event(SERVER, (), "a policy or the coordinator raised"),
     "job_failed": Event(SERVER, (), "nothing more can be decided: the job ends"),

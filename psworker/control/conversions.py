@@ -44,8 +44,8 @@ def request_to_wire(request: Request) -> pb.SessionRequest:
             return pb.SessionRequest(commit=commit_to_wire(request))
         case Abandon(ticket, reason):
             return pb.SessionRequest(abandon=pb.Abandon(ticket=ticket, reason=reason))
-        case Done():
-            return pb.SessionRequest(done=pb.Done())
+        case Done(ends):
+            return pb.SessionRequest(done=pb.Done(ends=ends))
         case Leave(reason):
             return pb.SessionRequest(leave=pb.Leave(reason=reason))
         case Report(version, metrics):
@@ -67,6 +67,7 @@ def commit_to_wire(commit: Commit) -> pb.Commit:
         times=None
         if times is None
         else pb.Times(pull=times.pull, compute=times.compute, before=times.before or 0.0),
+        learning_rate=commit.learning_rate,
     )
 
 
