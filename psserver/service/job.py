@@ -12,12 +12,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import grpc
 
 from psserver.coordinator import CommitFacts, Coordinator, JobTerms, JoinRefused, Output, Record
+from psserver.coordinator.epochs import EpochSums, Totals
+from psserver.coordinator.epochs import Report as EpochReport
 from psserver.coordinator.members.roster import Member
 from psserver.coordinator.outputs import StopNotice
 from psserver.coordinator.status import JobReport, holdup, report
@@ -77,10 +79,11 @@ class Job:
         self.failure: Failure | None = None
         self.began = time.monotonic()
         self._announce = announce
-        # Owns the coordinator, and every change of plan, optimizer, metrics, `failure` and `_opened`. These are set
-        # once or replaced whole; without the lock they may be read.
+        # Owns the coordinator, the epochs, and every change of plan, optimizer, metrics, `failure` and `_opened`. These
+        # are set once or replaced whole; without the lock they may be read.
         self._lock = threading.Lock()
         self._coordinator = Coordinator(terms, policy, self.began)
+        self._epochs = EpochSums()
         self._opened = False
 
     def open(self) -> None:
@@ -326,6 +329,16 @@ class Job:
             line = {"t": t, "kind": "eval", "version": version, "worker": worker, "metrics": metrics}
             self._write_or_fail(lambda: self.routes.run_log.metric(line))
         return None
+
+    def gather_epoch(self, worker: str, incarnation: int, epoch: EpochReport) -> Totals:
+        """A member's epoch, and the sums over all. Raises Refused for another's, EpochError."""
+        with self._lock:
+            roster = self._coordinator.roster
+            member = roster.present.get(worker)
+            if member is None or member.incarnation != incarnation:
+                # The session finds out by itself, and comes back as another incarnation.
+                raise Refused(grpc.StatusCode.UNAVAILABLE, f"{worker} is no member at present")
+            return replace(self._epochs.add(member, epoch, roster.by_rank()))
 
     # Time and the outside world
 
