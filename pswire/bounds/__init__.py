@@ -11,7 +11,7 @@ compiles them. `tests/pswire/test_bounds.py` holds the table against the
 protos: a field without a row fails there.
 """
 
-from pswire.bounds.checks import BOUNDS, TABLE, BoundError, check
+from pswire.bounds.checks import BOUNDS, TABLE, BoundError, check, checker
 from pswire.bounds.kinds import Bound, Closed, Data, Many, Nested, Real, Row, Text, Whole
 
 __all__ = [
@@ -28,4 +28,5 @@ __all__ = [
     "Text",
     "Whole",
     "check",
+    "checker",
 ]

@@ -101,6 +101,13 @@ class _Compiler:
                 self._line(depth + 1, f"for {each} in {many}:")
                 self.message(inside, each, depth + 2)
                 self._line(depth + 2, "pass")
+            case Many(most, (Data() | Whole()) as element, None):
+                many, each = self._name("many"), self._name("each")
+                self._line(depth, f"{many} = {value}")
+                self._line(depth, f"if {many}:")
+                self._line(depth + 1, f"if len({many}) > {most}: {test}({many})")
+                self._line(depth + 1, f"for {each} in {many}:")
+                self._line(depth + 2, f"if {_unusual(element, each, field)}: {test}({many})")
             case Many():
                 many = self._name("many")
                 self._line(depth, f"{many} = {value}")
