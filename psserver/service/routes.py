@@ -88,5 +88,8 @@ class Routes:
                 log.info(
                     "%s left: %s", worker, reason, extra=event("worker_left", worker=worker, reason=reason)
                 )
+            case entries.Rate(worker, rate):
+                told = event("rate_set", worker=worker, learning_rate=rate)
+                log.info("%s sets the learning rate to %g", worker, rate, extra=told)
             case entries.Done(worker):
                 log.info("%s has no more data", worker, extra=event("worker_done", worker=worker))

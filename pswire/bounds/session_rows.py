@@ -93,11 +93,13 @@ ROWS: Final[tuple[Row, ...]] = (
         ("receipts", Many(SERVERS, SECRET), "one of every server"),
         ("ready", FLAG, TYPED),
         ("times", SUB, PART),
+        ("learning_rate", Real(1e30, 0.0), "float32, with room for a policy's scaling"),
     ),
     *rows(
         "Times", ("pull", SECONDS, DURATION), ("compute", SECONDS, DURATION), ("before", SECONDS, DURATION)
     ),
     *rows("Abandon", ("ticket", COUNTER, COUNTED), ("reason", REASON, SAID)),
+    *rows("Done", ("ends", REASON, SAID)),
     *rows("Leave", ("reason", REASON, SAID)),
     *rows(
         "Report",
@@ -194,5 +196,20 @@ ROWS: Final[tuple[Row, ...]] = (
         ("state", NAME, NAMED),
         ("bytes", PAYLOAD, "within the largest model"),
         ("executed", COUNTER, COUNTED),
+        ("memory", SUB, PART),
+    ),
+    # memory.proto
+    *rows(
+        "Memory",
+        ("limit", PAYLOAD, "bytes of one machine"),
+        ("total", PAYLOAD, "bytes of one machine"),
+        ("parts", Many(64), "the largest; a reader shows them all"),
+        ("rest", PAYLOAD, "bytes of one machine"),
+    ),
+    *rows(
+        "MemoryPart",
+        ("member", NAME, NAMED),
+        ("kind", NAME, NAMED),
+        ("bytes", PAYLOAD, "bytes of one machine"),
     ),
 )

@@ -160,5 +160,6 @@ ROWS: Final[tuple[Row, ...]] = (
         ("error", REASON, SAID),
         ("bytes", PAYLOAD, "within the largest model"),
         ("diverged", FLAG, TYPED),
+        ("memory", SUB, PART),
     ),
 )

@@ -44,8 +44,8 @@ def request_to_wire(request: Request) -> pb.SessionRequest:
             return pb.SessionRequest(commit=commit_to_wire(request))
         case Abandon(ticket, reason):
             return pb.SessionRequest(abandon=pb.Abandon(ticket=ticket, reason=reason))
-        case Done():
-            return pb.SessionRequest(done=pb.Done())
+        case Done(ends):
+            return pb.SessionRequest(done=pb.Done(ends=ends))
         case Leave(reason):
             return pb.SessionRequest(leave=pb.Leave(reason=reason))
         case Report(version, metrics):
@@ -69,6 +69,10 @@ def fill_commit(message: pb.Commit, commit: Commit) -> None:
     else:
         times, (pull, compute, before) = message.times, commit.times
         times.pull, times.compute, times.before = pull, compute, before or 0.0
+    if commit.learning_rate is not None:
+        message.learning_rate = commit.learning_rate
+    else:
+        message.ClearField("learning_rate")
 
 
 def bounded(reply: M) -> M:

@@ -173,10 +173,10 @@ class Control:
             self._raise_error()
             self._send(self._engine.abandon(ticket, reason))
 
-    def done(self) -> None:
+    def done(self, ends: str = "") -> None:
         with self._lock:
             self._raise_error()
-            self._send(self._engine.done())
+            self._send(self._engine.done(ends))
             self._notify()
 
     def wait_stop(self) -> Stop:

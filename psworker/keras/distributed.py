@@ -137,6 +137,7 @@ class Distributed:
         self._optimizer = model.optimizer
         # Refused now, not after minutes of preparing data.
         self.optimizer = translate(model.optimizer, _named(model) if model.built else ())
+        # The one that the servers have, or will have with the next contribution; None where a schedule gives it.
         self._rate = _set_rate(model.optimizer)
         self._server: EmbeddedServer | None = None
         self._session: Session | None = None
@@ -145,6 +146,7 @@ class Distributed:
         self._grant: Grant | None = None
         # The payloads that the model's weights were made from.
         self._weights: list[Any] = []
+        self._began_with = 0.0
         self._check_weights = self._finished = False
         self._batch = self._bad = 0
         self._fates: dict[str, int] = {}
@@ -278,6 +280,7 @@ class Distributed:
         session = self.session
         assert result.payloads is not None
         finite = self._finite(result)
+        rate = self._changed_rate()
         try:
             if not finite:
                 raise PayloadRefused(f"the gradient's norm is {result.norm} (loss {result.loss})")
@@ -289,6 +292,7 @@ class Distributed:
                 norm=result.norm,
                 batch=self._batch,
                 ready=True,
+                learning_rate=rate,
             )
         except Voided as reason:
             log.info("%s", reason, extra=event("contribution_void"))
@@ -305,6 +309,7 @@ class Distributed:
                 ) from refusal
         else:
             self._bad = 0
+            self._rate = self._rate if rate is None else rate
         self._batch += 1
 
     def _finite(self, result: BatchResult) -> bool:
@@ -360,6 +365,9 @@ class Distributed:
         if not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
         self.optimizer = translate(model.optimizer, _named(model))
+        # A rate that was set before the job begins is the one that it begins with.
+        self._rate = _set_rate(model.optimizer)
+        self._began_with = self._rate or 0.0
         if int(unwrapped(model.optimizer)._iterations) and self._server is None:
             log.warning(
                 "the optimizer has taken %d steps before; on the servers it begins anew, at version 0 and with nothing "
@@ -394,14 +402,6 @@ class Distributed:
 
     def _check(self) -> None:
         """What changed behind our back is refused; nothing is ignored."""
-        rate = _set_rate(self._optimizer)
-        if rate != self._rate:
-            raise FitError(
-                f"the learning rate was set from {self._rate:g} to {rate:g} during the job (by a callback such as "
-                "ReduceLROnPlateau or LearningRateScheduler, or by the script), and the servers' was fixed when the "
-                "job began: use a schedule of keras.optimizers.schedules (ExponentialDecay, CosineDecay, "
-                "PiecewiseConstantDecay), which runs on the servers"
-            )
         if self._check_weights and self._weights and self._step is not None:
             self._check_weights = False
             changed = self._step.differing(self._weights)
@@ -412,6 +412,21 @@ class Distributed:
                     "servers take weights at its beginning only: call psworker.keras.distribute(model) again, which "
                     "starts a new job from these weights"
                 )
+
+    def _changed_rate(self) -> float | None:
+        """The learning rate that a callback or the script has set since the last contribution, for the servers.
+
+        One worker sets it for all, so that those who are behind do not set back what others have moved.
+        """
+        rate = _set_rate(self._optimizer)
+        if rate is None or rate == self._rate or self.session.worker_index:
+            return None
+        if not (math.isfinite(rate) and rate >= 0 and self._began_with > 0):
+            raise FitError(
+                f"the learning rate was set to {rate:g}, where the job began with {self._began_with:g}: servers take "
+                "any number from 0 in place of one above 0"
+            )
+        return rate
 
     def _end_fit(self) -> None:
         """Before other callbacks see the end of training: on a cluster, the job's last version."""
@@ -464,10 +479,10 @@ def _named(model: Any) -> list[tuple[Any, str]]:
     return [(variable, names[id(variable.value)]) for variable in model.trainable_variables]
 
 
-def _set_rate(optimizer: Any) -> float:
-    """The learning rate that was set; NaN-free stand-in 0 where a schedule gives it, which nobody can set."""
+def _set_rate(optimizer: Any) -> float | None:
+    """The learning rate that was set; None where a schedule gives it, which nobody can set."""
     rate = unwrapped(optimizer)._learning_rate
-    return float(rate.numpy()) if isinstance(rate, keras.Variable) else 0.0
+    return float(rate.numpy()) if isinstance(rate, keras.Variable) else None
 
 
 def _own_randomness(variables: ModelVariables, worker_index: int) -> None:
