@@ -22,8 +22,8 @@ from typing import Final
 # The pieces that a message is made of.
 Parts = Sequence[bytes | memoryview]
 
-# A chunk with its headers fits well; neither end makes the other take more at once.
-FRAME_BYTES: Final = 8 * 2**20
+# A chunk of 4 MiB with its headers; neither end makes the other take more at once.
+FRAME_BYTES: Final = 4 * 2**20 + 2**16
 TOKEN_BYTES: Final = 16
 # How long either end waits for the other's first frame, seconds.
 HANDSHAKE_TIMEOUT: Final = 5.0
