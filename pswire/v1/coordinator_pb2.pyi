@@ -8,6 +8,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from pswire.v1 import memory_pb2 as _memory_pb2
 from pswire.v1 import model_pb2 as _model_pb2
 import builtins as _builtins
 import sys
@@ -1030,6 +1031,7 @@ class ServerStatus(_message.Message):
     STATE_FIELD_NUMBER: _builtins.int
     BYTES_FIELD_NUMBER: _builtins.int
     EXECUTED_FIELD_NUMBER: _builtins.int
+    MEMORY_FIELD_NUMBER: _builtins.int
     task_index: _builtins.int
     address: _builtins.str
     state: _builtins.str
@@ -1037,6 +1039,8 @@ class ServerStatus(_message.Message):
     bytes: _builtins.int
     executed: _builtins.int
     """Decisions of the log that it has executed."""
+    @_builtins.property
+    def memory(self) -> _memory_pb2.Memory: ...
     def __init__(
         self,
         *,
@@ -1045,10 +1049,11 @@ class ServerStatus(_message.Message):
         state: _builtins.str = ...,
         bytes: _builtins.int = ...,
         executed: _builtins.int = ...,
+        memory: _memory_pb2.Memory | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "bytes", b"bytes", "executed", b"executed", "state", b"state", "task_index", b"task_index"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "bytes", b"bytes", "executed", b"executed", "memory", b"memory", "state", b"state", "task_index", b"task_index"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
