@@ -182,12 +182,12 @@ class Job:
         return member
 
     def _check_replaceable(self, variables: tuple[VariableSpec, ...]) -> None:
-        """A model is this job's once it is installed, or while a member that named it has a session. Until then a
-        stray Join must not decide what the job trains. Raises Refused."""
+        """A model is this job's once it is installed, or while a member that named it has a session, or has lost it and
+        may come back. Until then a stray Join must not decide what the job trains. Raises Refused."""
         if self.plan is None:
             return
         coordinator = self._coordinator
-        held = any(member.absent_since is None for member in coordinator.roster.present.values())
+        held = bool(coordinator.roster.here())
         if coordinator.initialised or held:
             difference = explain_mismatch(self.plan.variables, variables)
             raise precondition(f"this job trains another model: {difference}")
