@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import grpc
@@ -76,6 +76,8 @@ class Job:
         # Set at most once; nothing is decided or written afterwards.
         self.failure: Failure | None = None
         self.began = time.monotonic()
+        # What the end waits for beside members: what, since when (monotonic), and for how many seconds at most.
+        self.awaited: tuple[str, float, float] | None = None
         self._announce = announce
         # Owns the coordinator, and every change of plan, optimizer, metrics, `failure` and `_opened`. These are set
         # once or replaced whole; without the lock they may be read.
@@ -376,7 +378,8 @@ class Job:
 
     def report(self) -> JobReport:
         with self._lock:
-            return report(self._coordinator, time.monotonic())
+            found = report(self._coordinator, time.monotonic())
+        return _with_wait(found, self.awaited)
 
     def entries(self, first: int) -> list[Record]:
         """The decision log from entry `first` on, as far as it is remembered, a thousand entries at most."""
@@ -396,3 +399,13 @@ class Job:
             if stopped is None:
                 return None
             return StopNotice(stopped.reason, stopped.version, stopped.success, 0)
+
+
+def _with_wait(found: JobReport, awaited: tuple[str, float, float] | None) -> JobReport:
+    """The same, with what else is waited for in its note."""
+    if awaited is None:
+        return found
+    what, since, limit = awaited
+    waited = time.monotonic() - since
+    sentence = f"waiting for {what} (since {waited:.1f} s, at most {limit:g} s)"
+    return replace(found, note="; ".join(filter(None, (found.note, sentence))))
