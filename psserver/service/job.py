@@ -78,6 +78,8 @@ class Job:
         # Set at most once; nothing is decided or written afterwards.
         self.failure: Failure | None = None
         self.began = time.monotonic()
+        # What the end waits for beside members: what, since when (monotonic), and for how many seconds at most.
+        self.awaited: tuple[str, float, float] | None = None
         self._announce = announce
         # Owns the coordinator, the epochs, and every change of plan, optimizer, metrics, `failure` and `_opened`. These
         # are set once or replaced whole; without the lock they may be read.
@@ -185,12 +187,12 @@ class Job:
         return member
 
     def _check_replaceable(self, variables: tuple[VariableSpec, ...]) -> None:
-        """A model is this job's once it is installed, or while a member that named it has a session. Until then a
-        stray Join must not decide what the job trains. Raises Refused."""
+        """A model is this job's once it is installed, or while a member that named it has a session, or has lost it and
+        may come back. Until then a stray Join must not decide what the job trains. Raises Refused."""
         if self.plan is None:
             return
         coordinator = self._coordinator
-        held = any(member.absent_since is None for member in coordinator.roster.present.values())
+        held = bool(coordinator.roster.here())
         if coordinator.initialised or held:
             difference = explain_mismatch(self.plan.variables, variables)
             raise precondition(f"this job trains another model: {difference}")
@@ -389,7 +391,8 @@ class Job:
 
     def report(self) -> JobReport:
         with self._lock:
-            return report(self._coordinator, time.monotonic())
+            found = report(self._coordinator, time.monotonic())
+        return _with_wait(found, self.awaited)
 
     def entries(self, first: int) -> list[Record]:
         """The decision log from entry `first` on, as far as it is remembered, a thousand entries at most."""
@@ -409,3 +412,13 @@ class Job:
             if stopped is None:
                 return None
             return StopNotice(stopped.reason, stopped.version, stopped.success, 0)
+
+
+def _with_wait(found: JobReport, awaited: tuple[str, float, float] | None) -> JobReport:
+    """The same, with what else is waited for in its note."""
+    if awaited is None:
+        return found
+    what, since, limit = awaited
+    waited = time.monotonic() - since
+    sentence = f"waiting for {what} (since {waited:.1f} s, at most {limit:g} s)"
+    return replace(found, note="; ".join(filter(None, (found.note, sentence))))
