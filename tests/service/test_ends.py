@@ -64,12 +64,15 @@ def test_a_server_that_gives_no_weights_keeps_nobody(
         await asyncio.Event().wait()
         raise AssertionError("nobody wakes it")
 
-    monkeypatch.setattr(ending, "transfer", lambda *_: 0.5)
+    monkeypatch.setattr(ending, "transfer", lambda *_: 2.0)
     with serving(2, overrides=QUICK, out=out) as cluster:
         with Peer(cluster, "a") as peer:
             peer.step()
             monkeypatch.setattr(Outgoing, "begin", silent)
             finished(cluster, peer)
+            named = "waiting for the final weights of server 1 (since"
+            wait_until(lambda: named in cluster.status().note, "the wait to be named")
+            assert "at most 2 s" in cluster.status().note
         assert cluster.servers[0].ended() == ExitCode.OK
         assert asked.is_set()
     assert json.loads((out / "summary.json").read_text())["weights_sha256"] is None
