@@ -324,7 +324,9 @@ TABLE: Final[tuple[Row, ...]] = (
         ("place", Text(256), "a kernel's and a name space's identity"),
         ("ask", FLAG, TYPED),
     ),
-    *_rows("FollowRequest", *((n, SUB, PART) for n in ("open", "configure", "decisions", "shutdown"))),
+    *_rows(
+        "FollowRequest", *((n, SUB, PART) for n in ("open", "configure", "decisions", "shutdown", "trial"))
+    ),
     *_rows(
         "Open",
         ("job", NAME, NAMED),
@@ -347,6 +349,7 @@ TABLE: Final[tuple[Row, ...]] = (
         ("index", COUNTER, COUNTED),
         *((n, SUB, PART) for n in ("pin", "install", "fold", "apply", "release", "seal", "admit", "dismiss")),
         ("note", FLAG, TYPED),
+        ("discard", FLAG, TYPED),
     ),
     *_rows(
         "PinVersion",
@@ -370,6 +373,7 @@ TABLE: Final[tuple[Row, ...]] = (
         ("scale", FACTOR, NUMBER),
         ("parts", Many(WORKERS), "at most one contribution of every open ticket"),
     ),
+    *_rows("Trial", ("number", COUNTER, COUNTED), ("update", SUB, PART)),
     *_rows("Release", ("ticket", COUNTER, COUNTED)),
     *_rows("Shutdown", ("reason", REASON, SAID), ("exit_code", Whole(255), "an exit code of a process")),
     # shard.proto: what workers and the coordinator receive
@@ -410,6 +414,9 @@ TABLE: Final[tuple[Row, ...]] = (
         ("error", REASON, SAID),
         ("bytes", PAYLOAD, "within the largest model"),
         ("diverged", FLAG, TYPED),
+        ("trial", COUNTER, COUNTED),
+        ("finite", FLAG, TYPED),
+        ("largest", FACTOR, NUMBER),
     ),
 )
 

@@ -143,6 +143,8 @@ class CommitFacts:
     loss: float = 0.0
     norm: float = 0.0
     times: tuple[float | None, float | None, float | None] = UNTOLD
+    # By the receipts of the shards: no number of the payload is beyond what `Assurance` takes for ordinary.
+    ordinary: bool = True
 
 
 NO_FACTS = CommitFacts()
@@ -202,6 +204,24 @@ class Apply(Fields):
     scale: float
     lr_scale: float
     parts: tuple[AppliedPart, ...]
+
+
+@value
+class Refuse(Fields):
+    """Version `version` is not made: of these parts it would not be finite on some server. No server changes.
+
+    A `Drop` of each part, for `NONFINITE`, follows.
+    """
+
+    kind = "refuse"
+    version: int
+    scale: float
+    lr_scale: float
+    parts: tuple[AppliedPart, ...]
+
+
+# Why the contributions of a refused update are dropped.
+NONFINITE: Final = "nonfinite update"
 
 
 @value
@@ -274,6 +294,7 @@ Entry = (
     | Commit
     | Fold
     | Apply
+    | Refuse
     | Drop
     | Cancel
     | Abandon

@@ -60,8 +60,10 @@ class Contributions:
             if ticket.state != "open":
                 ledger.notify(member, ticket.fate or outputs.DispositionNotice(number, "pending"))
             elif ticket.initialise:
+                ticket.ordinary = facts.ordinary
                 self._lifecycle.install(member, ticket, now)
             else:
+                ticket.ordinary = facts.ordinary
                 self._contribute(member, ticket, _entry(ticket, facts, now), now)
             if ready and member.requested is None and member.state != "done":
                 self.ready(member, number, now)
