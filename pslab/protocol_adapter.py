@@ -45,14 +45,22 @@ def deliver(
     match request:
         case Commit():
             times = request.times or UNTOLD
-            facts = CommitFacts(request.batch, request.samples, request.loss, request.norm, times, ordinary)
+            facts = CommitFacts(
+                request.batch,
+                request.samples,
+                request.loss,
+                request.norm,
+                times,
+                request.learning_rate,
+                ordinary,
+            )
             return coordinator.commit(worker, incarnation, request.ticket, now, facts, ready=request.ready)
         case Ready():
             return coordinator.ready(worker, incarnation, now, holding=request.holding)
         case Abandon():
             return coordinator.abandon(worker, incarnation, request.ticket, request.reason, now)
         case Done():
-            return coordinator.done(worker, incarnation, now)
+            return coordinator.done(worker, incarnation, now, ends=request.ends)
         case Leave():
             return coordinator.leave(worker, incarnation, request.reason, now)
         case Report():

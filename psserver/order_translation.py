@@ -46,7 +46,8 @@ class OrderTranslator:
             case entries.Leave(worker):
                 # Its tickets have entries of their own.
                 return orders.Dismiss(worker)
-            case entries.Lost() | entries.Back() | entries.Done():
+            # The applies that follow say what it means.
+            case entries.Rate() | entries.Lost() | entries.Back() | entries.Done():
                 return orders.Note()
             case _:
                 assert_never(entry)

@@ -97,8 +97,8 @@ class CoordinatorHarness:
         assert ticket is not None, f"{worker} holds nothing"
         return self.take(self.coordinator.abandon(worker, self.incarnation(worker), ticket, reason, self.now))
 
-    def done(self, worker: str) -> list[Output]:
-        return self.take(self.coordinator.done(worker, self.incarnation(worker), self.now))
+    def done(self, worker: str, ends: str = "") -> list[Output]:
+        return self.take(self.coordinator.done(worker, self.incarnation(worker), self.now, ends=ends))
 
     def passes(self, seconds: float) -> list[Output]:
         self.now += seconds

@@ -274,7 +274,7 @@ class PolicyDriver:
             )
             for part, ticket in zip(apply.parts, tickets, strict=True)
         ]
-        update = entries.Apply(version + 1, scale, apply.lr_scale, tuple(listed))
+        update = entries.Apply(version + 1, scale, apply.lr_scale * ledger.lr_scale, tuple(listed))
         ordinary = True
         for ticket in tickets:
             ordinary = ordinary and ticket.ordinary

@@ -50,7 +50,7 @@ class Routes:
         with its number, the trial's, whether the update is finite, and the largest magnitude."""
         update = self._translator.trial(trial.update)
         for follower in self.followers:
-            follower.ask(trial.number, update)
+            follower.try_update(trial.number, update)
         rehearsal = Rehearsal(update, lambda finite, largest: answer(0, trial.number, finite, largest))
         self._orders.submit([(self.sent, rehearsal)])
 
@@ -111,5 +111,8 @@ class Routes:
                 log.info(
                     "%s left: %s", worker, reason, extra=event("worker_left", worker=worker, reason=reason)
                 )
+            case entries.Rate(worker, rate):
+                told = event("rate_set", worker=worker, learning_rate=rate)
+                log.info("%s sets the learning rate to %g", worker, rate, extra=told)
             case entries.Done(worker):
                 log.info("%s has no more data", worker, extra=event("worker_done", worker=worker))

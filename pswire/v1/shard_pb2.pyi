@@ -8,6 +8,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from pswire.v1 import coordinator_pb2 as _coordinator_pb2
+from pswire.v1 import memory_pb2 as _memory_pb2
 from pswire.v1 import model_pb2 as _model_pb2
 import builtins as _builtins
 import sys
@@ -933,6 +934,7 @@ class FollowReply(_message.Message):
     ERROR_FIELD_NUMBER: _builtins.int
     BYTES_FIELD_NUMBER: _builtins.int
     DIVERGED_FIELD_NUMBER: _builtins.int
+    MEMORY_FIELD_NUMBER: _builtins.int
     TRIAL_FIELD_NUMBER: _builtins.int
     FINITE_FIELD_NUMBER: _builtins.int
     LARGEST_FIELD_NUMBER: _builtins.int
@@ -948,6 +950,10 @@ class FollowReply(_message.Message):
     """
     finite: _builtins.bool
     largest: _builtins.float
+    @_builtins.property
+    def memory(self) -> _memory_pb2.Memory:
+        """From time to time."""
+
     def __init__(
         self,
         *,
@@ -955,13 +961,14 @@ class FollowReply(_message.Message):
         error: _builtins.str = ...,
         bytes: _builtins.int = ...,
         diverged: _builtins.bool = ...,
+        memory: _memory_pb2.Memory | None = ...,
         trial: _builtins.int = ...,
         finite: _builtins.bool = ...,
         largest: _builtins.float = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "diverged", b"diverged", "error", b"error", "executed", b"executed", "finite", b"finite", "largest", b"largest", "trial", b"trial"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "diverged", b"diverged", "error", b"error", "executed", b"executed", "finite", b"finite", "largest", b"largest", "memory", b"memory", "trial", b"trial"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

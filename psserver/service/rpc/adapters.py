@@ -3,10 +3,11 @@
 from psserver.coordinator import outputs
 from psserver.coordinator.entries import UNTOLD, CommitFacts, Times
 from psserver.coordinator.status import JobReport, WorkerReport
+from psserver.service.limits.ledger import Picture
 from psserver.shard import orders
 from pswire.logs.texts import escaped
 from pswire.v1 import coordinator_pb2 as pb
-from pswire.v1 import shard_pb2
+from pswire.v1 import memory_pb2, shard_pb2
 
 # Characters of a sentence to a worker: a policy of somebody's own may say anything.
 SENTENCE = 2000
@@ -49,7 +50,8 @@ def facts_from_wire(commit: pb.Commit, *, ordinary: bool) -> CommitFacts:
     """`ordinary`: by the receipts."""
     sent = commit.times
     times = Times(sent.pull, sent.compute, sent.before or None) if commit.HasField("times") else UNTOLD
-    return CommitFacts(commit.batch, commit.samples, commit.loss, commit.norm, times, ordinary)
+    rate = commit.learning_rate if commit.HasField("learning_rate") else None
+    return CommitFacts(commit.batch, commit.samples, commit.loss, commit.norm, times, rate, ordinary)
 
 
 def order_to_wire(index: int, order: orders.Order) -> shard_pb2.Decision:
@@ -163,3 +165,8 @@ def _worker_to_wire(worker: WorkerReport) -> pb.WorkerStatus:
         mean_staleness=worker.mean_staleness,
         max_staleness=worker.max_staleness,
     )
+
+
+def memory_to_wire(picture: Picture) -> memory_pb2.Memory:
+    parts = [memory_pb2.MemoryPart(member=p.member, kind=p.kind, bytes=p.nbytes) for p in picture.parts]
+    return memory_pb2.Memory(limit=picture.limit, total=picture.total, parts=parts, rest=picture.rest)
