@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import grpc
@@ -28,6 +28,8 @@ from psserver.coordinator import (
     Record,
     Trial,
 )
+from psserver.coordinator.epochs import EpochSums, Totals
+from psserver.coordinator.epochs import Report as EpochReport
 from psserver.coordinator.members.roster import Member
 from psserver.coordinator.outputs import StopNotice
 from psserver.coordinator.status import JobReport, holdup, report
@@ -87,13 +89,16 @@ class Job:
         # Set at most once; nothing is decided or written afterwards.
         self.failure: Failure | None = None
         self.began = time.monotonic()
+        # What the end waits for beside members: what, since when (monotonic), and for how many seconds at most.
+        self.awaited: tuple[str, float, float] | None = None
         self._announce = announce
-        # Owns the coordinator, and every change of plan, optimizer, metrics, `failure` and `_opened`. These are set
-        # once or replaced whole; without the lock they may be read.
+        # Owns the coordinator, the epochs, and every change of plan, optimizer, metrics, `failure` and `_opened`. These
+        # are set once or replaced whole; without the lock they may be read.
         self._lock = threading.Lock()
         self._assurance = ShardAssurance(policy.tensors, optimizer)
         self._coordinator = Coordinator(terms, policy, self.began, self._assurance)
         self._answers = Answers(terms.servers)
+        self._epochs = EpochSums()
         self._opened = False
 
     def open(self) -> None:
@@ -209,12 +214,12 @@ class Job:
         return member
 
     def _check_replaceable(self, variables: tuple[VariableSpec, ...]) -> None:
-        """A model is this job's once it is installed, or while a member that named it has a session. Until then a
-        stray Join must not decide what the job trains. Raises Refused."""
+        """A model is this job's once it is installed, or while a member that named it has a session, or has lost it and
+        may come back. Until then a stray Join must not decide what the job trains. Raises Refused."""
         if self.plan is None:
             return
         coordinator = self._coordinator
-        held = any(member.absent_since is None for member in coordinator.roster.present.values())
+        held = bool(coordinator.roster.here())
         if coordinator.initialised or held:
             difference = explain_mismatch(self.plan.variables, variables)
             raise precondition(f"this job trains another model: {difference}")
@@ -361,6 +366,16 @@ class Job:
             self._write_or_fail(lambda: self.routes.run_log.metric(line))
         return None
 
+    def gather_epoch(self, worker: str, incarnation: int, epoch: EpochReport) -> Totals:
+        """A member's epoch, and the sums over all. Raises Refused for another's, EpochError."""
+        with self._lock:
+            roster = self._coordinator.roster
+            member = roster.present.get(worker)
+            if member is None or member.incarnation != incarnation:
+                # The session finds out by itself, and comes back as another incarnation.
+                raise Refused(grpc.StatusCode.UNAVAILABLE, f"{worker} is no member at present")
+            return replace(self._epochs.add(member, epoch, roster.by_rank()))
+
     # Time and the outside world
 
     def give_up(self, worker: str, reason: str) -> None:
@@ -403,7 +418,8 @@ class Job:
 
     def report(self) -> JobReport:
         with self._lock:
-            return report(self._coordinator, time.monotonic())
+            found = report(self._coordinator, time.monotonic())
+        return _with_wait(found, self.awaited)
 
     def entries(self, first: int) -> list[Record]:
         """The decision log from entry `first` on, as far as it is remembered, a thousand entries at most."""
@@ -423,3 +439,13 @@ class Job:
             if stopped is None:
                 return None
             return StopNotice(stopped.reason, stopped.version, stopped.success, 0)
+
+
+def _with_wait(found: JobReport, awaited: tuple[str, float, float] | None) -> JobReport:
+    """The same, with what else is waited for in its note."""
+    if awaited is None:
+        return found
+    what, since, limit = awaited
+    waited = time.monotonic() - since
+    sentence = f"waiting for {what} (since {waited:.1f} s, at most {limit:g} s)"
+    return replace(found, note="; ".join(filter(None, (found.note, sentence))))

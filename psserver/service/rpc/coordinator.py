@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import grpc
 
 from psserver import receipts
+from psserver.coordinator.epochs import EpochError, Report
 from psserver.coordinator.outputs import Notice, RefusalNotice
 from psserver.policies import LocalRule
 from psserver.service.agreement import FROM_JOB
@@ -194,6 +195,24 @@ class CoordinatorRpc:
         refusal = self._job.report_metrics(hello.worker, message.version, metrics)
         if refusal is not None:
             outbox.put(RefusalNotice(refusal))
+
+    # Epochs
+
+    def gather_epoch(self, request: pb.GatherEpochRequest, caller: Caller) -> pb.GatherEpochReply:
+        claim = receipts.Claim(request.job, request.worker, request.incarnation, request.membership_token)
+        if request.job != self._job.terms.job or not claim.proven(self._job.host.secret):
+            raise Refused(
+                grpc.StatusCode.PERMISSION_DENIED,
+                "expected a member of this job with its membership token: join",
+            )
+        report = Report(request.number, request.layout, list(request.sums), dict(request.values))
+        try:
+            totals = self._job.gather_epoch(request.worker, request.incarnation, report)
+        except EpochError as error:
+            raise precondition(str(error)) from error
+        return pb.GatherEpochReply(
+            complete=totals.complete, workers=len(totals.workers), sums=totals.sums, values=totals.values
+        )
 
     # Status
 
