@@ -8,8 +8,8 @@ from typing import Any
 import grpc
 
 from psserver.service.loop.waits import Changes
-from psserver.service.rpc.adapters import order_to_wire
-from psserver.shard import Order
+from psserver.service.rpc.adapters import apply_to_wire, order_to_wire
+from psserver.shard import Apply, Order
 from pswire.addresses import Address
 from pswire.bounds import BoundError, check
 from pswire.exits import ExitCode
@@ -43,6 +43,7 @@ class Follower:
         opening: shard_pb2.Open,
         worker_timeout: float,
         on_lost: Callable[[int, str, str], None],
+        on_tried: Callable[[int, int, bool, float], None],
     ) -> None:
         """Within the running loop."""
         self.server = server
@@ -57,6 +58,10 @@ class Follower:
         self.diverged = False
         self._opening = opening
         self._on_lost = on_lost
+        # Called with the server, and the number, finiteness and largest magnitude of the trial that it has answered.
+        self._on_tried = on_tried
+        # The number of the last one.
+        self._tried = 0
         self._loop = asyncio.get_running_loop()
         # Messages, and orders that are to follow them.
         self._outbox: list[shard_pb2.FollowRequest] = []
@@ -76,6 +81,11 @@ class Follower:
     def send(self, orders: Sequence[tuple[int, Order]]) -> None:
         self._orders.extend(orders)
         self._filled.set()
+
+    def try_update(self, trial: int, update: Apply) -> None:
+        """Would the update be finite there, behind all that was sent?"""
+        message = shard_pb2.Trial(number=trial, update=apply_to_wire(update))
+        self._put(shard_pb2.FollowRequest(trial=message))
 
     def ask(self) -> None:
         """Somebody wants to know what it holds: it is asked now and then, and says so when it is."""
@@ -194,5 +204,8 @@ class Follower:
         if reply.HasField("memory"):
             self.memory = reply.memory
         self._changes.notify()
+        if reply.trial > self._tried:
+            self._tried = reply.trial
+            self._on_tried(self.server, reply.trial, reply.finite, reply.largest)
         if reply.error and not self._closing.is_set():
             self._on_lost(self.server, "diverged" if reply.diverged else "server", reply.error)

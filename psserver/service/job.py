@@ -15,7 +15,17 @@ from typing import TypeVar
 
 import grpc
 
-from psserver.coordinator import CommitFacts, Coordinator, JobTerms, JoinRefused, Output, Record
+from psserver.assurance import ShardAssurance
+from psserver.coordinator import (
+    CommitFacts,
+    Coordinator,
+    JobTerms,
+    JoinDeferred,
+    JoinRefused,
+    Output,
+    Record,
+    Trial,
+)
 from psserver.coordinator.epochs import EpochSums, Totals
 from psserver.coordinator.epochs import Report as EpochReport
 from psserver.coordinator.members.roster import Member
@@ -30,6 +40,7 @@ from psserver.service.log.run_log import RunLog
 from psserver.service.outbox import InlineReply, Outbox
 from psserver.service.routes import Routes
 from psserver.service.shard.host import ShardHost
+from psserver.service.trials import Answers
 from pswire.exits import ExitCode
 from pswire.logs.events import event
 from pswire.model.plan import Plan, VariableSpec, explain_mismatch, make_plan
@@ -81,7 +92,9 @@ class Job:
         # What the end waits for beside members: what, since when (monotonic), and for how many seconds at most.
         self.awaited: tuple[str, float, float] | None = None
         self._announce, self._tell_over = announce, over
-        self._coordinator = Coordinator(terms, policy, self.began)
+        self._assurance = ShardAssurance(policy.tensors, optimizer)
+        self._coordinator = Coordinator(terms, policy, self.began, self._assurance)
+        self._answers = Answers(terms.servers)
         self._epochs = EpochSums()
         self._opened = False
 
@@ -119,7 +132,11 @@ class Job:
             outputs = decide()
             orders = self.routes.write(outputs)
             self.routes.send(outputs, orders, self._coordinator.version)
-        except JoinRefused:
+            for output in outputs:
+                if isinstance(output, Trial):
+                    self._answers.expect(output.number)
+                    self.routes.ask(output, self.tried)
+        except (JoinRefused, JoinDeferred):
             raise
         except LogError as error:
             self._fail(str(error), ExitCode.STORAGE)
@@ -129,6 +146,13 @@ class Job:
         else:
             if self._coordinator.over:
                 self._end()
+
+    def tried(self, server: int, trial: int, finite: bool, largest: float) -> None:
+        """A server's answer to the question whether an update is finite."""
+        found = self._answers.take(server, trial, finite, largest)
+        if found is not None:
+            self._step(lambda: self._coordinator.tried(trial, *found, time.monotonic()))
+        self._execute()
 
     def _fail(self, reason: str, code: ExitCode) -> None:
         """The end of a job that can decide nothing more: every worker is sent that, and nothing else."""
@@ -179,6 +203,8 @@ class Job:
             member = self._admit(worker, session, rank, proposed)
         except JoinRefused as refusal:
             raise precondition(str(refusal)) from refusal
+        except JoinDeferred as deferred:
+            raise Refused(grpc.StatusCode.UNAVAILABLE, str(deferred)) from deferred
         self._execute()
         return member
 
@@ -238,7 +264,7 @@ class Job:
 
     def _adopt(self, plan: Plan) -> None:
         assert self.optimizer is not None
-        self.plan = plan
+        self.plan, self._assurance.optimizer = plan, self.optimizer
         largest = max(shard.nbytes for shard in plan.shards)
         self._coordinator.planned(transfer(largest, 0.0))
         message = shard_pb2.Configure(

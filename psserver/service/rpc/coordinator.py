@@ -178,18 +178,17 @@ class CoordinatorRpc:
 
     def _commit(self, commit: pb.Commit, hello: pb.Hello, outbox: Outbox) -> None:
         terms, host = self._job.terms, self._job.host
-        missing = receipts.missing(host.secret, terms.job, commit.ticket, terms.servers, commit.receipts)
-        if missing and not self._job.repeated(hello.worker, commit.ticket):
-            servers = ", ".join(map(str, missing))
+        found = receipts.examine(host.secret, terms.job, commit.ticket, terms.servers, commit.receipts)
+        if found.missing and not self._job.repeated(hello.worker, commit.ticket):
+            servers = ", ".join(map(str, found.missing))
             message = (
                 f"commit of ticket {commit.ticket}: expected a receipt from every server's Push, "
                 f"got none that is valid from server {servers}"
             )
             outbox.put(RefusalNotice(message, ticket=commit.ticket))
             return
-        self._job.commit(
-            hello.worker, hello.incarnation, commit.ticket, facts_from_wire(commit), ready=commit.ready
-        )
+        facts = facts_from_wire(commit, ordinary=found.ordinary)
+        self._job.commit(hello.worker, hello.incarnation, commit.ticket, facts, ready=commit.ready)
 
     def _report(self, message: pb.Report, hello: pb.Hello, outbox: Outbox) -> None:
         metrics = {str(name): float(value) for name, value in message.metrics.items()}

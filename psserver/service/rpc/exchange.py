@@ -159,7 +159,7 @@ class ExchangeRpc:
     ) -> None:
         if request.HasField("commit"):
             readable = attachment if request.in_place else None
-            await committed(self._host, self._job, request, readable, stream)
+            await committed(self._host, self._job, request, receipt, readable, stream)
         else:
             await stream.send(message(receipt=receipt))
 

@@ -4,6 +4,7 @@ import logging
 from typing import Any
 
 from psserver.coordinator.outputs import GrantNotice, Notice
+from psserver.receipts import examine
 from psserver.service.errors import Refused, invalid, precondition
 from psserver.service.job import Job
 from psserver.service.rpc.adapters import event_to_wire, facts_from_wire
@@ -54,6 +55,7 @@ async def committed(
     host: ShardHost,
     job: Job | None,
     request: shard_pb2.ExchangeRequest,
+    receipt: bytes,
     attachment: Attachment | None,
     stream: Stream,
 ) -> None:
@@ -68,11 +70,12 @@ async def committed(
         raise invalid("expected a commit of the ticket that was pushed, and a hello of this job")
     if (hello.worker, hello.incarnation) != (request.push.worker, request.push.incarnation):
         raise invalid("expected a hello of the worker that pushed")
+    # The job has no other server that could have given one.
+    found = examine(host.secret, job.terms.job, commit.ticket, 1, (receipt,))
+    facts = facts_from_wire(commit, ordinary=found.ordinary)
     outbox, reply = job.begin_inline(hello.worker, hello.incarnation, hello.session)
     try:
-        job.commit(
-            hello.worker, hello.incarnation, commit.ticket, facts_from_wire(commit), ready=commit.ready
-        )
+        job.commit(hello.worker, hello.incarnation, commit.ticket, facts, ready=commit.ready)
         notices = await reply.take(wait_for_grant=commit.ready)
         await _outcome(host, request, notices, attachment, stream)
         reply.delivered()

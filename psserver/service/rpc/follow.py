@@ -14,7 +14,7 @@ from psserver.optimizers import build as build_optimizer
 from psserver.policies.declarations import from_config
 from psserver.receipts import opens
 from psserver.service.errors import Refused, invalid, precondition
-from psserver.service.rpc.adapters import memory_to_wire, order_from_wire
+from psserver.service.rpc.adapters import apply_from_wire, memory_to_wire, order_from_wire
 from psserver.service.rpc.registration import Call, bounded, parsed
 from psserver.service.shard.host import ShardHost
 from pswire.exits import ExitCode
@@ -53,6 +53,9 @@ class FollowRpc:
         self._servers = servers
         self._secret = job_secret
         self._ended = ended
+        # The number of the entry that comes next, and the answer to the last trial.
+        self._next_entry = 0
+        self._answer = shard_pb2.FollowReply()
         # When the coordinator was last told of the memory.
         self._memory_told = 0.0
         # Set once.
@@ -110,11 +113,22 @@ class FollowRpc:
                     raise invalid(f"expected entry {expected} of the decision log next, got {orders[0][0]}")
                 self._host.orders.submit(orders)
                 if orders:
-                    await self._host.execute(orders[-1][0] + 1)
+                    self._next_entry = orders[-1][0] + 1
+                    await self._host.execute(self._next_entry)
+            case "trial":
+                await self._try(request.trial)
             case "shutdown":
                 self._end(_exit_code(request.shutdown.exit_code), request.shutdown.reason)
             case other:
                 raise invalid(f"expected configure, decisions or shutdown, got {other}")
+
+    async def _try(self, trial: shard_pb2.Trial) -> None:
+        if self._host.state.failure is not None:
+            return
+        finite, largest = await self._host.rehearse(self._next_entry, apply_from_wire(trial.update))
+        self._answer = shard_pb2.FollowReply(
+            trial=trial.number, finite=finite, largest=largest if finite else 0.0
+        )
 
     def _configure(self, message: shard_pb2.Configure) -> None:
         try:
@@ -146,6 +160,9 @@ class FollowRpc:
             error=host.state.failure or "",
             bytes=host.nbytes,
             diverged=host.state.diverged,
+            trial=self._answer.trial,
+            finite=self._answer.finite,
+            largest=self._answer.largest,
         )
         if time.monotonic() - self._memory_told >= MEMORY_EVERY:
             self._memory_told = time.monotonic()

@@ -5,6 +5,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from psserver.service.limits.table import FORBEARANCE
 from psserver.service.loop.heavy import LARGE, HeavyWork
@@ -18,6 +19,21 @@ log = logging.getLogger("ps-server")
 
 # Between looks at the words of workers that read in place, while an update waits for them; seconds.
 LOOK_EVERY = 0.001
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """A question behind the orders that were submitted before it: would `update` be finite? Nothing changes.
+
+    `answer` is called in a later turn with that, and with the largest magnitude of all that it would change; never
+    where the shard has failed. It stands under the number of the entry that comes next.
+    """
+
+    update: Apply
+    answer: Callable[[bool, float], None]
+
+
+Submitted = Order | Rehearsal
 
 
 class Executor:
@@ -45,7 +61,7 @@ class Executor:
         self._owner = owner
         self._heavy = heavy
         self._evicted = evicted
-        self._queue: deque[tuple[int, Order]] = deque()
+        self._queue: deque[tuple[int, Submitted]] = deque()
         self._busy = False
         # Until when the first order waits for readers, and when it looks again.
         self._deadline: float | None = None
@@ -55,7 +71,7 @@ class Executor:
         # Called with each order that has arithmetic, and its seconds, where they are measured.
         self.timed: Callable[[Order, float], None] | None = None
 
-    def submit(self, orders: Iterable[tuple[int, Order]]) -> None:
+    def submit(self, orders: Iterable[tuple[int, Submitted]]) -> None:
         """Queue orders; they carry the indices that follow on what was submitted before."""
         self._queue.extend(orders)
 
@@ -68,7 +84,7 @@ class Executor:
             else:
                 self._queue.popleft()
 
-    def _attempt(self, index: int, order: Order, step: Callable[[int, Order], bool]) -> None:
+    def _attempt(self, index: int, order: Submitted, step: Callable[[int, Submitted], bool]) -> None:
         """`step`, which says whether the order is executed. A failure is the shard's: nothing is executed any more."""
         try:
             executed = step(index, order)
@@ -87,8 +103,10 @@ class Executor:
             log.error("entry %d of the decision log cannot be executed", index, exc_info=error, extra=told)
             self._state.fail(f"server {self._server} cannot execute entry {index}: {error}")
 
-    def _execute(self, index: int, order: Order) -> bool:
+    def _execute(self, index: int, order: Submitted) -> bool:
         state, shard = self._state, self._state.shard
+        if isinstance(order, Rehearsal):
+            return shard is None or self._rehearse(shard, order)
         if shard is None:
             state.finish(index)
             return True
@@ -120,7 +138,7 @@ class Executor:
     def _compute_beside(self, index: int, order: Order, work: PendingUpdate) -> None:
         began = time.perf_counter()
 
-        def finish(index: int, order: Order) -> bool:
+        def finish(index: int, _: Submitted) -> bool:
             self._computed(index, order, work, began)
             return True
 
@@ -141,6 +159,30 @@ class Executor:
         work.finish()
         self._state.entrance.freed()
         self._state.finish(index)
+
+    def _rehearse(self, shard: Shard, asked: Rehearsal) -> bool:
+        """Nothing is executed meanwhile, so that nobody writes to what it reads."""
+        found: list[tuple[bool, float]] = []
+
+        def ended(error: BaseException | None) -> None:
+            self._busy = False
+            if error is not None:
+                self._failed(self._queue[0][0], error)
+            else:
+                self._owner.loop.call_soon(asked.answer, *found[0])
+            self._queue.popleft()
+            self.execute_submitted()
+
+        def pass_over() -> None:
+            found.append(shard.rehearse(asked.update))
+
+        if shard.layout.nbytes > LARGE:
+            self._busy = True
+            self._heavy.start(pass_over, ended)
+            return False
+        pass_over()
+        self._owner.loop.call_soon(asked.answer, *found[0])
+        return True
 
     # Waiting for readers
 

@@ -17,11 +17,11 @@ from psserver.service.limits.table import AWAITING, UNGRANTED
 from psserver.service.limits.watch import Caller
 from psserver.service.loop.heavy import HeavyWork
 from psserver.service.loop.owner import Owner
-from psserver.service.shard.executor import Executor
+from psserver.service.shard.executor import Executor, Rehearsal
 from psserver.service.shard.reads import Read, Reads
 from psserver.service.shard.shared import SharedShard
 from psserver.service.transport.shared_memory import SLOTS, Sharing, Words
-from psserver.shard import Shard
+from psserver.shard import Apply, Shard
 from psserver.shard.staging import BorrowedBuffer, Slot
 from pswire.model.plan import Plan
 from pswire.transport.segments import Place
@@ -271,7 +271,7 @@ class ShardHost:
                 "a commit, or an abandon"
             )
         self.state.received += 1
-        return receipt(self.secret, self.job, slot.ticket, self.server)
+        return receipt(self.secret, self.job, slot.ticket, self.server, ordinary=slot.ordinary)
 
     def give_up_push(self, shard: Shard, slot: Slot) -> None:
         shard.staging.give_up(slot)
@@ -346,6 +346,22 @@ class ShardHost:
         shard.arena.end_read(read.version)
         self.orders.look()
         self.state.changes.notify()
+
+    async def rehearse(self, index: int, update: Apply) -> tuple[bool, float]:
+        """Would this update, behind the entries before `index`, be finite? And what would be the largest magnitude?
+
+        Raises Refused when the shard fails, or closes, before it knows.
+        """
+        answers: list[tuple[bool, float]] = []
+
+        def answer(finite: bool, largest: float) -> None:
+            answers.append((finite, largest))
+            self.state.changes.notify()
+
+        self.orders.submit([(index, Rehearsal(update, answer))])
+        self.orders.execute_submitted()
+        await self._wait(lambda: bool(answers), float("inf"))
+        return answers[0]
 
     def _end_reads_beyond(self) -> None:
         """Versions were taken back from those who read them: what goes beyond the limit with that ends."""

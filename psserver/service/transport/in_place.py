@@ -62,7 +62,7 @@ async def stage(
     )
     finite = False
     try:
-        bad = await host.heavy.run(slot.values.nbytes, lambda: shard.nonfinite(slot.values))
+        bad = await host.heavy.run(slot.values.nbytes, lambda: shard.nonfinite(slot.values, 0, slot))
         if bad is not None:
             raise invalid(f"payload of ticket {header.ticket}: expected finite numbers, got {bad}")
         finite = True
@@ -88,7 +88,7 @@ async def _stage_copy(
     finite = False
     try:
         filled = attachment.values(number)
-        bad = await host.heavy.run(filled.nbytes, lambda: shard.copy_in(slot.values, filled, 0))
+        bad = await host.heavy.run(filled.nbytes, lambda: shard.copy_in(slot, filled, 0))
         if bad is not None:
             raise invalid(f"payload of ticket {header.ticket}: expected finite numbers, got {bad}")
         finite = True
