@@ -41,7 +41,7 @@ def make_folder(folder: Path) -> None:
 class RunLog:
     """Appends to decisions.jsonl and metrics.jsonl in `folder`; without a folder it writes nothing.
 
-    Owned by the job's lock. Raises LogError where a line cannot be written: what
+    The loop's thread owns it. Raises LogError where a line cannot be written: what
     that line says must not take effect then.
     """
 
