@@ -126,6 +126,9 @@ class Server:
         self._grpc.start()
         self._serving = [thread for thread in threading.enumerate() if thread not in before]
         ready = {"address": str(address), "task_index": self.settings.task_index}
+        if self.job is not None and self.settings.out is not None:
+            ready["out"] = str(self.settings.out)
+            self.job.routes.run_log.write_address(str(address))
         if self._metrics is not None:
             ready["metrics"] = str(self._metrics.address)
         self._announce("ready", ready)
@@ -267,9 +270,10 @@ class Server:
         assert stopped is not None
         for follower in job.routes.followers:
             follower.shutdown(code, stopped.reason)
-        self._announce(
-            "stopped", {"reason": stopped.reason, "version": stopped.version, "exit_code": int(code)}
-        )
+        ended: dict[str, Any] = {"reason": stopped.reason, "version": stopped.version, "exit_code": int(code)}
+        if self.settings.out is not None:
+            ended["out"] = str(self.settings.out)
+        self._announce("stopped", ended)
         return code
 
     def _watch(self, job: Job, results: Results) -> None:
