@@ -148,6 +148,9 @@ class Server:
             self.job.open()
         await served.start()
         ready = {"address": str(address), "task_index": self.settings.task_index}
+        if self.job is not None and self.settings.out is not None:
+            ready["out"] = str(self.settings.out)
+            self.job.routes.run_log.write_address(str(address))
         if self._metrics is not None:
             ready["metrics"] = str(self._metrics.address)
         self._announce("ready", ready)
@@ -283,9 +286,10 @@ class Server:
         assert stopped is not None
         for follower in job.routes.followers:
             await follower.shutdown(code, stopped.reason)
-        self._announce(
-            "stopped", {"reason": stopped.reason, "version": stopped.version, "exit_code": int(code)}
-        )
+        ended: dict[str, Any] = {"reason": stopped.reason, "version": stopped.version, "exit_code": int(code)}
+        if self.settings.out is not None:
+            ended["out"] = str(self.settings.out)
+        self._announce("stopped", ended)
         return code
 
     async def _watch(self, job: Job, results: Results) -> None:

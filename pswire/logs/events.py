@@ -76,10 +76,12 @@ EVENTS: Final[Mapping[str, Event]] = {
     # Ends
     "no_final_weights": Event(SERVER, (), "the weights of the last version cannot be had"),
     "run_folder_failed": Event(SERVER, (), "the run folder cannot be written to"),
+    "nothing_kept": Event(SERVER, (), "no run folder was named, and the default one cannot be made"),
     "metrics_not_written": Event(SERVER, (), "metrics.prom cannot be written"),
     # Workers
     "contribution_void": Event(WORKER, (), "the coordinator cancelled the ticket meanwhile"),
     "batch_skipped": Event(WORKER, (), "its gradient is not finite"),
+    "state_is_trained": Event(WORKER, (), "a moving average, say, was named as if it were a weight"),
     "no_batches": Event(WORKER, ("index",), "its part of the data is empty; it is done at once"),
     "not_deterministic": Event(WORKER, (), "TensorFlow had started with several threads, which stay"),
     "optimizer_anew": Event(WORKER, (), "Keras: the optimizer's earlier steps are not known to the servers"),
