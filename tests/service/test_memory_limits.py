@@ -96,7 +96,7 @@ def test_a_ticket_has_one_payload_on_its_way_in() -> None:
 
         wait_until(lambda: ended() >= 19, "all but one to be cut")
         assert staging.peak <= 2
-        assert cluster.servers[0].probe.host.memory.ledger.of("worker") == {"payloads": 4_000_000}
+        assert cluster.servers[0].probe.host.memory.ledger.of("worker")["payloads"] == 4_000_000
         assert peer.step().version == 1, "the worker's own takes the place of what is on its way"
 
 

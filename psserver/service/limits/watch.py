@@ -9,6 +9,8 @@ from psserver.service.limits.table import FIRST_MESSAGE, SILENT
 
 # Between looks at all calls; seconds.
 LOOK_EVERY = 0.2
+# Bytes from which a message is counted.
+LARGE = 2**16
 
 
 class Caller:
@@ -43,8 +45,13 @@ class Caller:
 class Watch:
     """All calls of a server. The loop's thread owns it; close it at the end."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_silent: int = int(SILENT.value)) -> None:
+        """`most_silent`: calls that have said nothing yet; of more, the oldest is cut."""
         self._calls: set[Caller] = set()
+        self._most_silent = most_silent
+        # Bytes of the last message of each call, either way, where it is large.
+        self._messages: dict[Caller, int] = {}
+        self.message_bytes = 0
         # That have said nothing yet, in the order in which they came.
         self._silent: dict[Caller, None] = {}
         self._next: asyncio.TimerHandle | None = None
@@ -69,12 +76,30 @@ class Watch:
             yield caller
         finally:
             self._calls.discard(caller)
+            self.holds(caller, 0)
+
+    def stands(self, caller: Caller) -> bool:
+        """The call is under way."""
+        return caller in self._calls
+
+    def holds(self, caller: Caller, nbytes: int) -> None:
+        """The call's present message has so many bytes; small ones are not counted."""
+        before = self._messages.pop(caller, 0)
+        if nbytes >= LARGE:
+            self._messages[caller] = nbytes
+            self.message_bytes += nbytes
+        self.message_bytes -= before
+
+    @property
+    def messages(self) -> list[tuple[Caller, int]]:
+        """Large messages that are here: of whom, and bytes."""
+        return list(self._messages.items())
 
     @contextmanager
     def silence(self, caller: Caller) -> Iterator[None]:
         """The call's first message is awaited inside the block: in time, and among so many others at most. A new
         call that says nothing is cut before an older one that has spoken is refused anything."""
-        if len(self._silent) >= SILENT.value:
+        if len(self._silent) >= self._most_silent:
             oldest = next(iter(self._silent))
             del self._silent[oldest]
             oldest.cancel()

@@ -14,6 +14,8 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 from psserver.service.errors import Refused, invalid
+from psserver.service.limits.few import Few
+from psserver.service.limits.table import ANSWERS
 from psserver.service.limits.watch import Caller, Watch
 from pswire.bounds import BoundError, check
 from pswire.transport.framed_socket import Parts
@@ -86,7 +88,11 @@ class Call:
 
     async def _read(self) -> bytes | None:
         message = await self.context.read()
-        return None if message is grpc.aio.EOF else message
+        if message is grpc.aio.EOF:
+            return None
+        data: bytes = message
+        self.watch.holds(self.caller, len(data))
+        return data
 
     async def only(self, kind: type[Message]) -> Any:
         """The one request of a method that takes one. Raises Refused."""
@@ -99,7 +105,9 @@ class Call:
         """One message, in pieces. A peer that does not read holds nothing: it must take it in time."""
         message = b"".join(parts)
         self.caller.deadline = asyncio.get_running_loop().time() + self.patience(len(message))
+        self.watch.holds(self.caller, len(message))
         await self.context.write(message)
+        self.watch.holds(self.caller, 0)
         self.caller.deadline = None
 
     async def reply(self, message: Message) -> None:
@@ -116,6 +124,8 @@ class Registration:
     def __init__(self, watch: Watch, patience: Callable[[int], float]) -> None:
         self._watch = watch
         self._patience = patience
+        # To requests of whoever asks.
+        self._answers = Few(int(ANSWERS.value))
 
     def method(self, function: Callable[[Call], Awaitable[None]]) -> "Method":
         """`function` receives and sends raw messages. What it refuses ends the call with the reason."""
@@ -143,6 +153,8 @@ class Registration:
         """One message in, one out."""
 
         async def serve(call: Call) -> None:
-            await call.reply(await function(await call.only(request), call.caller))
+            reply = await function(await call.only(request), call.caller)
+            with self._answers.one(call.caller):
+                await call.reply(reply)
 
         return self.method(serve)

@@ -1,0 +1,77 @@
+"""Calls of which there are few at once, because each may hold memory that only the transport sees."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from psserver.service.limits.watch import Caller
+
+
+class Few:
+    """At most `most` at once: of more, the oldest is cut. The loop's thread owns it."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        # In the order in which they came.
+        self._calls: dict[Caller, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    @contextmanager
+    def one(self, caller: Caller) -> Iterator[None]:
+        """It is one of them inside the block."""
+        while len(self._calls) >= self.most:
+            oldest = next(iter(self._calls))
+            del self._calls[oldest]
+            oldest.cancel()
+        self._calls[caller] = None
+        try:
+            yield
+        finally:
+            self._calls.pop(caller, None)
+
+
+class MemberCalls:
+    """Payload calls by the member whose they are, once that is proven. The loop's thread owns it.
+
+    `most`: of one member, now. `stands`: is the call under way?
+    """
+
+    def __init__(self, most: Callable[[], int], stands: Callable[[Caller], bool]) -> None:
+        self._most, self._stands = most, stands
+        self._of: dict[str, dict[Caller, None]] = {}
+        self._whose: dict[Caller, str] = {}
+        # Then those that have ended are looked for among all.
+        self._enough = 64
+
+    def whose(self, caller: Caller) -> str | None:
+        """The member's name; None while nobody has proven to be one."""
+        return self._whose.get(caller)
+
+    def proven(self, worker: str, caller: Caller) -> None:
+        """The call is this member's. Of more than it may have, the oldest are cut: a worker that begins anew leaves
+        broken ones behind."""
+        if self._whose.get(caller) == worker:
+            return
+        self._forget(list(self._of.get(worker, ())))
+        if len(self._whose) >= self._enough:
+            self._forget(list(self._whose))
+            self._enough = 64 + 2 * len(self._whose)
+        self._forget([caller] if caller in self._whose else [], also_standing=True)
+        self._whose[caller] = worker
+        mine = self._of.setdefault(worker, {})
+        mine[caller] = None
+        while len(mine) > self._most():
+            oldest = next(iter(mine))
+            del mine[oldest], self._whose[oldest]
+            oldest.cancel()
+
+    def _forget(self, callers: list[Caller], *, also_standing: bool = False) -> None:
+        """Those that have ended."""
+        for caller in callers:
+            if self._stands(caller) and not also_standing:
+                continue
+            worker = self._whose.pop(caller)
+            self._of[worker].pop(caller, None)
+            if not self._of[worker]:
+                del self._of[worker]
