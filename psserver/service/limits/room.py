@@ -12,6 +12,7 @@ from psserver.service.limits.ledger import MIB, Held, MemoryLedger
 from psserver.service.limits.table import (
     FEWEST_MEMBER_CALLS,
     FEWEST_SILENT,
+    LENT_SHARE,
     MEMBER_CALLS,
     SILENT,
     STRANGERS_SHARE,
@@ -132,10 +133,14 @@ class ShardMemory:
 
     @property
     def versions_beyond(self) -> int:
-        """How many versions would have to be given back for the total to be within the limit."""
+        """How many versions that were taken back would have to be given up by those who read them, for the total to
+        be within the limit, and theirs within their share."""
         if self.shard is None or not self.shard.layout.nbytes:
             return 0
-        return max(0, -(-(self.ledger.total - self.ledger.limit) // self.shard.layout.nbytes))
+        nbytes = self.shard.layout.nbytes
+        share = int(LENT_SHARE.value * max(0, self.ledger.limit - self._model))
+        over = max(self.ledger.total - self.ledger.limit, len(self.shard.arena.lent) * nbytes - share)
+        return max(0, -(-over // nbytes))
 
 
 def silent_calls(limit: int) -> int:

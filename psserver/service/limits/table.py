@@ -26,6 +26,10 @@ FOREIGN: Final = Limit(
 STRANGERS_SHARE: Final = Limit(
     1 / 8, "of --memory-limit, for first messages that are under way: each silent call may hold a whole one"
 )
+LENT_SHARE: Final = Limit(
+    1 / 8,
+    "of what the model leaves, for versions that were taken back and are read still: few reads are so slow",
+)
 MEMBER_CALLS: Final = Limit(
     8,
     "payload calls of one member, where memory allows that many: two are in use, others are left of broken ones",
