@@ -3,7 +3,10 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from psserver.service.limits.watch import Caller
+import grpc
+
+from psserver.service.errors import Refused
+from psserver.service.limits.watch import Caller, Watch
 
 
 class Few:
@@ -34,11 +37,11 @@ class Few:
 class MemberCalls:
     """Payload calls by the member whose they are, once that is proven. The loop's thread owns it.
 
-    `most`: of one member, now. `stands`: is the call under way?
+    `most`: of one member, now.
     """
 
-    def __init__(self, most: Callable[[], int], stands: Callable[[Caller], bool]) -> None:
-        self._most, self._stands = most, stands
+    def __init__(self, most: Callable[[], int], watch: Watch) -> None:
+        self._most, self._watch = most, watch
         self._of: dict[str, dict[Caller, None]] = {}
         self._whose: dict[Caller, str] = {}
         # Then those that have ended are looked for among all.
@@ -50,7 +53,7 @@ class MemberCalls:
 
     def proven(self, worker: str, caller: Caller) -> None:
         """The call is this member's. Of more than it may have, the oldest are cut: a worker that begins anew leaves
-        broken ones behind."""
+        broken ones behind. Raises Refused where those are cut already, and hold what the member does not read."""
         if self._whose.get(caller) == worker:
             return
         self._forget(list(self._of.get(worker, ())))
@@ -58,18 +61,23 @@ class MemberCalls:
             self._forget(list(self._whose))
             self._enough = 64 + 2 * len(self._whose)
         self._forget([caller] if caller in self._whose else [], also_standing=True)
+        mine, most = self._of.setdefault(worker, {}), self._most()
+        unread = sum(map(self._watch.unread, mine))
+        if unread >= most:
+            raise Refused(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"{worker!r} has {unread} calls with answers that it does not read: expected it to read or end them",
+            )
         self._whose[caller] = worker
-        mine = self._of.setdefault(worker, {})
         mine[caller] = None
-        while len(mine) > self._most():
-            oldest = next(iter(mine))
-            del mine[oldest], self._whose[oldest]
+        going = [call for call in mine if not self._watch.unread(call)]
+        for oldest in going[: max(0, len(mine) - most)]:
             oldest.cancel()
 
     def _forget(self, callers: list[Caller], *, also_standing: bool = False) -> None:
         """Those that have ended."""
         for caller in callers:
-            if self._stands(caller) and not also_standing:
+            if self._watch.stands(caller) and not also_standing:
                 continue
             worker = self._whose.pop(caller)
             self._of[worker].pop(caller, None)

@@ -123,9 +123,9 @@ class ShardMemory:
 
     @property
     def member_calls(self) -> int:
-        """Payload calls that one member may have: each may hold a whole message that only the transport sees."""
+        """Payload calls that one member may have: each may hold a whole message, of which the transport has a copy."""
         most, least = int(MEMBER_CALLS.value), int(FEWEST_MEMBER_CALLS.value)
-        return max(least, min(most, self.share // RECEIVED_BYTES))
+        return max(least, min(most, self.share // (2 * RECEIVED_BYTES)))
 
     def give_slots(self, worker: str) -> None:
         """Those of `worker` are free again."""

@@ -32,6 +32,10 @@ class Caller:
         self.cut_off = True
         self._cut()
 
+    def release(self) -> None:
+        """The call is over: whoever still knows it keeps nothing of it."""
+        self._cut = lambda: None
+
     @contextmanager
     def within(self, seconds: float) -> Iterator[None]:
         """The peer must do what is waited for inside the block within so many seconds."""
@@ -52,6 +56,8 @@ class Watch:
         # Bytes of the last message of each call, either way, where it is large.
         self._messages: dict[Caller, int] = {}
         self.message_bytes = 0
+        # The same, of calls that were cut while it was on its way.
+        self._unread: dict[Caller, int] = {}
         # That have said nothing yet, in the order in which they came.
         self._silent: dict[Caller, None] = {}
         self._next: asyncio.TimerHandle | None = None
@@ -77,10 +83,29 @@ class Watch:
         finally:
             self._calls.discard(caller)
             self.holds(caller, 0)
+            caller.release()
 
     def stands(self, caller: Caller) -> bool:
-        """The call is under way."""
-        return caller in self._calls
+        """The call is under way, or was cut and its peer has not read what was sent before."""
+        return caller in self._calls or caller in self._unread
+
+    def unread(self, caller: Caller) -> bool:
+        """The call was cut, and the transport still holds a large message for it."""
+        return caller in self._unread
+
+    def left(self, caller: Caller, nbytes: int, writing: "asyncio.Future[None]") -> None:
+        """The call is cut while so many bytes are on their way: gRPC holds them until its peer reads or goes, when
+        `writing` is done. They are counted until then."""
+        self._unread[caller] = nbytes
+        self.message_bytes += nbytes
+
+        def gone(done: "asyncio.Future[None]") -> None:
+            self.message_bytes -= self._unread.pop(caller)
+            if not done.cancelled():
+                # Looked at, lest it be logged: that the peer has gone is what was waited for.
+                done.exception()
+
+        writing.add_done_callback(gone)
 
     def holds(self, caller: Caller, nbytes: int) -> None:
         """The call's present message has so many bytes; small ones are not counted."""
@@ -93,7 +118,7 @@ class Watch:
     @property
     def messages(self) -> list[tuple[Caller, int]]:
         """Large messages that are here: of whom, and bytes."""
-        return list(self._messages.items())
+        return [*self._messages.items(), *self._unread.items()]
 
     @contextmanager
     def silence(self, caller: Caller) -> Iterator[None]:

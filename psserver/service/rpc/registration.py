@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError, Message
 from psserver.service.errors import Refused, invalid
 from psserver.service.limits.few import Few
 from psserver.service.limits.table import ANSWERS
-from psserver.service.limits.watch import Caller, Watch
+from psserver.service.limits.watch import LARGE, Caller, Watch
 from pswire.bounds import BoundError, check
 from pswire.transport.framed_socket import Parts
 
@@ -76,6 +76,8 @@ class Call:
     watch: Watch
     patience: Callable[[int], float]
     spoken: bool = False
+    # A message is on its way that the peer has not taken yet.
+    sending: bool = False
 
     async def receive(self) -> bytes | None:
         """The next message, of which the first must come in time; None when the peer sends no more."""
@@ -105,10 +107,23 @@ class Call:
         """One message, in pieces. A peer that does not read holds nothing: it must take it in time."""
         message = b"".join(parts)
         self.caller.deadline = asyncio.get_running_loop().time() + self.patience(len(message))
-        self.watch.holds(self.caller, len(message))
-        await self.context.write(message)
-        self.watch.holds(self.caller, 0)
+        if len(message) < LARGE:
+            await self.context.write(message)
+        else:
+            await self._send_large(message)
         self.caller.deadline = None
+
+    async def _send_large(self, message: bytes) -> None:
+        self.watch.holds(self.caller, len(message))
+        writing = asyncio.ensure_future(self.context.write(message))
+        self.sending = True
+        try:
+            await asyncio.shield(writing)
+        except asyncio.CancelledError:
+            self.watch.left(self.caller, len(message), writing)
+            raise
+        self.sending = False
+        self.watch.holds(self.caller, 0)
 
     async def reply(self, message: Message) -> None:
         await self.send((message.SerializeToString(),))
@@ -134,13 +149,15 @@ class Registration:
             task = asyncio.current_task()
             assert task is not None
             with self._watch.watching(Caller(task.cancel)) as caller:
+                call = Call(context, caller, self._watch, self._patience)
                 try:
-                    await function(Call(context, caller, self._watch, self._patience))
+                    await function(call)
                 except Refused as refused:
                     await abort(context, refused)
                 except asyncio.CancelledError:
-                    if not caller.cut_off:
-                        # The peer has gone.
+                    if call.sending or not caller.cut_off:
+                        # The peer has gone, or does not read: it would not hear the reason either. A call that ends
+                        # without one makes the transport let go of what it holds for it.
                         raise
                     task.uncancel()
                     await abort(context, Refused(grpc.StatusCode.CANCELLED, "the server ended this call"))

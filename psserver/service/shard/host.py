@@ -64,7 +64,7 @@ class ShardHost:
         self._reads = Reads()
         self.memory = ShardMemory(server, options.arena_versions, options.memory_limit or usual_limit())
         self.watch = Watch(silent_calls(self.memory.ledger.limit))
-        self.calls = MemberCalls(lambda: self.memory.member_calls, self.watch.stands)
+        self.calls = MemberCalls(lambda: self.memory.member_calls, self.watch)
         self.memory.ledger.watch(
             lambda: self.watch.message_bytes, lambda: self.held_by(self.watch.messages, "messages")
         )
