@@ -146,6 +146,8 @@ class CommitFacts:
     times: tuple[float | None, float | None, float | None] = UNTOLD
     # The optimizer's, from this contribution on; None: as before.
     learning_rate: float | None = None
+    # By the receipts of the shards: no number of the payload is beyond what `Assurance` takes for ordinary.
+    ordinary: bool = True
 
 
 NO_FACTS = CommitFacts()
@@ -219,6 +221,24 @@ class Apply(Fields):
 
 
 @value
+class Refuse(Fields):
+    """Version `version` is not made: of these parts it would not be finite on some server. No server changes.
+
+    A `Drop` of each part, for `NONFINITE`, follows.
+    """
+
+    kind = "refuse"
+    version: int
+    scale: float
+    lr_scale: float
+    parts: tuple[AppliedPart, ...]
+
+
+# Why the contributions of a refused update are dropped.
+NONFINITE: Final = "nonfinite update"
+
+
+@value
 class Drop(Fields):
     kind = "drop"
     worker: str
@@ -289,6 +309,7 @@ Entry = (
     | Rate
     | Fold
     | Apply
+    | Refuse
     | Drop
     | Cancel
     | Abandon
