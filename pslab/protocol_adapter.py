@@ -26,6 +26,7 @@ from psworker.engine import (
     Report,
     Request,
     Stop,
+    UnitPart,
 )
 
 
@@ -35,13 +36,14 @@ def deliver(
     """The coordinator's answer to a request of this incarnation of the worker. A report means nothing to it."""
     match request:
         case Commit():
-            times = request.times or UNTOLD
-            facts = CommitFacts(request.batch, request.samples, request.loss, request.norm, times)
+            told = (request.batch, request.samples, request.loss, request.norm)
+            facts = CommitFacts(*told, request.times or UNTOLD, request.unit_ends)
             return coordinator.commit(worker, incarnation, request.ticket, now, facts, ready=request.ready)
         case Ready():
             return coordinator.ready(worker, incarnation, now, holding=request.holding)
         case Abandon():
-            return coordinator.abandon(worker, incarnation, request.ticket, request.reason, now)
+            ticket, reason, ends = request.ticket, request.reason, request.unit_ends
+            return coordinator.abandon(worker, incarnation, ticket, reason, now, unit_ends=ends)
         case Done():
             return coordinator.done(worker, incarnation, now)
         case Leave():
@@ -56,7 +58,9 @@ def event_of(notice: Notice, now: float) -> Event:
     """What a worker receives of a notice at `now`."""
     match notice:
         case GrantNotice():
-            return Grant(notice.ticket, notice.version, notice.index, notice.initialise, now)
+            dealt = notice.part
+            part = None if dealt is None else UnitPart(dealt.epoch, dealt.unit, dealt.part)
+            return Grant(notice.ticket, notice.version, notice.index, notice.initialise, now, part)
         case DispositionNotice(ticket, fate, version, staleness, weight, reason):
             return Disposition(ticket, fate, version, staleness, weight, reason)
         case CancelNotice(ticket, reason):

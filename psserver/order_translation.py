@@ -43,7 +43,7 @@ class OrderTranslator:
             case entries.Leave(worker):
                 # Its tickets have entries of their own.
                 return orders.Dismiss(worker)
-            case entries.Lost() | entries.Back() | entries.Done():
+            case entries.Lost() | entries.Back() | entries.Done() | entries.Work() | entries.Resume():
                 return orders.Note()
             case _:
                 assert_never(entry)

@@ -156,6 +156,20 @@ TABLE: Final[tuple[Row, ...]] = (
         ("task_index", Whole(WORKERS - 1), "a worker's index; index + 1 is sent back in 32 bits"),
         ("optimizer", JSON, "a name and a few numbers"),
         ("job", NAME, NAMED),
+        ("work", SUB, PART),
+    ),
+    *_rows(
+        "WorkUnits",
+        ("units", Whole(2**40), "numbers of units and of epochs together stay below 2**62"),
+        ("epochs", Whole(2**20), "passes over the data"),
+        ("batches", Whole(2**32), "of one unit"),
+        ("data", Text(1024), "a sentence; stands in the log"),
+    ),
+    *_rows(
+        "UnitPart",
+        ("epoch", Whole(2**20), "an epoch's number"),
+        ("unit", Whole(2**40), "a unit's number"),
+        ("part", COUNTER, COUNTED),
     ),
     *_rows(
         "SessionRequest",
@@ -179,11 +193,12 @@ TABLE: Final[tuple[Row, ...]] = (
         ("receipts", Many(SERVERS, SECRET), "one of every server"),
         ("ready", FLAG, TYPED),
         ("times", SUB, PART),
+        ("unit_ends", FLAG, TYPED),
     ),
     *_rows(
         "Times", ("pull", SECONDS, DURATION), ("compute", SECONDS, DURATION), ("before", SECONDS, DURATION)
     ),
-    *_rows("Abandon", ("ticket", COUNTER, COUNTED), ("reason", REASON, SAID)),
+    *_rows("Abandon", ("ticket", COUNTER, COUNTED), ("reason", REASON, SAID), ("unit_ends", FLAG, TYPED)),
     *_rows("Leave", ("reason", REASON, SAID)),
     *_rows(
         "Report",
@@ -220,6 +235,7 @@ TABLE: Final[tuple[Row, ...]] = (
         ("version", COUNTER, COUNTED),
         ("initialise", FLAG, TYPED),
         ("index", COUNTER, COUNTED),
+        ("part", SUB, PART),
     ),
     *_rows("Cancel", ("ticket", COUNTER, COUNTED), ("reason", REASON, SAID)),
     *_rows(

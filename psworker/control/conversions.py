@@ -21,6 +21,7 @@ from psworker.engine import (
     Report,
     Request,
     Stop,
+    UnitPart,
 )
 from psworker.errors import SessionError
 
@@ -42,8 +43,8 @@ def request_to_wire(request: Request) -> pb.SessionRequest:
             return pb.SessionRequest(ready=pb.Ready(holding=holding))
         case Commit():
             return pb.SessionRequest(commit=commit_to_wire(request))
-        case Abandon(ticket, reason):
-            return pb.SessionRequest(abandon=pb.Abandon(ticket=ticket, reason=reason))
+        case Abandon(ticket, reason, unit_ends):
+            return pb.SessionRequest(abandon=pb.Abandon(ticket=ticket, reason=reason, unit_ends=unit_ends))
         case Done():
             return pb.SessionRequest(done=pb.Done())
         case Leave(reason):
@@ -67,6 +68,7 @@ def commit_to_wire(commit: Commit) -> pb.Commit:
         times=None
         if times is None
         else pb.Times(pull=times.pull, compute=times.compute, before=times.before or 0.0),
+        unit_ends=commit.unit_ends,
     )
 
 
@@ -79,6 +81,10 @@ def bounded(reply: M) -> M:
     return reply
 
 
+def _part_from_wire(part: pb.UnitPart) -> UnitPart:
+    return UnitPart(part.epoch, part.unit, part.part)
+
+
 def event_from_wire(message: pb.SessionEvent, received_at: float) -> Event | None:
     """None for an event that means nothing to the engine: a stream's welcome, and kinds of newer servers.
 
@@ -88,7 +94,8 @@ def event_from_wire(message: pb.SessionEvent, received_at: float) -> Event | Non
     match message.WhichOneof("event"):
         case "grant":
             grant = message.grant
-            return Grant(grant.ticket, grant.version, grant.index, grant.initialise, received_at)
+            part = _part_from_wire(grant.part) if grant.HasField("part") else None
+            return Grant(grant.ticket, grant.version, grant.index, grant.initialise, received_at, part)
         case "cancel":
             return Cancel(message.cancel.ticket, escaped(message.cancel.reason, REASON))
         case "disposition":

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from psserver.coordinator.outputs import DispositionNotice
+from psserver.coordinator.work.units import UnitPart
 
 # Enough for any worker that resends its last commits; older ones are unknown.
 REMEMBERED = 16
@@ -51,6 +52,8 @@ class Ticket:
     fate: DispositionNotice | None = None
     # When the worker was granted its ticket before this one; None for its first.
     former: float | None = None
+    # What it takes of the job's work units, where it deals them.
+    part: UnitPart | None = None
 
 
 @dataclass(slots=True)
