@@ -238,6 +238,8 @@ def _train(
         transport=experiment.cluster.transport,
         prefetch=experiment.cluster.prefetch,
         local_rules=True,
+        work=trainer.work,
+        epochs=experiment.job.epochs,
     ) as session:
         trainer.attach(session.plan, session.dtypes)
         report.joined(session, trainer.device)

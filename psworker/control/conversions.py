@@ -24,6 +24,7 @@ from psworker.engine import (
     UnitPart,
 )
 from psworker.errors import SessionError
+from psworker.work import WorkUnits
 
 M = TypeVar("M", bound=Message)
 
@@ -70,6 +71,10 @@ def commit_to_wire(commit: Commit) -> pb.Commit:
         else pb.Times(pull=times.pull, compute=times.compute, before=times.before or 0.0),
         unit_ends=commit.unit_ends,
     )
+
+
+def work_to_wire(work: WorkUnits, epochs: int) -> pb.WorkUnits:
+    return pb.WorkUnits(units=work.count, epochs=epochs, batches=work.batches_each, data=str(work))
 
 
 def bounded(reply: M) -> M:

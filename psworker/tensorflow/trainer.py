@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import inspect
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -10,13 +11,14 @@ import numpy as np
 
 from pswire.model.plan import Plan, VariableSpec
 from psworker.job import Job
-from psworker.job.errors import blame
+from psworker.job.errors import JobError, blame
 from psworker.tensorflow.batches import numbered_batches
 from psworker.tensorflow.device import choose_device, make_deterministic, require_tensorflow_backend
 from psworker.tensorflow.evaluation import evaluate
 from psworker.tensorflow.losses import loss_function
 from psworker.tensorflow.step import Flat, FlatStep, StepResult
 from psworker.tensorflow.variables import collect
+from psworker.work import Unit, WorkUnits
 
 
 class Trainer:
@@ -91,13 +93,55 @@ class Trainer:
         """
         if self._step is None:
             raise RuntimeError("attach(plan) comes before batches()")
+        self._own_randomness(worker_index, seed)
+        with blame(f"dataset() of job {self._name}"):
+            dataset = self.job.dataset(worker_index, worker_count, seed)
+        return self._prepared(numbered_batches(dataset, epochs, skip), self._step)
+
+    @property
+    def work(self) -> WorkUnits | None:
+        """What the job's data is dealt as; None where each worker has data of its own. Raises JobError."""
+        with blame(f"work of job {self._name}"):
+            found = self.job.work
+        if not (found is None or isinstance(found, WorkUnits)):
+            raise JobError(
+                f"work of job {self._name}: expected a psworker.WorkUnits, got {type(found).__name__}"
+            )
+        return found
+
+    def unit_batches(self, worker_index: int, seed: int) -> Callable[[Unit], Iterator[Any]]:
+        """From a work unit to its batches, in a job with `work`.
+
+        Gives this worker its own stream of random numbers and warms the step up, as `batches` does, on the first
+        batch of the first unit.
+        """
+        if self._step is None or self.work is None:
+            raise RuntimeError("unit_batches() is for a trainer that is attached, of a job with `work`")
+        self._own_randomness(worker_index, seed)
+        first = next(self._batches_of(self.work.of(0, 0, seed)), None)
+        if first is not None:
+            with blame(f"a training step of job {self._name}"):
+                self._step.prepare(first, self._dtypes)
+        return self._batches_of
+
+    def _batches_of(self, unit: Unit) -> Iterator[Any]:
+        try:
+            inspect.signature(self.job.dataset).bind(unit)
+        except TypeError:
+            raise JobError(
+                f"job {self._name} declares work units: expected dataset(self, unit), got "
+                f"dataset(self, {', '.join(inspect.signature(self.job.dataset).parameters)})"
+            ) from None
+        dataset: Any = self.job.dataset
+        with blame(f"dataset() of job {self._name}"):
+            found = dataset(unit)
+        return (batch for _, batch in numbered_batches(found, epochs=1, skip=0))
+
+    def _own_randomness(self, worker_index: int, seed: int) -> None:
         own = np.random.SeedSequence([seed, worker_index]).generate_state(2)
         keras.utils.set_random_seed(int(own[0]))
         for number, variable in enumerate(self._variables.seeds):
             variable.assign(np.array([own[1], number], dtype=variable.dtype.as_numpy_dtype))
-        with blame(f"dataset() of job {self._name}"):
-            dataset = self.job.dataset(worker_index, worker_count, seed)
-        return self._prepared(numbered_batches(dataset, epochs, skip), self._step)
 
     def _prepared(self, batches: Iterator[tuple[int, Any]], step: FlatStep) -> Iterator[tuple[int, Any]]:
         first = next(batches, None)

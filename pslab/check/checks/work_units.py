@@ -77,7 +77,7 @@ class WorkUnits(LogCheck):
         found = self._units.setdefault((epoch, unit), Unit(terms.length or None))
         if part in found.parts:
             yield f"ticket {grant.ticket} takes {_named(epoch, unit, part)}, which is {found.parts[part]} already"
-        found.parts[part] = OUT
+        found.parts.setdefault(part, OUT)
         self._places[grant.ticket] = (epoch, unit, part)
 
     def _counted(self, ticket: int, version: int) -> Iterator[str]:
