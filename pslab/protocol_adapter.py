@@ -37,7 +37,8 @@ def deliver(
     match request:
         case Commit():
             told = (request.batch, request.samples, request.loss, request.norm)
-            facts = CommitFacts(*told, request.times or UNTOLD, request.unit_ends)
+            times = request.times or UNTOLD
+            facts = CommitFacts(*told, times, request.learning_rate, request.unit_ends)
             return coordinator.commit(worker, incarnation, request.ticket, now, facts, ready=request.ready)
         case Ready():
             return coordinator.ready(worker, incarnation, now, holding=request.holding)
@@ -45,7 +46,7 @@ def deliver(
             ticket, reason, ends = request.ticket, request.reason, request.unit_ends
             return coordinator.abandon(worker, incarnation, ticket, reason, now, unit_ends=ends)
         case Done():
-            return coordinator.done(worker, incarnation, now)
+            return coordinator.done(worker, incarnation, now, ends=request.ends)
         case Leave():
             return coordinator.leave(worker, incarnation, request.reason, now)
         case Report():

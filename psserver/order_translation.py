@@ -43,7 +43,10 @@ class OrderTranslator:
             case entries.Leave(worker):
                 # Its tickets have entries of their own.
                 return orders.Dismiss(worker)
-            case entries.Lost() | entries.Back() | entries.Done() | entries.Work() | entries.Resume():
+            # The applies that follow say what a rate means.
+            case entries.Rate() | entries.Work() | entries.Resume():
+                return orders.Note()
+            case entries.Lost() | entries.Back() | entries.Done():
                 return orders.Note()
             case _:
                 assert_never(entry)

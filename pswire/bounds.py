@@ -193,12 +193,14 @@ TABLE: Final[tuple[Row, ...]] = (
         ("receipts", Many(SERVERS, SECRET), "one of every server"),
         ("ready", FLAG, TYPED),
         ("times", SUB, PART),
+        ("learning_rate", Real(1e30, 0.0), "float32, with room for a policy's scaling"),
         ("unit_ends", FLAG, TYPED),
     ),
     *_rows(
         "Times", ("pull", SECONDS, DURATION), ("compute", SECONDS, DURATION), ("before", SECONDS, DURATION)
     ),
     *_rows("Abandon", ("ticket", COUNTER, COUNTED), ("reason", REASON, SAID), ("unit_ends", FLAG, TYPED)),
+    *_rows("Done", ("ends", REASON, SAID)),
     *_rows("Leave", ("reason", REASON, SAID)),
     *_rows(
         "Report",
@@ -296,6 +298,21 @@ TABLE: Final[tuple[Row, ...]] = (
         ("state", NAME, NAMED),
         ("bytes", PAYLOAD, "within the largest model"),
         ("executed", COUNTER, COUNTED),
+        ("memory", SUB, PART),
+    ),
+    # memory.proto
+    *_rows(
+        "Memory",
+        ("limit", PAYLOAD, "bytes of one machine"),
+        ("total", PAYLOAD, "bytes of one machine"),
+        ("parts", Many(64), "the largest; a reader shows them all"),
+        ("rest", PAYLOAD, "bytes of one machine"),
+    ),
+    *_rows(
+        "MemoryPart",
+        ("member", NAME, NAMED),
+        ("kind", NAME, NAMED),
+        ("bytes", PAYLOAD, "bytes of one machine"),
     ),
     # shard.proto: what servers receive
     *_rows("PushRequest", ("header", SUB, PART), ("chunk", SUB, PART)),
@@ -426,6 +443,7 @@ TABLE: Final[tuple[Row, ...]] = (
         ("error", REASON, SAID),
         ("bytes", PAYLOAD, "within the largest model"),
         ("diverged", FLAG, TYPED),
+        ("memory", SUB, PART),
     ),
 )
 

@@ -20,5 +20,5 @@ def ping_interval(worker_timeout: float) -> float:
 
 
 def transfer(nbytes: int, worker_timeout: float) -> float:
-    """Seconds that so many bytes may take until their receiver counts as one that does not receive."""
+    """Seconds that `nbytes` may take until their receiver counts as one that does not receive."""
     return worker_timeout + nbytes / SLOWEST_LINK

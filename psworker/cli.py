@@ -13,13 +13,15 @@ from typing import Any
 
 import click
 
-from pswire.addresses import Address, AddressError, cluster_from_tf_config, parse_hosts
+from pswire.addresses import Address, AddressError, parse_hosts
 from pswire.config.distributions import DelayError, parse, stream
 from pswire.config.experiment import Experiment, ExperimentError, load_experiment, parse_experiment
 from pswire.config.overrides import OverrideError, apply_overrides
 from pswire.exits import ExitCode, exit_codes_text
 from pswire.logs.events import FORMATS, last_words, set_up
 from pswire.process import die_with, keep_large_blocks
+from pswire.task_index import chosen_task_index
+from pswire.tf_config import cluster_from_tf_config
 from psworker.engine import Disposition
 from psworker.errors import Refused, SessionError, Unreachable
 from psworker.job import JobError
@@ -53,8 +55,9 @@ class Place:
 @click.option("--job", metavar="MODULE:NAME", help="What to train: package.module:name or path/file.py:name.")
 @click.option(
     "--task-index",
-    type=click.IntRange(min=0),
-    help="Which part of the data to take. Default: the servers choose.",
+    metavar="N|auto",
+    help="Which part of the data to take. auto: from TF_CONFIG, SLURM_PROCID, JOB_COMPLETION_INDEX or VC_TASK_INDEX. "
+    "Default: TF_CONFIG's if that is in use, else the servers choose.",
 )
 @click.option("--name", help="This worker's name in logs. Default: w<task index>.")
 @click.option("--epochs", type=int, help="Passes over this worker's data. Default: 1.")
@@ -91,7 +94,7 @@ class Place:
     type=float,
     default=60.0,
     show_default=True,
-    help="Keep trying a server that does not answer for so long, seconds.",
+    help="Seconds to keep trying a server that does not answer.",
 )
 @click.option(
     "--log-format",
@@ -105,7 +108,7 @@ class Place:
 def main(
     ps_hosts: str | None,
     job: str | None,
-    task_index: int | None,
+    task_index: str | None,
     name: str | None,
     epochs: int | None,
     options: tuple[str, ...],
@@ -145,7 +148,8 @@ def main(
     given = [f"{key}={json.dumps(value)}" for key, value in shortcuts.items() if value is not None]
     given += [f"job.options.{option}" for option in options]
     try:
-        place = find_place(ps_hosts, task_index, os.environ.get("TF_CONFIG"))
+        index = chosen_task_index(task_index, "ps-worker")
+        place = find_place(ps_hosts, index, os.environ.get("TF_CONFIG"))
         experiment = read_experiment(config, (*given, *overrides), place)
     except (UsageError, AddressError, ExperimentError) as error:
         raise fail(str(error), ExitCode.USAGE) from error

@@ -6,6 +6,7 @@ SessionError
   PayloadRefused   one payload was not accepted (NaN, wrong shape); the ticket is still open
   Voided           the ticket is no longer valid; abandon it and ask again
   IllegalInput     a call that the session's state does not allow; nothing has changed
+Unsupported      of `psworker.keras`: something in a model, an optimizer or a script that servers cannot do
 """
 
 
@@ -31,3 +32,7 @@ class Voided(SessionError):
 
 class IllegalInput(SessionError):
     """The session's state does not allow this call, and has not changed; the text names both."""
+
+
+class Unsupported(Exception):
+    """Parameter servers cannot do what a model, an optimizer or a script wants; the text says what they can."""

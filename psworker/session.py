@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -98,7 +98,12 @@ def connect(
 
 
 class Session:
-    """An open session. Not thread-safe: one training loop uses it. Close it, or use `with`."""
+    """An open session. Not thread-safe: one training loop uses it. Close it, or use `with`.
+
+    `opened`: how many this process has opened, ever.
+    """
+
+    opened: ClassVar[int] = 0
 
     def __init__(
         self,
@@ -145,6 +150,7 @@ class Session:
         except BaseException:
             self._servers.close()
             raise
+        Session.opened += 1
         self._servers.explain = self._control.explained
         self._watch = Stopwatch()
         self._reader = WeightReader(self._servers, self._control, self._watch, prefetch)
@@ -303,15 +309,19 @@ class Session:
         norm: float = math.nan,
         batch: int = 0,
         ready: bool = False,
+        learning_rate: float | None = None,
         unit_ends: bool = False,
     ) -> None:
         """The pushed payload counts from now on, exactly once.
 
         `samples`: how many it was averaged over; `batch`: its number in this
         worker's data; `ready`: ask for the next grant in the same message;
+        `learning_rate`: the optimizer's from this contribution on, which an entry of the log says. It takes the
+        place of a number, not of a schedule, and a job that began with 0 keeps it.
         `unit_ends`: the grant's work unit has nothing behind this part.
         """
-        self._writer.commit(Commit(grant.ticket, batch, samples, loss, norm, ready, unit_ends=unit_ends))
+        told = (grant.ticket, batch, samples, loss, norm, ready)
+        self._writer.commit(Commit(*told, learning_rate=learning_rate, unit_ends=unit_ends))
 
     def contribute(
         self,
@@ -323,13 +333,15 @@ class Session:
         norm: float = math.nan,
         batch: int = 0,
         ready: bool = False,
+        learning_rate: float | None = None,
         unit_ends: bool = False,
     ) -> None:
         """`push_flat` and `commit` in one; with a single server also the next grant and its version.
 
         That saves most of a small step's time. Raises as `push_flat`.
         """
-        commit = Commit(grant.ticket, batch, samples, loss, norm, ready, unit_ends=unit_ends)
+        told = (grant.ticket, batch, samples, loss, norm, ready)
+        commit = Commit(*told, learning_rate=learning_rate, unit_ends=unit_ends)
         self._writer.push_and_commit(grant, flats, commit)
 
     def abandon(self, grant: Grant, reason: str, *, unit_ends: bool = False) -> None:
@@ -348,9 +360,10 @@ class Session:
 
     # The end
 
-    def done(self) -> Stop:
-        """There is no more data here. Waits until the whole job is over."""
-        self._control.done()
+    def done(self, ends: str = "") -> Stop:
+        """There is no more data here. Waits until the whole job is over, which it is at once where `ends` says why:
+        with the version of this moment, for all workers, as a success."""
+        self._control.done(ends)
         return self._control.wait_stop()
 
     def pull_final(self) -> list[Floats]:

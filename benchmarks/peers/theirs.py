@@ -60,7 +60,7 @@ class Clusters:
 
 
 class Theirs:
-    """`pack`: so many steps in one scheduled function."""
+    """`pack`: steps in one scheduled function."""
 
     def __init__(self, name: str, label: str, clusters: Clusters, pack: int = 1) -> None:
         self.name, self.label = name, label

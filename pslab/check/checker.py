@@ -2,10 +2,11 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pslab.check.checks.members import Members
 from pslab.check.checks.ordering import Clock, Frame, Indices
+from pslab.check.checks.rates import Rates
 from pslab.check.checks.run_files import MetricsAgree, SummaryAgrees, WeightsAgree
 from pslab.check.checks.sums import Folds, Turns, Weights
 from pslab.check.checks.tickets import Accounting, OneAtATime, TicketLife
@@ -51,6 +52,7 @@ def log_checks() -> list[LogCheck]:
         WorkUnits(),
         WorkersTimes(),
         Versions(),
+        Rates(),
         Staleness(),
         Weights(),
         Folds(),
@@ -60,7 +62,10 @@ def log_checks() -> list[LogCheck]:
 
 
 def check_run(run: Run) -> CheckResult:
-    """Check a run folder: its log, and that summary, metrics and weights agree."""
+    """Check a run folder: its log, and that summary, metrics and weights agree.
+
+    Of a run without a summary, which was cut off or goes on: its log up to the last whole line, and a note.
+    """
     summary: Summary | RunError | None = None
     if run.stopped:
         try:
@@ -70,7 +75,8 @@ def check_run(run: Run) -> CheckResult:
     more: list[LogCheck] = [SummaryAgrees(summary), MetricsAgree(run.metrics())]
     if isinstance(summary, Summary):
         more.append(WeightsAgree(run.path / WEIGHTS, summary.weights_sha256))
-    return check_log(run.lines(), more)
+    verdict = check_log(run.lines(), more)
+    return replace(verdict, notes=(*verdict.notes, run.unfinished)) if run.unfinished else verdict
 
 
 def check_log(log: Iterable[e.Entry | e.Malformed], more: Sequence[LogCheck] = ()) -> CheckResult:

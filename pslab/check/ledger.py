@@ -100,7 +100,7 @@ class Ledger:
                 self._record_fate(fate)
             case e.Lost(worker) | e.Back(worker) | e.Leave(worker) | e.Done(worker) | e.Resume(worker):
                 self._record_presence(worker, entry.fact)
-            case e.Start() | e.Work():
+            case e.Start() | e.Work() | e.Rate():
                 pass
 
     def _record_fate(self, fact: e.Commit | e.Fold | e.Apply | e.Drop | e.Cancel | e.Abandon) -> None:

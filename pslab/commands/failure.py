@@ -1,8 +1,11 @@
 """What all subcommands share: foreseen errors, the exit codes in every --help, the console."""
 
+from collections.abc import Sequence
+
 import click
 from rich.console import Console
 
+from pslab.runs.folder import Run
 from pswire.exits import ExitCode, exit_codes_text
 
 # \b keeps click from re-wrapping the paragraph that follows.
@@ -21,3 +24,10 @@ def console() -> Console:
     """Standard output as it is now; long lines are left to the terminal, tables in a file get room."""
     plain = Console(highlight=False, soft_wrap=True)
     return plain if plain.is_terminal else Console(highlight=False, soft_wrap=True, width=120)
+
+
+def say_unfinished(runs: Sequence[Run]) -> None:
+    """One sentence on standard error for each run that was cut off or goes on: how far it is read."""
+    for run in runs:
+        if run.unfinished:
+            click.echo(f"note: {run.unfinished}", err=True)

@@ -65,7 +65,7 @@ class Measured:
 
 
 def measured(run: Run, goals: Goals) -> Measured:
-    """Raises RunError for a run that has not stopped, or whose log is cut off or cannot be read."""
+    """Raises RunError for a run whose log cannot be read, or of one that has stopped and whose log is cut off."""
     run.check_whole()
     summary, settings = run.summary, _settings(run)
     return Measured(

@@ -76,7 +76,7 @@ class Timeline:
         return min((lane.ends[-1] for lane in self.lanes if lane.full), default=math.inf)
 
     def until(self, tickets: int) -> float:
-        """When the median worker has had so many tickets, or all of its own; the end where nobody has had more."""
+        """When the median worker has had `tickets` tickets, or all of its own; the end where nobody has had more."""
         if all(len(lane.ends) <= tickets for lane in self.lanes):
             return self.seconds
         ends = sorted(lane.ends[:tickets][-1] for lane in self.lanes if lane.ends)

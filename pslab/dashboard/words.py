@@ -45,6 +45,7 @@ WORDS: dict[type[Any], Callable[[Any], str]] = {
     facts.Install: lambda f: "the initial values are version 0",
     facts.Grant: lambda f: f"gets ticket {f.ticket} for version {f.version}" + (", ahead" if f.ahead else ""),
     facts.Commit: _commit,
+    facts.Rate: lambda f: f"sets the learning rate to {f.learning_rate:.4g}",
     facts.Fold: lambda f: f"ticket {f.ticket} is added to the coming update, factor {f.factor:.3g}",
     facts.Apply: _apply,
     facts.Drop: lambda f: f"ticket {f.ticket} is dropped, {f.reason}; staleness {f.staleness}",

@@ -1,8 +1,10 @@
 """From an experiment file to a finished run folder."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from pslab.display.progress import Display
 from pslab.launch.local import Daemons, LocalRun, RunResult
@@ -11,7 +13,14 @@ from pslab.observe.trackers import RunInfo
 from pslab.runs.folder import free_folder, make_folder
 from psserver.optimizers import build as build_optimizer
 from psserver.policies import build as build_policy
-from pswire.config.experiment import Experiment, ExperimentError, load_experiment
+from pswire.config.experiment import (
+    FROM_JOB,
+    Experiment,
+    ExperimentError,
+    load_experiment,
+    parse_experiment,
+)
+from pswire.config.overrides import OverrideError, apply_overrides
 
 
 @dataclass(frozen=True)
@@ -33,17 +42,48 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Experiment:
     Raises ExperimentError with one message that says what is wrong.
     """
     experiment = load_experiment(path, overrides)
-    if not experiment.job.module:
+    if not (experiment.job.module or experiment.job.script):
         raise ExperimentError(
             f'{path}: job.module is missing; expected "package.module:attribute" or "file.py:attribute"'
         )
-    try:
-        cluster, policy = experiment.cluster, experiment.policy
-        built = build_policy(policy.name, policy.knobs, cluster.workers, cluster.servers)
-        build_optimizer(experiment.optimizer.config).check_aggregator(built.tensors.aggregator)
-    except ValueError as error:
-        raise ExperimentError(f"{path}: {error}") from error
+    _try_out(experiment, str(path))
     return experiment
+
+
+def of_script(
+    script: Path, arguments: Sequence[str], settings: Mapping[str, object], overrides: Sequence[str]
+) -> Experiment:
+    """The experiment whose workers run a training script of the user's; `settings`: keys with dots, such as
+    "cluster.workers". Raises ExperimentError, as `load`."""
+    if not script.is_file():
+        raise ExperimentError(f"{script}: expected a training script, and there is no such file")
+    document: dict[str, Any] = {"run": {"name": script.stem}}
+    said = {"job.script": str(script), "job.arguments": list(arguments), **settings}
+    try:
+        apply_overrides(document, [f"{key}={json.dumps(value)}" for key, value in said.items()])
+        apply_overrides(document, overrides)
+    except OverrideError as error:
+        raise ExperimentError(str(error)) from error
+    experiment = parse_experiment(document, str(script))
+    _try_out(experiment, str(script))
+    return experiment
+
+
+def _try_out(experiment: Experiment, source: str) -> None:
+    """Raises ExperimentError for a policy or an optimizer that cannot be built."""
+    cluster, policy = experiment.cluster, experiment.policy
+    try:
+        built = build_policy(policy.name, policy.knobs, cluster.workers, cluster.servers)
+        if experiment.optimizer.name != FROM_JOB:
+            build_optimizer(experiment.optimizer.config).check_aggregator(built.tensors.aggregator)
+        elif not experiment.job.script:
+            raise ExperimentError(
+                f'{source}: optimizer.name: "{FROM_JOB}" is for job.script; a [job] names none'
+            )
+    except ValueError as error:
+        raise (
+            error if isinstance(error, ExperimentError) else ExperimentError(f"{source}: {error}")
+        ) from error
 
 
 def run_local(

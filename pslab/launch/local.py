@@ -9,7 +9,7 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +40,8 @@ class Daemons:
 
     server: Sequence[str] = (sys.executable, "-m", "psserver")
     worker: Sequence[str] = (sys.executable, "-m", "psworker")
+    # Of [job] script; the parent's number, the script and its arguments follow.
+    script: Sequence[str] = (sys.executable, "-m", "psworker.script")
     # A server must report that it listens within this time.
     startup: float = 60.0
     # After the first failure, the others may report why before they are stopped.
@@ -118,7 +120,10 @@ class LocalRun:
         if verdict is not None:
             return verdict
         for index, name in enumerate(self._workers):
-            self._launch(name, self._daemons.worker, self._task(index))
+            if self._experiment.job.script:
+                self._launch_script(name, index)
+            else:
+                self._launch(name, self._daemons.worker, self._task(index))
         self._poller = StatusPoller(self._addresses[self._servers[0]], self._events)
         return None
 
@@ -138,8 +143,28 @@ class LocalRun:
         full = [*command, *options, "--json", "--parent", str(os.getpid())]
         if self._daemons.log_format != "text":
             full += ["--log-format", self._daemons.log_format]
+        self._start_child(name, full, variables)
+
+    def _launch_script(self, name: str, index: int) -> None:
+        """A script has a command line of its own: what a worker is told stands in its environment."""
+        job, cluster = self._experiment.job, self._experiment.cluster
+        command = [*self._daemons.script, str(os.getpid()), job.script, *job.arguments]
+        self._start_child(
+            name,
+            command,
+            {
+                "PS_HOSTS": self._hosts(),
+                "PS_TASK_INDEX": str(index),
+                "PS_WIRE_DTYPE": cluster.wire_dtype,
+                "PS_TRANSPORT": cluster.transport,
+            },
+        )
+
+    def _start_child(self, name: str, command: Sequence[str], variables: Mapping[str, str]) -> None:
         log = self._folder / LOGS / f"{name}.log"
-        self._children[name] = Child(name, full, log, self._events, self._cwd, _environment() | variables)
+        self._children[name] = Child(
+            name, command, log, self._events, self._cwd, {**_environment(), **variables}
+        )
 
     def _until_ready(self, names: Sequence[str]) -> Verdict | None:
         deadline = time.monotonic() + self._daemons.startup

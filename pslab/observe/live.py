@@ -13,7 +13,7 @@ from pslab.observe.trackers import RunInfo, TrackerError
 from pslab.runs.folder import SUMMARY, RunError
 
 POLL = 0.5  # seconds between two looks at the run folder
-# At the end trackers may take so long to take in what is left, in seconds.
+# Seconds that trackers have at the end to take in what is left.
 PATIENCE = 30.0
 
 

@@ -1,4 +1,4 @@
-"""What trackers are given: a decision log as points, one for so many versions."""
+"""What trackers are given: a decision log as points, one for every few versions."""
 
 import math
 from collections.abc import Iterator, Mapping

@@ -69,7 +69,7 @@ def _load(target: str) -> Tracker:
 
 
 class TrackerSink:
-    """A tracker as `pslab.observe.live` uses it: a point for every so many versions."""
+    """A tracker as `pslab.observe.live` uses it: a point for every few versions."""
 
     def __init__(self, name: str, tracker: Tracker, every: int) -> None:
         self.name, self.every = f"tracker {name}", every

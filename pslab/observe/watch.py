@@ -82,7 +82,7 @@ def curve(values: Sequence[float]) -> str:
 
 
 def watch_view(history: History, height: int, width: int) -> RenderableType:
-    """The screen of so many lines and characters. Requires a status."""
+    """The screen, `height` lines of `width` characters. Requires a status."""
     status = history.status
     assert status is not None
     head = Text(f"{status.policy}, {status.optimizer}: {status.phase}", style="bold")

@@ -25,7 +25,10 @@ class Step:
 
 
 def read_steps(run: Run) -> list[Step]:
-    """The whole log in order. Raises RunError naming the line that cannot be read or is out of place."""
+    """The whole log in order. Raises RunError naming the line that cannot be read or is out of place.
+
+    Of a run without a summary, which was cut off or goes on: up to its last whole line.
+    """
     path = run.log
     steps: list[Step] = []
     for read in run.decisions():
@@ -33,7 +36,7 @@ def read_steps(run: Run) -> list[Step]:
         if read.i != len(steps):
             raise RunError(f"{place}: expected entry {len(steps)}, got {read.i}: the log was edited")
         steps.append(Step(read.i, read.t, _entry(read, place)))
-    _check_frame(steps, path.as_posix())
+    _check_frame(steps, path.as_posix(), stopped=run.stopped)
     return steps
 
 
@@ -44,7 +47,7 @@ def job_of(steps: Sequence[Step]) -> entries.Job:
     return job
 
 
-def _check_frame(steps: Sequence[Step], path: str) -> None:
+def _check_frame(steps: Sequence[Step], path: str, *, stopped: bool) -> None:
     first = steps[0].entry if steps else None
     if not isinstance(first, entries.Job):
         raise RunError(f"{path}: expected a job entry first: the log is empty or was edited")
@@ -59,8 +62,10 @@ def _check_frame(steps: Sequence[Step], path: str) -> None:
             raise RunError(
                 f"{path}:{step.index + 1}: {step.entry.kind} of {worker}, who has not joined: the log was edited"
             )
-    if not any(isinstance(step.entry, entries.Stop) for step in steps):
-        raise RunError(f"{path}: has no stop entry: the job is still running, or was cut off")
+    if stopped and not any(isinstance(step.entry, entries.Stop) for step in steps):
+        raise RunError(
+            f"{path}: has no stop entry, though the job has stopped: the log was cut off or edited"
+        )
 
 
 def _entry(read: log.Entry, place: str) -> entries.Entry:

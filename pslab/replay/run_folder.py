@@ -31,6 +31,11 @@ def replay_of(run: Run) -> Replay:
     """Read the log, make the trainer. Raises RunError, ExperimentError and JobError."""
     steps = read_steps(run)
     job, experiment = job_of(steps), run.experiment
+    if experiment.job.script:
+        raise RunError(
+            f"{run.path}: its workers ran a script, which only the script itself can repeat: replay computes the "
+            "batches of a [job] module again"
+        )
     _check_agreement(run, job, experiment)
     trainer = _trainer(run, job, experiment)
     return Replay(steps, trainer, experiment.job.epochs, experiment.cluster.payload_dtype)

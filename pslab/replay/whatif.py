@@ -188,7 +188,8 @@ class Counterfactual:
             self._take(self.coordinator.ready(worker, self._incarnations[worker], now, holding=holding))
 
     def _commit(self, move: s.Finish, incarnation: int, ticket: int) -> None:
-        facts = CommitFacts(move.batch, move.samples, move.loss, move.norm, move.times)
+        told = (move.batch, move.samples, move.loss, move.norm, move.times, move.learning_rate)
+        facts = CommitFacts(*told)
         self._take(self.coordinator.commit(move.worker, incarnation, ticket, move.t, facts))
 
     def _take(self, outputs: list[Output]) -> None:

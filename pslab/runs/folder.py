@@ -18,9 +18,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from pslab.runs import log as entries
+from pslab.runs.cut_off import counted
 from pswire.config.experiment import Experiment, load_experiment
 
 EXPERIMENT = "experiment.toml"
@@ -55,7 +56,11 @@ class Contribution:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """`summary.json`, checked on reading. `wall_seconds` runs from the first grant to the stop."""
+    """`summary.json`, checked on reading. `wall_seconds` runs from the first grant to the stop.
+
+    Of a run that left none (it was killed, or goes on) the same numbers, counted from its log: `success` is false
+    then, and `reason` says so.
+    """
 
     job: str
     policy: Mapping[str, Any]
@@ -149,7 +154,26 @@ class Run:
         return (self.path / SUMMARY).is_file()
 
     @cached_property
+    def unfinished(self) -> str | None:
+        """A sentence about a run without a summary, which was killed or goes on: how far it is read. Else None."""
+        file = self.path / DECISIONS
+        if self.stopped or not file.is_file():
+            return None
+        whole, rest = 0, 0
+        with file.open("rb") as log:
+            for line in log:
+                whole, rest = (whole + 1, 0) if line.endswith(b"\n") else (whole, len(line))
+        left = f"; the last line is not whole ({rest} bytes) and is left out" if rest else ""
+        return (
+            f"{self.path}: has no {SUMMARY}: the job still runs, or was cut off (killed, say); "
+            f"read up to the last of {whole} entries{left}"
+        )
+
+    @cached_property
     def summary(self) -> Summary:
+        """Raises RunError. Of a run that left none: counted from its log."""
+        if not self.stopped:
+            return self._counted()
         file = self._file(SUMMARY)
         try:
             record = json.loads(file.read_text(encoding="utf-8"))
@@ -157,15 +181,27 @@ class Run:
             raise RunError(f"{file}: is not JSON: {error}") from error
         return _summary(file, record)
 
+    def _counted(self) -> Summary:
+        newest: Mapping[str, float] = {}
+        if (self.path / METRICS).is_file():
+            for metric in self.metrics():
+                newest = metric.metrics if metric.kind == "eval" else {"loss": metric.loss}
+        found = counted(self.decisions(), newest, "cut off, or still running: there is no summary.json")
+        if found is None:
+            raise RunError(f"{self.log}: expected a job entry first: the run was cut off before it wrote one")
+        return _summary(self.log, found)
+
     @property
     def log(self) -> Path:
         """The decision log's file; RunError when the run has none."""
         return self._file(DECISIONS)
 
     def lines(self) -> Iterator[entries.Entry | entries.Malformed]:
-        """The decision log, with the lines that cannot be read among the others."""
-        with _open(self._file(DECISIONS)) as file:
-            yield from entries.read(file)
+        """The decision log, with the lines that cannot be read among the others.
+
+        Of a run without a summary a last line that is not whole is left out: see `unfinished`.
+        """
+        yield from entries.read(self._lines(DECISIONS))
 
     def decisions(self) -> Iterator[entries.Entry]:
         """The decision log; RunError at the first line that cannot be read."""
@@ -184,14 +220,22 @@ class Run:
                 raise RunError(f"{file}: expected an entry of the job's stop: the log was cut off or edited")
 
     def metrics(self) -> Iterator[Metric]:
-        """Lines of `metrics.jsonl` in order; RunError at the first that cannot be read."""
+        """Lines of `metrics.jsonl` in order; RunError at the first that cannot be read. As for `lines`."""
         path = self._file(METRICS)
-        with _open(path) as file:
-            for number, line in enumerate(file, start=1):
-                try:
-                    yield parse_metric(line)
-                except RunError as error:
-                    raise RunError(f"{path}:{number}: {error}") from error
+        for number, line in enumerate(self._lines(METRICS), start=1):
+            try:
+                yield parse_metric(line)
+            except RunError as error:
+                raise RunError(f"{path}:{number}: {error}") from error
+
+    def _lines(self, name: str) -> Iterator[str]:
+        stopped = self.stopped
+        with self._file(name).open("rb") as file:
+            for line in file:
+                if not (stopped or line.endswith(b"\n")):
+                    return
+                # Bytes that are no UTF-8 become a line that cannot be read, not an exception half-way.
+                yield line.decode("utf-8", "replace")
 
     def _file(self, name: str) -> Path:
         path = self.path / name
@@ -206,11 +250,6 @@ _MEANING = {
     METRICS: "no server wrote metrics here",
     SUMMARY: "the job has not stopped yet, or was cut off",
 }
-
-
-def _open(path: Path) -> TextIO:
-    # Bytes that are no UTF-8 become a line that cannot be read, not an exception half-way.
-    return path.open(encoding="utf-8", errors="replace")
 
 
 def _number(value: Any) -> float:

@@ -94,6 +94,15 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True)
+class Rate:
+    """The learning rate from here on: `scale` times the one that the job began with."""
+
+    worker: str
+    learning_rate: float
+    scale: float
+
+
+@dataclass(frozen=True, slots=True)
 class Fold:
     ticket: int
     factor: float
@@ -175,14 +184,14 @@ class Stop:
 
 
 Fact = (
-    JobEntry | Join | Work | Resume | Start | Initialise | Install | Grant | Commit | Fold | Apply | Drop
+    JobEntry | Join | Work | Resume | Start | Initialise | Install | Grant | Commit | Rate | Fold | Apply | Drop
     | Cancel | Abandon | Lost | Back | Leave | Done | Stop
 )  # fmt: skip
 
 KINDS: Mapping[str, type[Any]] = {"job": JobEntry} | {
     kind.__name__.lower(): kind
     for kind in (
-        Join, Work, Resume, Start, Initialise, Install, Grant, Commit, Fold, Apply, Drop,
+        Join, Work, Resume, Start, Initialise, Install, Grant, Commit, Rate, Fold, Apply, Drop,
         Cancel, Abandon, Lost, Back, Leave, Done, Stop,
     )
 }  # fmt: skip

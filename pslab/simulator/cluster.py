@@ -56,7 +56,7 @@ class Cluster:
         self.queue, self.network, self.store = queue, network, store
         self.terms, self.policy = terms, policy
         self.batches, self.batch_size, self.interrupt = batches, batch_size, interrupt
-        # Every so many versions, and the accuracy at which that ends the job; 0: not at all.
+        # Versions between evaluations, and the accuracy that ends the job; 0: not at all.
         self.every, self.until_accuracy = evaluate, until_accuracy
         self.workers: dict[str, Worker] = {}
         self.metrics: dict[str, float] = {}
@@ -84,7 +84,7 @@ class Cluster:
     # Running
 
     def run(self, watch: Callable[["Cluster"], None] | None = None, every: int = 4096) -> None:
-        """Until the job is over, or `halted`. `watch` is called after every so many actions."""
+        """Until the job is over, or `halted`. `watch` is called after `every` actions."""
         self._route(self.coordinator.opening())
         queue, coordinator, inbox = self.queue, self.coordinator, self._inbox
         while not (self.halted or coordinator.over):

@@ -98,8 +98,8 @@ class CoordinatorHarness:
         who = (worker, self.incarnation(worker))
         return self.take(self.coordinator.abandon(*who, ticket, reason, self.now, unit_ends=unit_ends))
 
-    def done(self, worker: str) -> list[Output]:
-        return self.take(self.coordinator.done(worker, self.incarnation(worker), self.now))
+    def done(self, worker: str, ends: str = "") -> list[Output]:
+        return self.take(self.coordinator.done(worker, self.incarnation(worker), self.now, ends=ends))
 
     def passes(self, seconds: float) -> list[Output]:
         self.now += seconds

@@ -18,7 +18,7 @@ class StagedShard:
     def __init__(self, *, workers: int, tensors: TensorParts, staging: int = 1) -> None:
         plan = make_plan([VariableSpec("w", (2,))], 1)
         optimizer = build({"name": "sgd", "learning_rate": 0.5})
-        # Readers are no part of it: so many versions that nobody waits for one.
+        # Readers are no part of it: there are enough versions that nobody waits for one.
         # Weights may be as large as a policy makes them.
         self._shard = Shard(
             plan, 0, optimizer, versions=2 * workers + 2, staging=staging, tensors=tensors, unchecked=True

@@ -296,8 +296,8 @@ class Coordinator:
         self._contributions.abandon(member, ticket, reason, now, ends=unit_ends)
         return self._emit(now)
 
-    def done(self, worker: str, incarnation: int, now: float) -> list[Output]:
-        """The worker has no more data. Barriers shrink; when all are done the job is.
+    def done(self, worker: str, incarnation: int, now: float, *, ends: str = "") -> list[Output]:
+        """The worker has no more data. Barriers shrink; when all are done the job is, or at once where `ends` says why.
 
         A ticket that it still holds is abandoned: a ready that it repeated after
         a reconnection may have brought one that it never wanted.
@@ -305,7 +305,7 @@ class Coordinator:
         member = self._ledger.member(worker, incarnation)
         if member is None:
             return self._ledger.refuse_unknown_session(worker, incarnation)
-        self._contributions.done(member, now)
+        self._contributions.done(member, now, ends)
         return self._emit(now)
 
     # Time and the outside world

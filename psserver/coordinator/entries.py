@@ -167,6 +167,8 @@ class CommitFacts:
     loss: float = 0.0
     norm: float = 0.0
     times: tuple[float | None, float | None, float | None] = UNTOLD
+    # The optimizer's, from this contribution on; None: as before.
+    learning_rate: float | None = None
     unit_ends: bool = False
 
 
@@ -199,6 +201,17 @@ class Commit(Fields):
 
 
 @value
+class Rate(Fields):
+    """From here on the learning rate is `learning_rate`, as `worker` said with its commit: `scale` times the one that
+    the job began with. The `lr_scale` of each following Apply has that factor."""
+
+    kind = "rate"
+    worker: str
+    learning_rate: float
+    scale: float
+
+
+@value
 class Fold(Fields):
     kind = "fold"
     ticket: int
@@ -222,7 +235,7 @@ class AppliedPart(Fields):
 
 @value
 class Apply(Fields):
-    """`version` is the one that this update makes."""
+    """`version` is the one that this update makes. `lr_scale`: the policy's, times that of the newest Rate."""
 
     kind = "apply"
     version: int
@@ -306,6 +319,7 @@ Entry = (
     | Install
     | Grant
     | Commit
+    | Rate
     | Fold
     | Apply
     | Drop

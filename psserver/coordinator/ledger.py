@@ -12,9 +12,9 @@ class Ledger:
     """Members, tickets, the version, and what the present input puts out. One per coordinator; its parts share it.
 
     Each field has one writer. `roster`: membership (the state of a member: whatever handles its input).
-    `tickets`, `stopped` and what goes with it: the moves below. `version`: the policy driver. `loss`, `usual_step`: the
-    commit. `initialised` and `started`: the lifecycle. `work`: the dealer; its queue changes with the
-    tickets. Times are seconds of the caller's clock.
+    `tickets`, `stopped` and what goes with it: the moves below. `version`: the policy driver. `loss`, `lr_scale`,
+    `usual_step`: the commit. `initialised` and `started`: the lifecycle. `work`: the dealer; its queue changes with
+    the tickets. Times are seconds of the caller's clock.
     """
 
     def __init__(self, terms: JobTerms, now: float) -> None:
@@ -29,6 +29,8 @@ class Ledger:
         self.stopped: Stopped | None = None
         # Smoothed loss of recent commits; None before the first.
         self.loss: float | None = None
+        # What the learning rate that the job began with is multiplied by.
+        self.lr_scale = 1.0
         # Smoothed seconds from grant to commit; None before the first.
         self.usual_step: float | None = None
         self.began = now

@@ -196,7 +196,7 @@ class PolicyDriver:
         ]
         parts = tuple(listed)
         version += 1
-        ledger.record(entries.Apply(version, scale, apply.lr_scale, parts), now)
+        ledger.record(entries.Apply(version, scale, apply.lr_scale * ledger.lr_scale, parts), now)
         # Once it is recorded: there is no version that is not in the log.
         self.folded.clear()
         ledger.version = version

@@ -1,5 +1,6 @@
 """All that a coordinator knows, as plain data between two inputs; taken out, checked, and taken up again."""
 
+import math
 from collections import Counter, deque
 from collections.abc import Collection
 from dataclasses import dataclass, replace
@@ -61,6 +62,7 @@ class CoordinatorState:
     evaluator: str | None
     stop_index: int
     loss: float | None
+    lr_scale: float
     usual_step: float | None
     began: float
     next_number: int
@@ -102,6 +104,7 @@ def save(ledger: Ledger, driver: PolicyDriver) -> CoordinatorState:
         evaluator=ledger.evaluator,
         stop_index=ledger.stop_index,
         loss=ledger.loss,
+        lr_scale=ledger.lr_scale,
         usual_step=ledger.usual_step,
         began=ledger.began,
         next_number=tickets.next_number,
@@ -171,6 +174,7 @@ def take_up(state: CoordinatorState, ledger: Ledger, driver: PolicyDriver, shift
     ledger.roster, ledger.tickets = roster, tickets
     ledger.entries, ledger.version, ledger.loss = state.entries, state.version, state.loss
     ledger.usual_step = state.usual_step
+    ledger.lr_scale = state.lr_scale
     ledger.initialised, ledger.started = state.initialised, state.started
     stopped = state.stopped
     ledger.stopped = None if stopped is None else replace(stopped, at=stopped.at + shift)
@@ -230,6 +234,10 @@ def _check(state: CoordinatorState) -> None:
         (
             all(p.ticket in live and live[p.ticket].state == "pending" for p in state.folded),
             "what is folded is not pending",
+        ),
+        (
+            math.isfinite(state.lr_scale) and state.lr_scale >= 0,
+            "the factor of the learning rate is not a number from 0",
         ),
         (
             (state.empty_since is None) == any(member.ever_connected for member in state.members),

@@ -16,7 +16,7 @@ class JobTerms:
     seed: int = 0
     # Others never wait longer than this for a worker that is gone.
     worker_timeout: float = 10.0
-    # Give up when there was no worker for so long; 0: never.
+    # Seconds without any worker after which the job gives up; 0: never.
     idle_timeout: float = 600.0
     # Names of workers in the life of the job, at most; 0: no limit.
     max_workers: int = 0
@@ -26,8 +26,8 @@ class JobTerms:
     versions: int = 0
     # Never stop by itself.
     stay: bool = False
-    # A member that keeps a ticket for so long is given up. 0: never; None: a multiple of the usual step, and only
-    # while somebody waits for it.
+    # Seconds after which a member that keeps a ticket is given up. 0: never; None: a multiple of the usual step, and
+    # only while somebody waits for it.
     ticket_timeout: float | None = None
     # How long the largest payload may be under way.
     transfer: float = 0.0

@@ -15,7 +15,7 @@ from psserver.service.job import Job
 from psserver.service.shard.host import ShardHost
 from pswire.addresses import Address
 
-# A text is given to every scrape of so many seconds: rendering holds the interpreter's lock.
+# Seconds for which one text answers every scrape: rendering holds the interpreter's lock.
 AGE = 1.0
 # How long a connection may be silent, in seconds.
 PATIENCE = 10.0

@@ -81,7 +81,7 @@ def build(name: str, knobs: Mapping[str, object], workers: int, servers: int = 1
     which is made as ``Class(workers=workers, **knobs)``, or a `PolicySpec`. A
     policy without a name or knobs of its own gets those with which it was made.
     Raises PolicyError when the name, a knob or a value is not acceptable, when
-    the class is no policy, or when the policy cannot work with so many servers.
+    the class is no policy, or when the policy cannot work with that number of servers.
     """
     policy = _custom(name, knobs, workers) if ":" in name else _composed(name, spec_of(name), knobs, workers)
     policy.tensors.check_servers(servers)

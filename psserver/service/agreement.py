@@ -13,8 +13,9 @@ import numpy as np
 from psserver.coordinator.work.units import WorkTerms
 from psserver.optimizers import Optimizer, OptimizerError, build
 from psserver.service.errors import precondition
+from pswire.config.experiment import FROM_JOB
 
-FROM_JOB = "from-job"
+__all__ = ["FROM_JOB", "agreed", "explain_difference"]
 
 
 def agreed(configured: Optimizer | None, requested: str) -> Optimizer:

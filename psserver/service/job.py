@@ -174,6 +174,7 @@ class Job:
                 self._hold(proposed, chosen)
                 self.optimizer = chosen
                 self._withdraw_plan()
+            self._check_room(worker, proposed, chosen)
             if not self._opened:
                 self._open(chosen)
             try:
@@ -195,6 +196,12 @@ class Job:
                 raise precondition(explain_other_work(coordinator.work_terms, work))
             difference = explain_mismatch(self.plan.variables, variables)
             raise precondition(f"this job trains another model: {difference}")
+
+    def _check_room(self, worker: str, plan: Plan, optimizer: Optimizer) -> None:
+        """A worker that has no place yet needs memory of its own under some policies. Raises Refused."""
+        present = self._coordinator.roster.present
+        if worker not in present:
+            self.host.memory.admit_members(len(present) + 1, plan, optimizer, self.policy.tensors)
 
     def _withdraw_plan(self) -> None:
         """Those who named the model before have no session, and are no members any more."""
@@ -319,8 +326,8 @@ class Job:
     ) -> None:
         self._input(lambda c, now: c.abandon(worker, incarnation, ticket, reason, now, unit_ends=unit_ends))
 
-    def done(self, worker: str, incarnation: int) -> None:
-        self._input(lambda c, now: c.done(worker, incarnation, now))
+    def done(self, worker: str, incarnation: int, ends: str = "") -> None:
+        self._input(lambda c, now: c.done(worker, incarnation, now, ends=ends))
 
     def leave(self, worker: str, incarnation: int, reason: str) -> None:
         self._input(lambda c, now: c.leave(worker, incarnation, reason, now))

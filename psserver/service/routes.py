@@ -94,5 +94,8 @@ class Routes:
             case entries.Resume(worker):
                 told = event("worker_resumed", worker=worker)
                 log.info("%s takes part again: a work unit came back", worker, extra=told)
+            case entries.Rate(worker, rate):
+                told = event("rate_set", worker=worker, learning_rate=rate)
+                log.info("%s sets the learning rate to %g", worker, rate, extra=told)
             case entries.Done(worker):
                 log.info("%s has no more data", worker, extra=event("worker_done", worker=worker))

@@ -53,6 +53,11 @@ class Accumulator(Protocol):
         """The buffer is needed until `clear`."""
         ...
 
+    @property
+    def payloads(self) -> list[Floats]:
+        """Contributions that are kept side by side."""
+        ...
+
     def total(self) -> Total:
         """Of all that was added, which must not be nothing; in a buffer that is kept."""
         ...
@@ -96,6 +101,10 @@ class RunningSum:
 
     def keeps(self, payload: Floats) -> bool:
         return self._values is payload
+
+    @property
+    def payloads(self) -> list[Floats]:
+        return []
 
     def total(self) -> Total:
         assert self._values is not None
@@ -142,6 +151,10 @@ class GradientList:
     def keeps(self, payload: Floats) -> bool:
         return any(kept is payload for kept in self._payloads)
 
+    @property
+    def payloads(self) -> list[Floats]:
+        return list(self._payloads)
+
     def total(self) -> Total:
         self._aggregator.reduce([payload[: self._end] for payload in self._payloads])
         if self._payloads[0].size > self._end:
@@ -186,6 +199,10 @@ class PerWorker:
 
     def keeps(self, payload: Floats) -> bool:
         return any(share.values is payload for share in self.shares)
+
+    @property
+    def payloads(self) -> list[Floats]:
+        return [share.values for share in self.shares]
 
     def total(self) -> Total:
         """Of the state part only; gradients are in `shares`."""

@@ -78,6 +78,9 @@ class Shard:
         self._summed: list[str] = []
         # The incarnation of each present member.
         self.members: dict[str, int] = {}
+        # Left with a contribution that may still be applied: what is remembered for it goes afterwards. A restored
+        # shard need not know them: whoever comes back begins anew.
+        self._left: set[str] = set()
         # An order is between `prepare` and the end of `finish`.
         self._unfinished = False
 
@@ -90,6 +93,20 @@ class Shard:
     def variants(self) -> list[tuple[Loop, str]]:
         """Every pass over arrays that it runs, for a backend that compiles."""
         return [*self._updater.variants, *((loop, loop.letters) for loop in arithmetic.LOOPS)]
+
+    @property
+    def owned(self) -> tuple[list[str], list[str]]:
+        """Whose payloads lie in buffers of this shard: those that are staged or on their way in, and those that wait
+        side by side for the coming update (none where they are summed)."""
+        kept, lent = self._updater.kept, self.staging.lent
+        workers = self._summed[-len(kept) :] if kept else []
+        own = [who for who, values in zip(workers, kept, strict=True) if not lent(values)]
+        return self.staging.owned, own
+
+    @property
+    def slots(self) -> dict[str, dict[str, Floats]]:
+        """What the optimizer remembers: by worker, or under "" where it does not keep workers apart."""
+        return self._updater.slots
 
     # Payloads
 
@@ -177,14 +194,21 @@ class Shard:
                 self.arena.forget(ticket)
             case Admit(worker, incarnation):
                 self.members[worker] = incarnation
-            case Dismiss(worker):
-                self.members.pop(worker, None)
+                self._left.discard(worker)
                 self._updater.forget(worker)
+            case Dismiss(worker):
+                self._dismiss(worker)
             case Note():
                 pass
             case _:
                 assert_never(order)
         return None
+
+    def _dismiss(self, worker: str) -> None:
+        self.members.pop(worker, None)
+        self._updater.forget(worker)
+        if worker in self._summed or any(t.worker == worker for t in self.staging.tickets.values()):
+            self._left.add(worker)
 
     def _pin(self, pin: Pin) -> None:
         self.staging.tickets[pin.ticket] = OpenTicket(pin.ticket, pin.worker, pin.turn, pin.initialise)
@@ -270,6 +294,9 @@ class Shard:
             for values in self._updater.clear():
                 self.staging.recycle(values)
             self._summed.clear()
+            for worker in self._left.intersection(workers):
+                self._left.discard(worker)
+                self._updater.forget(worker)
             self.arena.publish(out)
 
         return PendingUpdate(compute, finish)

@@ -71,6 +71,11 @@ class Updater:
             self._compensator.correct(gradient, gap, np.float32(strength), self.memory, self._backend)
         self.accumulator.add(payload, factor, worker, self._backend)
 
+    @property
+    def kept(self) -> list[Floats]:
+        """Contributions that lie side by side until the next step."""
+        return self.accumulator.payloads
+
     def keeps(self, payload: Floats) -> bool:
         """The buffer is needed until `clear`."""
         return self.accumulator.keeps(payload)

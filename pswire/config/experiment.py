@@ -39,6 +39,8 @@ Seconds = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
 # Of an experiment file.
 MOST_CHARACTERS = 2**20
 _MODULE = re.compile(r".+:[A-Za-z_][A-Za-z0-9_]*")
+# The optimizer that the first worker names, with its numbers.
+FROM_JOB = "from-job"
 _DEVICE = re.compile(r"auto|cpu|gpu:[0-9]{1,4}")
 
 
@@ -167,12 +169,24 @@ class JobSection(Section):
     options: dict[str, Any] = Field(default_factory=dict)
     """the job's own options"""
 
+    script: str = ""
+    """instead of `module`: a program that calls `model.fit` with `psworker.keras.distribute`; every worker runs it"""
+
+    arguments: list[str] = Field(default_factory=list)
+    """the script's command line"""
+
     @field_validator("module")
     @classmethod
     def _names_an_attribute(cls, value: str) -> str:
-        if not _MODULE.fullmatch(value):
+        if value and not _MODULE.fullmatch(value):
             raise PydanticCustomError("shape", "expected package.module:attribute or path/file.py:attribute")
         return value
+
+    @property
+    def named(self) -> dict[str, Any]:
+        """The keys that say something: those of a module or those of a script."""
+        ours = {"script", "arguments"}
+        return self.model_dump(include=ours) if self.script else self.model_dump(exclude=ours)
 
 
 class WorkerSection(Section):
@@ -211,10 +225,21 @@ class Experiment(Section):
     def _by_number(cls, value: Any) -> Any:
         return keyed_by_number(value)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _compiled_optimizer(cls, document: Any) -> Any:
+        """A script's optimizer is the one that it compiles, unless the file names another."""
+        job = document.get("job") if isinstance(document, Mapping) else None
+        if isinstance(job, Mapping) and job.get("script"):
+            return {"optimizer": {"name": FROM_JOB}, **document}
+        return document
+
     @model_validator(mode="after")
     def _parts_agree(self) -> "Experiment":
-        if "job" in self.model_fields_set and not self.job.module:
+        if "job" in self.model_fields_set and not (self.job.module or self.job.script):
             raise PydanticCustomError("absent", "job.module: missing; expected package.module:attribute")
+        if self.job.script:
+            self._check_script()
         beyond = sorted(number for number in self.workers if not 0 <= number < self.cluster.workers)
         if beyond:
             raise PydanticCustomError(
@@ -224,6 +249,19 @@ class Experiment(Section):
             )
         return self
 
+    def _check_script(self) -> None:
+        """What a script says itself is not said here as well, where it would do nothing."""
+        for said, key, instead in (
+            (self.job.module, "job.module", "a job is a module or a script"),
+            (self.job.epochs != 1, "job.epochs", "the script says it, in fit(epochs=...)"),
+            (self.job.options, "job.options", "a script has arguments"),
+            (self.cluster.prefetch, "cluster.prefetch", "fit does not fetch ahead"),
+            (self.workers, "workers", "a script chooses its device itself, and has no delays"),
+        ):
+            if said:
+                told = {"key": key, "instead": instead}
+                raise PydanticCustomError("unused", "{key}: not with job.script: {instead}", told)
+
     def to_toml(self) -> str:
         """The resolved experiment, defaults written out; `load_experiment` reads it back to an equal one."""
         tables: dict[str, dict[str, object]] = {
@@ -232,8 +270,10 @@ class Experiment(Section):
             "policy": self.policy.model_dump(),
             "optimizer": self.optimizer.model_dump(),
         }
-        if self.job.module:
-            tables["job"] = self.job.model_dump()
+        if self.optimizer.name == FROM_JOB:
+            tables["optimizer"] = {"name": FROM_JOB}
+        if self.job.module or self.job.script:
+            tables["job"] = self.job.named
         for number, worker in sorted(self.workers.items()):
             tables[f"workers.{number}"] = worker.model_dump()
         # Sections that no daemon reads stay out of a file that does not use them.

@@ -57,6 +57,7 @@ EVENTS: Final[Mapping[str, Event]] = {
     "open_to_all": Event(SERVER, (), "others can reach this server, and nothing keeps them out"),
     "data_port": Event(SERVER, ("port",), "payloads of other machines' workers are taken here"),
     # Decisions and their execution
+    "rate_set": Event(SERVER, ("worker", "learning_rate"), "a worker's script has set the learning rate"),
     "advice": Event(SERVER, (), "the policy is meant for another optimizer"),
     "decision_failed": Event(SERVER, (), "a policy or the coordinator raised"),
     "job_failed": Event(SERVER, (), "nothing more can be decided: the job ends"),
@@ -89,6 +90,7 @@ EVENTS: Final[Mapping[str, Event]] = {
     "version_cut_off": Event(WORKER, (), "the version that came with a grant; it is pulled again"),
     "ticket_settled": Event(WORKER, ("ticket",), "its fate was decided while an answer was lost"),
     # Both
+    "task_index": Event(BOTH, ("task_index", "source"), "--task-index auto was found in the environment"),
     "failed": Event(BOTH, ("exit_code",), "the command's last sentence"),
     "crashed": Event(BOTH, (), "a fault of this program, with the traceback in `exception`"),
     "library": Event(BOTH, (), "logged by somebody else's code, or a Python warning"),

@@ -26,8 +26,8 @@ MESSAGE_BYTES: Final = 64 * 2**20
 RECEIVED_BYTES: Final = 8 * 2**20
 # What a server takes of a stream before it is read. At 1 ms of latency it allows 4 GB/s.
 UNREAD_BYTES: Final = 4 * 2**20
-# A connection without any call is closed after so long, and made again for the next call: where descriptors run out,
-# those who only hold connections must not keep newcomers out. Seconds.
+# Seconds after which a connection without any call is closed; the next call makes it again. Where descriptors run
+# out, those who only hold connections must not keep newcomers out.
 IDLE_CONNECTION: Final = 60.0
 
 

@@ -8,6 +8,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from pswire.v1 import memory_pb2 as _memory_pb2
 from pswire.v1 import model_pb2 as _model_pb2
 import builtins as _builtins
 import sys
@@ -363,6 +364,7 @@ class Commit(_message.Message):
     RECEIPTS_FIELD_NUMBER: _builtins.int
     READY_FIELD_NUMBER: _builtins.int
     TIMES_FIELD_NUMBER: _builtins.int
+    LEARNING_RATE_FIELD_NUMBER: _builtins.int
     UNIT_ENDS_FIELD_NUMBER: _builtins.int
     ticket: _builtins.int
     batch: _builtins.int
@@ -371,6 +373,10 @@ class Commit(_message.Message):
     norm: _builtins.float
     ready: _builtins.bool
     """Ready for the next ticket in the same breath (saves a message)."""
+    learning_rate: _builtins.float
+    """The learning rate that the optimizer is to have from this contribution on, in place of the one that it began
+    with; the policy's own scaling comes on top. Absent: as before.
+    """
     unit_ends: _builtins.bool
     """The ticket's work unit has no part behind this one."""
     @_builtins.property
@@ -392,13 +398,16 @@ class Commit(_message.Message):
         receipts: _abc.Iterable[_builtins.bytes] | None = ...,
         ready: _builtins.bool = ...,
         times: Global___Times | None = ...,
+        learning_rate: _builtins.float | None = ...,
         unit_ends: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["times", b"times"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate", "learning_rate", b"learning_rate", "times", b"times"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "loss", b"loss", "norm", b"norm", "ready", b"ready", "receipts", b"receipts", "samples", b"samples", "ticket", b"ticket", "times", b"times", "unit_ends", b"unit_ends"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate", "batch", b"batch", "learning_rate", b"learning_rate", "loss", b"loss", "norm", b"norm", "ready", b"ready", "receipts", b"receipts", "samples", b"samples", "ticket", b"ticket", "times", b"times", "unit_ends", b"unit_ends"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__learning_rate: _TypeAlias = _typing.Literal["learning_rate"]  # noqa: Y015
+    _WhichOneofArgType__learning_rate: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__learning_rate) -> _WhichOneofReturnType__learning_rate | None: ...
 
 Global___Commit: _TypeAlias = Commit  # noqa: Y015
 
@@ -469,12 +478,17 @@ class Done(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    ENDS_FIELD_NUMBER: _builtins.int
+    ends: _builtins.str
+    """Not empty: the whole job is to end here, with success, and this is why."""
     def __init__(
         self,
+        *,
+        ends: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ends", b"ends"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -981,6 +995,7 @@ class ServerStatus(_message.Message):
     STATE_FIELD_NUMBER: _builtins.int
     BYTES_FIELD_NUMBER: _builtins.int
     EXECUTED_FIELD_NUMBER: _builtins.int
+    MEMORY_FIELD_NUMBER: _builtins.int
     task_index: _builtins.int
     address: _builtins.str
     state: _builtins.str
@@ -988,6 +1003,8 @@ class ServerStatus(_message.Message):
     bytes: _builtins.int
     executed: _builtins.int
     """Decisions of the log that it has executed."""
+    @_builtins.property
+    def memory(self) -> _memory_pb2.Memory: ...
     def __init__(
         self,
         *,
@@ -996,10 +1013,11 @@ class ServerStatus(_message.Message):
         state: _builtins.str = ...,
         bytes: _builtins.int = ...,
         executed: _builtins.int = ...,
+        memory: _memory_pb2.Memory | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "bytes", b"bytes", "executed", b"executed", "state", b"state", "task_index", b"task_index"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "bytes", b"bytes", "executed", b"executed", "memory", b"memory", "state", b"state", "task_index", b"task_index"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -8,6 +8,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from pswire.v1 import coordinator_pb2 as _coordinator_pb2
+from pswire.v1 import memory_pb2 as _memory_pb2
 from pswire.v1 import model_pb2 as _model_pb2
 import builtins as _builtins
 import sys
@@ -897,12 +898,17 @@ class FollowReply(_message.Message):
     ERROR_FIELD_NUMBER: _builtins.int
     BYTES_FIELD_NUMBER: _builtins.int
     DIVERGED_FIELD_NUMBER: _builtins.int
+    MEMORY_FIELD_NUMBER: _builtins.int
     executed: _builtins.int
     """Entries [0, executed) of the log have been executed."""
     error: _builtins.str
     bytes: _builtins.int
     diverged: _builtins.bool
     """The error is that a version would not be finite."""
+    @_builtins.property
+    def memory(self) -> _memory_pb2.Memory:
+        """From time to time."""
+
     def __init__(
         self,
         *,
@@ -910,10 +916,11 @@ class FollowReply(_message.Message):
         error: _builtins.str = ...,
         bytes: _builtins.int = ...,
         diverged: _builtins.bool = ...,
+        memory: _memory_pb2.Memory | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "diverged", b"diverged", "error", b"error", "executed", b"executed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "diverged", b"diverged", "error", b"error", "executed", b"executed", "memory", b"memory"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

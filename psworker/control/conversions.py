@@ -46,8 +46,8 @@ def request_to_wire(request: Request) -> pb.SessionRequest:
             return pb.SessionRequest(commit=commit_to_wire(request))
         case Abandon(ticket, reason, unit_ends):
             return pb.SessionRequest(abandon=pb.Abandon(ticket=ticket, reason=reason, unit_ends=unit_ends))
-        case Done():
-            return pb.SessionRequest(done=pb.Done())
+        case Done(ends):
+            return pb.SessionRequest(done=pb.Done(ends=ends))
         case Leave(reason):
             return pb.SessionRequest(leave=pb.Leave(reason=reason))
         case Report(version, metrics):
@@ -69,6 +69,7 @@ def commit_to_wire(commit: Commit) -> pb.Commit:
         times=None
         if times is None
         else pb.Times(pull=times.pull, compute=times.compute, before=times.before or 0.0),
+        learning_rate=commit.learning_rate,
         unit_ends=commit.unit_ends,
     )
 

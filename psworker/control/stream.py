@@ -180,10 +180,10 @@ class Control:
             self._raise_error()
             self._send(self._engine.abandon(ticket, reason, unit_ends=unit_ends))
 
-    def done(self) -> None:
+    def done(self, ends: str = "") -> None:
         with self._changed:
             self._raise_error()
-            self._send(self._engine.done())
+            self._send(self._engine.done(ends))
             self._changed.notify_all()
 
     def wait_stop(self) -> Stop:

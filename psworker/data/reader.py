@@ -45,7 +45,7 @@ class WeightReader:
 
     @contextmanager
     def view(self, grant: Grant, narrow: bool) -> Iterator[list[NDArray[Any]]]:
-        """To read within the `with` block: where they lie, if they may lie there so long. Raises as `copied`."""
+        """To read within the `with` block: where they lie, if they may stay there until it ends. Raises as `copied`."""
         self.narrow = narrow
         with self._watch.pulling():
             received = self._take(grant)

@@ -92,6 +92,8 @@ class ClientEngine:
         self.asked = False
         # Done was sent.
         self.exhausted = False
+        # Why the whole job is to end, as Done said it.
+        self._ends = ""
         # The ticket in hand: granted to the training loop, and neither committed nor abandoned by it.
         self.held: int | None = None
         # Granted, and not yet in hand.
@@ -257,14 +259,15 @@ class ClientEngine:
             self._abandoned[ticket] = abandon
         return [abandon]
 
-    def done(self) -> Requests:
-        """There is no more data here. The coordinator abandons a ticket that is in hand."""
+    def done(self, ends: str = "") -> Requests:
+        """There is no more data here, or, with a reason, the whole job is to end. The coordinator abandons a ticket
+        that is in hand."""
         self._require("done")
         self.held = self._exchanged = None
         if self.exhausted:
             return []
-        self.exhausted = True
-        return [Done()]
+        self.exhausted, self._ends = True, ends
+        return [Done(ends)]
 
     def report(self, version: int, metrics: Mapping[str, float]) -> Requests:
         """Metrics of the final version."""
@@ -309,7 +312,7 @@ class ClientEngine:
         if self.asked and self._exchanged not in self._unanswered:
             requests.append(Ready())
         if self.exhausted:
-            requests.append(Done())
+            requests.append(Done(self._ends))
         if self._leaving is not None:
             requests.append(self._leaving)
         return requests
@@ -359,6 +362,7 @@ class ClientEngine:
             leaving=self._leaving,
             asked=self.asked,
             exhausted=self.exhausted,
+            ends=self._ends,
             held=self.held,
             exchanged=self._exchanged,
             newest=self._newest,
@@ -382,6 +386,7 @@ class ClientEngine:
         engine = cls(lossless_link=state.lossless_link)
         engine.stop, engine.refusal, engine._leaving = state.stop, state.refusal, state.leaving
         engine.asked, engine.exhausted, engine.held = state.asked, state.exhausted, state.held
+        engine._ends = state.ends
         engine._exchanged, engine._newest = state.exchanged, state.newest
         engine.grants.extend(state.grants)
         engine._unanswered.update((commit.ticket, commit) for commit in state.unanswered)

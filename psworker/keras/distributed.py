@@ -15,6 +15,7 @@ import inspect
 import logging
 import math
 import os
+import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -28,7 +29,7 @@ import tensorflow as tf
 from pswire.addresses import Address
 from pswire.logs.events import event
 from psworker.engine import Grant
-from psworker.errors import PayloadRefused, SessionError, Voided
+from psworker.errors import PayloadRefused, SessionError, Unsupported, Voided
 from psworker.keras.gradients import BatchResult, GradientStep
 from psworker.keras.servers import EmbeddedServer, Place, find_servers
 from psworker.keras.translate import translate, unwrapped
@@ -41,7 +42,7 @@ from psworker.tensorflow.variables import ModelVariables, collect
 log = logging.getLogger("ps-worker")
 
 
-class FitError(RuntimeError):
+class FitError(Unsupported, RuntimeError):
     """Something in `fit` that parameter servers cannot do; the text says what, and what can be done instead."""
 
 
@@ -54,8 +55,8 @@ def distribute(
     out: str | Path | None = None,
     name: str | None = None,
     task_index: int | None = None,
-    wire_dtype: str = "float32",
-    transport: str = "auto",
+    wire_dtype: str | None = None,
+    transport: str | None = None,
     server_timeout: float = 60.0,
     stay: bool | None = None,
 ) -> Distributed:
@@ -65,8 +66,10 @@ def distribute(
     this worker joins; else those of PS_HOSTS or TF_CONFIG. Where nothing says
     where servers are, one is started on loopback, for this process alone, at
     the first batch: with `policy`, `seed` and, if `out` is given, a run folder
-    there. `name`, `task_index`, `wire_dtype`, `transport` and
-    `server_timeout` are those of `psworker.connect`.
+    there. `name`, `task_index`, `wire_dtype` ("float32" by default), `transport`
+    ("auto") and `server_timeout` are those of `psworker.connect`; a run that
+    started this process may have said the defaults (PS_TASK_INDEX,
+    PS_WIRE_DTYPE, PS_TRANSPORT).
 
     `stay`: the job stays open after `fit`, for another one; `close` ends it.
     The default for a server of one's own. On a cluster the end of `fit` is by
@@ -91,6 +94,8 @@ def distribute(
         if place is not None
         else functools.partial(EmbeddedServer, policy=policy, seed=seed, out=_path(out))
     )
+    wire_dtype = wire_dtype or (place.wire_dtype if place is not None else "") or "float32"
+    transport = transport or (place.transport if place is not None else "") or "auto"
     join = functools.partial(
         connect,
         name=name,
@@ -132,6 +137,7 @@ class Distributed:
         self._optimizer = model.optimizer
         # Refused now, not after minutes of preparing data.
         self.optimizer = translate(model.optimizer, _named(model) if model.built else ())
+        # The one that the servers have, or will have with the next contribution; None where a schedule gives it.
         self._rate = _set_rate(model.optimizer)
         self._server: EmbeddedServer | None = None
         self._session: Session | None = None
@@ -140,6 +146,7 @@ class Distributed:
         self._grant: Grant | None = None
         # The payloads that the model's weights were made from.
         self._weights: list[Any] = []
+        self._began_with = 0.0
         self._check_weights = self._finished = False
         self._batch = self._bad = 0
         self._fates: dict[str, int] = {}
@@ -147,7 +154,7 @@ class Distributed:
         model.fit = self._fit
         model.make_train_function = self._make_train_function
         model.train_function = None
-        atexit.register(self.close)
+        atexit.register(self._at_exit)
 
     # For the caller
 
@@ -174,7 +181,7 @@ class Distributed:
 
         `model.fit` is Keras' own again. Safe to call twice.
         """
-        atexit.unregister(self.close)
+        atexit.unregister(self._at_exit)
         for name in self._plain:
             self.model.__dict__.pop(name, None)
         self.model.train_function = None
@@ -190,6 +197,18 @@ class Distributed:
         server, self._server = self._server, None
         if server is not None:
             server.close()
+
+    def _at_exit(self) -> None:
+        """A process that an exception ends is not done with its data: it leaves, and nobody waits for it."""
+        error = getattr(sys, "last_value", None)
+        if error is not None and self._session is not None:
+            self._leave(f"{type(error).__name__} in the script")
+        self.close()
+
+    def _leave(self, reason: str) -> None:
+        session, self._session, self._grant = self._session, None, None
+        if session is not None:
+            session.close(reason)
 
     def __enter__(self) -> Self:
         return self
@@ -214,10 +233,9 @@ class Distributed:
         try:
             return self._plain["fit"](*bound.args, **bound.kwargs)
         except BaseException as error:
-            if self._session is not None and self._place is not None:
+            if self._place is not None:
                 # Others must not wait for a contribution that will not come.
-                session, self._session, self._grant = self._session, None, None
-                session.close(f"{type(error).__name__} in fit")
+                self._leave(f"{type(error).__name__} in fit")
             raise
 
     def _make_train_function(self, force: bool = False) -> Any:
@@ -262,6 +280,7 @@ class Distributed:
         session = self.session
         assert result.payloads is not None
         finite = self._finite(result)
+        rate = self._changed_rate()
         try:
             if not finite:
                 raise PayloadRefused(f"the gradient's norm is {result.norm} (loss {result.loss})")
@@ -273,6 +292,7 @@ class Distributed:
                 norm=result.norm,
                 batch=self._batch,
                 ready=True,
+                learning_rate=rate,
             )
         except Voided as reason:
             log.info("%s", reason, extra=event("contribution_void"))
@@ -289,6 +309,7 @@ class Distributed:
                 ) from refusal
         else:
             self._bad = 0
+            self._rate = self._rate if rate is None else rate
         self._batch += 1
 
     def _finite(self, result: BatchResult) -> bool:
@@ -344,6 +365,9 @@ class Distributed:
         if not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
         self.optimizer = translate(model.optimizer, _named(model))
+        # A rate that was set before the job begins is the one that it begins with.
+        self._rate = _set_rate(model.optimizer)
+        self._began_with = self._rate or 0.0
         if int(unwrapped(model.optimizer)._iterations) and self._server is None:
             log.warning(
                 "the optimizer has taken %d steps before; on the servers it begins anew, at version 0 and with nothing "
@@ -378,14 +402,6 @@ class Distributed:
 
     def _check(self) -> None:
         """What changed behind our back is refused; nothing is ignored."""
-        rate = _set_rate(self._optimizer)
-        if rate != self._rate:
-            raise FitError(
-                f"the learning rate was set from {self._rate:g} to {rate:g} during the job (by a callback such as "
-                "ReduceLROnPlateau or LearningRateScheduler, or by the script), and the servers' was fixed when the "
-                "job began: use a schedule of keras.optimizers.schedules (ExponentialDecay, CosineDecay, "
-                "PiecewiseConstantDecay), which runs on the servers"
-            )
         if self._check_weights and self._weights and self._step is not None:
             self._check_weights = False
             changed = self._step.differing(self._weights)
@@ -396,6 +412,21 @@ class Distributed:
                     "servers take weights at its beginning only: call psworker.keras.distribute(model) again, which "
                     "starts a new job from these weights"
                 )
+
+    def _changed_rate(self) -> float | None:
+        """The learning rate that a callback or the script has set since the last contribution, for the servers.
+
+        One worker sets it for all, so that those who are behind do not set back what others have moved.
+        """
+        rate = _set_rate(self._optimizer)
+        if rate is None or rate == self._rate or self.session.worker_index:
+            return None
+        if not (math.isfinite(rate) and rate >= 0 and self._began_with > 0):
+            raise FitError(
+                f"the learning rate was set to {rate:g}, where the job began with {self._began_with:g}: servers take "
+                "any number from 0 in place of one above 0"
+            )
+        return rate
 
     def _end_fit(self) -> None:
         """Before other callbacks see the end of training: on a cluster, the job's last version."""
@@ -448,10 +479,10 @@ def _named(model: Any) -> list[tuple[Any, str]]:
     return [(variable, names[id(variable.value)]) for variable in model.trainable_variables]
 
 
-def _set_rate(optimizer: Any) -> float:
-    """The learning rate that was set; NaN-free stand-in 0 where a schedule gives it, which nobody can set."""
+def _set_rate(optimizer: Any) -> float | None:
+    """The learning rate that was set; None where a schedule gives it, which nobody can set."""
     rate = unwrapped(optimizer)._learning_rate
-    return float(rate.numpy()) if isinstance(rate, keras.Variable) else 0.0
+    return float(rate.numpy()) if isinstance(rate, keras.Variable) else None
 
 
 def _own_randomness(variables: ModelVariables, worker_index: int) -> None:

@@ -20,6 +20,7 @@ import tensorflow as tf
 from pswire.model.plan import Plan
 from pswire.transport.codecs import codec_named
 from psworker.data.payloads import Payload
+from psworker.errors import Unsupported
 from psworker.keras.translate import unwrapped
 from psworker.tensorflow.casts import payload_of, tensor_of
 from psworker.tensorflow.flats import FlatLayout
@@ -27,7 +28,7 @@ from psworker.tensorflow.step import count_samples
 from psworker.tensorflow.variables import ModelVariables
 
 
-class StepError(RuntimeError):
+class StepError(Unsupported, RuntimeError):
     """A `train_step` that cannot be run on parameter servers; the text says what it would have to do."""
 
 

@@ -13,22 +13,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pswire.addresses import Address, AddressError, cluster_from_tf_config, parse_address, parse_hosts
+from pswire.addresses import Address, AddressError, parse_address, parse_hosts
+from pswire.tf_config import cluster_from_tf_config
+from psworker.errors import Unsupported
 
 # Seconds. A server starts in about one, on a busy machine in several; it ends by itself when its job is over.
 START, END = 60.0, 10.0
 
 
-class EmbeddedServerError(RuntimeError):
+class EmbeddedServerError(Unsupported, RuntimeError):
     """The server that this process starts for itself did not start; the text has what it said."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Addresses of the servers, and which worker this is if the environment says so."""
+    """Addresses of the servers, and which worker this is if the environment says so.
+
+    `wire_dtype` and `transport` are those of a run that started this process; empty where none did.
+    """
 
     hosts: tuple[Address, ...]
     task_index: int | None = None
+    wire_dtype: str = ""
+    transport: str = ""
 
 
 def find_servers(hosts: str | Sequence[Address] | None, environment: Mapping[str, str]) -> Place | None:
@@ -36,7 +43,8 @@ def find_servers(hosts: str | Sequence[Address] | None, environment: Mapping[str
     if hosts is not None:
         return Place(parse_hosts(hosts) if isinstance(hosts, str) else tuple(hosts))
     if environment.get("PS_HOSTS"):
-        return Place(parse_hosts(environment["PS_HOSTS"]))
+        more = (environment.get(name, "") for name in ("PS_WIRE_DTYPE", "PS_TRANSPORT"))
+        return Place(parse_hosts(environment["PS_HOSTS"]), _index(environment), *more)
     if not environment.get("TF_CONFIG"):
         return None
     cluster = cluster_from_tf_config(environment["TF_CONFIG"])
@@ -46,6 +54,13 @@ def find_servers(hosts: str | Sequence[Address] | None, environment: Mapping[str
             "a server is started with the ps-server command"
         )
     return Place(cluster.ps, cluster.task_index)
+
+
+def _index(environment: Mapping[str, str]) -> int | None:
+    text = environment.get("PS_TASK_INDEX", "")
+    if text and not (text.isdecimal() and len(text) < 10):
+        raise AddressError(f"PS_TASK_INDEX: expected a number from 0, got {text[:40]!r}")
+    return int(text) if text else None
 
 
 class EmbeddedServer:

@@ -15,10 +15,12 @@ from typing import Any
 import keras
 import numpy as np
 
+from psworker.errors import Unsupported
+
 Config = dict[str, Any]
 
 
-class TranslationError(ValueError):
+class TranslationError(Unsupported, ValueError):
     """The compiled optimizer has no equal on the servers; the text names the nearest that has."""
 
 

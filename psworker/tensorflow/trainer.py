@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -15,6 +16,7 @@ from psworker.job.errors import JobError, blame
 from psworker.tensorflow.batches import numbered_batches
 from psworker.tensorflow.device import choose_device, make_deterministic, require_tensorflow_backend
 from psworker.tensorflow.evaluation import evaluate
+from psworker.tensorflow.export import save_model
 from psworker.tensorflow.losses import loss_function
 from psworker.tensorflow.step import Flat, FlatStep, StepResult
 from psworker.tensorflow.variables import collect
@@ -166,3 +168,7 @@ class Trainer:
         self._variables.assign(self._plan.gather(flats))
         with blame(f"evaluate() of job {self._name}"):
             return evaluate(self.job, self.model)
+
+    def save_model(self, weights: Mapping[str, np.ndarray], path: Path) -> None:
+        """Write the model with these weights, by variable: see `psworker.tensorflow.export`."""
+        save_model(self.job, self.model, self._variables, weights, path)

@@ -297,7 +297,19 @@ def test_a_worker_that_says_done_returns_what_it_holds() -> None:
     harness = started(units=4, batches=2)
     harness.done("w1")
     assert harness.coordinator.work is not None
-    assert [(rest.unit, rest.part) for rest in harness.coordinator.work.lost] == [(1, 0), (1, 1)]
+    assert [(rest.unit, rest.part) for rest in harness.coordinator.work.lost] == [(1, 1), (1, 0)]
+    assert [rest.losses for rest in harness.coordinator.work.lost] == [0, 0]
+
+
+def test_one_that_stands_by_and_says_done_is_not_taken_up() -> None:
+    harness = started(units=2)
+    harness.commits("w0")
+    harness.done("w0")
+    harness.abandons("w1")
+    assert not harness.entries(entries.Resume)
+    harness.ready("w1")
+    harness.commits("w1")
+    assert harness.stopped == "done: all work units are done"
 
 
 def test_when_all_say_done_the_end_says_that_units_are_left() -> None:

@@ -11,9 +11,9 @@ from google.protobuf.message import Message
 
 from pswire import bounds
 from pswire.bounds import Bound, BoundError, Closed, Data, Many, Nested, Real, Text, Whole
-from pswire.v1 import coordinator_pb2, model_pb2, shard_pb2
+from pswire.v1 import coordinator_pb2, memory_pb2, model_pb2, shard_pb2
 
-FILES = (model_pb2, coordinator_pb2, shard_pb2)
+FILES = (model_pb2, memory_pb2, coordinator_pb2, shard_pb2)
 FIELDS = {
     (name, field.name): field
     for file in FILES

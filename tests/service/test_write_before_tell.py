@@ -66,8 +66,11 @@ def log_of(folder: Path) -> list[dict[str, Any]]:
     return entries
 
 
-def play(cluster: Cluster) -> None:
-    """Two workers: steps, a late gradient, an abandoned ticket, a broken session; one leaves, one is done."""
+def play(cluster: Cluster, *, stays: bool = False) -> None:
+    """Two workers: steps, a late gradient, an abandoned ticket, a broken session; one leaves, one is done.
+
+    `stays`: that one's session stands when the job stops.
+    """
     one, two = Peer(cluster, "one"), Peer(cluster, "two")
     one.send(ready=pb.Ready())
     first = one.receive("grant")
@@ -88,7 +91,8 @@ def play(cluster: Cluster) -> None:
     two.stream = Stream(cluster, two.hello())
     two.send(leave=pb.Leave(reason="test"))
     one.send(done=pb.Done())
-    one.stream.close()
+    if not stays:
+        one.stream.close()
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -138,7 +142,7 @@ def test_a_failure_anywhere_ends_the_job_with_a_log_without_gaps(
     with serving(servers, workers=2, policy=name, overrides=knobs, out=out) as cluster:
         # What a worker sees of a job that ends in the middle is not the point here.
         with suppress(Exception):
-            play(cluster)
+            play(cluster, stays=kind == "stop")
         server = cluster.servers[0]
         # Of a job that was stopped in order, workers take their leave; these do not.
         if kind == "stop" or not reached or (where == "record" and kind in DECIDED):

@@ -20,15 +20,19 @@ class SummaryAgrees(LogCheck):
         self._summary = summary
 
     def finish(self, ledger: Ledger) -> Iterator[str]:
-        summary, stop = self._summary, ledger.stop
+        summary = self._summary
         if isinstance(summary, RunError):
             yield str(summary)
-        elif summary is None:
-            if stop is not None:
-                yield "the log stops in good order, but summary.json is missing"
-        else:
+        elif summary is not None:
             yield from self._totals(summary, ledger)
             yield from self._workers(summary, ledger)
+
+    def remarks(self, ledger: Ledger) -> Iterator[str]:
+        if self._summary is None and ledger.stop is not None:
+            yield (
+                "the log stops in good order, but summary.json is missing: "
+                "server 0 was killed while it ended, or the file was removed"
+            )
 
     def _totals(self, summary: Summary, ledger: Ledger) -> Iterator[str]:
         if ledger.stop is None:

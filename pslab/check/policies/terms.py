@@ -24,7 +24,7 @@ class Terms:
     `bound`: the largest staleness applied, None: no bound; `drops`: what is beyond is dropped as stale.
     `weight`, `lr_scale`: by staleness. `norm`: "mean", "sum", or "listed": an aggregator scales, nothing is folded.
     `compensation`: of contributions with a staleness above `compensated_beyond`.
-    `cancels`: an update cancels the open tickets that are so many versions behind it. None: none.
+    `cancels`: an update cancels the open tickets that are this number of versions behind it. None: none.
     `lead`: clocks that a worker which is granted a ticket may be ahead of the slowest.
     `ahead`: a worker may be granted its next ticket before it has committed the present one.
     `compensator`, `aggregator`, `numbers`: what the shards were told to use. `undivided`: on one server only.
@@ -98,9 +98,13 @@ class Weighing(LogCheck):
     """Contributions have the staleness, weight and compensation that the policy gives, and updates their scales."""
 
     terms: Terms
+    # Of the newest rate that a worker has set.
+    set_scale: float = 1.0
 
     def see(self, entry: e.Entry, ledger: Ledger) -> Iterator[str]:
         match entry.fact:
+            case e.Rate(_, _, scale):
+                self.set_scale = scale
             case e.Apply() as update:
                 yield from self._scales(update)
                 for part in update.parts:
@@ -133,9 +137,10 @@ class Weighing(LogCheck):
             else:
                 needs = f"a {self.terms.norm} of {len(update.parts)} needs {scale}"
             yield f"version {update.version} has scale {update.scale}; {needs}"
-        rate = self.terms.lr_scale(max(part.staleness for part in update.parts))
+        rate = self.terms.lr_scale(max(part.staleness for part in update.parts)) * self.set_scale
         if not math.isclose(update.lr_scale, rate, rel_tol=1e-12):
-            yield f"version {update.version} has lr_scale {update.lr_scale}, the policy gives {rate}"
+            and_set = f", with the rate that was set (factor {self.set_scale})" if self.set_scale != 1 else ""
+            yield f"version {update.version} has lr_scale {update.lr_scale}, the policy gives {rate}{and_set}"
 
 
 class Barrier(LogCheck):

@@ -22,7 +22,8 @@ def check(context: click.Context, folders: tuple[Path, ...], as_json: bool) -> N
     Reads RUN/decisions.jsonl once and reports every violation with its line and a sentence:
     numbering, tickets, accounting, versions, staleness, weights, the policy's own guarantee,
     and that summary.json, metrics.jsonl and weights.safetensors agree. Prints the staleness conservation law.
-    Exits with 9 when a check fails.
+    A run that was killed, or still goes on, is checked up to the last whole line of its log; a note
+    says so, and is no failure. Exits with 9 when a check fails.
     """
     kept = True
     for folder in folders:

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from pslab.commands.failure import EPILOG, Failure, console
+from pslab.commands.failure import EPILOG, Failure, console, say_unfinished
 from pslab.display.progress import print_json
 from pslab.replay.execution import Replayed
 from pslab.replay.log_entries import job_of, read_steps
@@ -67,7 +67,7 @@ def replay(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Execute a finished run again, in this process, from its decision log.
+    """Execute a run again, in this process, from its decision log.
 
     Every gradient is computed anew from the version that its ticket was granted, every decision
     is executed by the servers' own code; then the weights are compared with the run's fingerprint,
@@ -75,6 +75,9 @@ def replay(
     the exit code is 9. That holds on the kind of processor that made the run, with
     run.deterministic = true, for jobs whose data is a function of worker and batch number. Random
     numbers of Keras layers (dropout) are reproduced; others (numpy's global ones) are not.
+
+    A run that was killed, or still goes on, is executed up to the last whole line of its log: a note says so, there
+    is no fingerprint to compare with, and the exit code is 0 when every contribution came out as logged.
 
     With --policy nothing is computed: another policy receives the order in which workers finished their computations.
 
@@ -91,6 +94,7 @@ def replay(
         raise Failure("--until and --policy exclude each other: another policy makes other versions")
     try:
         run = Run(folder)
+        say_unfinished([run])
         if policy is not None:
             _what_if(run, policy, knobs, as_json)
             return
@@ -113,6 +117,7 @@ def _replay(run: Run, until: int | None, out: Path, as_json: bool, quiet: bool) 
     if as_json:
         print_json(
             replayed_json(str(run.path), replayed, proof)
+            | {"unfinished": run.unfinished}
             | ({"written": str(out), **record} if record else {})
         )
     else:
@@ -121,7 +126,9 @@ def _replay(run: Run, until: int | None, out: Path, as_json: bool, quiet: bool) 
         if record:
             click.echo(f"metrics of version {replayed.version}: {json.dumps(record['metrics'])}")
             click.echo(f"written to {out}")
-    return replayed.first is None and (proof is None or proof.holds)
+    # Who was killed left no fingerprint.
+    comparable = proof is not None and run.unfinished is None
+    return replayed.first is None and (proof is None or proof.holds or not comparable)
 
 
 def _progress(versions: int) -> Callable[[Replayed], None]:

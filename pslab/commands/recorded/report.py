@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from pslab.commands.failure import EPILOG, Failure, console
+from pslab.commands.failure import EPILOG, Failure, console, say_unfinished
 from pslab.runs.folder import Run, RunError
 from pslab.runs.report import draw
 from pslab.runs.table import rich_table, rows
@@ -17,9 +17,13 @@ from pslab.runs.table import rich_table, rows
 )
 @click.option("--title", default="", help="The picture's title.")
 def report(folders: tuple[Path, ...], out: Path | None, title: str) -> None:
-    """Put runs side by side: a table and, with --out, a picture of loss and staleness."""
+    """Put runs side by side: a table and, with --out, a picture of loss and staleness.
+
+    A run that was killed, or still goes on, is read up to the last whole line of its log; a note says so.
+    """
     try:
         runs = [Run(folder) for folder in folders]
+        say_unfinished(runs)
         console().print(rich_table(rows(runs)))
         if out is not None:
             draw(runs, out, title)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from pslab.commands.failure import EPILOG, Failure
+from pslab.commands.failure import EPILOG, Failure, say_unfinished
 from pslab.observe.tensorboard import write_events
 from pslab.runs.folder import TENSORBOARD, Run, RunError
 
@@ -31,6 +31,7 @@ def tensorboard(folders: tuple[Path, ...], out: Path | None) -> None:
     """
     try:
         runs = [Run(folder) for folder in folders]
+        say_unfinished(runs)
         twice = [
             name for name, count in Counter(run.path.resolve().name for run in runs).items() if count > 1
         ]

@@ -1,16 +1,12 @@
 """``ps-lab trace``"""
 
-import sys
-from collections.abc import Iterator
-from itertools import chain, pairwise
 from pathlib import Path
 
 import click
 
-from pslab.commands.failure import EPILOG, Failure
+from pslab.commands.failure import EPILOG, Failure, say_unfinished
 from pslab.observe.trace import write_trace
 from pslab.runs.folder import TRACE, Run, RunError
-from pslab.runs.log import Entry, Malformed
 
 
 @click.command(epilog=EPILOG)
@@ -34,21 +30,11 @@ def trace(folder: Path, out: Path | None) -> None:
     """
     try:
         run = Run(folder)
+        say_unfinished([run])
         target = out or run.path / TRACE
-        count = write_trace(_whole_lines(run), target)
+        count = write_trace(run.decisions(), target)
     except RunError as error:
         raise Failure(error) from error
     except OSError as error:
         raise Failure(f"{error.filename}: cannot be written: {error.strerror}") from error
     click.echo(f"trace: {target} ({count} events)")
-
-
-def _whole_lines(run: Run) -> Iterator[Entry]:
-    """The log. Its last line may be cut off, of a run that was killed or goes on; any other makes RunError."""
-    for line, following in pairwise(chain(run.lines(), [None])):
-        if isinstance(line, Entry):
-            yield line
-        elif isinstance(line, Malformed) and following is None and not run.stopped:
-            print(f"note: the last line of {run.log} is not whole and is left out", file=sys.stderr)
-        elif isinstance(line, Malformed):
-            raise RunError(f"{run.log}:{line.line}: {line.problem}")

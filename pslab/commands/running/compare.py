@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from pslab.commands.failure import EPILOG, Failure, console
+from pslab.commands.failure import EPILOG, Failure, console, say_unfinished
 from pslab.commands.running.showing import show, showing, shown
 from pslab.compare.predict import REPEAT, predict
 from pslab.compare.step_times import step_times_of
@@ -43,7 +43,8 @@ def compare(folders: tuple[Path, ...], source: Path | None, repeat: int, **optio
 
     Runs that differ by their seed only are one line. The last column is the smallest and the
     largest part of what was applied that came from one worker: a policy that never waits for
-    the slow ones may starve them.
+    the slow ones may starve them. A run that was killed, or still goes on, is read up to the last
+    whole line of its log, counts as failed, and a note says so.
 
     \b
       ps-lab compare runs/digits-* --loss 0.3
@@ -52,9 +53,11 @@ def compare(folders: tuple[Path, ...], source: Path | None, repeat: int, **optio
     """
     try:
         how = shown(**options)
-        show([Run(folder) for folder in folders], how)
+        runs = [Run(folder) for folder in folders]
+        say_unfinished(runs)
+        show(runs, how)
         if source is not None:
-            _predictions([Run(folder) for folder in folders], source, repeat, how.as_json)
+            _predictions(runs, source, repeat, how.as_json)
     except (DelayError, ExperimentError, PolicyError, RunError, SimulationError) as error:
         raise Failure(error) from error
 

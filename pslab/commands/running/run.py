@@ -1,5 +1,6 @@
 """``ps-lab run``"""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import click
 
 from pslab.commands.failure import EPILOG, Failure, console
 from pslab.display.progress import choose, print_json
-from pslab.launch.experiments import load, run_local
+from pslab.launch.experiments import FinishedRun, load, of_script, run_local
 from pslab.launch.local import Daemons
 from pslab.launch.outcome import outcome_json, outcome_text
 from pslab.launch.simulated import run_simulated
@@ -18,14 +19,24 @@ from pslab.runs.folder import RunError
 from psserver.optimizers import OptimizerError
 from psserver.optimizers import build as build_optimizer
 from psserver.policies import advice
-from pswire.config.experiment import Experiment, ExperimentError, load_experiment
+from pswire.config.experiment import FROM_JOB, Experiment, ExperimentError, load_experiment
 from pswire.exits import ExitCode
 from pswire.logs.events import FORMATS
 from psworker.job.errors import JobError
 
 
 @click.command(epilog=EPILOG)
-@click.argument("experiment", type=click.Path(path_type=Path))
+@click.argument("arguments", metavar="EXPERIMENT | -- ARGUMENT...", nargs=-1, type=click.UNPROCESSED)
+@click.option(
+    "--script",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Every worker runs this training script, which calls model.fit with psworker.keras.distribute, instead of an "
+    "EXPERIMENT; what stands behind -- is its command line.",
+)
+@click.option("--workers", type=click.IntRange(1, 65536), metavar="N", help="cluster.workers.")
+@click.option("--servers", type=click.IntRange(1), metavar="N", help="cluster.servers.")
+@click.option("--policy", metavar="NAME", help="policy.name.")
 @click.option(
     "--set",
     "overrides",
@@ -67,7 +78,11 @@ from psworker.job.errors import JobError
 @click.pass_context
 def run(
     context: click.Context,
-    experiment: Path,
+    arguments: tuple[str, ...],
+    script: Path | None,
+    workers: int | None,
+    servers: int | None,
+    policy: str | None,
     overrides: tuple[str, ...],
     out: Path | None,
     engine: str,
@@ -88,13 +103,29 @@ def run(
     [simulation], [links] and [faults] say how long steps take and what goes wrong. It trains the
     [job] for real, or a numpy problem, or (without a [job]) looks at time only.
 
+    \b
+    A Keras script of your own, as four workers of two servers (docs/keras.md):
+      ps-lab run --script train.py --workers 4 --servers 2 --policy bounded -- --epochs 3
+
     The run folder gets the resolved experiment.toml, decisions.jsonl, metrics.jsonl,
     summary.json, weights.safetensors and logs/ with what each process said. With --tensorboard
     and --tracker (docs/observe.md) other tools get the metrics: while a local run goes on, and
     at the end of a simulated one.
     """
+    settings = {"cluster.workers": workers, "cluster.servers": servers, "policy.name": policy}
+    said = {key: value for key, value in settings.items() if value is not None}
+    overrides = (*(f"{key}={json.dumps(value)}" for key, value in said.items()), *overrides)
+    experiment = _experiment_path(arguments) if script is None else None
     try:
-        if engine == "simulated":
+        if experiment is None:
+            assert script is not None
+            if engine == "simulated":
+                raise ExperimentError(
+                    "--engine simulated: expected an EXPERIMENT, a script runs for real only"
+                )
+            loaded = of_script(script, arguments, said, overrides)
+            finished = _run_real(loaded, out, force, log_format, tensorboard, trackers, as_json, quiet)
+        elif engine == "simulated":
             if log_format != "text":
                 raise ExperimentError(
                     f"--log-format {log_format}: expected text: a simulated run has no processes that log"
@@ -106,9 +137,7 @@ def run(
         else:
             loaded = load(experiment, overrides)
             _advise(loaded)
-            sinks, display = _sinks(loaded, tensorboard, trackers), choose(as_json=as_json, quiet=quiet)
-            daemons = Daemons(log_format=log_format)
-            finished = run_local(loaded, display, out=out, force=force, daemons=daemons, sinks=sinks)
+            finished = _run_real(loaded, out, force, log_format, tensorboard, trackers, as_json, quiet)
     except JobError as error:
         raise Failure(f"{error}\n{error.details}".rstrip(), ExitCode.JOB_FAILED) from error
     except (ExperimentError, OptimizerError, RunError, TrackerError) as error:
@@ -120,6 +149,31 @@ def run(
     context.exit(int(finished.result.verdict.code))
 
 
+def _experiment_path(arguments: Sequence[str]) -> Path:
+    if not arguments:
+        raise click.UsageError("Missing argument 'EXPERIMENT', or --script FILE.")
+    if len(arguments) > 1:
+        raise click.UsageError(
+            f"expected one EXPERIMENT, got also {arguments[1]!r}; a script follows --script"
+        )
+    return Path(arguments[0])
+
+
+def _run_real(
+    experiment: Experiment,
+    out: Path | None,
+    force: bool,
+    log_format: str,
+    tensorboard: bool,
+    trackers: Sequence[str],
+    as_json: bool,
+    quiet: bool,
+) -> FinishedRun:
+    sinks, display = _sinks(experiment, tensorboard, trackers), choose(as_json=as_json, quiet=quiet)
+    daemons = Daemons(log_format=log_format)
+    return run_local(experiment, display, out=out, force=force, daemons=daemons, sinks=sinks)
+
+
 def _sinks(experiment: Experiment, tensorboard: bool, trackers: Sequence[str]) -> list[Sink]:
     """What is given the run's metrics. Raises TrackerError, and RunError where a package is missing."""
     chosen = load_trackers([*experiment.trackers.classes, *trackers])
@@ -129,6 +183,8 @@ def _sinks(experiment: Experiment, tensorboard: bool, trackers: Sequence[str]) -
 
 def _advise(experiment: Experiment) -> None:
     """One line when the policy is meant for another optimizer. Raises OptimizerError."""
+    if experiment.optimizer.name == FROM_JOB:
+        return
     advised = advice(experiment.policy.name, build_optimizer(experiment.optimizer.config).config)
     if advised is not None:
         click.echo(f"note: {advised}", err=True)

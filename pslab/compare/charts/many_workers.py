@@ -11,9 +11,9 @@ from pslab.compare.charts import figures as charts
 from pslab.compare.groups import Group
 from pslab.runs.table import worker_order
 
-# A panel or a group of bars for each of so many workers can be read.
+# The most workers for which a panel or a group of bars each can be read.
 MANY = 16
-# Of a map of staleness: so many rows, which stand for neighbouring workers, and columns.
+# Rows of a map of staleness, each of which stands for neighbouring workers, and its columns.
 ROWS, COLUMNS = 200, 60
 
 Parts = NDArray[np.float64]

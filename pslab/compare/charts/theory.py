@@ -17,9 +17,9 @@ TITLES = {
 }
 # The measures of which there are laws, by the names of their claims.
 CLAIMED = {"seconds_per_version": "seconds per version", "mean_staleness": "mean staleness"}
-# A knob whose values span so many times its least is drawn on a logarithmic axis.
+# A knob whose largest value is this multiple of its least is drawn on a logarithmic axis.
 WIDE = 16
-# And a measure that does, by so many times.
+# The same for a measure.
 STEEP = 100
 
 

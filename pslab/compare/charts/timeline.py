@@ -26,9 +26,9 @@ MARKS: Mapping[str, Mapping[str, Any]] = {
     "applied": {"marker": "|", "s": 190, "color": "#000000", "linewidths": 1.2},
     "dropped": {"marker": "X", "s": 46, "color": "#000000", "edgecolors": "#FFFFFF", "linewidths": 0.8},
 }
-# A timeline shows so many tickets of each worker: more would be a grey band. Of the slowest run at least so few.
+# The most tickets of each worker in a timeline: more would be a grey band. And the fewest, of the slowest run.
 TICKETS, LEAST = 15, 3
-# And so many rows.
+# The most rows.
 ROWS = 32
 
 

@@ -17,7 +17,7 @@ from pswire.process import die_with
 
 # Plays that wait for a process, and answers that are remembered, in bytes.
 MOST_WAITING, MOST_REMEMBERED = 64, 64 * 2**20
-# A process that takes so much longer than its budget is ended, in seconds.
+# Seconds beyond its budget after which a process is ended.
 PATIENCE = 30.0
 
 

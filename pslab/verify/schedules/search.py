@@ -13,7 +13,7 @@ from pslab.verify.trace_format import tell
 from pslab.verify.violation import InvariantViolation
 from psserver.policies import PolicyError, build
 
-# Every so many schedules the policy is asked a second time: the same events, the same decisions.
+# Schedules after which the policy is asked a second time: the same events, the same decisions.
 TWICE = 5
 # A step that was found to hang is given up sooner while its schedule is cut down. CPU seconds.
 IMPATIENCE = 0.05
@@ -50,7 +50,7 @@ class Report:
 def verify(
     case: Case, *, schedules: int, seed: int = 0, watch: Callable[[str, int], None] | None = None
 ) -> Report:
-    """Play so many random schedules, each with a seed of its own, up to the first that shows a fault.
+    """Play `schedules` random schedules, each with a seed of its own, up to the first that shows a fault.
 
     `watch` is told what is being done ("schedules" or "shrinking") and how far it is. Raises PolicyError when
     the policy cannot be built.

@@ -45,7 +45,7 @@ def _fewer_workers(case: Case, acts: list[str], shows: Shows) -> tuple[Case, lis
             try:
                 played = shows(smaller, _renamed(acts, given))
             except PolicyError:
-                return case, acts  # its knobs need so many
+                return case, acts  # its knobs need that many
             if played is not None:
                 case, acts = smaller, played
                 break

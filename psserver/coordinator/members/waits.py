@@ -8,7 +8,7 @@ from psserver.coordinator.members.roster import Member
 from psserver.coordinator.policy_driver import PolicyDriver
 from psserver.policies import Waiting
 
-# A ticket that others wait for may take so many usual steps, where no limit was said.
+# Usual steps that a ticket may take while others wait for it, where no limit was said.
 USUAL_STEPS = 20
 
 

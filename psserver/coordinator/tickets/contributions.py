@@ -8,6 +8,7 @@ from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.lifecycle import Lifecycle
 from psserver.coordinator.members.roster import Member
 from psserver.coordinator.policy_driver import PolicyDriver
+from psserver.coordinator.tickets.rates import began_with, rate_refusal
 from psserver.coordinator.tickets.reported_times import plausible
 from psserver.coordinator.tickets.table import AHEAD, Ticket
 from psserver.coordinator.work.dealer import Dealer
@@ -68,14 +69,18 @@ class Contributions:
             elif ticket.initialise:
                 self._lifecycle.install(member, ticket, now)
             else:
-                self._contribute(member, ticket, _entry(ticket, facts, now), now)
+                refusal = rate_refusal(ledger.terms.optimizer, facts.learning_rate)
+                if refusal is not None:
+                    ledger.refuse(member, refusal, number)
+                    return
+                self._contribute(member, ticket, facts, now)
             if ready and member.requested is None and member.state != "done":
                 self.ready(member, number, now)
                 return
         self._driver.watch(now)
 
-    def _contribute(self, member: Member, ticket: Ticket, entry: entries.Commit, now: float) -> None:
-        ledger = self._ledger
+    def _contribute(self, member: Member, ticket: Ticket, facts: CommitFacts, now: float) -> None:
+        ledger, entry = self._ledger, _entry(ticket, facts, now)
         ledger.tickets.commit(ticket)
         ticket.samples, ticket.loss = entry.samples, entry.loss
         took, usual = now - ticket.granted_at, ledger.usual_step
@@ -84,6 +89,8 @@ class Contributions:
         ledger.record(entry, now)
         if entry.ends and ledger.work is not None and ticket.part is not None:
             ledger.work.end(member.worker, ticket.part)
+        if facts.learning_rate is not None:
+            self._set_rate(member, facts.learning_rate, now)
         if member.requested is not None:
             ledger.rest(member, now)
         # The time as the log has it, which is written in whole microseconds.
@@ -92,6 +99,14 @@ class Contributions:
         self._driver.decide(event, now)
         if ticket.fate is None:
             ledger.notify(member, outputs.DispositionNotice(ticket.number, "pending"))
+
+    def _set_rate(self, member: Member, rate: float, now: float) -> None:
+        """Before the policy hears of the commit, so that an update which it makes has the rate already."""
+        ledger = self._ledger
+        scale = rate / began_with(ledger.terms.optimizer)
+        if scale != ledger.lr_scale:
+            ledger.lr_scale = scale
+            ledger.record(entries.Rate(member.worker, rate, scale), now)
 
     def _count(self, entry: entries.Commit) -> None:
         tally = self._ledger.roster.tally(entry.worker)
@@ -110,13 +125,24 @@ class Contributions:
         self._driver.watch(now)
 
     def _give_up(
-        self, member: Member, ticket: Ticket, reason: str, now: float, *, ends: bool = False
+        self,
+        member: Member,
+        ticket: Ticket,
+        reason: str,
+        now: float,
+        *,
+        ends: bool = False,
+        fault: bool = True,
     ) -> None:
+        """`fault`: the ticket's work may be why. Otherwise its worker goes."""
         ledger = self._ledger
-        skipped = ledger.work is not None and self._lose(ledger.work, member, ticket, ends)
-        ledger.record(
-            entries.Abandon(member.worker, ticket.number, reason, skipped or None, ends or None), now
-        )
+        skipped = False
+        if fault:
+            skipped = ledger.work is not None and self._lose(ledger.work, member, ticket, ends)
+        else:
+            ledger.deal_again(ticket)
+        told = (skipped or None, ends or None)
+        ledger.record(entries.Abandon(member.worker, ticket.number, reason, *told), now)
         ledger.settle(ticket, "abandon", outputs.DispositionNotice(ticket.number, "dropped", reason=reason))
         ledger.rest(member, now)
         if ticket.initialise:
@@ -135,21 +161,23 @@ class Contributions:
             return False
         return queue.lose(part, self._ledger.version, dropped=False)
 
-    def done(self, member: Member, now: float) -> None:
-        """It has no more data, and gives up what it holds."""
+    def done(self, member: Member, now: float, ends: str = "") -> None:
+        """It has no more data, and gives up what it holds. `ends`: why the job is to end for all, where it is."""
         ledger = self._ledger
+        if ledger.work is not None:
+            ledger.work.release(member.worker)
         for ticket in ledger.tickets.open_of(member.worker):
-            self._give_up(member, ticket, "done", now)
+            self._give_up(member, ticket, "done", now, fault=False)
         if ledger.stopped is not None:
             ledger.notify(member, ledger.stop_notice(member))
         elif member.state != "done":
             self._retire(member, now)
+            if ends and not ledger.terms.stay:
+                ledger.stop(f"{member.worker} ended the job: {ends}", now, success=True, cause="done")
         self._driver.watch(now)
 
     def _retire(self, member: Member, now: float) -> None:
         ledger = self._ledger
-        if ledger.work is not None:
-            ledger.work.release(member.worker)
         member.enter("done", now)
         member.requested = None
         ledger.roster.prepared.add(member.worker)

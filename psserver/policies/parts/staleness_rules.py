@@ -37,7 +37,7 @@ class StalenessRule(Protocol):
     """What becomes of stale contributions. Derive from `KeepAll`, which keeps everything, and change what differs."""
 
     def judge(self, staleness: int) -> Verdict:
-        """Of a contribution that is so many versions behind."""
+        """Of a contribution that is `staleness` versions behind."""
         ...
 
     def blocked(self, view: View) -> bool:

@@ -4,10 +4,11 @@ from psserver.coordinator import outputs
 from psserver.coordinator.entries import UNTOLD, CommitFacts, Times
 from psserver.coordinator.status import JobReport, WorkerReport
 from psserver.coordinator.work.units import MOST_DESCRIPTION, WorkTerms
+from psserver.service.limits.ledger import Picture
 from psserver.shard import orders
 from pswire.logs.texts import escaped
 from pswire.v1 import coordinator_pb2 as pb
-from pswire.v1 import shard_pb2
+from pswire.v1 import memory_pb2, shard_pb2
 
 # Characters of a sentence to a worker: a policy of somebody's own may say anything.
 SENTENCE = 2000
@@ -51,7 +52,9 @@ def event_to_wire(notice: outputs.Notice) -> pb.SessionEvent:
 def facts_from_wire(commit: pb.Commit) -> CommitFacts:
     sent = commit.times
     times = Times(sent.pull, sent.compute, sent.before or None) if commit.HasField("times") else UNTOLD
-    return CommitFacts(commit.batch, commit.samples, commit.loss, commit.norm, times, commit.unit_ends)
+    rate = commit.learning_rate if commit.HasField("learning_rate") else None
+    told = (commit.batch, commit.samples, commit.loss, commit.norm)
+    return CommitFacts(*told, times, rate, commit.unit_ends)
 
 
 def work_from_wire(request: pb.JoinRequest) -> WorkTerms | None:
@@ -166,3 +169,8 @@ def _worker_to_wire(worker: WorkerReport) -> pb.WorkerStatus:
         mean_staleness=worker.mean_staleness,
         max_staleness=worker.max_staleness,
     )
+
+
+def memory_to_wire(picture: Picture) -> memory_pb2.Memory:
+    parts = [memory_pb2.MemoryPart(member=p.member, kind=p.kind, bytes=p.nbytes) for p in picture.parts]
+    return memory_pb2.Memory(limit=picture.limit, total=picture.total, parts=parts, rest=picture.rest)

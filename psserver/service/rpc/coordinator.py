@@ -18,7 +18,13 @@ from psserver.service.limits.watch import Caller
 from psserver.service.log.tail import lines
 from psserver.service.outbox import Outbox
 from psserver.service.pace import Arrivals, Pace
-from psserver.service.rpc.adapters import event_to_wire, facts_from_wire, report_to_wire, work_from_wire
+from psserver.service.rpc.adapters import (
+    event_to_wire,
+    facts_from_wire,
+    memory_to_wire,
+    report_to_wire,
+    work_from_wire,
+)
 from psserver.service.rpc.registration import bounded, start
 from pswire.addresses import Address
 from pswire.bounds import BoundError, check
@@ -169,7 +175,7 @@ class CoordinatorRpc:
                 abandon = request.abandon
                 job.abandon(worker, incarnation, abandon.ticket, reason, unit_ends=abandon.unit_ends)
             case "done":
-                job.done(worker, incarnation)
+                job.done(worker, incarnation, escaped(request.done.ends, REASON_LIMIT))
             case "leave":
                 job.leave(worker, incarnation, escaped(request.leave.reason, REASON_LIMIT) or "left")
             case "report":
@@ -214,7 +220,10 @@ class CoordinatorRpc:
             state="ready",
             bytes=job.host.nbytes,
             executed=job.host.state.executed,
+            memory=memory_to_wire(job.host.memory_picture()),
         )
+        for follower in job.routes.followers:
+            follower.ask()
         others = [
             pb.ServerStatus(
                 task_index=follower.server,
@@ -222,6 +231,7 @@ class CoordinatorRpc:
                 state=follower.state,
                 bytes=follower.nbytes,
                 executed=follower.executed,
+                memory=follower.memory,
             )
             for follower in job.routes.followers
         ]

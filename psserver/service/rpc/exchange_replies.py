@@ -32,6 +32,7 @@ def version(
     pull: shard_pb2.PullRequest,
     events: list[pb.SessionEvent],
     attachment: Attachment | None,
+    caller: Caller,
 ) -> Iterator[Parts]:
     """Where the version lies, for an `attachment`; its chunks otherwise, and when it cannot be read there.
 
@@ -41,7 +42,7 @@ def version(
     if located is not None:
         yield message(located=located, events=events)
         return
-    for piece in outgoing(host, pull):
+    for piece in outgoing(host, pull, caller):
         head: Parts = message(bytes=piece.total, events=events) if piece.offset == 0 else ()
         yield *head, *frames.chunk_field(piece.offset, piece.data, reply=True)
 
@@ -69,7 +70,7 @@ def committed(
             hello.worker, hello.incarnation, commit.ticket, facts_from_wire(commit), ready=commit.ready
         )
         notices = reply.take(wait_for_grant=commit.ready, alive=caller.is_active)
-        yield from _outcome(host, request, notices, attachment)
+        yield from _outcome(host, request, notices, attachment, caller)
         reply.delivered()
 
 
@@ -78,6 +79,7 @@ def _outcome(
     request: shard_pb2.ExchangeRequest,
     notices: list[Notice],
     attachment: Attachment | None,
+    caller: Caller,
 ) -> Iterator[Parts]:
     grant = next((n for n in notices if isinstance(n, GrantNotice)), None)
     events = [event_to_wire(notice) for notice in notices]
@@ -98,7 +100,7 @@ def _outcome(
     )
     begun = False
     try:
-        for part in version(host, pull, events, attachment):
+        for part in version(host, pull, events, attachment, caller):
             yield part
             begun = True
     except Refused as refused:

@@ -29,13 +29,17 @@ class Executor:
     and removes it. Its tail belongs to the one thread that submits: that of
     the Follow stream, or whichever holds the job's lock.
 
-    `lease`: seconds that an unread grant may hold up an update.
+    `lease`: seconds that an unread grant may hold up an update. `evicted`: called when versions were taken from
+    those who read them, under the state's lock.
     """
 
-    def __init__(self, state: SharedShard, server: int, lease: float) -> None:
+    def __init__(
+        self, state: SharedShard, server: int, lease: float, evicted: Callable[[], None] = lambda: None
+    ) -> None:
         self._state = state
         self._server = server
         self._lease = lease
+        self._evicted = evicted
         self._executing = threading.Lock()
         # There is something to do for `run`. It does not wait for the state's `changed`: to be woken at
         # every change, and to fight for the lock then, would cost a small step a fifth of its time.
@@ -139,6 +143,7 @@ class Executor:
         if not shard.blocked(order):
             return
         shard.arena.evict_unpinned()
+        self._evicted()
         deadline = time.monotonic() + self._lease_of_holders(shard)
         while shard.blocked(order) and not state.closed:
             left = deadline - time.monotonic()
@@ -163,6 +168,7 @@ class Executor:
                 times, since = self._unread.get(opened.worker, (0, now))
                 self._unread[opened.worker] = (times + 1, since)
         shard.arena.evict()
+        self._evicted()
 
     def _lease_of_holders(self, shard: Shard) -> float:
         """Seconds that the update waits: the less, the more often those that it waits for did not read."""

@@ -128,11 +128,15 @@ class Piece:
     total: int
 
 
-def outgoing(host: ShardHost, request: shard_pb2.PullRequest) -> Iterator[Piece]:
-    """A version, piece by piece; at least one. Raises Refused when it is gone, also on the way."""
+def outgoing(
+    host: ShardHost, request: shard_pb2.PullRequest, caller: Caller | None = None
+) -> Iterator[Piece]:
+    """A version, piece by piece; at least one. Raises Refused when it is gone, also on the way. `caller`: who reads
+    it, and is cut when it holds too much."""
     shard = host.serving(claim_of(request), request.plan, request.after)
     codec = known_codec(request.dtype)
-    version, granted = host.start_read(shard, request.ticket, request.version, request.worker)
+    read, granted = host.start_read(shard, request.ticket, request.version, request.worker, caller)
+    version = read.version
     complete = False
     try:
         total, offset = codec.size(version.values.size), 0
@@ -141,7 +145,7 @@ def outgoing(host: ShardHost, request: shard_pb2.PullRequest) -> Iterator[Piece]
         # Encoded piece by piece: readers never hold a copy of the model each.
         for encoded in _encoded(shard, version.values, codec):
             # A read under way of a granted version goes on when that is taken back: over a slow link no lease would do.
-            if not granted and not host.still_readable(shard, version):
+            if not granted and not host.still_readable(shard, read):
                 raise Refused(
                     grpc.StatusCode.ABORTED, f"version {version.number} was taken back: its lease is over"
                 )
@@ -150,7 +154,7 @@ def outgoing(host: ShardHost, request: shard_pb2.PullRequest) -> Iterator[Piece]
             offset += data.nbytes
         complete = True
     finally:
-        host.end_read(shard, request.ticket, version, granted=granted, complete=complete)
+        host.end_read(shard, request.ticket, read, granted=granted, complete=complete)
 
 
 def _encoded(shard: Shard, values: Floats, codec: Codec) -> Iterator[NDArray[Any]]:

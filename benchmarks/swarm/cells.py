@@ -1,0 +1,220 @@
+"""One measurement: servers with a policy, so many light workers, a burst; and what it cost the servers."""
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from benchmarks.loads import Load, even
+from benchmarks.peers.child import ROOT, Child, ChildError
+from benchmarks.peers.ours import start_servers
+
+Say = Callable[[str], None]
+
+# Policy -> its knobs for so many workers.
+POLICIES: Mapping[str, Callable[[int], Mapping[str, object]]] = {
+    "async": lambda workers: {},
+    "sync": lambda workers: {},
+    "ssp": lambda workers: {"slack": 3},
+    # With n workers the usual staleness is n - 1.
+    "bounded": lambda workers: {"max_staleness": 2 * workers},
+    # Cancelled tickets would measure how streams are opened again.
+    "k-sync": lambda workers: {"aggregate": max(1, workers // 2), "late": "drop"},
+}
+# How often the progress of a long beginning is told; seconds.
+TOLD = 5.0
+
+
+@dataclass(frozen=True)
+class Cell:
+    """`share`: of the rate that the same workers reached before; 0 for as fast as they can."""
+
+    policy: str
+    sessions: int
+    servers: int
+    share: float = 0.0
+
+    @property
+    def name(self) -> str:
+        pace = f", at {self.share:.0%} of that rate" if self.share else ""
+        many = "" if self.servers == 1 else f", {self.servers} servers"
+        return f"{self.policy}, {self.sessions} sessions{many}{pace}"
+
+
+@dataclass
+class Cost:
+    """Of all servers together, at the end of the burst; `cpu` in seconds during it, `rss` in bytes."""
+
+    cpu: float
+    threads: int
+    rss: int
+    descriptors: int
+    # Before anybody joined, and when all had.
+    rss_before: int = 0
+    rss_joined: int = 0
+
+
+@dataclass
+class Measured:
+    """`burst`: what the generator counted. `cost`: of the servers. `failure`: why there is neither."""
+
+    cell: Cell
+    burst: dict[str, Any] = field(default_factory=dict)
+    cost: Cost | None = None
+    links: dict[str, int] = field(default_factory=dict)
+    joined_in: float = 0.0
+    failure: str = ""
+
+    @property
+    def rate(self) -> float | None:
+        """Commits per second of all workers."""
+        return self.burst["commits"] / self.burst["seconds"] if self.burst else None
+
+    @property
+    def server_ms(self) -> float | None:
+        """CPU milliseconds of all servers per commit."""
+        if self.cost is None or not self.burst["commits"]:
+            return None
+        return 1e3 * self.cost.cpu / self.burst["commits"]
+
+    @property
+    def generator_ms(self) -> float | None:
+        """CPU milliseconds of the generator per commit."""
+        return 1e3 * self.burst["cpu"] / self.burst["commits"] if self.burst.get("commits") else None
+
+    def as_json(self) -> dict[str, Any]:
+        derived = {
+            "commits_per_second": self.rate,
+            "server_cpu_ms_per_commit": self.server_ms,
+            "generator_cpu_ms_per_commit": self.generator_ms,
+        }
+        return {**asdict(self), **derived}
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What all cells have in common. `patience`: seconds until all workers must have joined."""
+
+    seconds: float
+    nbytes: int
+    patience: float
+    logs: Path
+    say: Say
+    root: Path = ROOT
+    server_options: tuple[str, ...] = ()
+    write_log: bool = True
+
+
+def measure(cell: Cell, terms: Terms, halves: bool) -> list[Measured]:
+    """The cell, and with `halves` the same workers at half of the rate that they reached. Leaves no process behind.
+
+    What goes wrong is in the result: other cells may do better.
+    """
+    made = Measured(cell)
+    found = [made]
+    servers: list[Child] = []
+    label = f"{cell.policy}-{cell.sessions}-{cell.servers}"
+    generator = Child(
+        "generator", ["-m", "benchmarks.swarm.generator"], terms.logs / f"{label}-generator.log"
+    )
+    try:
+        servers, hosts = _servers(cell, terms, label)
+        watched = [psutil.Process(child.pid) for child in servers]
+        before = sum(each.memory_info().rss for each in watched)
+        begin = time.monotonic()
+        made.links = _joined(generator, cell, hosts, terms)
+        made.joined_in = time.monotonic() - begin
+        joined = sum(each.memory_info().rss for each in watched)
+        _burst(made, generator, watched, terms, 0.0)
+        if halves and made.rate:
+            half = Measured(Cell(cell.policy, cell.sessions, cell.servers, 0.5), links=made.links)
+            found.append(half)
+            _burst(half, generator, watched, terms, 0.5 * made.rate)
+        for each in found:
+            if each.cost is not None:
+                each.cost.rss_before, each.cost.rss_joined = before, joined
+    except (ChildError, TimeoutError, psutil.NoSuchProcess) as error:
+        found[-1].failure = str(error)
+    finally:
+        for child in (generator, *servers):
+            child.close(patience=0.0)
+    return found
+
+
+def ceiling(sessions: int, terms: Terms) -> Measured:
+    """What the generator reaches against an echo, which decides nothing."""
+    made = Measured(Cell("echo", sessions, 1))
+    echo = Child("echo", ["-m", "benchmarks.swarm.echo", str(terms.nbytes)], terms.logs / "echo.log")
+    generator = Child("generator", ["-m", "benchmarks.swarm.generator"], terms.logs / "echo-generator.log")
+    try:
+        generator.ask("echo", port=echo.receive()["port"], sessions=sessions, nbytes=terms.nbytes)
+        _wait(generator, sessions, terms, "the echo")
+        _burst(made, generator, [psutil.Process(echo.pid)], terms, 0.0)
+    except (ChildError, TimeoutError) as error:
+        made.failure = str(error)
+    finally:
+        generator.close(patience=0.0)
+        echo.close(patience=0.0)
+    return made
+
+
+def _servers(cell: Cell, terms: Terms, label: str) -> tuple[list[Child], str]:
+    knobs = POLICIES[cell.policy](cell.sessions)
+    options = ["--policy", cell.policy, "--ticket-timeout", "0", "--transport", "auto"]
+    options += [f"--set=policy.{name}={json.dumps(value)}" for name, value in knobs.items()]
+    if terms.write_log:
+        options += ["--out", str(terms.logs / label)]
+    load = Load(
+        cell.name,
+        even(terms.nbytes / 1e6, 4),
+        workers=cell.sessions,
+        servers=cell.servers,
+    )
+    return start_servers(label, load, [*options, *terms.server_options], terms.logs, terms.root)
+
+
+def _joined(generator: Child, cell: Cell, hosts: str, terms: Terms) -> dict[str, int]:
+    generator.ask("join", hosts=hosts, sessions=cell.sessions, nbytes=terms.nbytes)
+    return _wait(generator, cell.sessions, terms, cell.name)
+
+
+def _wait(generator: Child, sessions: int, terms: Terms, name: str) -> dict[str, int]:
+    """Until every worker holds its first ticket. Raises TimeoutError."""
+    begin = told = time.monotonic()
+    while True:
+        state = generator.ask("prepared")
+        if state["lost"]:
+            raise TimeoutError(
+                f"{state['lost']} of {sessions} workers were lost at the start: {state['losses']}"
+            )
+        if state["done"] and not state["waiting"]:
+            links: dict[str, int] = state["links"]
+            return links
+        now = time.monotonic()
+        if now - begin > terms.patience:
+            raise TimeoutError(
+                f"after {terms.patience:g} s {state['joined']} of {sessions} workers had joined, and "
+                f"{state['waiting']} of them waited for their first ticket"
+            )
+        if now - told > TOLD:
+            told = now
+            terms.say(f"{name}: {state['joined']} workers have joined")
+        time.sleep(0.05)
+
+
+def _burst(
+    made: Measured, generator: Child, watched: list[psutil.Process], terms: Terms, rate: float
+) -> None:
+    terms.say(f"{made.cell.name}: {terms.seconds:g} s")
+    pids = [each.pid for each in watched]
+    made.burst = generator.ask("measure", seconds=terms.seconds, rate=rate, servers=pids)
+    made.cost = Cost(
+        cpu=made.burst["server_cpu"],
+        threads=sum(each.num_threads() for each in watched),
+        rss=sum(each.memory_info().rss for each in watched),
+        descriptors=sum(each.num_fds() for each in watched),
+    )

@@ -1,0 +1,199 @@
+"""The command `scripts/bench swarm`."""
+
+import time
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+import click
+
+from benchmarks.cli import console, progress
+from benchmarks.peers.child import ROOT
+from benchmarks.report.results import machine_facts
+from benchmarks.swarm import coordinator, report
+from benchmarks.swarm.cells import POLICIES, Cell, Say, Terms, ceiling, measure
+
+SESSIONS = "8,100,250,500,1000,2000"
+# On the coordinator alone, per policy and number of workers; seconds.
+ALONE = 0.5
+# Compiled code is made, or loaded, by the first servers of a run: nobody measures them. Seconds.
+WARM_UP = 2.0
+
+
+def _numbers(_: click.Context, parameter: click.Parameter, text: str) -> tuple[int, ...]:
+    try:
+        found = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        found = ()
+    if not found or min(found) < 1:
+        raise click.BadParameter(
+            f"expected whole numbers of 1 or more, such as {parameter.default}, got {text!r}"
+        )
+    return found
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.option(
+    "--sessions",
+    default=SESSIONS,
+    show_default=True,
+    callback=_numbers,
+    metavar="N,N,...",
+    help="Numbers of workers, one after the other.",
+)
+@click.option(
+    "--policy",
+    "policies",
+    multiple=True,
+    type=click.Choice(list(POLICIES)),
+    help="Only these policies. Repeatable. Default: all of them.",
+)
+@click.option(
+    "--servers",
+    default="1,2",
+    show_default=True,
+    callback=_numbers,
+    metavar="N,N,...",
+    help="Numbers of servers. With one a commit travels with its payload, with more by the session.",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0.1),
+    default=5.0,
+    show_default=True,
+    help="Of each burst; a fifth of it, at most a second, comes before and is not counted.",
+)
+@click.option(
+    "--bytes",
+    "nbytes",
+    type=click.IntRange(min=16),
+    default=4096,
+    show_default=True,
+    help="Of the weights, and of each gradient.",
+)
+@click.option(
+    "--half/--no-half",
+    default=True,
+    show_default=True,
+    help="A second burst of the same workers at half of the rate that they reached: what p99 is when servers are not "
+    "at their limit.",
+)
+@click.option("--log/--no-log", default=True, show_default=True, help="Servers write the decision log.")
+@click.option(
+    "--patience",
+    type=click.FloatRange(min=1),
+    default=120.0,
+    show_default=True,
+    help="Seconds in which all workers must have joined.",
+)
+@click.option(
+    "--checkout",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Servers run this checkout's code, the workers ours: to compare two.",
+)
+@click.option(
+    "--server-option",
+    "server_options",
+    multiple=True,
+    metavar="OPTION",
+    help="For ps-server, as --server-option=--worker-timeout=60. Repeatable.",
+)
+@click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Default: runs/swarm-TIME.")
+def main(
+    sessions: tuple[int, ...],
+    policies: tuple[str, ...],
+    servers: tuple[int, ...],
+    seconds: float,
+    nbytes: int,
+    half: bool,
+    log: bool,
+    patience: float,
+    checkout: Path | None,
+    server_options: tuple[str, ...],
+    out: Path | None,
+) -> None:
+    """Measure how one job serves many workers: what a commit costs, and how long its worker waits for the next grant.
+
+    The workers are light clients in one process: they compute nothing, and one event loop drives all of their
+    connections (each has its own: control, payloads, and a socket where the server gives one, gRPC where not). They
+    use the protocol as psworker does, with the same engine. What the process can do by itself is measured against an
+    echo; where a row comes near that, the row shows the generator. Servers and generator share the machine.
+
+    \b
+    commits/s         of all workers, each as fast as it can
+    server CPU ms     per commit, all servers together
+    p50, p99 ms       from a commit to the grant that follows it (under a barrier that is the barrier)
+    threads, MiB, descriptors    of all servers, at the end of the burst
+    """
+    folder = out or ROOT / "runs" / f"swarm-{datetime.now():%Y%m%d-%H%M%S}"
+    folder.mkdir(parents=True, exist_ok=True)
+    settings = {
+        "sessions": sessions,
+        "policies": policies or tuple(POLICIES),
+        "servers": servers,
+        "seconds": seconds,
+        "bytes": nbytes,
+        "half": half,
+        "log": log,
+        "server_options": server_options,
+        "other_checkout": checkout is not None,
+    }
+    swarmed = report.Swarmed(dict(machine_facts()), settings)
+    begin = time.monotonic()
+    root = ROOT if checkout is None else checkout.resolve()
+    with progress() as say:
+        terms = Terms(seconds, nbytes, patience, folder / "logs", say, root, server_options, log)
+        try:
+            _measure(swarmed, terms, sessions, policies or tuple(POLICIES), servers, half)
+        finally:
+            path = swarmed.write(folder)
+    _show(swarmed, folder)
+    console.print(f"all numbers: {path}", soft_wrap=True)
+    console.print(f"{time.monotonic() - begin:.0f} s")
+    if not any(made.cost is not None for made in swarmed.cells):
+        raise click.ClickException("nothing could be measured; the sentences above say why")
+
+
+def _measure(
+    swarmed: report.Swarmed,
+    terms: Terms,
+    sessions: tuple[int, ...],
+    policies: tuple[str, ...],
+    servers: tuple[int, ...],
+    half: bool,
+) -> None:
+    _alone(swarmed, terms.say, policies, sessions)
+    measure(
+        Cell(policies[0], 2, 1), replace(terms, seconds=WARM_UP, logs=terms.logs / "warm-up"), halves=False
+    )
+    for many in sessions:
+        swarmed.ceilings.append(ceiling(many, terms))
+    for count in servers:
+        for policy in policies:
+            for many in sessions:
+                found = measure(Cell(policy, many, count), terms, half)
+                swarmed.cells += found
+                for sentence in report.failures(found):
+                    terms.say(sentence)
+
+
+def _alone(swarmed: report.Swarmed, say: Say, policies: tuple[str, ...], sessions: tuple[int, ...]) -> None:
+    for policy in policies:
+        say(f"{policy}: the coordinator alone")
+        for many in sessions:
+            swarmed.decided.append(coordinator.measure(policy, POLICIES[policy](many), many, ALONE))
+
+
+def _show(swarmed: report.Swarmed, folder: Path) -> None:
+    console.print(report.alone(swarmed.decided))
+    console.print(report.ceilings(swarmed.ceilings))
+    console.print(report.table(swarmed.cells))
+    for sentence in [
+        *report.failures([*swarmed.cells, *swarmed.ceilings]),
+        *report.per_session(swarmed.cells),
+    ]:
+        console.print(sentence, soft_wrap=True)
+    machine = swarmed.machine
+    title = f"{machine['processor']}, {machine['cores']} cores, {machine['date'][:10]}"
+    if report.draw(swarmed, folder / "chart.png", title):
+        console.print(f"a picture: {folder / 'chart.png'}", soft_wrap=True)

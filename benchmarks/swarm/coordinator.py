@@ -1,0 +1,75 @@
+"""The coordinator alone: what its decisions cost, without servers, payloads or a network."""
+
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from psserver.coordinator import CommitFacts, Coordinator, JobTerms, Output, Send
+from psserver.coordinator.outputs import GrantNotice
+from psserver.policies import build
+
+# Commits between two looks at the clock.
+ROUND = 120
+FACTS = CommitFacts(0, samples=1, loss=1.0, norm=1.0)
+
+
+@dataclass(frozen=True)
+class Decided:
+    """CPU microseconds of one commit that asks for the next ticket, with the entries and notices that follow."""
+
+    policy: str
+    sessions: int
+    commits: int
+    microseconds: float
+    entries_per_commit: float
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class _Workers:
+    """Each commits in turn, as soon as it holds a ticket."""
+
+    def __init__(self, policy: str, knobs: Mapping[str, object], sessions: int) -> None:
+        terms = JobTerms("alone", {"name": "sgd"}, servers=1, workers=sessions, seed=0)
+        self.coordinator = Coordinator(terms, build(policy, knobs, sessions), 0.0)
+        self._holding: deque[tuple[str, int]] = deque()
+        self._now = 0.0
+        self._take(self.coordinator.opening())
+        names = [f"w{index}" for index in range(sessions)]
+        for name in names:
+            self._take(self.coordinator.join(name, name, None, 0.0)[1])
+            self._take(self.coordinator.connect(name, 0, name, 0.0))
+        for name in names:
+            self._take(self.coordinator.ready(name, 0, 0.0))
+        # The initial values.
+        self.commit()
+
+    def commit(self) -> None:
+        """Of the worker that has held its ticket the longest."""
+        worker, ticket = self._holding.popleft()
+        self._now += 1e-4
+        self._take(self.coordinator.commit(worker, 0, ticket, self._now, FACTS, ready=True))
+
+    def _take(self, outputs: list[Output]) -> None:
+        for output in outputs:
+            if isinstance(output, Send) and isinstance(output.notice, GrantNotice):
+                self._holding.append((output.worker, output.notice.ticket))
+
+
+def measure(policy: str, knobs: Mapping[str, object], sessions: int, seconds: float) -> Decided:
+    """For about so many seconds, after each worker has committed twice."""
+    workers = _Workers(policy, knobs, sessions)
+    for _ in range(2 * sessions):
+        workers.commit()
+    entries, commits, took = workers.coordinator.entries, 0, 0.0
+    begin = time.process_time()
+    while not commits or took < seconds:
+        for _ in range(ROUND):
+            workers.commit()
+        commits += ROUND
+        took = time.process_time() - begin
+    written = workers.coordinator.entries - entries
+    return Decided(policy, sessions, commits, 1e6 * took / commits, written / commits)

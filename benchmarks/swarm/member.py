@@ -1,0 +1,297 @@
+"""One light worker: the protocol of a session and its payloads, without I/O and without any computation.
+
+`psworker.engine` decides what may be said when; here is only what a real worker's data plane does around it. With one
+server a commit travels with its payload, and the answer brings the next grant and its version; with several, payloads
+are pushed to each, and the commit goes to the coordinator.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import grpc
+
+from pswire.model.plan import Plan
+from pswire.transport import frames
+from pswire.transport.codecs import FLOAT32
+from pswire.v1 import coordinator_pb2 as pb
+from pswire.v1 import shard_pb2
+from psworker.control.conversions import commit_to_wire, event_from_wire, request_to_wire
+from psworker.engine import ClientEngine, Commit, Grant, Request
+
+ABORTED = grpc.StatusCode.ABORTED.value[0]
+
+
+class Model:
+    """What all members push: the same payload to each server, cut into messages' chunks once."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.chunks: list[list[bytes]] = []
+        for shard in plan.shards:
+            payload = bytes(4 * shard.elements)
+            self.chunks.append(
+                [b"".join(frames.chunk_field(at, data)) for at, data in frames.chunks(payload)]
+            )
+
+
+class Host(Protocol):
+    """Whoever drives members: sends what they say, and says when they may commit."""
+
+    def now(self) -> float:
+        """Seconds of the monotonic clock."""
+        ...
+
+    def runnable(self, member: "Member") -> None:
+        """It holds a ticket and has its version: `contribute` may be called, once."""
+        ...
+
+    def committed(self, member: "Member", seconds: float) -> None:
+        """A commit is answered; the next grant came so long after it was sent."""
+        ...
+
+    def lost(self, member: "Member", reason: str) -> None:
+        """It takes no further part."""
+        ...
+
+
+@dataclass
+class _Answer:
+    """What is awaited of one server. `kind`: "push", "pull", "step", or "" for nothing."""
+
+    kind: str = ""
+    # Bytes of a version that have not come yet.
+    left: int = 0
+    versioned: bool = False
+
+
+class Member:
+    """`send(server, message)` and `say(request)` carry its words; `deliver`, `hear` and `ended` bring those of the
+    servers. All in one thread."""
+
+    def __init__(
+        self,
+        model: Model,
+        host: Host,
+        send: Callable[[int, bytes], None],
+        say: Callable[[pb.SessionRequest], None],
+    ) -> None:
+        self.engine = ClientEngine()
+        self.alive = True
+        # Between its grant and its commit, with the version at hand.
+        self.fresh = False
+        self.next_at = 0.0
+        self._model, self._host, self._send, self._say = model, host, send, say
+        self._servers = len(model.plan.shards)
+        self._answers = [_Answer() for _ in range(self._servers)]
+        self._receipts: list[bytes] = []
+        self._grant: Grant | None = None
+        self._sent_at: float | None = None
+        self._hello = pb.Hello()
+        self._push = shard_pb2.PushHeader()
+        self._pull = shard_pb2.PullRequest()
+
+    def admit(self, reply: pb.JoinReply, session: str) -> None:
+        """It has joined."""
+        self._hello = pb.Hello(
+            job=reply.job, worker=reply.worker, incarnation=reply.incarnation, session=session
+        )
+        plan = self._model.plan.fingerprint
+        who = {"job": reply.job, "worker": reply.worker, "incarnation": reply.incarnation}
+        token = reply.membership_token
+        self._push = shard_pb2.PushHeader(**who, membership_token=token, plan=plan, dtype=FLOAT32.number)
+        self._pull = shard_pb2.PullRequest(**who, membership_token=token, plan=plan, dtype=FLOAT32.number)
+
+    @property
+    def hello(self) -> pb.SessionRequest:
+        """The first message of the session."""
+        return pb.SessionRequest(hello=self._hello)
+
+    def attach(self) -> bytes:
+        """The request that asks a server what travels faster than gRPC; its answer is not for `deliver`."""
+        push = self._push
+        asked = shard_pb2.Attach(
+            job=push.job,
+            worker=push.worker,
+            incarnation=push.incarnation,
+            membership_token=push.membership_token,
+            plan=push.plan,
+            # Another place than the server's: memory is not shared, and a socket is.
+            place="elsewhere",
+            ask=True,
+        )
+        return shard_pb2.ExchangeRequest(attach=asked).SerializeToString()
+
+    def adopt(self) -> None:
+        """A grant that nobody sent, with its version: where no server stands behind."""
+        self._grant = self.engine.take_grant()
+        self._have_version()
+
+    # What it does
+
+    def ready(self) -> None:
+        """It wants a ticket."""
+        self._tell(self.engine.ready())
+
+    def contribute(self) -> None:
+        """Push and commit, and ask for the next ticket."""
+        grant = self._grant
+        assert grant is not None and self.fresh, "a member commits what it was granted"
+        self.fresh = False
+        if grant.ticket in self.engine.void:
+            self._start_over("cancelled")
+            return
+        if self._servers > 1:
+            self._receipts = [b""] * self._servers
+            for server in range(self._servers):
+                self._send_payload(server, "push", grant)
+            return
+        commit = self.engine.begin_commit(Commit(grant.ticket, samples=1, loss=1.0, norm=1.0, ready=True))
+        self._sent_at = self._host.now()
+        self._send_payload(0, "step", grant, commit)
+
+    def _send_payload(self, server: int, kind: str, grant: Grant, commit: Commit | None = None) -> None:
+        self._answers[server] = _Answer(kind)
+        header, chunks = self._push, self._model.chunks[server]
+        header.ticket, header.after = grant.ticket, grant.index
+        header.bytes = 4 * self._model.plan.shards[server].elements
+        request = shard_pb2.ExchangeRequest(
+            push=header,
+            commit=None if commit is None else commit_to_wire(commit),
+            hello=None if commit is None else self._hello,
+        )
+        first, *others = chunks or [b""]
+        self._send(server, request.SerializeToString() + first)
+        for chunk in others:
+            self._send(server, chunk)
+
+    def _start_over(self, reason: str) -> None:
+        """Give the ticket back and ask for another one."""
+        ticket = self.engine.held
+        if ticket is not None:
+            self._tell(self.engine.abandon(ticket, reason))
+        self._grant, self._sent_at = None, None
+        self.ready()
+        self._look()
+
+    def _tell(self, requests: Sequence[Request]) -> None:
+        for request in requests:
+            self._say(request_to_wire(request))
+
+    # What it hears
+
+    def hear(self, events: Sequence[pb.SessionEvent]) -> None:
+        """Events of the session, or of an answer."""
+        now = self._host.now()
+        for message in events:
+            event = event_from_wire(message, now)
+            if event is not None:
+                self.engine.receive(event)
+        if self.engine.refusal is not None:
+            self.end(f"refused: {self.engine.refusal.message}")
+        elif self.engine.stop is not None:
+            self.end(f"the job is over: {self.engine.stop.reason}")
+        else:
+            self._look()
+
+    def deliver(self, server: int, message: bytes | memoryview) -> None:
+        """One message of a server's answer."""
+        answer = self._answers[server]
+        if answer.left:
+            _, chunk = frames.split_reply(message)
+            answer.left -= chunk.data.nbytes if chunk is not None else 0
+        else:
+            reply, size = _parsed(message)
+            answer.versioned = bool(reply.bytes)
+            answer.left = reply.bytes - size
+            if answer.kind == "push":
+                self._receipts[server] = reply.receipt
+            if reply.events:
+                self.hear(reply.events)
+        if not answer.left and self.alive:
+            kind, answer.kind = answer.kind, ""
+            self._answered(kind, answer.versioned)
+
+    def ended(self, server: int, code: int, reason: str) -> bool:
+        """A server's stream is over. True: a new one is needed; what was under way is settled already."""
+        kind = self._answers[server].kind
+        self._answers[server] = _Answer()
+        grant = self._grant
+        if code != ABORTED or grant is None:
+            self.end(f"server {server}: {reason}")
+            return False
+        if kind == "step":
+            self.engine.rollback_commit(grant.ticket)
+        self._start_over("refused")
+        return True
+
+    def end(self, reason: str) -> None:
+        """It takes no further part."""
+        if self.alive:
+            self.alive = False
+            self._host.lost(self, reason)
+
+    def _answered(self, kind: str, versioned: bool) -> None:
+        """A server's answer is complete."""
+        if any(each.kind for each in self._answers):
+            return
+        grant = self._grant
+        if kind == "push" and grant is not None:
+            self._commit(grant)
+        elif kind == "pull":
+            self._have_version()
+        elif kind == "step":
+            self._grant = None
+            self._look(versioned=versioned)
+        else:
+            self._look()
+
+    def _commit(self, grant: Grant) -> None:
+        receipts, initial = tuple(self._receipts), grant.initialise
+        if grant.ticket in self.engine.void:
+            self._start_over("cancelled")
+            return
+        if not initial:
+            self._sent_at = self._host.now()
+        facts = Commit(grant.ticket, samples=0 if initial else 1, loss=1.0, norm=1.0, ready=True)
+        self._grant = None
+        self._tell(self.engine.commit(facts.measured(None, receipts)))
+        self._look()
+
+    def _look(self, *, versioned: bool = False) -> None:
+        """Is there a grant to work on?"""
+        engine = self.engine
+        if self._grant is not None or not engine.grants or any(each.kind for each in self._answers):
+            return
+        grant = self._grant = engine.take_grant()
+        if self._sent_at is not None:
+            self._host.committed(self, grant.received_at - self._sent_at)
+            self._sent_at = None
+        if grant.initialise:
+            self._receipts = [b""] * self._servers
+            for server in range(self._servers):
+                self._send_payload(server, "push", grant)
+        elif versioned:
+            self._have_version()
+        else:
+            for server in range(self._servers):
+                self._answers[server] = _Answer("pull")
+                self._pull.ticket, self._pull.version, self._pull.after = (
+                    grant.ticket,
+                    grant.version,
+                    grant.index,
+                )
+                self._send(server, shard_pb2.ExchangeRequest(pull=self._pull).SerializeToString())
+
+    def _have_version(self) -> None:
+        self.fresh = True
+        self._host.runnable(self)
+
+
+def _parsed(message: bytes | memoryview) -> tuple[shard_pb2.ExchangeReply, int]:
+    """An answer's first message, and the bytes of a payload that it holds."""
+    if len(message) > frames.SMALL:
+        rest, chunk = frames.split_reply(message)
+        return shard_pb2.ExchangeReply.FromString(bytes(rest)), chunk.data.nbytes if chunk is not None else 0
+    reply = shard_pb2.ExchangeReply.FromString(bytes(message))
+    return reply, len(reply.chunk.data)

@@ -1,0 +1,94 @@
+"""``ps-lab export``"""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pslab.commands.failure import EPILOG, Failure, say_unfinished
+from pslab.display.progress import print_json
+from pslab.export import target
+from pslab.export.source import OtherWeightsError, weights_of
+from pslab.replay.execution import Replayed
+from pslab.replay.worker_replica import DataError
+from pslab.runs.folder import EXPERIMENT, Run, RunError
+from pswire.config.experiment import ExperimentError
+from pswire.exits import ExitCode
+from psworker.job.errors import JobError
+from psworker.trainers import load_trainer
+
+# Versions between two lines of progress.
+EVERY = 500
+
+
+@click.command(epilog=EPILOG)
+@click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
+@click.option(
+    "--to",
+    "path",
+    type=click.Path(path_type=Path),
+    required=True,
+    metavar="FILE",
+    help="model.keras, weights.safetensors, weights.npz; a name without an ending is the folder of a SavedModel.",
+)
+@click.option(
+    "--version",
+    type=click.IntRange(min=0),
+    metavar="VERSION",
+    help="Of this version [default: the last one].",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of a sentence.")
+def export(folder: Path, path: Path, version: int | None, as_json: bool) -> None:
+    """Write a run's model for Keras or TensorFlow, or its weights for anybody.
+
+    What is written loads without this project: keras.models.load_model, tf.saved_model.load,
+    safetensors, numpy.load. A Keras model is compiled with the job's Keras loss and metrics, so that
+    evaluate works; the servers' optimizer is not part of it. Model formats need the job's module (at
+    the path of experiment.toml) and TensorFlow; the others need neither.
+
+    The last version comes from the run's weights.safetensors. Any other one, and that of a run that was
+    killed, is computed again from the decision log (see ps-lab replay); exit code 9 when a contribution
+    comes out otherwise than logged. Nothing is overwritten.
+
+    \b
+      ps-lab export runs/digits-sync --to digits.keras
+      ps-lab export runs/digits-async --version 100 --to weights.safetensors
+    """
+    try:
+        target.check(path)
+        run = Run(folder)
+        say_unfinished([run])
+        found = weights_of(run, version, None if as_json else _progress)
+        target.write(path, found.arrays, _model(run) if target.needs_model(path) else None)
+    except JobError as error:
+        raise Failure(f"{error}\n{error.details}".rstrip(), ExitCode.JOB_FAILED) from error
+    except OtherWeightsError as error:
+        raise Failure(error, ExitCode.VIOLATIONS) from error
+    except (DataError, ExperimentError, RunError) as error:
+        raise Failure(f"{folder}: {error}" if isinstance(error, DataError) else error) from error
+    size = sum(values.nbytes for values in found.arrays.values())
+    if as_json:
+        print_json(
+            {"event": "export", "folder": str(run.path), "written": str(path)}
+            | {
+                "version": found.version,
+                "origin": found.origin,
+                "variables": len(found.arrays),
+                "bytes": size,
+            }
+        )
+    else:
+        click.echo(f"version {found.version}, {found.origin}: {len(found.arrays)} variables in {path}")
+
+
+def _progress(replayed: Replayed) -> None:
+    if replayed.version and replayed.version % EVERY == 0:
+        click.echo(f"version {replayed.version}", err=True)
+
+
+def _model(run: Run) -> Any:
+    if not run.experiment.job.module:
+        raise RunError(
+            f"{run.path / EXPERIMENT}: names no [job]: there is no model to write; export weights.safetensors instead"
+        )
+    return load_trainer(run.experiment, "cpu")

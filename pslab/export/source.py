@@ -1,0 +1,64 @@
+"""The weights of a run: those that it left behind, or those of any version, by executing its log again."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pslab.replay.execution import Replayed
+from pslab.replay.run_folder import replay_of
+from pslab.runs.folder import WEIGHTS, Run, RunError
+from psserver import weights_file
+from psserver.weights_file import WeightsFileError
+
+Floats = NDArray[np.float32]
+
+
+class OtherWeightsError(RunError):
+    """The log was executed again, and a contribution came out otherwise than it is logged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """The variables of one version by name, in the plan's order. `origin`: a phrase about where they come from."""
+
+    arrays: Mapping[str, Floats]
+    version: int
+    origin: str
+
+
+def weights_of(run: Run, version: int | None, watch: Callable[[Replayed], None] | None = None) -> Weights:
+    """Of `version`, or of the last one.
+
+    The last one's file is read, and held against the run's fingerprint. For others, and of a run that was killed
+    before it wrote one, the log is executed again, which takes as long as computing every gradient in one process;
+    `watch` is called after each version. Raises RunError, and JobError where the job's own code raises.
+    """
+    saved = run.path / WEIGHTS
+    last = run.summary.versions
+    if saved.is_file() and version in (None, last):
+        return Weights(_read(run), last, f"read from {saved.name}")
+    execution = replay_of(run)
+    wanted = execution.last if version is None else version
+    if not 0 <= wanted <= execution.last:
+        raise RunError(f"{run.path}: has no version {wanted}; its last one is {execution.last}")
+    replayed = execution.run(wanted, watch)
+    if replayed.first is not None:
+        raise OtherWeightsError(f"{run.path}: these would not be the run's weights: {replayed.first}")
+    if replayed.version != wanted:
+        raise RunError(f"{run.path}: version {wanted} was not reached: {replayed.diverged}")
+    return Weights(execution.store.weights(), wanted, "computed again from the decision log")
+
+
+def _read(run: Run) -> Mapping[str, Floats]:
+    path = run.path / WEIGHTS
+    try:
+        found = weights_file.load(path)
+        sha256 = found.sha256()
+    except (WeightsFileError, OSError) as error:
+        raise RunError(f"{path}: cannot be read: {error}") from error
+    recorded = run.summary.weights_sha256
+    if recorded is not None and sha256 not in (None, recorded):
+        raise RunError(f"{path}: has the fingerprint {sha256}, expected the run's, {recorded}: it was edited")
+    return {name: found.arrays[name] for name in found.order or found.arrays}

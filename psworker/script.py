@@ -1,0 +1,83 @@
+"""``python -m psworker.script PARENT FILE [ARGUMENT...]``: a training script as a worker of `ps-lab run --script`.
+
+The script runs as `python FILE ARGUMENT...` would run it. Beside that, this process ends with PARENT, the process
+that started it, leaves the job when it is told to end, and says in its exit code what went wrong.
+"""
+
+import os
+import runpy
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+
+from pswire.exits import ExitCode
+from pswire.logs.events import last_words
+from pswire.process import die_with
+from psworker.errors import Refused, SessionError, Unreachable, Unsupported
+
+
+def main(parent: str, file: str, *arguments: str) -> None:
+    """Run the script, then exit with one of `ExitCode`, or with the code that the script chose itself."""
+    signal.signal(signal.SIGTERM, _terminated)
+    die_with(int(parent))
+    sys.argv = [file, *arguments]
+    # `-m` has put the current directory there.
+    sys.path[0] = str(Path(file).resolve().parent)
+    try:
+        _run(file)
+    except (SessionError, Unsupported) as error:
+        sys.last_value = error
+        _fail(str(error), _code(error))
+    except KeyboardInterrupt:
+        _fail("interrupted", ExitCode.INTERRUPTED)
+    except Exception as error:
+        # As the interpreter does: what ends with this process sees that it did not end well.
+        sys.last_value = error
+        sys.excepthook(*sys.exc_info())
+        sys.exit(int(ExitCode.JOB_FAILED))
+    session = sys.modules.get("psworker.session")
+    if session is None or not session.Session.opened:
+        _fail(
+            f"{file} ended without a call of psworker.keras.distribute(model) after model.compile(...): nothing was "
+            "trained on the servers",
+            ExitCode.JOB_FAILED,
+        )
+
+
+def _run(file: str) -> None:
+    """Raises what the script raises; SystemExit only where it tells of a failure."""
+    try:
+        runpy.run_path(file, run_name="__main__")
+    except SystemExit as end:
+        if end.code not in (None, 0):
+            raise
+
+
+def _code(error: Exception) -> ExitCode:
+    if isinstance(error, Unreachable):
+        return ExitCode.UNREACHABLE
+    if isinstance(error, Refused):
+        return ExitCode.REFUSED
+    if isinstance(error, Unsupported):
+        return ExitCode.JOB_FAILED
+    from psworker.loop import Diverged
+
+    return ExitCode.DIVERGED if isinstance(error, Diverged) else ExitCode.INTERNAL
+
+
+def _fail(message: str, code: ExitCode) -> None:
+    last_words("ps-worker", message, int(code))
+    sys.exit(int(code))
+
+
+def _terminated(number: int, frame: FrameType | None) -> None:
+    # As an exception, so that the session sends Leave.
+    raise SystemExit(int(ExitCode.TERMINATED))
+
+
+if __name__ == "__main__":
+    # The script's imports find this module's own name free.
+    sys.modules.pop("psworker.script", None)
+    os.environ.setdefault("PYTHONUNBUFFERED", "1")
+    main(*sys.argv[1:])

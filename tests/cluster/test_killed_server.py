@@ -1,0 +1,37 @@
+"""`kill -9` of server 0: what it leaves behind is read by the commands, up to the last whole line."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pslab.runs.folder import Run
+from tests.cluster.cluster import Cluster
+from tests.replay.command import ps_lab
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with Cluster(tmp_path) as started:
+        yield started
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+def test_the_run_of_a_killed_server_is_readable(cluster: Cluster, tmp_path: Path, servers: int) -> None:
+    cluster.start_servers(servers, "--workers", "2", "--policy", "async")
+    for _ in range(2):
+        cluster.start_worker("--until", str(tmp_path / "never"))
+    cluster.wait_version(1)
+    # What was decided is in the file within 0.2 s.
+    cluster.wait_for(lambda _: Run(cluster.out).summary.versions >= 20, "20 versions are in the log's file")
+    cluster.servers[0].kill()
+    assert sorted(path.name for path in cluster.out.iterdir()) == ["decisions.jsonl", "metrics.jsonl"]
+    run = cluster.checked_run()
+    assert run.summary.versions >= 20 and not run.summary.success
+    assert run.unfinished is not None and "cut off (killed, say)" in run.unfinished
+    for command in ("check", "report", "compare", "trace"):
+        done = ps_lab(command, cluster.out)
+        assert done.code == 0 and "no summary.json" in done.err + done.out, done
+    assert Run(cluster.out).summary.contributions.keys() == {"w0", "w1"}

@@ -1,0 +1,97 @@
+"""Models of real runs, loaded by a process that knows Keras and TensorFlow, and nothing of this project."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pslab.display.progress import Quiet
+from pslab.launch.experiments import run_local
+from pslab.runs.folder import Run
+from pswire.config.experiment import parse_experiment
+
+pytestmark = [pytest.mark.cluster, pytest.mark.tensorflow, pytest.mark.timeout(300)]
+
+ROOT = Path(__file__).parents[2]
+
+# Run as it stands, at a place where nothing of this project can be imported by accident.
+EVALUATE = """
+import json, sys
+sys.path.insert(0, sys.argv[2])
+import keras
+from digits_data import digits
+model = keras.models.load_model(sys.argv[1])
+x, y = digits("heldout")
+print(json.dumps(model.evaluate(x, y, batch_size=512, return_dict=True, verbose=0)))
+assert not {"psworker", "psserver", "pswire", "pslab"} & sys.modules.keys()
+"""
+CALL = """
+import json, sys
+sys.path.insert(0, sys.argv[2])
+import numpy as np, tensorflow as tf
+from digits_data import digits
+x, y = digits("heldout")
+loaded = tf.saved_model.load(sys.argv[1])
+logits = getattr(loaded, "serve", loaded)(tf.constant(x))
+print(json.dumps({"accuracy": float(np.float32(np.mean(np.argmax(logits, axis=1) == y)))}))
+assert not {"psworker", "psserver", "pswire", "pslab"} & sys.modules.keys()
+"""
+
+
+def trained(folder: Path, job: str) -> Run:
+    document = {
+        "run": {"seed": 3},
+        "cluster": {"servers": 2, "workers": 2},
+        "policy": {"name": "async"},
+        "optimizer": {"name": "adam", "learning_rate": 0.003},
+        "job": {"module": f"tests/export/cnn.py:{job}", "epochs": 2},
+    }
+    finished = run_local(parse_experiment(document), Quiet(), out=folder, cwd=ROOT)
+    assert finished.result.ok, finished
+    return Run(finished.folder)
+
+
+def export(run: Run, path: Path, *options: str, code: int = 0) -> str:
+    command = [sys.executable, "-m", "pslab", "export", str(run.path), "--to", str(path), *options]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def plain(script: str, path: Path) -> dict[str, Any]:
+    """What the script prints about what was exported to `path`."""
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(path), str(ROOT / "examples")],
+        cwd=path.parent, capture_output=True, text=True, timeout=200, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def test_a_batchnorm_cnn_evaluates_to_the_bit_in_plain_keras(tmp_path: Path) -> None:
+    run = trained(tmp_path / "run", "CNN")
+    accuracy = run.summary.metrics["accuracy"]
+    assert accuracy is not None and 0.2 < accuracy < 1
+    for options in ((), ("--version", str(run.summary.versions - 1))):
+        path = tmp_path / f"model{len(options)}.keras"
+        export(run, path, *options)
+        found = plain(EVALUATE, path)
+        assert found.keys() >= {"accuracy", "loss"}
+        if not options:
+            assert found["accuracy"] == accuracy
+            assert found["loss"] == pytest.approx(run.summary.metrics["loss"], rel=1e-5)
+    export(run, tmp_path / "saved_model")
+    assert plain(CALL, tmp_path / "saved_model") == {"accuracy": accuracy}
+
+
+def test_a_module_that_is_no_keras_model(tmp_path: Path) -> None:
+    run = trained(tmp_path / "run", "OwnLoss")
+    said = export(run, tmp_path / "model.keras", code=6)
+    assert "returned Bare, expected a Keras model; export weights.safetensors instead" in said
+    assert not (tmp_path / "model.keras").exists()
+    export(run, tmp_path / "saved_model")
+    assert 0.1 < plain(CALL, tmp_path / "saved_model")["accuracy"] <= 1

@@ -1,0 +1,122 @@
+"""`ps-lab run --script`: a user's training script as several workers, with the display and exit codes of any run."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pslab.launch.experiments import of_script
+from pswire.config.experiment import ExperimentError, load_experiment, parse_experiment
+from pswire.exits import ExitCode
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = Path(__file__).with_name("lab_script.py")
+
+
+def ps_lab(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pslab", *map(str, arguments)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+
+
+def run_script(folder: Path, *arguments: object, workers: int = 2) -> subprocess.CompletedProcess[str]:
+    options = (
+        "--script",
+        SCRIPT,
+        "--workers",
+        workers,
+        "--servers",
+        2,
+        "--policy",
+        "bounded",
+        "--out",
+        folder,
+    )
+    return ps_lab("run", *options, "--", *arguments)
+
+
+def kinds(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "decisions.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.tensorflow
+@pytest.mark.cluster
+@pytest.mark.timeout(300)
+def test_a_script_runs_as_several_workers_with_its_arguments(tmp_path: Path) -> None:
+    done = run_script(tmp_path / "run", 2)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "done: " in done.stdout and "run folder: " in done.stdout
+    for worker in range(2):
+        said = (tmp_path / "run" / "logs" / f"worker-{worker}.log").read_text()
+        assert "Epoch 2/2" in said and "Epoch 3" not in said
+        assert f"worker {worker} of 2 is at version" in said
+    first, *log = kinds(tmp_path / "run")
+    assert first["optimizer"]["name"] == "adam" and first["policy"]["name"] == "bounded"
+    assert {entry["worker"] for entry in log if entry["kind"] == "commit"} == {"w0", "w1"}
+    assert ps_lab("check", tmp_path / "run").returncode == 0
+    replayed = ps_lab("replay", tmp_path / "run")
+    assert replayed.returncode == ExitCode.USAGE and "only the script itself can repeat" in replayed.stderr
+
+
+@pytest.mark.tensorflow
+@pytest.mark.cluster
+@pytest.mark.timeout(300)
+def test_a_script_that_raises_leaves_and_the_others_go_on(tmp_path: Path) -> None:
+    done = run_script(tmp_path / "run", 1, "raises")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "worker-1 exited with code 6" in done.stderr + done.stdout
+    assert "ValueError: no data for worker 1" in done.stderr + done.stdout
+    (left,) = [e for e in kinds(tmp_path / "run") if e["kind"] == "leave" and e["worker"] == "w1"]
+    assert left["reason"] == "ValueError in the script"
+
+
+@pytest.mark.cluster
+def test_a_script_that_distributes_nothing_says_so_and_the_run_fails(tmp_path: Path) -> None:
+    done = run_script(tmp_path / "run", 1, "nothing", workers=1)
+    # sys.exit() in the script is its own affair; what it did not do is seen.
+    assert done.returncode == ExitCode.JOB_FAILED
+    assert "without a call of psworker.keras.distribute(model)" in done.stdout
+
+
+def test_settings_of_a_script_are_an_experiment_file(tmp_path: Path) -> None:
+    made = of_script(SCRIPT, ["--epochs", "3"], {"cluster.workers": 3}, ["run.seed=4"])
+    assert (made.cluster.workers, made.run.seed, made.run.name) == (3, 4, "lab_script")
+    assert made.job.arguments == ["--epochs", "3"]
+    assert made.optimizer.name == "from-job"
+    file = tmp_path / "experiment.toml"
+    file.write_text(made.to_toml())
+    assert load_experiment(file).to_toml() == made.to_toml()
+    named = of_script(SCRIPT, [], {}, ["optimizer.name=adam"])
+    assert named.optimizer.name == "adam"
+
+
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [
+        ({"job": {"script": "a.py", "module": "a:b"}}, "a job is a module or a script"),
+        ({"job": {"script": "a.py", "epochs": 2}}, "the script says it"),
+        ({"job": {"script": "a.py", "options": {"a": 1}}}, "a script has arguments"),
+        ({"job": {"script": "a.py"}, "cluster": {"prefetch": True}}, "fit does not fetch ahead"),
+        ({"job": {"script": "a.py"}, "workers": {"0": {}}}, "has no delays"),
+    ],
+)
+def test_what_would_do_nothing_for_a_script_is_refused(document: dict[str, Any], words: str) -> None:
+    with pytest.raises(ExperimentError, match=words):
+        parse_experiment(document)
+
+
+def test_a_script_that_is_not_there_is_refused() -> None:
+    with pytest.raises(ExperimentError, match="no such file"):
+        of_script(Path("no.py"), [], {}, [])
+
+
+def test_the_command_line_takes_an_experiment_or_a_script() -> None:
+    for arguments, words in (
+        ((), "Missing argument 'EXPERIMENT'"),
+        (("one.toml", "two.toml"), "expected one EXPERIMENT"),
+        (("--script", SCRIPT, "--engine", "simulated"), "a script runs for real only"),
+    ):
+        refused = ps_lab("run", *arguments)
+        assert refused.returncode == ExitCode.USAGE and words in refused.stderr

@@ -1,0 +1,122 @@
+"""A run whose server was killed: read by every command up to the last whole line of its log."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pslab.check.checker import check_run
+from pslab.runs.folder import Run, RunError
+from psserver.policies.builtin import BUILTIN
+from pswire.exits import ExitCode
+from tests.lab.logs import async_log, write_run
+from tests.replay.command import ps_lab
+from tests.replay.simulated import simulate
+
+
+def killed(run: Path, at: int, folder: Path) -> Path:
+    """A copy of the run as a `kill -9` of its server leaves it: no summary, no weights, `at` bytes of the log."""
+    shutil.copytree(run, folder)
+    for name in ("summary.json", "weights.safetensors"):
+        (folder / name).unlink(missing_ok=True)
+    for name, end in (("decisions.jsonl", at), ("metrics.jsonl", at // 7)):
+        whole = (folder / name).read_bytes()
+        (folder / name).write_bytes(whole[:end])
+    return folder
+
+
+def cuts(run: Run) -> list[int]:
+    """Behind the first line, and at a sixth, a third, ... of the log: within lines, nearly always."""
+    size, first = run.log.stat().st_size, run.log.read_bytes().index(b"\n") + 1
+    return [first, *(first + (size - first) * part // 6 for part in range(1, 6))]
+
+
+@pytest.mark.parametrize("policy", sorted(BUILTIN))
+def test_every_beginning_of_a_log_passes_the_check_and_replays(tmp_path: Path, policy: str) -> None:
+    servers = 1 if policy == "krum" else 2
+    run = simulate(tmp_path / "run", policy, cluster={"servers": servers})
+    for number, at in enumerate(cuts(run)):
+        folder = killed(run.path, at, tmp_path / f"killed-{number}")
+        verdict = check_run(Run(folder))
+        assert verdict.violations == ()
+        assert verdict.entries == run.log.read_bytes()[:at].count(b"\n")
+        assert any("has no summary.json" in note for note in verdict.notes)
+    # The last one has most to execute again.
+    done = ps_lab("replay", folder, "--json")
+    (found,) = done.lines
+    assert done.code == 0 and found["first_difference"] is None and found["computed"] > 0
+    assert found["version"] == Run(folder).summary.versions
+
+
+def test_the_summary_of_a_killed_run_is_that_of_its_log(tmp_path: Path) -> None:
+    """Of a whole log: what the server itself counted."""
+    run = simulate(tmp_path / "run", "bounded", {"max_staleness": 1})
+    said = run.summary
+    (run.path / "summary.json").unlink()
+    counted = Run(run.path).summary
+    for field in ("job", "policy", "optimizer", "servers", "workers", "versions", "samples", "contributions"):
+        assert getattr(counted, field) == getattr(said, field), field
+    assert counted.histogram == said.histogram
+    assert counted.wall_seconds == pytest.approx(said.wall_seconds, abs=1e-5)
+    assert counted.metrics["loss"] == pytest.approx(said.metrics["loss"])
+    assert (counted.success, counted.weights_sha256) == (False, None)
+    assert "cut off" in counted.reason
+
+
+@pytest.mark.parametrize("torn", [False, True])
+def test_every_command_reads_a_killed_run_and_says_so_in_one_sentence(tmp_path: Path, torn: bool) -> None:
+    run = simulate(tmp_path / "run", "async")
+    text = run.log.read_bytes()
+    at = text.index(b"\n", len(text) // 2) + (9 if torn else 1)
+    folder = killed(run.path, at, tmp_path / "killed")
+    entries = text[:at].count(b"\n")
+    for command in (
+        ["report"],
+        ["report", "--out", tmp_path / "report.png"],
+        ["compare", "--loss", "0.5"],
+        ["replay"],
+        ["replay", "--until", "3"],
+        ["replay", "--policy", "sync"],
+        ["trace"],
+        ["tensorboard"],
+    ):
+        name, *options = command
+        done = ps_lab(name, folder, *options)
+        assert done.code == 0, done
+        (note,) = done.err.splitlines() if name not in ("replay",) else done.err.splitlines()[:1]
+        assert note.startswith(f"note: {folder}: has no summary.json: the job still runs, or was cut off")
+        assert f"read up to the last of {entries} entries" in note
+        assert ("the last line is not whole (8 bytes)" in note) == torn
+    done = ps_lab("check", folder, "--json")
+    assert done.code == 0
+    assert sum("has no summary.json" in note for note in done.lines[0]["notes"]) == 1
+    assert "async (failed)" in ps_lab("report", folder).out
+
+
+def test_a_torn_line_of_a_run_that_stopped_is_still_a_violation(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "a", async_log())
+    log = folder / "decisions.jsonl"
+    log.write_bytes(log.read_bytes()[:-5])
+    assert ps_lab("check", folder).code == ExitCode.VIOLATIONS
+    assert "cut off" in ps_lab("replay", folder).err
+
+
+def test_a_changed_contribution_of_a_killed_run_is_found(tmp_path: Path) -> None:
+    run = simulate(tmp_path / "run", "async")
+    folder = killed(run.path, run.log.stat().st_size * 2 // 3, tmp_path / "killed")
+    log = folder / "decisions.jsonl"
+    lines = log.read_text().splitlines(keepends=True)
+    place = next(n for n, line in enumerate(lines) if '"kind":"commit"' in line and '"batch":2' in line)
+    lines[place] = json.dumps(json.loads(lines[place]) | {"loss": 0.125}) + "\n"
+    log.write_text("".join(lines))
+    done = ps_lab("replay", folder)
+    assert done.code == ExitCode.VIOLATIONS and "first difference: the loss of batch 2" in done.out
+
+
+def test_a_run_that_was_killed_before_its_first_line_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "decisions.jsonl").touch()
+    with pytest.raises(RunError, match="was cut off before it wrote one"):
+        _ = Run(tmp_path).summary
+    done = ps_lab("report", tmp_path)
+    assert done.code == ExitCode.USAGE and "Traceback" not in done.err
