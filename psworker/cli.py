@@ -27,7 +27,7 @@ from psworker.errors import Refused, SessionError, Unreachable
 from psworker.job import JobError
 from psworker.loop import Diverged, Outcome, Pause, no_pause, train
 from psworker.session import Session, connect
-from psworker.trainers import load_trainer
+from psworker.trainers import load_trainer, requested_optimizer
 
 EPILOG = "\b\nExit codes:\n" + exit_codes_text()
 
@@ -63,6 +63,12 @@ class Place:
 @click.option("--epochs", type=int, help="Passes over this worker's data. Default: 1.")
 @click.option(
     "--option", "options", multiple=True, metavar="KEY=VALUE", help="An option of the job. Repeatable."
+)
+@click.option(
+    "--deterministic",
+    is_flag=True,
+    help="Compute on one thread, with TensorFlow's deterministic operations, so that the run repeats and replays to "
+    "the bit. Costs the other cores.",
 )
 @click.option("--device", help="auto | cpu | gpu:N. Default: auto.")
 @click.option("--config", type=click.Path(path_type=Path, dir_okay=False), help="Experiment file (TOML).")
@@ -112,6 +118,7 @@ def main(
     name: str | None,
     epochs: int | None,
     options: tuple[str, ...],
+    deterministic: bool,
     device: str | None,
     config: Path | None,
     overrides: tuple[str, ...],
@@ -144,6 +151,7 @@ def main(
         "cluster.wire_dtype": wire_dtype,
         "cluster.transport": transport,
         "cluster.prefetch": prefetch,
+        "run.deterministic": True if deterministic else None,
     }
     given = [f"{key}={json.dumps(value)}" for key, value in shortcuts.items() if value is not None]
     given += [f"job.options.{option}" for option in options]
@@ -217,6 +225,11 @@ def run(
         raise fail("interrupted", ExitCode.INTERRUPTED) from None
     report.finished(outcome)
     assert outcome.stop is not None
+    if outcome.empty and not outcome.stop.success:
+        job = experiment.job.module
+        raise fail(
+            f"{outcome.stop.reason}: dataset() of job {job} had no batch for this worker", ExitCode.JOB_FAILED
+        )
     return ExitCode.OK if outcome.stop.success else ExitCode.UNREACHABLE
 
 
@@ -244,6 +257,7 @@ def _train(
         local_rules=True,
         work=trainer.work,
         epochs=experiment.job.epochs,
+        optimizer=requested_optimizer(trainer),
     ) as session:
         trainer.attach(session.plan, session.dtypes)
         report.joined(session, trainer.device)

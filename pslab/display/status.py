@@ -24,6 +24,10 @@ STYLES = {
 }
 
 
+# Numbers from here on are shown with an exponent: what workers report may have 300 digits.
+LARGE = 1e9
+
+
 class SampleRate:
     """Samples per second over the last few seconds, from statuses as they come."""
 
@@ -47,8 +51,10 @@ class SampleRate:
 
 
 def number(value: float, digits: int = 3) -> str:
-    """A number for people; a dash when there is none yet."""
-    return "-" if not math.isfinite(value) else f"{value:.{digits}f}"
+    """A number for people, in few characters; a dash when there is none yet."""
+    if not math.isfinite(value):
+        return "-"
+    return f"{value:.{digits}f}" if abs(value) < LARGE else f"{value:.{digits}e}"
 
 
 def finite_or_none(value: float) -> float | None:
@@ -66,7 +72,7 @@ def status_line(status: pb.StatusReply, rate: float) -> str:
     workers = ", ".join(counted) or "none yet"
     line = (
         f"{status.seconds:6.1f} s  {status.phase}  version {status.version}  {rate:.0f} samples/s"
-        f"  loss {number(status.loss)}  staleness mean {status.mean_staleness:.2f} max {status.max_staleness}"
+        f"  loss {number(status.loss)}  staleness mean {number(status.mean_staleness, 2)} max {status.max_staleness}"
         f"  dropped {status.dropped}  workers: {workers}"
     )
     return f"{line}  ({status.note})" if status.note else line
@@ -125,13 +131,13 @@ def _workers(status: pb.StatusReply) -> Table:
         table.add_row(
             escape(w.name) + (f" #{w.incarnation}" if w.incarnation else ""),
             Text(w.state, style=STYLES.get(w.state, "")),
-            f"{w.seconds:.1f} s",
+            f"{number(w.seconds, 1)} s",
             str(w.ticket) if busy else "-",
             str(w.base_version) if busy else "-",
             str(w.committed),
             str(w.applied),
             str(w.dropped),
-            f"{w.mean_staleness:.2f}",
+            number(w.mean_staleness, 2),
             str(w.max_staleness),
         )
     return table

@@ -60,8 +60,9 @@ class RunSection(Section):
     versions: Annotated[int, Field(ge=0)] = 0
     """stop at this version; 0: when the data ends"""
 
-    deterministic: bool = True
-    """TensorFlow's deterministic operations in the workers"""
+    deterministic: bool = False
+    """each worker computes on one thread, with TensorFlow's deterministic operations: the run repeats (under a barrier)
+    and replays to the bit, at the price of the other cores. A simulated run computes so always"""
 
 
 class ClusterSection(Section):
@@ -256,6 +257,7 @@ class Experiment(Section):
             (self.job.epochs != 1, "job.epochs", "the script says it, in fit(epochs=...)"),
             (self.job.options, "job.options", "a script has arguments"),
             (self.cluster.prefetch, "cluster.prefetch", "fit does not fetch ahead"),
+            (self.run.deterministic, "run.deterministic", "a script settles TensorFlow's threads itself"),
             (self.workers, "workers", "a script chooses its device itself, and has no delays"),
         ):
             if said:

@@ -81,6 +81,8 @@ EVENTS: Final[Mapping[str, Event]] = {
     # Workers
     "contribution_void": Event(WORKER, (), "the coordinator cancelled the ticket meanwhile"),
     "batch_skipped": Event(WORKER, (), "its gradient is not finite"),
+    "no_batches": Event(WORKER, ("index",), "its part of the data is empty; it is done at once"),
+    "not_deterministic": Event(WORKER, (), "TensorFlow had started with several threads, which stay"),
     "optimizer_anew": Event(WORKER, (), "Keras: the optimizer's earlier steps are not known to the servers"),
     "session_closed": Event(WORKER, (), "the coordinator closed the session; the worker joins again"),
     "session_refused": Event(WORKER, (), "the coordinator had given this worker up; it joins again"),

@@ -171,7 +171,14 @@ class ClientEngine:
         """Ask for the next ticket, unless that was done. A ticket in hand that was cancelled is forgotten."""
         if self.stop is not None and self.refusal is None:
             return []
-        self._require("ready")
+        # What `LEGAL` says, seen at a glance: it is asked at every step.
+        if (
+            self.held is not None
+            or self.exhausted
+            or self.refusal is not None
+            or self._exchanged in self._unanswered
+        ):
+            self._require("ready")
         self.held = self._exchanged = None
         if self.asked or self.grants:
             return []
@@ -203,7 +210,8 @@ class ClientEngine:
         """An exchange will carry this commit of the ticket in hand: the commit to make, which asks for nothing that
         was granted ahead. Its answer is received like all events; if none comes, `commit` or `rollback_commit`
         follows."""
-        self._require("begin_commit", commit.ticket)
+        if self.held != commit.ticket or self.refusal is not None:
+            self._require("begin_commit", commit.ticket)
         if commit.ready and self.grants:
             commit = replace(commit, ready=False)
         self.held, self._exchanged, self.asked = None, commit.ticket, commit.ready
@@ -285,7 +293,8 @@ class ClientEngine:
         match event:
             case Grant():
                 # After a reconnection grants come again.
-                if self._newest is None or event.ticket > self._newest.ticket:
+                newest = self._newest
+                if newest is None or event.ticket > newest.ticket:
                     self._newest, self.asked = event, False
                     self.grants.append(event)
                     if self.void:

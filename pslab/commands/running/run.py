@@ -57,6 +57,11 @@ from psworker.job.errors import JobError
     show_default=True,
     help="local: processes on this machine. simulated: a virtual clock, see [simulation].",
 )
+@click.option(
+    "--deterministic",
+    is_flag=True,
+    help="Workers compute on one thread each, so that the run repeats and replays to the bit; costs the other cores.",
+)
 @click.option("--tensorboard", is_flag=True, help="Write event files into the run folder's tensorboard/.")
 @click.option(
     "--tracker",
@@ -86,6 +91,7 @@ def run(
     overrides: tuple[str, ...],
     out: Path | None,
     engine: str,
+    deterministic: bool,
     tensorboard: bool,
     trackers: tuple[str, ...],
     log_format: str,
@@ -112,7 +118,12 @@ def run(
     and --tracker (docs/observe.md) other tools get the metrics: while a local run goes on, and
     at the end of a simulated one.
     """
-    settings = {"cluster.workers": workers, "cluster.servers": servers, "policy.name": policy}
+    settings = {
+        "cluster.workers": workers,
+        "cluster.servers": servers,
+        "policy.name": policy,
+        "run.deterministic": True if deterministic else None,
+    }
     said = {key: value for key, value in settings.items() if value is not None}
     overrides = (*(f"{key}={json.dumps(value)}" for key, value in said.items()), *overrides)
     experiment = _experiment_path(arguments) if script is None else None
