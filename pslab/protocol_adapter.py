@@ -31,14 +31,23 @@ from psworker.engine import (
 
 
 def deliver(
-    coordinator: Coordinator, worker: str, incarnation: int, request: Request, now: float
+    coordinator: Coordinator,
+    worker: str,
+    incarnation: int,
+    request: Request,
+    now: float,
+    *,
+    ordinary: bool = True,
 ) -> list[Output]:
-    """The coordinator's answer to a request of this incarnation of the worker. A report means nothing to it."""
+    """The coordinator's answer to a request of this incarnation of the worker. A report means nothing to it.
+
+    `ordinary`: what receipts say of the payload that a commit is about.
+    """
     match request:
         case Commit():
             told = (request.batch, request.samples, request.loss, request.norm)
             times = request.times or UNTOLD
-            facts = CommitFacts(*told, times, request.learning_rate, request.unit_ends)
+            facts = CommitFacts(*told, times, request.learning_rate, ordinary, request.unit_ends)
             return coordinator.commit(worker, incarnation, request.ticket, now, facts, ready=request.ready)
         case Ready():
             return coordinator.ready(worker, incarnation, now, holding=request.holding)

@@ -97,6 +97,11 @@ WRONG = (SettingsError, ExperimentError, AddressError, PolicyError, OptimizerErr
     "while another worker waits for it.",
 )
 @click.option(
+    "--nonfinite-limit",
+    type=int,
+    help="End after so many updates in a row that would not be finite, and are refused. Default: 10.",
+)
+@click.option(
     "--idle-timeout", type=float, help="Give up after this long without workers, seconds. Default: 600."
 )
 @click.option(
@@ -222,6 +227,7 @@ SHORTCUTS = {
     "worker_timeout": "cluster.worker_timeout",
     "idle_timeout": "cluster.idle_timeout",
     "ticket_timeout": "cluster.ticket_timeout",
+    "nonfinite_limit": "cluster.nonfinite_limit",
 }
 
 

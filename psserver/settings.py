@@ -81,6 +81,7 @@ def resolve(options: Options, tf_config: str | None) -> ServerSettings:
             max_workers=cluster.max_workers,
             allowed=tuple(cluster.allowed_workers),
             versions=run.versions,
+            nonfinite_limit=cluster.nonfinite_limit,
             stay=options.stay,
             ticket_timeout=None if cluster.ticket_timeout == "auto" else cluster.ticket_timeout,
         ),

@@ -18,6 +18,7 @@ from pswire.addresses import Address, parse_hosts
 from pswire.model.plan import VariableSpec, make_plan
 from pswire.transport.codecs import codec_named
 from psworker.control.backoff import Backoff
+from psworker.control.epochs import EpochTotals, gather
 from psworker.control.stream import Control, Registration
 from psworker.data.payloads import Payload
 from psworker.data.reader import WeightReader
@@ -152,6 +153,7 @@ class Session:
             raise
         Session.opened += 1
         self._servers.explain = self._control.explained
+        self._epoch_backoff = Backoff(0, hosts[0], server_timeout, self._servers.closing)
         self._watch = Stopwatch()
         self._reader = WeightReader(self._servers, self._control, self._watch, prefetch)
         self._writer = GradientWriter(self._servers, self._control, self._reader, self._watch)
@@ -357,6 +359,20 @@ class Session:
     def dispositions(self) -> list[Disposition]:
         """What became of earlier contributions; each is returned once."""
         return self._control.dispositions()
+
+    # Epochs
+
+    def gather_epoch(
+        self, number: int, layout: str, sums: Sequence[float], values: Mapping[str, float]
+    ) -> "EpochTotals | None":
+        """The sums over all workers of their epoch; waits until all have told theirs. None: the job is over.
+
+        `number`: of this worker's epochs, from 0. `layout`: what `sums` (65,536 at most) are of, in at most
+        128 letters and digits, the same for all workers. `values`: what one worker measures for all. Workers
+        that leave, or have no more data, are not waited for, nor are those who themselves wait for this one's
+        ticket: `EpochTotals.workers` says how many are in the sums. Raises Refused, Unreachable.
+        """
+        return gather(self._control, self._servers.control, self._epoch_backoff, number, layout, sums, values)
 
     # The end
 

@@ -100,7 +100,8 @@ class Ledger:
                 self._record_fate(fate)
             case e.Lost(worker) | e.Back(worker) | e.Leave(worker) | e.Done(worker) | e.Resume(worker):
                 self._record_presence(worker, entry.fact)
-            case e.Start() | e.Work() | e.Rate():
+            case e.Start() | e.Work() | e.Rate() | e.Refuse():
+                # What a refusal does are the drops behind it.
                 pass
 
     def _record_fate(self, fact: e.Commit | e.Fold | e.Apply | e.Drop | e.Cancel | e.Abandon) -> None:

@@ -144,6 +144,7 @@ def _verdict(cluster: Cluster) -> Verdict:
         "SIGINT": ExitCode.INTERRUPTED,
         "SIGTERM": ExitCode.TERMINATED,
         "abandoned": ExitCode.ABANDONED,
+        "diverged": ExitCode.DIVERGED,
     }
     code = ExitCode.OK if stopped.success else failures.get(stopped.cause, ExitCode.JOB_FAILED)
     return Verdict(int(code), stopped.reason)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 
 from pslab.replay import schedule as s
 from pslab.replay.log_entries import Step, job_of
-from psserver.coordinator import CommitFacts, Coordinator, JobTerms, Output, Record, entries
+from psserver.coordinator import CommitFacts, Coordinator, JobTerms, Output, Record, Send, entries
 from psserver.coordinator.outputs import GrantNotice
 from psserver.policies import Policy, PolicyError
 from psserver.policies import build as build_policy
@@ -196,7 +196,7 @@ class Counterfactual:
         for output in outputs:
             if isinstance(output, Record):
                 self.steps.append(Step(output.index, round(output.t, 6), output.entry))
-            elif isinstance(output.notice, GrantNotice):
+            elif isinstance(output, Send) and isinstance(output.notice, GrantNotice):
                 tickets = self._tickets[output.worker]
                 # A notice that is sent again names the same ticket.
                 if output.notice.ticket not in tickets:

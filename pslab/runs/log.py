@@ -131,6 +131,20 @@ class Apply:
 
 
 @dataclass(frozen=True, slots=True)
+class Refuse:
+    """`version` was not made of these parts: it would not be finite."""
+
+    version: int
+    scale: float
+    lr_scale: float
+    parts: tuple[Part, ...]
+
+
+# Why contributions of a refused update are dropped.
+NONFINITE = "nonfinite update"
+
+
+@dataclass(frozen=True, slots=True)
 class Drop:
     worker: str
     ticket: int
@@ -184,14 +198,15 @@ class Stop:
 
 
 Fact = (
-    JobEntry | Join | Work | Resume | Start | Initialise | Install | Grant | Commit | Rate | Fold | Apply | Drop
+    JobEntry | Join | Work | Resume | Start | Initialise | Install | Grant | Commit | Rate | Fold | Apply | Refuse
+    | Drop
     | Cancel | Abandon | Lost | Back | Leave | Done | Stop
 )  # fmt: skip
 
 KINDS: Mapping[str, type[Any]] = {"job": JobEntry} | {
     kind.__name__.lower(): kind
     for kind in (
-        Join, Work, Resume, Start, Initialise, Install, Grant, Commit, Rate, Fold, Apply, Drop,
+        Join, Work, Resume, Start, Initialise, Install, Grant, Commit, Rate, Fold, Apply, Refuse, Drop,
         Cancel, Abandon, Lost, Back, Leave, Done, Stop,
     )
 }  # fmt: skip
@@ -281,7 +296,7 @@ def _value(record: Mapping[str, Any], key: str, expected: Any, where: str = "ent
         raise _Problem(f"{where} has no {key!r}")
     value = record[key]
     if expected == tuple[Part, ...]:
-        return _parts(value)
+        return _parts(value, where)
     if (expected in (int | None, float | None)) and value is None:
         return None
     if not _fits(value, expected):
@@ -310,7 +325,7 @@ def _described(expected: Any) -> str:
     return names.get(expected, "an object")
 
 
-def _parts(value: Any) -> tuple[Part, ...]:
+def _parts(value: Any, where: str) -> tuple[Part, ...]:
     if not isinstance(value, list) or not value or not all(isinstance(part, dict) for part in value):
-        raise _Problem(f"apply entry: parts should be a list of objects, got {json.dumps(value)[:60]}")
-    return tuple(_build(Part, part, f"part {n} of the apply entry") for n, part in enumerate(value))
+        raise _Problem(f"{where}: parts should be a list of objects, got {json.dumps(value)[:60]}")
+    return tuple(_build(Part, part, f"part {n} of the {where}") for n, part in enumerate(value))

@@ -1,16 +1,18 @@
 """The coordinator: every method is one input, and answers with outputs in order."""
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from psserver.coordinator import entries
+from psserver.coordinator.assurance import Assurance, Certain
 from psserver.coordinator.entries import NO_FACTS, CommitFacts
 from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.lifecycle import Lifecycle
 from psserver.coordinator.members.membership import Membership
 from psserver.coordinator.members.roster import Member, Roster
 from psserver.coordinator.members.waits import Wait, waits
-from psserver.coordinator.outputs import Output
+from psserver.coordinator.outputs import JoinDeferred, Output
 from psserver.coordinator.policy_driver import PolicyDriver
 from psserver.coordinator.state import CoordinatorState, save, take_up
 from psserver.coordinator.terms import JobTerms, Stopped
@@ -20,6 +22,7 @@ from psserver.coordinator.work.dealer import Dealer
 from psserver.coordinator.work.queue import WorkQueue
 from psserver.coordinator.work.units import WorkTerms
 from psserver.policies import Policy
+from pswire.records import StateError
 
 __all__ = ["Coordinator", "JobTerms"]
 
@@ -32,14 +35,22 @@ class Coordinator:
     for and bring). Each knows those before it, but the `Membership` is known to none. After each input the state is
     consistent again. `now` is any monotonic number of seconds. Inputs of an unknown or superseded
     incarnation are answered by a fatal refusal and change nothing.
+
+    `assurance`: which updates are finite without asking. Of any other the outputs have a `Trial`; until `tried`
+    answers it, inputs are kept, and taken in their order after the answer.
     """
 
-    def __init__(self, terms: JobTerms, policy: Policy, now: float) -> None:
+    def __init__(
+        self, terms: JobTerms, policy: Policy, now: float, assurance: Assurance | None = None
+    ) -> None:
         self.terms = terms
         self.policy = policy
+        self._assurance = assurance or Certain()
         self._ledger = Ledger(terms, now)
-        self._driver = PolicyDriver(policy, self._ledger)
-        self._lifecycle = Lifecycle(self._ledger, self._driver)
+        self._driver = PolicyDriver(policy, self._ledger, self._assurance)
+        # Inputs that came while the shards are asked about an update.
+        self._kept: deque[Callable[[float], list[Output]]] = deque()
+        self._lifecycle = Lifecycle(self._ledger, self._driver, self._assurance)
         self._membership = Membership(self._ledger, self._driver, self._lifecycle)
         self._dealer = Dealer(self._ledger, self._driver, self._lifecycle)
         self._contributions = Contributions(self._ledger, self._driver, self._lifecycle, self._dealer)
@@ -119,6 +130,11 @@ class Coordinator:
         return self._lifecycle.missing
 
     @property
+    def trying(self) -> bool:
+        """The shards are asked whether an update is finite. Nobody can join meanwhile."""
+        return self._driver.trial is not None
+
+    @property
     def stopped(self) -> Stopped | None:
         """How the job ended; None while it goes on."""
         return self._ledger.stopped
@@ -145,7 +161,10 @@ class Coordinator:
     # State
 
     def state(self) -> CoordinatorState:
-        """All that it and its policy know, between two inputs. Raises StateError for a policy that cannot be saved."""
+        """All that it and its policy know, between two inputs. Raises StateError for a policy that cannot be saved,
+        and while it is `trying`."""
+        if self.trying:
+            raise StateError("the shards are asked about an update: expected state() after their answer")
         return save(self._ledger, self._driver)
 
     def restore(self, state: CoordinatorState, *, shift: float = 0.0) -> None:
@@ -157,6 +176,9 @@ class Coordinator:
         Raises StateError, with nothing changed, for a state that does not fit (see `psserver.coordinator.state`).
         """
         take_up(state, self._ledger, self._driver, shift)
+        if self._ledger.initialised:
+            # How large the numbers on the shards are is not part of the state: they are asked at the first update.
+            self._assurance.installed(False)
 
     # Another policy
 
@@ -190,7 +212,8 @@ class Coordinator:
 
     def _emit(self, now: float) -> list[Output]:
         """The end of an input that may have brought a work unit back."""
-        self._dealer.go_on(now)
+        if not self.trying:
+            self._dealer.go_on(now)
         return self._ledger.emit()
 
     # Membership
@@ -201,8 +224,10 @@ class Coordinator:
         An empty `worker` gets the name "w<rank>"; a rank of None the lowest
         free one. The same `session` again is the same member. A present worker
         of the same name but another session is superseded: a process that was
-        restarted must not wait for its own former process.
+        restarted must not wait for its own former process. Not while `trying`: ask again after the answer.
         """
+        if self.trying:
+            raise JoinDeferred("an update is being looked at; expected the Join again in a moment")
         member = self._membership.join(worker, session, rank, now)
         return member, self._emit(now)
 
@@ -215,6 +240,8 @@ class Coordinator:
 
     def connect(self, worker: str, incarnation: int, session: str, now: float) -> list[Output]:
         """The worker's session stream stands (again): repeat what it may have missed."""
+        if self.trying:
+            return self._keep(lambda at: self.connect(worker, incarnation, session, at))
         member = self._ledger.member(worker, incarnation)
         if member is None or member.session != session:
             return self._ledger.refuse_unknown_session(worker, incarnation)
@@ -229,6 +256,8 @@ class Coordinator:
 
     def disconnect(self, worker: str, incarnation: int, now: float) -> list[Output]:
         """The stream broke. The worker may come back within the grace period (see `tick`)."""
+        if self.trying:
+            return self._keep(lambda at: self.disconnect(worker, incarnation, at))
         member = self._ledger.member(worker, incarnation)
         if member is not None:
             self._membership.disconnect(member, now)
@@ -236,6 +265,8 @@ class Coordinator:
 
     def give_up(self, worker: str, reason: str, now: float) -> list[Output]:
         """The member lives and does not do its part, as its server found out: it departs. It may join again."""
+        if self.trying:
+            return self._keep(lambda at: self.give_up(worker, reason, at))
         member = self._ledger.roster.present.get(worker)
         if member is not None:
             self._membership.depart(member, reason, now)
@@ -244,6 +275,8 @@ class Coordinator:
 
     def leave(self, worker: str, incarnation: int, reason: str, now: float) -> list[Output]:
         """The worker leaves of its own will."""
+        if self.trying:
+            return self._keep(lambda at: self.leave(worker, incarnation, reason, at))
         member = self._ledger.member(worker, incarnation)
         if member is not None:
             self._membership.depart(member, reason, now)
@@ -257,6 +290,8 @@ class Coordinator:
         after it ahead. While it holds such a one, it is sent that one again. Where the policy grants nothing
         ahead, nothing follows from it: the worker asks again with its commit.
         """
+        if self.trying:
+            return self._keep(lambda at: self.ready(worker, incarnation, at, holding=holding))
         member = self._ledger.member(worker, incarnation)
         if member is None:
             return self._ledger.refuse_unknown_session(worker, incarnation)
@@ -277,6 +312,8 @@ class Coordinator:
 
         `ready`: the worker asks for its next ticket as well.
         """
+        if self.trying:
+            return self._keep(lambda at: self.commit(worker, incarnation, ticket, at, facts, ready=ready))
         member = self._ledger.member(worker, incarnation)
         if member is None:
             return self._ledger.refuse_unknown_session(worker, incarnation)
@@ -290,6 +327,9 @@ class Coordinator:
 
         `unit_ends`: because the work unit that it takes a part of had ended before that part.
         """
+        if self.trying:
+            given = (worker, incarnation, ticket, reason)
+            return self._keep(lambda at: self.abandon(*given, at, unit_ends=unit_ends))
         member = self._ledger.member(worker, incarnation)
         if member is None:
             return self._ledger.refuse_unknown_session(worker, incarnation)
@@ -302,6 +342,8 @@ class Coordinator:
         A ticket that it still holds is abandoned: a ready that it repeated after
         a reconnection may have brought one that it never wanted.
         """
+        if self.trying:
+            return self._keep(lambda at: self.done(worker, incarnation, at))
         member = self._ledger.member(worker, incarnation)
         if member is None:
             return self._ledger.refuse_unknown_session(worker, incarnation)
@@ -312,6 +354,8 @@ class Coordinator:
 
     def tick(self, now: float) -> list[Output]:
         """Let time pass: give up on the absent, notice the end. Call at least once a second."""
+        if self.trying:
+            return []
         self._membership.expire(now)
         self._lifecycle.start_when_complete(now)
         self._lifecycle.finish_when_done(now)
@@ -322,5 +366,33 @@ class Coordinator:
 
     def stop(self, reason: str, now: float, *, success: bool, cause: str) -> list[Output]:
         """End the job from outside (a signal, a lost server)."""
+        self._driver.drop_trial()
         self._ledger.stop(reason, now, success=success, cause=cause)
-        return self._emit(now)
+        return [*self._emit(now), *self._take_kept(now)]
+
+    # Updates that may not be finite
+
+    def tried(self, trial: int, finite: bool, largest: float, now: float) -> list[Output]:
+        """The answer to a `Trial`: whether the update is finite on every shard. Another trial's is ignored.
+
+        `largest`: no shard would have a number beyond it afterwards, in what it publishes or remembers.
+        """
+        pending = self._driver.trial
+        if pending is None or pending.number != trial:
+            return []
+        self._driver.settle_trial(finite, largest, now)
+        if not self.trying:
+            self._lifecycle.finish_when_done(now)
+            self._driver.watch(now)
+        return [*self._emit(now), *self._take_kept(now)]
+
+    def _keep(self, step: Callable[[float], list[Output]]) -> list[Output]:
+        self._kept.append(step)
+        return []
+
+    def _take_kept(self, now: float) -> list[Output]:
+        """Inputs that were kept, as if they came now, until the shards are asked again."""
+        outputs: list[Output] = []
+        while self._kept and not self.trying:
+            outputs += self._kept.popleft()(now)
+        return outputs

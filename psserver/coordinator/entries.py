@@ -169,6 +169,8 @@ class CommitFacts:
     times: tuple[float | None, float | None, float | None] = UNTOLD
     # The optimizer's, from this contribution on; None: as before.
     learning_rate: float | None = None
+    # By the receipts of the shards: no number of the payload is beyond what `Assurance` takes for ordinary.
+    ordinary: bool = True
     unit_ends: bool = False
 
 
@@ -242,6 +244,24 @@ class Apply(Fields):
     scale: float
     lr_scale: float
     parts: tuple[AppliedPart, ...]
+
+
+@value
+class Refuse(Fields):
+    """Version `version` is not made: of these parts it would not be finite on some server. No server changes.
+
+    A `Drop` of each part, for `NONFINITE`, follows.
+    """
+
+    kind = "refuse"
+    version: int
+    scale: float
+    lr_scale: float
+    parts: tuple[AppliedPart, ...]
+
+
+# Why the contributions of a refused update are dropped.
+NONFINITE: Final = "nonfinite update"
 
 
 @value
@@ -322,6 +342,7 @@ Entry = (
     | Rate
     | Fold
     | Apply
+    | Refuse
     | Drop
     | Cancel
     | Abandon

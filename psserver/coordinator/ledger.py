@@ -2,7 +2,7 @@
 
 from psserver.coordinator import entries, outputs
 from psserver.coordinator.members.roster import Member, Roster
-from psserver.coordinator.outputs import DispositionNotice, Notice, Output, Record, Send, StopNotice
+from psserver.coordinator.outputs import DispositionNotice, Notice, Output, Record, Send, StopNotice, Trial
 from psserver.coordinator.terms import JobTerms, Stopped
 from psserver.coordinator.tickets.table import Ticket, TicketEvent, TicketTable
 from psserver.coordinator.work.queue import WorkQueue
@@ -54,6 +54,10 @@ class Ledger:
         self._outputs.append(Record(index, now - self.began, entry))
         self.entries += 1
         return index
+
+    def ask(self, trial: Trial) -> None:
+        """Have the shards asked."""
+        self._outputs.append(trial)
 
     def notify(self, member: Member, notice: Notice) -> None:
         self._outputs.append(Send(member.worker, member.incarnation, notice))

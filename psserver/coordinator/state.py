@@ -11,6 +11,7 @@ from psserver.coordinator.members.roster import Member, Roster, Tally
 from psserver.coordinator.policy_driver import PolicyDriver
 from psserver.coordinator.terms import JobTerms, Stopped
 from psserver.coordinator.tickets.table import AHEAD, REMEMBERED, Ticket, TicketTable
+from psserver.coordinator.trials import Refusals
 from psserver.coordinator.work.queue import QueueState, WorkQueue
 from psserver.policies import Part, Policy
 from pswire.records import StateError, from_plain, to_plain
@@ -43,7 +44,8 @@ class CoordinatorState:
     `entries`: the number that the next entry of the log gets. `began` and all other times are seconds of
     the clock of the process that saved it. `tickets`: open and pending ones in the order of their grants;
     `settled`: those that are remembered, each worker's oldest first. `folded`: what the shards have summed,
-    in order. `policy_state` is the policy's own. Sessions are what a worker's process proves itself by:
+    in order. `refused`: updates in a row, the last ones, that were not made, with contributions of `refused_workers`.
+    `policy_state` is the policy's own. Sessions are what a worker's process proves itself by:
     keep a saved state as private as a key.
     """
 
@@ -69,6 +71,8 @@ class CoordinatorState:
     tickets: list[Ticket]
     settled: list[Ticket]
     folded: list[Part]
+    refused: int
+    refused_workers: list[str]
     members: list[Member]
     tallies: list[TallyState]
     prepared: list[str]
@@ -111,6 +115,8 @@ def save(ledger: Ledger, driver: PolicyDriver) -> CoordinatorState:
         tickets=[replace(ticket) for ticket in tickets.live.values()],
         settled=[replace(ticket) for recent in tickets.settled.values() for ticket in recent],
         folded=list(driver.folded.values()),
+        refused=driver.refusals.count,
+        refused_workers=list(driver.refusals.workers),
         members=[replace(member) for member in roster.present.values()],
         tallies=[_saved_tally(worker, tally) for worker, tally in roster.tallies.items()],
         prepared=sorted(roster.prepared),
@@ -171,6 +177,7 @@ def take_up(state: CoordinatorState, ledger: Ledger, driver: PolicyDriver, shift
     _restore_policy(policy, state.policy_state)
     # From here on nothing can fail.
     driver.folded = {part.ticket: part for part in state.folded}
+    driver.refusals = Refusals(state.refused, dict.fromkeys(state.refused_workers))
     ledger.roster, ledger.tickets = roster, tickets
     ledger.entries, ledger.version, ledger.loss = state.entries, state.version, state.loss
     ledger.usual_step = state.usual_step

@@ -29,6 +29,8 @@ class JobTerms:
     # Seconds after which a member that keeps a ticket is given up. 0: never; None: a multiple of the usual step, and
     # only while somebody waits for it.
     ticket_timeout: float | None = None
+    # So many updates in a row that would not be finite end the job.
+    nonfinite_limit: int = 10
     # How long the largest payload may be under way.
     transfer: float = 0.0
 

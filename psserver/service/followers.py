@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import grpc
 
-from psserver.service.rpc.adapters import order_to_wire
-from psserver.shard import Order
+from psserver.service.rpc.adapters import apply_to_wire, order_to_wire
+from psserver.shard import Apply, Order
 from pswire.addresses import Address
 from pswire.bounds import BoundError, check
 from pswire.exits import ExitCode
@@ -40,6 +40,7 @@ class Follower:
         opening: shard_pb2.Open,
         worker_timeout: float,
         on_lost: Callable[[int, str, str], None],
+        on_tried: Callable[[int, int, bool, float], None],
     ) -> None:
         self.server = server
         self.address = address
@@ -53,6 +54,10 @@ class Follower:
         self.diverged = False
         self._opening = opening
         self._on_lost = on_lost
+        # Called with the server, and the number, finiteness and largest magnitude of the trial that it has answered.
+        self._on_tried = on_tried
+        # The number of the last one. Owned by the stream's thread.
+        self._tried = 0
         self._outbox: queue.SimpleQueue[shard_pb2.FollowRequest | None] = queue.SimpleQueue()
         self._progress = threading.Condition()
         self._closing = threading.Event()
@@ -70,6 +75,11 @@ class Follower:
     def send(self, orders: Sequence[tuple[int, Order]]) -> None:
         decisions = shard_pb2.Decisions(decisions=[order_to_wire(i, order) for i, order in orders])
         self._outbox.put(shard_pb2.FollowRequest(decisions=decisions))
+
+    def try_update(self, trial: int, update: Apply) -> None:
+        """Would the update be finite there, behind all that was sent?"""
+        message = shard_pb2.Trial(number=trial, update=apply_to_wire(update))
+        self._outbox.put(shard_pb2.FollowRequest(trial=message))
 
     def ask(self) -> None:
         """Somebody wants to know what it holds: it is asked now and then, and says so when it is."""
@@ -149,5 +159,8 @@ class Follower:
             if reply.HasField("memory"):
                 self.memory = reply.memory
             self._progress.notify_all()
+        if reply.trial > self._tried:
+            self._tried = reply.trial
+            self._on_tried(self.server, reply.trial, reply.finite, reply.largest)
         if reply.error and not self._closing.is_set():
             self._on_lost(self.server, "diverged" if reply.diverged else "server", reply.error)

@@ -1,6 +1,6 @@
 """What a shard has of the coming update: a running sum, or the list of its contributions."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -66,6 +66,10 @@ class Accumulator(Protocol):
         """Begin anew. Returns the buffers that were kept."""
         ...
 
+    def copy(self) -> "Accumulator":
+        """The same, in arrays of its own."""
+        ...
+
     def state(self) -> Added:
         """All that was added since the last `clear`."""
         ...
@@ -114,6 +118,12 @@ class RunningSum:
         values, self._values = self._values, None
         return [] if values is None else [values]
 
+    def copy(self) -> "RunningSum":
+        other = RunningSum()
+        other._values = None if self._values is None else self._values.copy()
+        other._factors, other._pending = self._factors, self._pending
+        return other
+
     def state(self) -> Added:
         if self._values is None:
             return Added([], [], [], 1.0)
@@ -144,7 +154,8 @@ class GradientList:
         return not self._payloads
 
     def add(self, payload: Floats, factor: float, worker: str, backend: Backend = NUMPY) -> None:
-        arithmetic.scale(payload, factor)
+        with np.errstate(all="ignore"):
+            arithmetic.scale(payload, factor)
         self._payloads.append(payload)
         self._factors.append(factor)
 
@@ -164,6 +175,11 @@ class GradientList:
     def clear(self) -> list[Floats]:
         payloads, self._payloads, self._factors = self._payloads, [], []
         return payloads
+
+    def copy(self) -> "GradientList":
+        other = GradientList(self._aggregator, self._state_aggregator, self._end)
+        other._payloads, other._factors = [p.copy() for p in self._payloads], list(self._factors)
+        return other
 
     def state(self) -> Added:
         return Added(list(self._payloads), list(self._factors), [], 1.0)
@@ -214,6 +230,11 @@ class PerWorker:
     def clear(self) -> list[Floats]:
         shares, self.shares = self.shares, []
         return [share.values for share in shares]
+
+    def copy(self) -> "PerWorker":
+        other = PerWorker(self._end)
+        other.shares = [replace(share, values=share.values.copy()) for share in self.shares]
+        return other
 
     def state(self) -> Added:
         payloads = [share.values for share in self.shares]

@@ -29,6 +29,8 @@ class Slot:
     cut: Callable[[], object] = lambda: None
     # Whose it is.
     worker: str = ""
+    # None of its numbers is so large that an update might not be finite for it (`psserver.shard.ordinary`).
+    ordinary: bool = True
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -168,6 +170,15 @@ class Staging:
         slot = self._complete.pop(ticket)
         self.close(ticket)
         return slot.values
+
+    def ordinary(self, ticket: int) -> bool:
+        """The complete payload of a ticket, if it has one, is ordinary."""
+        slot = self._complete.get(ticket)
+        return slot is None or slot.ordinary
+
+    def payload(self, ticket: int) -> Floats:
+        """The complete payload of a ticket, which stays."""
+        return self._complete[ticket].values
 
     def holds(self, ticket: int) -> bool:
         return ticket in self._complete

@@ -76,7 +76,9 @@ ROWS: Final[tuple[Row, ...]] = (
         ("place", Text(256), "a kernel's and a name space's identity"),
         ("ask", FLAG, TYPED),
     ),
-    *rows("FollowRequest", *((n, SUB, PART) for n in ("open", "configure", "decisions", "shutdown"))),
+    *rows(
+        "FollowRequest", *((n, SUB, PART) for n in ("open", "configure", "decisions", "shutdown", "trial"))
+    ),
     *rows(
         "Open",
         ("job", NAME, NAMED),
@@ -99,6 +101,7 @@ ROWS: Final[tuple[Row, ...]] = (
         ("index", COUNTER, COUNTED),
         *((n, SUB, PART) for n in ("pin", "install", "fold", "apply", "release", "seal", "admit", "dismiss")),
         ("note", FLAG, TYPED),
+        ("discard", FLAG, TYPED),
     ),
     *rows(
         "PinVersion",
@@ -120,6 +123,7 @@ ROWS: Final[tuple[Row, ...]] = (
         ("scale", FACTOR, NUMBER),
         ("parts", Many(WORKERS), "at most one contribution of every open ticket"),
     ),
+    *rows("Trial", ("number", COUNTER, COUNTED), ("update", SUB, PART)),
     *rows("Release", ("ticket", COUNTER, COUNTED)),
     *rows("Shutdown", ("reason", REASON, SAID), ("exit_code", Whole(255), "an exit code of a process")),
     # shard.proto: what workers and the coordinator receive
@@ -161,5 +165,8 @@ ROWS: Final[tuple[Row, ...]] = (
         ("bytes", PAYLOAD, "within the largest model"),
         ("diverged", FLAG, TYPED),
         ("memory", SUB, PART),
+        ("trial", COUNTER, COUNTED),
+        ("finite", FLAG, TYPED),
+        ("largest", FACTOR, NUMBER),
     ),
 )

@@ -84,6 +84,9 @@ class ClusterSection(Section):
     """seconds after which a worker that keeps a ticket is given up; 0: never; `auto`: twenty usual steps, at least six
     times `worker_timeout`, and only while another worker waits for it, which none does under `async`"""
 
+    nonfinite_limit: Annotated[int, Field(ge=1, le=2**31)] = 10
+    """updates in a row that are refused, because they would not be finite, after which the job ends (exit code 8)"""
+
     wire_dtype: Name = "float32"
     """how numbers travel outside shared memory: `float32`, `bfloat16` or `float16`; servers add in float32"""
 

@@ -59,6 +59,9 @@ EVENTS: Final[Mapping[str, Event]] = {
     # Decisions and their execution
     "rate_set": Event(SERVER, ("worker", "learning_rate"), "a worker's script has set the learning rate"),
     "advice": Event(SERVER, (), "the policy is meant for another optimizer"),
+    "update_refused": Event(
+        SERVER, ("version", "workers"), "an update would not be finite: its contributions are dropped"
+    ),
     "decision_failed": Event(SERVER, (), "a policy or the coordinator raised"),
     "job_failed": Event(SERVER, (), "nothing more can be decided: the job ends"),
     "entry_failed": Event(SERVER, ("entry",), "a shard cannot execute an entry of the log: the job ends"),

@@ -185,6 +185,14 @@ class Control:
             self._send(self._engine.done(ends))
             self._notify()
 
+    def over_within(self, seconds: float) -> bool:
+        """Has the job stopped, or does it so soon? Raises SessionError for a session that has failed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._engine.stop or self._error, timeout=seconds)
+            if self._engine.stop is None:
+                self._raise_error()
+            return self._engine.stop is not None
+
     def wait_stop(self) -> Stop:
         """Wait for the end of the job. Raises SessionError."""
         with self._lock:

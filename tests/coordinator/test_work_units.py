@@ -131,7 +131,12 @@ class Play:
             return
         known = harness.work is not None and bool(harness.work.batches)
         ends = not known and ticket.part.part + 1 == length and self.dice.random() < 0.5
-        harness.commits(worker, ready=self.dice.random() < 0.7, unit_ends=ends)
+        ordinary = self.dice.random() < 0.9
+        harness.commits(worker, ready=self.dice.random() < 0.7, unit_ends=ends, ordinary=ordinary)
+        # The shards are asked about an update with a large payload, and may say that it would not be finite.
+        while harness.coordinator.trying:
+            finite = not harness.coordinator.policy.retracts or self.dice.random() < 0.7
+            harness.shards_answer(finite=finite)
 
     def restore(self) -> None:
         """Another process takes over from the saved state."""

@@ -98,9 +98,10 @@ def many_samples(
     most: int, each: Bound | None, key: Text | None, field: FieldDescriptor
 ) -> tuple[Any, list[Any]]:
     if key is not None:
+        too_large = 2 * each.most if isinstance(each, Real) and each.nonfinite else math.nan
         return (
             {f"m{i}": 1.0 for i in range(most)},
-            [{f"m{i}": 1.0 for i in range(most + 1)}, {"x" * (key.most + 1): 1.0}, {"m": math.nan}],
+            [{f"m{i}": 1.0 for i in range(most + 1)}, {"x" * (key.most + 1): 1.0}, {"m": too_large}],
         )
     if each is None:
         kind = KINDS[field.message_type.name]

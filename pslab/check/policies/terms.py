@@ -154,7 +154,8 @@ class Barrier(LogCheck):
 
     def see(self, entry: e.Entry, ledger: Ledger) -> Iterator[str]:
         match entry.fact:
-            case e.Drop(worker):
+            case e.Drop(worker, _, _, reason) if reason != e.NONFINITE:
+                # Whose update was refused contributes to the next one.
                 self._dropped.add(worker)
             case e.Apply() as update:
                 yield from self._missing(update, ledger)

@@ -67,12 +67,14 @@ class Contributions:
             if ticket.state != "open":
                 ledger.notify(member, ticket.fate or outputs.DispositionNotice(number, "pending"))
             elif ticket.initialise:
+                ticket.ordinary = facts.ordinary
                 self._lifecycle.install(member, ticket, now)
             else:
                 refusal = rate_refusal(ledger.terms.optimizer, facts.learning_rate)
                 if refusal is not None:
                     ledger.refuse(member, refusal, number)
                     return
+                ticket.ordinary = facts.ordinary
                 self._contribute(member, ticket, facts, now)
             if ready and member.requested is None and member.state != "done":
                 self.ready(member, number, now)

@@ -52,6 +52,8 @@ class Ticket:
     fate: DispositionNotice | None = None
     # When the worker was granted its ticket before this one; None for its first.
     former: float | None = None
+    # Its payload has ordinary numbers, as the shards say that hold it.
+    ordinary: bool = True
     # What it takes of the job's work units, where it deals them.
     part: UnitPart | None = None
 

@@ -49,12 +49,13 @@ def event_to_wire(notice: outputs.Notice) -> pb.SessionEvent:
             )
 
 
-def facts_from_wire(commit: pb.Commit) -> CommitFacts:
+def facts_from_wire(commit: pb.Commit, *, ordinary: bool) -> CommitFacts:
+    """`ordinary`: by the receipts."""
     sent = commit.times
     times = Times(sent.pull, sent.compute, sent.before or None) if commit.HasField("times") else UNTOLD
     rate = commit.learning_rate if commit.HasField("learning_rate") else None
     told = (commit.batch, commit.samples, commit.loss, commit.norm)
-    return CommitFacts(*told, times, rate, commit.unit_ends)
+    return CommitFacts(*told, times, rate, ordinary, commit.unit_ends)
 
 
 def work_from_wire(request: pb.JoinRequest) -> WorkTerms | None:
@@ -80,11 +81,10 @@ def order_to_wire(index: int, order: orders.Order) -> shard_pb2.Decision:
             return shard_pb2.Decision(index=index, seal=shard_pb2.Seal(ticket=ticket))
         case orders.Fold():
             return shard_pb2.Decision(index=index, fold=_fold_to_wire(order))
-        case orders.Apply(version, scale, lr_scale, parts):
-            apply = shard_pb2.Apply(
-                version=version, scale=scale, lr_scale=lr_scale, parts=[_fold_to_wire(p) for p in parts]
-            )
-            return shard_pb2.Decision(index=index, apply=apply)
+        case orders.Apply():
+            return shard_pb2.Decision(index=index, apply=apply_to_wire(order))
+        case orders.Discard():
+            return shard_pb2.Decision(index=index, discard=True)
         case orders.Release(ticket):
             return shard_pb2.Decision(index=index, release=shard_pb2.Release(ticket=ticket))
         case orders.Admit(worker, incarnation):
@@ -110,9 +110,9 @@ def order_from_wire(decision: shard_pb2.Decision) -> orders.Order:
         case "fold":
             return _fold_from_wire(decision.fold)
         case "apply":
-            apply = decision.apply
-            parts = tuple(_fold_from_wire(part) for part in apply.parts)
-            return orders.Apply(apply.version, apply.scale, apply.lr_scale, parts)
+            return apply_from_wire(decision.apply)
+        case "discard":
+            return orders.Discard()
         case "release":
             return orders.Release(decision.release.ticket)
         case "admit":
@@ -125,6 +125,16 @@ def order_from_wire(decision: shard_pb2.Decision) -> orders.Order:
             raise ValueError(
                 f"decision {decision.index} is of kind {other!r}, which this server does not know"
             )
+
+
+def apply_to_wire(apply: orders.Apply) -> shard_pb2.Apply:
+    parts = [_fold_to_wire(part) for part in apply.parts]
+    return shard_pb2.Apply(version=apply.version, scale=apply.scale, lr_scale=apply.lr_scale, parts=parts)
+
+
+def apply_from_wire(apply: shard_pb2.Apply) -> orders.Apply:
+    parts = tuple(_fold_from_wire(part) for part in apply.parts)
+    return orders.Apply(apply.version, apply.scale, apply.lr_scale, parts)
 
 
 def _fold_to_wire(fold: orders.Fold) -> shard_pb2.Fold:

@@ -164,7 +164,7 @@ class ExchangeRpc:
     ) -> Iterator[Parts]:
         if request.HasField("commit"):
             readable = attachment if request.in_place else None
-            yield from committed(self._host, self._job, request, readable, caller)
+            yield from committed(self._host, self._job, request, receipt, readable, caller)
         else:
             yield message(receipt=receipt)
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from psserver.coordinator.outputs import GrantNotice, Notice
+from psserver.receipts import examine
 from psserver.service.errors import Refused, invalid, precondition
 from psserver.service.job import Job
 from psserver.service.limits.watch import Caller
@@ -51,6 +52,7 @@ def committed(
     host: ShardHost,
     job: Job | None,
     request: shard_pb2.ExchangeRequest,
+    receipt: bytes,
     attachment: Attachment | None,
     caller: Caller,
 ) -> Iterator[Parts]:
@@ -65,10 +67,11 @@ def committed(
         raise invalid("expected a commit of the ticket that was pushed, and a hello of this job")
     if (hello.worker, hello.incarnation) != (request.push.worker, request.push.incarnation):
         raise invalid("expected a hello of the worker that pushed")
+    # The job has no other server that could have given one.
+    found = examine(host.secret, job.terms.job, commit.ticket, 1, (receipt,))
+    facts = facts_from_wire(commit, ordinary=found.ordinary)
     with job.replying_inline(hello.worker, hello.incarnation, hello.session) as reply:
-        job.commit(
-            hello.worker, hello.incarnation, commit.ticket, facts_from_wire(commit), ready=commit.ready
-        )
+        job.commit(hello.worker, hello.incarnation, commit.ticket, facts, ready=commit.ready)
         notices = reply.take(wait_for_grant=commit.ready, alive=caller.is_active)
         yield from _outcome(host, request, notices, attachment, caller)
         reply.delivered()

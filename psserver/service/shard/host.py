@@ -15,11 +15,11 @@ from psserver.service.limits.ledger import Picture, usual_limit
 from psserver.service.limits.room import ShardMemory
 from psserver.service.limits.table import AWAITING, UNGRANTED
 from psserver.service.limits.watch import Caller
-from psserver.service.shard.executor import Executor
+from psserver.service.shard.executor import Executor, Rehearsal
 from psserver.service.shard.reads import Read, Reads
 from psserver.service.shard.shared import SharedShard
 from psserver.service.transport.shared_memory import SLOTS, Sharing, Words
-from psserver.shard import Shard
+from psserver.shard import Apply, Shard
 from psserver.shard.staging import BorrowedBuffer, Slot
 from pswire.model.plan import Plan
 from pswire.transport.segments import Place
@@ -291,7 +291,7 @@ class ShardHost:
                     "a commit, or an abandon"
                 )
             self.state.received += 1
-            return receipt(self.secret, self.job, slot.ticket, self.server)
+            return receipt(self.secret, self.job, slot.ticket, self.server, ordinary=slot.ordinary)
 
     def give_up_push(self, shard: Shard, slot: Slot) -> None:
         with self.state.changed:
@@ -364,6 +364,25 @@ class ShardHost:
             self._reads.end(read)
             shard.arena.end_read(read.version)
             self.state.changed.notify_all()
+
+    def rehearse(self, index: int, update: Apply) -> tuple[bool, float]:
+        """Would this update, behind the entries before `index`, be finite? And what would be the largest magnitude?
+
+        Waits until these are executed. Raises Refused when the shard fails, or closes, before it knows.
+        """
+        answers: list[tuple[bool, float]] = []
+
+        def answer(finite: bool, largest: float) -> None:
+            with self.state.changed:
+                answers.append((finite, largest))
+                self.state.changed.notify_all()
+
+        self.orders.submit([(index, Rehearsal(update, answer))])
+        self.orders.execute_submitted()
+        with self.state.changed:
+            while not self._wait(lambda: bool(answers), self.options.patience):
+                pass
+            return answers[0]
 
     def _end_reads_beyond(self) -> None:
         """Versions were taken back from those who read them: what goes beyond the limit with that ends. Hold

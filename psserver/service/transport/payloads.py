@@ -13,6 +13,7 @@ from psserver.service.errors import Refused, invalid
 from psserver.service.limits.watch import Caller
 from psserver.service.shard.host import ShardHost
 from psserver.shard import Shard
+from psserver.shard.staging import Slot
 from pswire.transport import frames
 from pswire.transport.codecs import BFLOAT16, FLOAT32, Codec, Elementwise, WireDtypeError, codec_numbered
 from pswire.v1 import shard_pb2
@@ -32,32 +33,32 @@ class _Reception(Protocol):
 
 
 class _FusedReception:
-    def __init__(self, shard: Shard, codec: Elementwise, values: Floats) -> None:
-        self._shard, self._codec, self._values = shard, codec, values
+    def __init__(self, shard: Shard, codec: Elementwise, slot: Slot) -> None:
+        self._shard, self._codec, self._slot = shard, codec, slot
         self._done = 0
 
     def feed(self, data: memoryview) -> str | None:
         elements = self._codec.elements(data)
         start, self._done = self._done, self._done + elements.size
-        return self._shard.copy_in(self._values[start : self._done], elements, start)
+        return self._shard.copy_in(self._slot, elements, start)
 
 
 class _PlainReception:
     """Two passes: for any codec."""
 
-    def __init__(self, shard: Shard, codec: Codec, values: Floats) -> None:
-        self._shard, self._values = shard, values
-        self._decoder = codec.decoder(values)
+    def __init__(self, shard: Shard, codec: Codec, slot: Slot) -> None:
+        self._shard, self._slot = shard, slot
+        self._decoder = codec.decoder(slot.values)
 
     def feed(self, data: memoryview) -> str | None:
         start, stop = self._decoder.feed(data)
-        return self._shard.nonfinite(self._values[start:stop], start)
+        return self._shard.nonfinite(self._slot.values[start:stop], start, self._slot)
 
 
-def _reception(shard: Shard, codec: Codec, values: Floats) -> _Reception:
+def _reception(shard: Shard, codec: Codec, slot: Slot) -> _Reception:
     if isinstance(codec, Elementwise) and codec in _FUSED:
-        return _FusedReception(shard, codec, values)
-    return _PlainReception(shard, codec, values)
+        return _FusedReception(shard, codec, slot)
+    return _PlainReception(shard, codec, slot)
 
 
 class Intake:
@@ -77,7 +78,7 @@ class Intake:
             )
         self._received = 0
         self._slot = host.begin_push(self._shard, header.ticket, header.worker, caller)
-        self._reception = _reception(self._shard, self._codec, self._slot.values)
+        self._reception = _reception(self._shard, self._codec, self._slot)
 
     @property
     def complete(self) -> bool:
