@@ -87,6 +87,7 @@ class Play:
             if self.harness.stopped:
                 break
             self.scene()
+            self.shards_answer()
             self.agrees()
         self.finish()
 
@@ -133,10 +134,13 @@ class Play:
         ends = not known and ticket.part.part + 1 == length and self.dice.random() < 0.5
         ordinary = self.dice.random() < 0.9
         harness.commits(worker, ready=self.dice.random() < 0.7, unit_ends=ends, ordinary=ordinary)
-        # The shards are asked about an update with a large payload, and may say that it would not be finite.
-        while harness.coordinator.trying:
-            finite = not harness.coordinator.policy.retracts or self.dice.random() < 0.7
-            harness.shards_answer(finite=finite)
+
+    def shards_answer(self) -> None:
+        """They are asked about an update with a large payload, and may say that it would not be finite."""
+        coordinator = self.harness.coordinator
+        while coordinator.trying:
+            finite = not coordinator.policy.retracts or self.dice.random() < 0.7
+            self.harness.shards_answer(finite=finite)
 
     def restore(self) -> None:
         """Another process takes over from the saved state."""
@@ -172,6 +176,7 @@ class Play:
                     if harness.member(worker).absent_since is not None:
                         harness.connects(worker, harness.member(worker).session)
                     self.work(worker)
+                    self.shards_answer()
         assert harness.stopped.startswith("done: all work units are done"), harness.stopped
         applied, skipped = self.twin.read(harness)
         assert set(applied.values()) <= {1}
