@@ -46,8 +46,10 @@ class OrderTranslator:
             case entries.Leave(worker):
                 # Its tickets have entries of their own.
                 return orders.Dismiss(worker)
-            # The applies that follow say what it means.
-            case entries.Rate() | entries.Lost() | entries.Back() | entries.Done():
+            # The applies that follow say what a rate means.
+            case entries.Rate() | entries.Work() | entries.Resume():
+                return orders.Note()
+            case entries.Lost() | entries.Back() | entries.Done():
                 return orders.Note()
             case _:
                 assert_never(entry)

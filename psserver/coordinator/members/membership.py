@@ -128,8 +128,11 @@ class Membership:
         ledger.roster.remove(member, now)
         for ticket in ledger.tickets.open_of(member.worker):
             ledger.record(entries.Cancel(member.worker, ticket.number, f"{member.worker} left"), now)
+            ledger.deal_again(ticket)
             fate = outputs.DispositionNotice(ticket.number, "dropped", reason="left")
             ledger.tickets.settle(ticket, "cancel", fate)
+        if ledger.work is not None:
+            ledger.work.release(member.worker)
         ledger.record(entries.Leave(member.worker, reason), now)
         if ledger.stopped is not None:
             return
