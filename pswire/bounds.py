@@ -346,6 +346,8 @@ TABLE: Final[tuple[Row, ...]] = (
         "Decision",
         ("index", COUNTER, COUNTED),
         *((n, SUB, PART) for n in ("pin", "install", "fold", "apply", "release", "seal", "admit", "dismiss")),
+        ("save", SUB, PART),
+        ("discard", FLAG, TYPED),
         ("note", FLAG, TYPED),
     ),
     *_rows(
@@ -357,7 +359,8 @@ TABLE: Final[tuple[Row, ...]] = (
         ("worker", NAME, NAMED),
     ),
     *_rows("Admit", ("worker", NAME, NAMED), ("incarnation", Whole(2**31), COUNTED)),
-    *_rows("Dismiss", ("worker", NAME, NAMED)),
+    *_rows("Dismiss", ("worker", NAME, NAMED), ("kept", FLAG, TYPED)),
+    *_rows("Save", ("version", COUNTER, COUNTED)),
     *_rows("Install", ("ticket", COUNTER, COUNTED)),
     *_rows("Seal", ("ticket", COUNTER, COUNTED)),
     *_rows(

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from pslab.check.checks.members import Members
 from pslab.check.checks.ordering import Clock, Frame, Indices
+from pslab.check.checks.resumptions import Resumptions
 from pslab.check.checks.run_files import MetricsAgree, SummaryAgrees, WeightsAgree
 from pslab.check.checks.sums import Folds, Turns, Weights
 from pslab.check.checks.tickets import Accounting, OneAtATime, TicketLife
@@ -53,6 +54,7 @@ def log_checks() -> list[LogCheck]:
         Weights(),
         Folds(),
         Turns(),
+        Resumptions(),
         PolicyGuarantee(),
     ]
 

@@ -139,11 +139,25 @@ class Back:
 class Leave:
     worker: str
     reason: str
+    kept: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
     worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    job: str
+    version: int
+    servers: int
+    rolled_back: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,14 +169,14 @@ class Stop:
 
 Fact = (
     JobEntry | Join | Start | Initialise | Install | Grant | Commit | Fold | Apply | Drop
-    | Cancel | Abandon | Lost | Back | Leave | Done | Stop
+    | Cancel | Abandon | Lost | Back | Leave | Done | Checkpoint | Resume | Stop
 )  # fmt: skip
 
 KINDS: Mapping[str, type[Any]] = {"job": JobEntry} | {
     kind.__name__.lower(): kind
     for kind in (
         Join, Start, Initialise, Install, Grant, Commit, Fold, Apply, Drop,
-        Cancel, Abandon, Lost, Back, Leave, Done, Stop,
+        Cancel, Abandon, Lost, Back, Leave, Done, Checkpoint, Resume, Stop,
     )
 }  # fmt: skip
 

@@ -1,14 +1,16 @@
 """The state of a coordinator and its shards, to the files of a checkpoint and back."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from psserver.checkpoint.errors import CheckpointError
-from psserver.checkpoint.manifest import FileFacts, Manifest
+from psserver.checkpoint.manifest import FORMAT, FileFacts, Manifest
 from psserver.checkpoint.store import Store
-from psserver.coordinator import CoordinatorState
+from psserver.coordinator import CoordinatorState, JobTerms, Record, entries
+from psserver.policies import Policy
 from psserver.shard import ShardState
-from pswire.records import StateError
+from pswire.model.plan import Plan
+from pswire.records import StateError, to_plain
 
 COORDINATOR = "coordinator.json"
 
@@ -20,6 +22,30 @@ class Checkpoint:
     manifest: Manifest
     coordinator: CoordinatorState
     shards: Sequence[ShardState]
+
+
+def describe(
+    record: Record, clock: float, terms: JobTerms, policy: Policy, plan: Plan, files: Mapping[str, FileFacts]
+) -> Manifest:
+    """The manifest of the checkpoint that `record` ordered. `clock`: the server's monotonic one at that moment."""
+    assert isinstance(record.entry, entries.Checkpoint)
+    return Manifest(
+        FORMAT,
+        terms.job,
+        record.index,
+        record.entry.version,
+        record.t,
+        clock,
+        terms.servers,
+        terms.workers,
+        terms.seed,
+        plan.fingerprint,
+        tuple(plan.variables),
+        to_plain({"name": policy.name, **policy.knobs}),
+        to_plain(dict(terms.optimizer)),
+        to_plain(policy.tensors.config),
+        dict(files),
+    )
 
 
 def settled(state: ShardState) -> ShardState:

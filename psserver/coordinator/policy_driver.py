@@ -195,7 +195,7 @@ class PolicyDriver:
         ledger.record(entries.Apply(version, scale, apply.lr_scale, parts), now)
         # Once it is recorded: there is no version that is not in the log.
         self.folded.clear()
-        ledger.version = version
+        ledger.made(version, now)
         for applied, ticket in zip(parts, tickets, strict=True):
             tally = ledger.roster.tally(applied.worker)
             tally.applied += 1

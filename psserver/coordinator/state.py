@@ -58,6 +58,8 @@ class CoordinatorState:
     stopped: Stopped | None
     evaluator: str | None
     stop_index: int
+    saved_version: int
+    saved_at: float
     loss: float | None
     usual_step: float | None
     began: float
@@ -97,13 +99,16 @@ def save(ledger: Ledger, driver: PolicyDriver) -> CoordinatorState:
         stopped=ledger.stopped,
         evaluator=ledger.evaluator,
         stop_index=ledger.stop_index,
+        saved_version=ledger.saved_version,
+        saved_at=ledger.saved_at,
         loss=ledger.loss,
         usual_step=ledger.usual_step,
         began=ledger.began,
         next_number=tickets.next_number,
         tickets=[replace(ticket) for ticket in tickets.live.values()],
         settled=[replace(ticket) for recent in tickets.settled.values() for ticket in recent],
-        folded=list(driver.folded.values()),
+        # At the stop all that was pending was dropped.
+        folded=list(driver.folded.values()) if ledger.stopped is None else [],
         members=[replace(member) for member in roster.present.values()],
         tallies=[_saved_tally(worker, tally) for worker, tally in roster.tallies.items()],
         prepared=sorted(roster.prepared),
@@ -171,6 +176,21 @@ def take_up(state: CoordinatorState, ledger: Ledger, driver: PolicyDriver, shift
     ledger.stopped = None if stopped is None else replace(stopped, at=stopped.at + shift)
     ledger.evaluator, ledger.stop_index = state.evaluator, state.stop_index
     ledger.began = state.began + shift
+    ledger.saved_version, ledger.saved_at = state.saved_version, state.saved_at + shift
+
+
+def reopened(state: CoordinatorState, policy: Policy) -> CoordinatorState:
+    """Of a job that had stopped, a state that goes on: the policy begins anew, as `policy` is, for it was not told
+    what became of its last tickets. Any other state is as it was."""
+    if state.stopped is None:
+        return state
+    return replace(
+        state,
+        stopped=None,
+        evaluator=None,
+        policy_state=_policy_state(policy),
+        members=[replace(member, known_to_policy=False) for member in state.members],
+    )
 
 
 def _policy_state(policy: Policy) -> dict[str, object]:

@@ -13,7 +13,20 @@ from psserver.policies.declarations import BARE
 from psserver.shard import arithmetic
 from psserver.shard.arena import Allocate, Arena, plain
 from psserver.shard.compensators import Gap
-from psserver.shard.orders import Admit, Apply, Dismiss, Fold, Install, Note, Order, Pin, Release, Seal
+from psserver.shard.orders import (
+    Admit,
+    Apply,
+    Discard,
+    Dismiss,
+    Fold,
+    Install,
+    Note,
+    Order,
+    Pin,
+    Release,
+    Save,
+    Seal,
+)
 from psserver.shard.staging import BorrowedBuffer, OpenTicket, Slot, Staging
 from psserver.shard.state import ShardParts, ShardState, save, take_up
 from psserver.shard.updater import Updater
@@ -177,10 +190,14 @@ class Shard:
                 self.arena.forget(ticket)
             case Admit(worker, incarnation):
                 self.members[worker] = incarnation
-            case Dismiss(worker):
+            case Dismiss(worker, kept):
                 self.members.pop(worker, None)
-                self._updater.forget(worker)
-            case Note():
+                if not kept:
+                    self._updater.forget(worker)
+            case Discard():
+                self._clear_sum()
+            case Save() | Note():
+                # Whoever executes a Save asks for `state` behind it.
                 pass
             case _:
                 assert_never(order)
@@ -267,12 +284,15 @@ class Shard:
         def finish() -> None:
             for fold in folds:
                 fold.finish()
-            for values in self._updater.clear():
-                self.staging.recycle(values)
-            self._summed.clear()
+            self._clear_sum()
             self.arena.publish(out)
 
         return PendingUpdate(compute, finish)
+
+    def _clear_sum(self) -> None:
+        for values in self._updater.clear():
+            self.staging.recycle(values)
+        self._summed.clear()
 
     def _unfit(self, version: int, values: Floats, workers: list[str]) -> str:
         """Why a version is not published."""

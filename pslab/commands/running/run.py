@@ -57,6 +57,11 @@ from psworker.job.errors import JobError
     show_default=True,
     help="local: processes on this machine. simulated: a virtual clock, see [simulation].",
 )
+@click.option(
+    "--resume",
+    metavar="latest|NAME",
+    help="Go on in --out from this checkpoint, also with another cluster.servers. Simulated runs only.",
+)
 @click.option("--tensorboard", is_flag=True, help="Write event files into the run folder's tensorboard/.")
 @click.option(
     "--tracker",
@@ -86,6 +91,7 @@ def run(
     overrides: tuple[str, ...],
     out: Path | None,
     engine: str,
+    resume: str | None,
     tensorboard: bool,
     trackers: tuple[str, ...],
     log_format: str,
@@ -116,6 +122,10 @@ def run(
     said = {key: value for key, value in settings.items() if value is not None}
     overrides = (*(f"{key}={json.dumps(value)}" for key, value in said.items()), *overrides)
     experiment = _experiment_path(arguments) if script is None else None
+    if resume is not None and (out is None or force or engine != "simulated"):
+        raise Failure(
+            "--resume goes on in the folder of a simulated run: expected --engine simulated --out RUN, without --force"
+        )
     try:
         if experiment is None:
             assert script is not None
@@ -133,7 +143,9 @@ def run(
             simulated = load_experiment(experiment, overrides)
             _advise(simulated)
             sinks = _sinks(simulated, tensorboard, trackers)
-            finished = run_simulated(simulated, out=out, force=force, quiet=quiet or as_json, sinks=sinks)
+            finished = run_simulated(
+                simulated, out=out, force=force, quiet=quiet or as_json, sinks=sinks, going_on=resume
+            )
         else:
             loaded = load(experiment, overrides)
             _advise(loaded)
