@@ -38,6 +38,8 @@ class PolicyDriver:
         self.ahead = policy.ahead
         # Of a ticket.
         self.batches = policy.local_rule.batches
+        # Everybody is leaving: nobody is granted anything any more, whatever the policy makes of a Leave.
+        self.vacating = False
         # What is in the shards' open sum, in order.
         self.folded: dict[int, Part] = {}
 
@@ -123,6 +125,9 @@ class PolicyDriver:
         if ledger.stopped is not None:
             return
         match decision:
+            case Grant() | Cancel() if self.vacating and decision.ticket not in ledger.tickets.live:
+                # The policy is told next that the worker, whose ticket it takes this for, is gone.
+                pass
             case Grant():
                 check_grant(decision)
                 self._grant(decision, now)
