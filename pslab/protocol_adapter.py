@@ -30,20 +30,37 @@ from psworker.engine import (
 
 
 def deliver(
-    coordinator: Coordinator, worker: str, incarnation: int, request: Request, now: float
+    coordinator: Coordinator,
+    worker: str,
+    incarnation: int,
+    request: Request,
+    now: float,
+    *,
+    ordinary: bool = True,
 ) -> list[Output]:
-    """The coordinator's answer to a request of this incarnation of the worker. A report means nothing to it."""
+    """The coordinator's answer to a request of this incarnation of the worker. A report means nothing to it.
+
+    `ordinary`: what receipts say of the payload that a commit is about.
+    """
     match request:
         case Commit():
             times = request.times or UNTOLD
-            facts = CommitFacts(request.batch, request.samples, request.loss, request.norm, times)
+            facts = CommitFacts(
+                request.batch,
+                request.samples,
+                request.loss,
+                request.norm,
+                times,
+                request.learning_rate,
+                ordinary,
+            )
             return coordinator.commit(worker, incarnation, request.ticket, now, facts, ready=request.ready)
         case Ready():
             return coordinator.ready(worker, incarnation, now, holding=request.holding)
         case Abandon():
             return coordinator.abandon(worker, incarnation, request.ticket, request.reason, now)
         case Done():
-            return coordinator.done(worker, incarnation, now)
+            return coordinator.done(worker, incarnation, now, ends=request.ends)
         case Leave():
             return coordinator.leave(worker, incarnation, request.reason, now)
         case Report():

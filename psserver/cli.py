@@ -25,6 +25,7 @@ from pswire.config.experiment import ExperimentError
 from pswire.exits import ExitCode, exit_codes_text
 from pswire.logs.events import FORMATS, event, last_words, set_up
 from pswire.process import die_with, keep_large_blocks
+from pswire.task_index import chosen_task_index
 from pswire.transport.segments import SegmentError
 
 log = logging.getLogger("ps-server")
@@ -44,7 +45,10 @@ WRONG = (SettingsError, ExperimentError, AddressError, PolicyError, OptimizerErr
 @click.version_option(package_name="paramserver", prog_name="ps-server")
 @click.option("--ps-hosts", metavar="HOST:PORT,...", help="All servers, in task order. Default: TF_CONFIG.")
 @click.option(
-    "--task-index", type=click.IntRange(min=0), help="Which of them this is; 0 is the coordinator too."
+    "--task-index",
+    metavar="N|auto",
+    help="Which of them this is; 0 is the coordinator too. auto: from TF_CONFIG, SLURM_PROCID, JOB_COMPLETION_INDEX or "
+    "VC_TASK_INDEX.",
 )
 @click.option("--bind", metavar="ADDRESS", help="Interface to listen on. Default: loopback only.")
 @click.option(
@@ -91,6 +95,11 @@ WRONG = (SettingsError, ExperimentError, AddressError, PolicyError, OptimizerErr
     metavar="SECONDS",
     help="Give up a worker that keeps a ticket for so long; 0: never. Default: auto, twenty usual steps, and only "
     "while another worker waits for it.",
+)
+@click.option(
+    "--nonfinite-limit",
+    type=int,
+    help="End after so many updates in a row that would not be finite, and are refused. Default: 10.",
 )
 @click.option(
     "--idle-timeout", type=float, help="Give up after this long without workers, seconds. Default: 600."
@@ -178,8 +187,9 @@ def main(
         given["ticket_timeout"] = number_or_text(given["ticket_timeout"])
     shortcuts = shortcut_overrides({name: given.pop(name) for name in SHORTCUTS})
     secret = os.environ.get("PS_JOB_SECRET", "")
-    options = Options(overrides=(*shortcuts, *overrides), job_secret=secret, **given)
     try:
+        given["task_index"] = chosen_task_index(given["task_index"], "ps-server")
+        options = Options(overrides=(*shortcuts, *overrides), job_secret=secret, **given)
         settings = resolve(options, os.environ.get("TF_CONFIG"))
         server = Server(
             settings, with_warning(announce_json if as_json else announce_text, exposure(settings))
@@ -217,6 +227,7 @@ SHORTCUTS = {
     "worker_timeout": "cluster.worker_timeout",
     "idle_timeout": "cluster.idle_timeout",
     "ticket_timeout": "cluster.ticket_timeout",
+    "nonfinite_limit": "cluster.nonfinite_limit",
 }
 
 

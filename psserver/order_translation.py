@@ -27,6 +27,9 @@ class OrderTranslator:
                 return self._apply(entry)
             case entries.Grant():
                 return orders.Pin(entry.ticket, entry.version, entry.turn, worker=entry.worker)
+            case entries.Refuse():
+                self._folded.clear()
+                return orders.Discard()
             case entries.Fold(ticket, factor, compensation):
                 self._folded.add(ticket)
                 return orders.Fold(ticket, factor, compensation or 0.0)
@@ -52,16 +55,25 @@ class OrderTranslator:
             case entries.Leave(worker, kept=kept):
                 # Its tickets have entries of their own.
                 return orders.Dismiss(worker, bool(kept))
-            case entries.Lost() | entries.Back() | entries.Done():
+            # The applies that follow say what it means.
+            case entries.Rate() | entries.Lost() | entries.Back() | entries.Done():
                 return orders.Note()
             case _:
                 assert_never(entry)
 
+    def trial(self, update: entries.Apply) -> orders.Apply:
+        """The order that this update would be, behind the entries so far."""
+        return self._update(update)
+
     def _apply(self, apply: entries.Apply) -> orders.Apply:
+        order = self._update(apply)
+        self._folded.clear()
+        return order
+
+    def _update(self, apply: entries.Apply) -> orders.Apply:
         late = tuple(
             orders.Fold(p.ticket, p.factor, p.compensation or 0.0)
             for p in apply.parts
             if p.ticket not in self._folded
         )
-        self._folded.clear()
         return orders.Apply(apply.version, apply.scale, apply.lr_scale, late)

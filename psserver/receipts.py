@@ -4,7 +4,8 @@ A shard answers a complete push with a keyed digest of (job, ticket, shard);
 the key is known to the servers only. A commit carries the receipts of all
 shards, so a worker that skips a push, or reuses another's, is refused before
 anything is decided. The digest need not hold the payload: a shard accepts one
-for a ticket and no other, so that its receipt can mean no other.
+for a ticket and no other, so that its receipt can mean no other. It says whether
+the payload is an ordinary one (`psserver.shard.ordinary`), which is a fact of its content.
 
 Memberships are proved by the same key: what Join gives a worker, every server
 of the job can compute for itself. One proof does for all of them, for they
@@ -24,8 +25,8 @@ def new_secret() -> bytes:
     return secrets.token_bytes(32)
 
 
-def receipt(secret: bytes, job: str, ticket: int, server: int) -> bytes:
-    text = f"{job}/{ticket}/{server}".encode()
+def receipt(secret: bytes, job: str, ticket: int, server: int, *, ordinary: bool = True) -> bytes:
+    text = f"{job}/{ticket}/{server}/{'ordinary' if ordinary else 'large'}".encode()
     return hashlib.blake2b(text, key=secret, digest_size=LENGTH).digest()
 
 
@@ -52,14 +53,26 @@ class Claim:
         return hmac.compare_digest(self.token, expected)
 
 
-def missing(secret: bytes, job: str, ticket: int, servers: int, receipts: Sequence[bytes]) -> list[int]:
-    """The shards for which `receipts`, in task order, hold no valid receipt."""
-    return [
-        server
-        for server in range(servers)
-        if server >= len(receipts)
-        or not hmac.compare_digest(receipts[server], receipt(secret, job, ticket, server))
-    ]
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """What receipts say. `missing`: the servers of which none is valid. `ordinary`: every payload is."""
+
+    missing: list[int]
+    ordinary: bool
+
+
+def examine(secret: bytes, job: str, ticket: int, servers: int, receipts: Sequence[bytes]) -> Examined:
+    """`receipts`: in task order."""
+    missing, ordinary = [], True
+    for server in range(servers):
+        got = receipts[server] if server < len(receipts) else b""
+        if hmac.compare_digest(got, receipt(secret, job, ticket, server)):
+            continue
+        if hmac.compare_digest(got, receipt(secret, job, ticket, server, ordinary=False)):
+            ordinary = False
+        else:
+            missing.append(server)
+    return Examined(missing, ordinary)
 
 
 def opening(job_secret: bytes, job: str, server: int, secret: bytes) -> bytes:

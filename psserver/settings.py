@@ -16,9 +16,10 @@ from psserver.service.agreement import FROM_JOB
 from psserver.service.limits.ledger import parse_size
 from psserver.service.server import ServerSettings, new_job_name
 from psserver.service.shard.host import HostOptions
-from pswire.addresses import Address, cluster_from_tf_config, parse_hosts
+from pswire.addresses import Address, parse_hosts
 from pswire.config.experiment import Experiment, ExperimentError, load_experiment, parse_experiment
 from pswire.config.overrides import OverrideError, apply_overrides
+from pswire.tf_config import cluster_from_tf_config
 
 MOST_THREADS = 4
 
@@ -73,7 +74,7 @@ def resolve(options: Options, tf_config: str | None) -> ServerSettings:
     return ServerSettings(
         hosts=hosts,
         task_index=index,
-        bind=_bind(options.bind, hosts[index]),
+        bind=_bind(options.bind, hosts[index], "TF_CONFIG" if options.ps_hosts is None else "--ps-hosts"),
         terms=JobTerms(
             job=new_job_name(),
             optimizer={"name": FROM_JOB} if optimizer is None else optimizer.config,
@@ -85,6 +86,7 @@ def resolve(options: Options, tf_config: str | None) -> ServerSettings:
             max_workers=cluster.max_workers,
             allowed=tuple(cluster.allowed_workers),
             versions=run.versions,
+            nonfinite_limit=cluster.nonfinite_limit,
             stay=options.stay,
             ticket_timeout=None if cluster.ticket_timeout == "auto" else cluster.ticket_timeout,
         ),
@@ -129,7 +131,7 @@ def _cluster(options: Options, tf_config: str | None) -> tuple[tuple[Address, ..
         cluster = cluster_from_tf_config(tf_config)
         if cluster.task_type != "ps":
             raise SettingsError(f"TF_CONFIG: task.type: expected ps for a ps-server, got {cluster.task_type}")
-        hosts, workers = cluster.ps, len(cluster.workers)
+        hosts, workers = cluster.ps, cluster.workers
         index = cluster.task_index if index is None else index
     else:
         raise SettingsError(
@@ -184,14 +186,14 @@ def _memory_limit(asked: str | None) -> int:
         raise SettingsError(f"--memory-limit: {error}") from error
 
 
-def _bind(bind: str | None, own: Address) -> str:
-    """Loopback unless told otherwise; a server that others cannot reach says so at once."""
+def _bind(bind: str | None, own: Address, source: str) -> str:
+    """Loopback unless told otherwise; a server that others cannot reach says so at once. `source` said where it is."""
     if bind is not None:
         return bind
     if own.host == "localhost" or _is_loopback(own.host):
         return own.host
     raise SettingsError(
-        f"--ps-hosts gives this server the address {own}, but a server listens on loopback unless told otherwise: "
+        f"{source} gives this server the address {own}, but a server listens on loopback unless told otherwise: "
         f"add --bind {own.host} (or --bind 0.0.0.0 for every interface) if the network is trusted; "
         "there is no authentication"
     )

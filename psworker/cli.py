@@ -13,19 +13,21 @@ from typing import Any
 
 import click
 
-from pswire.addresses import Address, AddressError, cluster_from_tf_config, parse_hosts
+from pswire.addresses import Address, AddressError, parse_hosts
 from pswire.config.distributions import DelayError, parse, stream
 from pswire.config.experiment import Experiment, ExperimentError, load_experiment, parse_experiment
 from pswire.config.overrides import OverrideError, apply_overrides
 from pswire.exits import ExitCode, exit_codes_text
 from pswire.logs.events import FORMATS, last_words, set_up
 from pswire.process import die_with, keep_large_blocks
+from pswire.task_index import chosen_task_index
+from pswire.tf_config import cluster_from_tf_config
 from psworker.engine import Disposition
 from psworker.errors import Refused, SessionError, Unreachable
 from psworker.job import JobError
 from psworker.loop import Diverged, Outcome, Pause, no_pause, train
 from psworker.session import Session, connect
-from psworker.trainers import load_trainer
+from psworker.trainers import load_trainer, requested_optimizer
 
 EPILOG = "\b\nExit codes:\n" + exit_codes_text()
 
@@ -53,13 +55,20 @@ class Place:
 @click.option("--job", metavar="MODULE:NAME", help="What to train: package.module:name or path/file.py:name.")
 @click.option(
     "--task-index",
-    type=click.IntRange(min=0),
-    help="Which part of the data to take. Default: the servers choose.",
+    metavar="N|auto",
+    help="Which part of the data to take. auto: from TF_CONFIG, SLURM_PROCID, JOB_COMPLETION_INDEX or VC_TASK_INDEX. "
+    "Default: TF_CONFIG's if that is in use, else the servers choose.",
 )
 @click.option("--name", help="This worker's name in logs. Default: w<task index>.")
 @click.option("--epochs", type=int, help="Passes over this worker's data. Default: 1.")
 @click.option(
     "--option", "options", multiple=True, metavar="KEY=VALUE", help="An option of the job. Repeatable."
+)
+@click.option(
+    "--deterministic",
+    is_flag=True,
+    help="Compute on one thread, with TensorFlow's deterministic operations, so that the run repeats and replays to "
+    "the bit. Costs the other cores.",
 )
 @click.option("--device", help="auto | cpu | gpu:N. Default: auto.")
 @click.option("--config", type=click.Path(path_type=Path, dir_okay=False), help="Experiment file (TOML).")
@@ -105,10 +114,11 @@ class Place:
 def main(
     ps_hosts: str | None,
     job: str | None,
-    task_index: int | None,
+    task_index: str | None,
     name: str | None,
     epochs: int | None,
     options: tuple[str, ...],
+    deterministic: bool,
     device: str | None,
     config: Path | None,
     overrides: tuple[str, ...],
@@ -141,11 +151,13 @@ def main(
         "cluster.wire_dtype": wire_dtype,
         "cluster.transport": transport,
         "cluster.prefetch": prefetch,
+        "run.deterministic": True if deterministic else None,
     }
     given = [f"{key}={json.dumps(value)}" for key, value in shortcuts.items() if value is not None]
     given += [f"job.options.{option}" for option in options]
     try:
-        place = find_place(ps_hosts, task_index, os.environ.get("TF_CONFIG"))
+        index = chosen_task_index(task_index, "ps-worker")
+        place = find_place(ps_hosts, index, os.environ.get("TF_CONFIG"))
         experiment = read_experiment(config, (*given, *overrides), place)
     except (UsageError, AddressError, ExperimentError) as error:
         raise fail(str(error), ExitCode.USAGE) from error
@@ -213,6 +225,11 @@ def run(
         raise fail("interrupted", ExitCode.INTERRUPTED) from None
     report.finished(outcome)
     assert outcome.stop is not None
+    if outcome.empty and not outcome.stop.success:
+        job = experiment.job.module
+        raise fail(
+            f"{outcome.stop.reason}: dataset() of job {job} had no batch for this worker", ExitCode.JOB_FAILED
+        )
     return ExitCode.OK if outcome.stop.success else ExitCode.UNREACHABLE
 
 
@@ -238,6 +255,7 @@ def _train(
         transport=experiment.cluster.transport,
         prefetch=experiment.cluster.prefetch,
         local_rules=True,
+        optimizer=requested_optimizer(trainer),
     ) as session:
         trainer.attach(session.plan, session.dtypes)
         report.joined(session, trainer.device)

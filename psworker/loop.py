@@ -32,12 +32,13 @@ class Diverged(SessionError):
 
 @dataclass(slots=True)
 class Outcome:
-    """What a worker did."""
+    """What a worker did. `empty`: its part of the data had no batch at all."""
 
     steps: int = 0
     fates: dict[str, int] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
     stop: Stop | None = None
+    empty: bool = False
 
 
 Progress = Callable[[int, float, list[Disposition]], None]
@@ -65,7 +66,9 @@ def train(
         session.worker_index, session.worker_count, session.seed, epochs, session.next_batch
     )
     bad = 0
+    outcome.empty = session.next_batch == 0
     for ticket in by_ticket(batches, work.steps):
+        outcome.empty = False
         if session.stop is not None:
             break
         committed = step(session, trainer, work, ticket, outcome, progress, pause)
@@ -75,6 +78,12 @@ def train(
                 f"{bad} {'batches' if work.steps == 1 else 'tickets'} in a row gave no finite gradient: lower the "
                 "learning rate, or look for a division by zero or log(0) in the loss"
             )
+    if outcome.empty:
+        log.warning(
+            "the data of worker %d of %d has no batch",
+            *(session.worker_index, session.worker_count),
+            extra=event("no_batches", index=session.worker_index),
+        )
     outcome.stop = session.stop or session.done()
     if outcome.stop.evaluate:
         outcome.metrics = trainer.evaluate(session.pull_final())

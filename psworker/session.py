@@ -18,6 +18,7 @@ from pswire.addresses import Address, parse_hosts
 from pswire.model.plan import VariableSpec, make_plan
 from pswire.transport.codecs import codec_named
 from psworker.control.backoff import Backoff
+from psworker.control.epochs import EpochTotals, gather
 from psworker.control.stream import Control, Registration
 from psworker.data.payloads import Payload
 from psworker.data.reader import WeightReader
@@ -133,6 +134,7 @@ class Session:
             raise
         Session.opened += 1
         self._servers.explain = self._control.explained
+        self._epoch_backoff = Backoff(0, hosts[0], server_timeout, self._servers.closing)
         self._watch = Stopwatch()
         self._reader = WeightReader(self._servers, self._control, self._watch, prefetch)
         self._writer = GradientWriter(self._servers, self._control, self._reader, self._watch)
@@ -275,13 +277,18 @@ class Session:
         norm: float = math.nan,
         batch: int = 0,
         ready: bool = False,
+        learning_rate: float | None = None,
     ) -> None:
         """The pushed payload counts from now on, exactly once.
 
         `samples`: how many it was averaged over; `batch`: its number in this
-        worker's data; `ready`: ask for the next grant in the same message.
+        worker's data; `ready`: ask for the next grant in the same message;
+        `learning_rate`: the optimizer's from this contribution on, which an entry of the log says. It takes the
+        place of a number, not of a schedule, and a job that began with 0 keeps it.
         """
-        self._writer.commit(Commit(grant.ticket, batch, samples, loss, norm, ready))
+        self._writer.commit(
+            Commit(grant.ticket, batch, samples, loss, norm, ready, learning_rate=learning_rate)
+        )
 
     def contribute(
         self,
@@ -293,12 +300,13 @@ class Session:
         norm: float = math.nan,
         batch: int = 0,
         ready: bool = False,
+        learning_rate: float | None = None,
     ) -> None:
         """`push_flat` and `commit` in one; with a single server also the next grant and its version.
 
         That saves most of a small step's time. Raises as `push_flat`.
         """
-        commit = Commit(grant.ticket, batch, samples, loss, norm, ready)
+        commit = Commit(grant.ticket, batch, samples, loss, norm, ready, learning_rate=learning_rate)
         self._writer.push_and_commit(grant, flats, commit)
 
     def abandon(self, grant: Grant, reason: str) -> None:
@@ -314,11 +322,26 @@ class Session:
         """What became of earlier contributions; each is returned once."""
         return self._control.dispositions()
 
+    # Epochs
+
+    def gather_epoch(
+        self, number: int, layout: str, sums: Sequence[float], values: Mapping[str, float]
+    ) -> "EpochTotals | None":
+        """The sums over all workers of their epoch; waits until all have told theirs. None: the job is over.
+
+        `number`: of this worker's epochs, from 0. `layout`: what `sums` (65,536 at most) are of, in at most
+        128 letters and digits, the same for all workers. `values`: what one worker measures for all. Workers
+        that leave, or have no more data, are not waited for, nor are those who themselves wait for this one's
+        ticket: `EpochTotals.workers` says how many are in the sums. Raises Refused, Unreachable.
+        """
+        return gather(self._control, self._servers.control, self._epoch_backoff, number, layout, sums, values)
+
     # The end
 
-    def done(self) -> Stop:
-        """There is no more data here. Waits until the whole job is over."""
-        self._control.done()
+    def done(self, ends: str = "") -> Stop:
+        """There is no more data here. Waits until the whole job is over, which it is at once where `ends` says why:
+        with the version of this moment, for all workers, as a success."""
+        self._control.done(ends)
         return self._control.wait_stop()
 
     def pull_final(self) -> list[Floats]:

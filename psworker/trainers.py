@@ -3,16 +3,35 @@
 from typing import Any
 
 from pswire.config.experiment import Experiment
-from psworker.job import load_job
+from psworker.job import JobError, load_job
 
 
-def load_trainer(experiment: Experiment, device: str) -> Any:
+def load_trainer(experiment: Experiment, device: str, *, deterministic: bool | None = None) -> Any:
     """A `psworker.tensorflow.Trainer` of the experiment's [job]: the call loads TensorFlow.
 
-    `device`: "auto", "cpu" or "gpu:N". Raises JobError and DeviceError.
+    `device`: "auto", "cpu" or "gpu:N". `deterministic`: run.deterministic where None.
+    Raises JobError and DeviceError.
     """
     import psworker.tensorflow.quiet  # noqa: F401
+    from psworker.tensorflow.device import set_up
     from psworker.tensorflow.trainer import Trainer
 
-    job, run = load_job(experiment.job.module, experiment.job.options), experiment.run
-    return Trainer(job, device=device, seed=run.seed, deterministic=run.deterministic)
+    run = experiment.run
+    wanted = run.deterministic if deterministic is None else deterministic
+    # Before the job's module, which may make a metric or a layer as it is imported: then TensorFlow has started.
+    set_up(device, deterministic=wanted)
+    job = load_job(experiment.job.module, experiment.job.options)
+    return Trainer(job, device=device, seed=run.seed, deterministic=wanted)
+
+
+def requested_optimizer(trainer: Any) -> dict[str, Any] | None:
+    """The [optimizer] that the trainer's job names, by a Keras optimizer or a compiled model; None for whatever
+    the servers run. Raises JobError for one that servers cannot run."""
+    if trainer.optimizer is None:
+        return None
+    from psworker.keras.translate import TranslationError, translate
+
+    try:
+        return translate(trainer.optimizer, trainer.trained)
+    except TranslationError as error:
+        raise JobError(f"the optimizer of job {type(trainer.job).__name__}: {error}") from error

@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 
 from pslab.check.checks.members import Members
 from pslab.check.checks.ordering import Clock, Frame, Indices
+from pslab.check.checks.rates import Rates
+from pslab.check.checks.refusals import Refusals
 from pslab.check.checks.resumptions import Resumptions
 from pslab.check.checks.run_files import MetricsAgree, SummaryAgrees, WeightsAgree
 from pslab.check.checks.sums import Folds, Turns, Weights
@@ -50,10 +52,12 @@ def log_checks() -> list[LogCheck]:
         Accounting(),
         WorkersTimes(),
         Versions(),
+        Rates(),
         Staleness(),
         Weights(),
         Folds(),
         Turns(),
+        Refusals(),
         Resumptions(),
         PolicyGuarantee(),
     ]

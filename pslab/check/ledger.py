@@ -109,7 +109,8 @@ class Ledger:
                 self.stop = None
                 if self.job is not None:
                     self.job = replace(self.job, job=job, servers=servers)
-            case e.Start() | e.Checkpoint():
+            case e.Start() | e.Rate() | e.Checkpoint() | e.Refuse():
+                # What a refusal does are the drops behind it.
                 pass
 
     def _record_fate(self, fact: e.Commit | e.Fold | e.Apply | e.Drop | e.Cancel | e.Abandon) -> None:

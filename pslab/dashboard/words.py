@@ -27,6 +27,11 @@ def _apply(apply: facts.Apply) -> str:
     return f"version {apply.version} is made of {parts}{scaled}"
 
 
+def _refuse(refused: facts.Refuse) -> str:
+    parts = ", ".join(f"{part.worker}'s ticket {part.ticket}" for part in refused.parts)
+    return f"version {refused.version} would not be finite of {parts}: refused"
+
+
 def _job(job: facts.JobEntry) -> str:
     of = f"{job.servers} server{'s' if job.servers > 1 else ''} and {job.workers} workers"
     return f"job {job.job}: {_named(job.policy)}, {_named(job.optimizer)}, {of}, seed {job.seed}"
@@ -45,8 +50,10 @@ WORDS: dict[type[Any], Callable[[Any], str]] = {
     facts.Install: lambda f: "the initial values are version 0",
     facts.Grant: lambda f: f"gets ticket {f.ticket} for version {f.version}" + (", ahead" if f.ahead else ""),
     facts.Commit: _commit,
+    facts.Rate: lambda f: f"sets the learning rate to {f.learning_rate:.4g}",
     facts.Fold: lambda f: f"ticket {f.ticket} is added to the coming update, factor {f.factor:.3g}",
     facts.Apply: _apply,
+    facts.Refuse: _refuse,
     facts.Drop: lambda f: f"ticket {f.ticket} is dropped, {f.reason}; staleness {f.staleness}",
     facts.Cancel: lambda f: f"ticket {f.ticket} is cancelled: {f.reason}",
     facts.Abandon: lambda f: f"gives ticket {f.ticket} up: {f.reason}",

@@ -4,12 +4,14 @@ import math
 from collections import deque
 from typing import Any
 
+from google.protobuf.message import Message
 from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from pswire.v1 import coordinator_pb2 as pb
+from pswire.v1 import memory_pb2
 
 # States of workers and servers, in the terminal's own colours.
 STYLES = {
@@ -20,6 +22,10 @@ STYLES = {
     "left": "red",
     "done": "cyan",
 }
+
+
+# Numbers from here on are shown with an exponent: what workers report may have 300 digits.
+LARGE = 1e9
 
 
 class SampleRate:
@@ -45,8 +51,10 @@ class SampleRate:
 
 
 def number(value: float, digits: int = 3) -> str:
-    """A number for people; a dash when there is none yet."""
-    return "-" if not math.isfinite(value) else f"{value:.{digits}f}"
+    """A number for people, in few characters; a dash when there is none yet."""
+    if not math.isfinite(value):
+        return "-"
+    return f"{value:.{digits}f}" if abs(value) < LARGE else f"{value:.{digits}e}"
 
 
 def finite_or_none(value: float) -> float | None:
@@ -64,7 +72,7 @@ def status_line(status: pb.StatusReply, rate: float) -> str:
     workers = ", ".join(counted) or "none yet"
     line = (
         f"{status.seconds:6.1f} s  {status.phase}  version {status.version}  {rate:.0f} samples/s"
-        f"  loss {number(status.loss)}  staleness mean {status.mean_staleness:.2f} max {status.max_staleness}"
+        f"  loss {number(status.loss)}  staleness mean {number(status.mean_staleness, 2)} max {status.max_staleness}"
         f"  dropped {status.dropped}  workers: {workers}"
     )
     return f"{line}  ({status.note})" if status.note else line
@@ -90,6 +98,8 @@ def status_view(status: pb.StatusReply, rate: float | None = None) -> Renderable
     troubled = [server for server in status.servers if server.state != "ready"]
     if rate is None or troubled:
         parts.append(_servers(status))
+    if rate is None:
+        parts += [Text(sentence) for sentence in memory_sentences(status)]
     if status.note:
         parts.append(Text(status.note, style="yellow"))
     # A view that renews itself leaves out the short waits of every step.
@@ -121,13 +131,13 @@ def _workers(status: pb.StatusReply) -> Table:
         table.add_row(
             escape(w.name) + (f" #{w.incarnation}" if w.incarnation else ""),
             Text(w.state, style=STYLES.get(w.state, "")),
-            f"{w.seconds:.1f} s",
+            f"{number(w.seconds, 1)} s",
             str(w.ticket) if busy else "-",
             str(w.base_version) if busy else "-",
             str(w.committed),
             str(w.applied),
             str(w.dropped),
-            f"{w.mean_staleness:.2f}",
+            number(w.mean_staleness, 2),
             str(w.max_staleness),
         )
     return table
@@ -137,7 +147,7 @@ def _servers(status: pb.StatusReply) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     for title in ("server", "address", "state"):
         table.add_column(title, no_wrap=True)
-    for title in ("MiB", "decisions executed"):
+    for title in ("MiB", "memory", "decisions executed"):
         table.add_column(title, justify="right", no_wrap=True)
     for server in status.servers:
         table.add_row(
@@ -145,9 +155,33 @@ def _servers(status: pb.StatusReply) -> Table:
             escape(server.address),
             Text(server.state, style=STYLES.get(server.state, "")),
             f"{server.bytes / 2**20:.2f}",
+            memory_line(server.memory),
             str(server.executed),
         )
     return table
+
+
+def memory_line(memory: memory_pb2.Memory) -> str:
+    """How much a server holds, of how much it may; a dash before it has said so."""
+    if not memory.limit:
+        return "-"
+    return f"{memory.total / 2**20:.1f} of {memory.limit / 2**20:.0f} MiB"
+
+
+def memory_sentences(status: pb.StatusReply) -> list[str]:
+    """For every server that holds something: what, and for whom; the largest parts first."""
+    found = []
+    for server in status.servers:
+        said = [f"{holder(part.member)}{part.kind} {part.bytes / 2**20:.1f}" for part in server.memory.parts]
+        said += [f"others {server.memory.rest / 2**20:.1f}"] if server.memory.rest else []
+        if said:
+            found.append(f"memory of server {server.task_index}, MiB: " + ", ".join(said))
+    return found
+
+
+def holder(member: str) -> str:
+    """Before what is held: whose it is. The model's needs no word."""
+    return {"": "", "*": "strangers' "}.get(member, f"{member}'s ")
 
 
 def status_json(status: pb.StatusReply) -> dict[str, Any]:
@@ -164,4 +198,6 @@ def _value(value: Any) -> Any:
         return finite_or_none(value)
     if isinstance(value, (str, int)):
         return value
+    if isinstance(value, Message):
+        return _plain(value)
     return [item if isinstance(item, str) else _plain(item) for item in value]

@@ -76,14 +76,8 @@ def _try_out(experiment: Experiment, source: str) -> None:
         built = build_policy(policy.name, policy.knobs, cluster.workers, cluster.servers)
         if experiment.optimizer.name != FROM_JOB:
             build_optimizer(experiment.optimizer.config).check_aggregator(built.tensors.aggregator)
-        elif not experiment.job.script:
-            raise ExperimentError(
-                f'{source}: optimizer.name: "{FROM_JOB}" is for job.script; a [job] names none'
-            )
     except ValueError as error:
-        raise (
-            error if isinstance(error, ExperimentError) else ExperimentError(f"{source}: {error}")
-        ) from error
+        raise ExperimentError(f"{source}: {error}") from error
 
 
 def run_local(

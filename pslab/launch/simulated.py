@@ -87,12 +87,15 @@ def _simulate(cluster: Cluster, quiet: bool) -> None:
 
 
 def _job_trainers(experiment: Experiment) -> TrainerFactory:
-    """Every worker has a trainer of its own: a model may keep state that does not travel."""
+    """Every worker has a trainer of its own: a model may keep state that does not travel.
+
+    A simulated run repeats, so its trainers are deterministic.
+    """
     from psworker.trainers import load_trainer
 
     def make(number: int) -> Trainer:
         section = experiment.workers.get(number)
-        trainer: Trainer = load_trainer(experiment, section.device if section else "auto")
+        trainer: Trainer = load_trainer(experiment, section.device if section else "auto", deterministic=True)
         return trainer
 
     return make
@@ -165,6 +168,7 @@ def _verdict(cluster: Cluster) -> Verdict:
         "SIGINT": ExitCode.INTERRUPTED,
         "SIGTERM": ExitCode.TERMINATED,
         "abandoned": ExitCode.ABANDONED,
+        "diverged": ExitCode.DIVERGED,
     }
     code = ExitCode.OK if stopped.success else failures.get(stopped.cause, ExitCode.JOB_FAILED)
     return Verdict(int(code), stopped.reason)

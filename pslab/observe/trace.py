@@ -104,6 +104,8 @@ class Tracer:
                 yield self._instant(worker, "join", t, {"incarnation": incarnation, "rank": rank})
             case facts.Leave(worker, reason):
                 yield self._instant(worker, f"leave: {reason}", t, {"reason": reason})
+            case facts.Rate(worker, rate):
+                yield self._instant(worker, f"learning rate {rate:g}", t, {"learning_rate": rate})
             case facts.Lost(worker) | facts.Back(worker) | facts.Done(worker):
                 yield self._instant(worker, type(fact).__name__.lower(), t, {})
             case facts.Stop(reason, version, success):

@@ -58,6 +58,8 @@ class Replayed:
     agreed: int = 0
     # Contributions that nothing depends on; they were left out.
     skipped: int = 0
+    # Updates that were refused, and would be refused here.
+    refused: int = 0
     first: Difference | None = None
     # The newest version of which a contribution was recomputed in agreement with the log.
     proven: int = -1
@@ -139,6 +141,8 @@ class Replay:
         for step in self.steps:
             try:
                 self._prepare(step.entry)
+                if isinstance(step.entry, entries.Refuse):
+                    self._rehearse(step)
                 self.store.execute(step.entry)
             except NonfiniteError as error:
                 # As in the run, which ended with it.
@@ -175,6 +179,19 @@ class Replay:
                     self._replicas[worker].uncertain += 1
             case _:
                 pass
+
+    def _rehearse(self, step: Step) -> None:
+        """A refused update would not be finite here either. Raises DataError."""
+        refused = step.entry
+        assert isinstance(refused, entries.Refuse)
+        update = entries.Apply(refused.version, refused.scale, refused.lr_scale, refused.parts)
+        finite, _ = self.store.rehearse(update)
+        if finite:
+            raise DataError(
+                f"entry {step.index} refuses version {refused.version} as not finite, but it would be finite here: "
+                "the data have changed, or the log was edited"
+            )
+        self.result.refused += 1
 
     def _join(self, worker: str, rank: int) -> None:
         job = job_of(self.steps)
@@ -278,5 +295,7 @@ def _versions(steps: Iterable[Step]) -> dict[int, int]:
 def _needed(steps: Iterable[Step]) -> set[int]:
     """Tickets whose payload the shards will touch."""
     needed = set(_versions(steps))
+    refused = (step.entry for step in steps if isinstance(step.entry, entries.Refuse))
+    needed |= {part.ticket for entry in refused for part in entry.parts}
     # What is summed but dropped at the stop.
     return needed | {step.entry.ticket for step in steps if isinstance(step.entry, entries.Fold)}

@@ -18,7 +18,7 @@ from psserver.coordinator.entries import Job
 from psserver.optimizers import OptimizerError
 from psserver.optimizers import build as build_optimizer
 from psserver.weights_file import WeightsFileError
-from pswire.config.experiment import Experiment
+from pswire.config.experiment import FROM_JOB, Experiment
 from pswire.model.plan import weights_sha256
 from psworker.local import Trainer
 from psworker.trainers import load_trainer
@@ -43,8 +43,11 @@ def replay_of(run: Run) -> Replay:
 
 def _check_agreement(run: Run, job: Job, experiment: Experiment) -> None:
     """The experiment says what data and model were; it must be that of the log."""
+    optimizer: Mapping[str, object] = {}
     try:
-        optimizer = build_optimizer(experiment.optimizer.config).config
+        # That of a compiled model is in the log alone.
+        if experiment.optimizer.name != FROM_JOB:
+            optimizer = build_optimizer(experiment.optimizer.config).config
     except OptimizerError as error:
         raise RunError(f"{run.path / EXPERIMENT}: {error}") from error
     for key, logged, written in (
@@ -81,17 +84,28 @@ def _trainer(run: Run, job: Job, experiment: Experiment) -> Trainer:
             raise RunError(f"{run.path / EXPERIMENT}: simulation.options: {error}") from error
     # One process has one device: that of the first worker.
     section = experiment.workers.get(0)
-    trainer: Trainer = load_trainer(experiment, section.device if section else "auto")
+    trainer: Trainer = load_trainer(
+        experiment, section.device if section else "auto", deterministic=_repeats(run)
+    )
     return trainer
+
+
+def _repeats(run: Run) -> bool:
+    """The same gradient computed again has the same bits, as far as the run's settings can see to it."""
+    return run.experiment.run.deterministic or run.summary.job.startswith(SIMULATED)
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """Whether the recomputed weights are the run's, bit for bit. `differing`: variable -> largest difference."""
+    """Whether the recomputed weights are the run's, bit for bit. `differing`: variable -> largest difference.
+
+    `repeats`: gradients were computed so that they come out again to the bit.
+    """
 
     sha256: str
     recorded: str | None
     differing: dict[str, float]
+    repeats: bool = True
 
     @property
     def holds(self) -> bool:
@@ -104,7 +118,7 @@ def prove(run: Run, replay: Replay) -> Proof:
     sha256 = weights_sha256(replay.store.plan.variables, list(weights.values()))
     saved = run.path / WEIGHTS
     differing = {} if sha256 == recorded or not saved.is_file() else _differing(saved, weights)
-    return Proof(sha256, recorded, differing)
+    return Proof(sha256, recorded, differing, _repeats(run))
 
 
 def _differing(saved: Path, weights: dict[str, NDArray[np.float32]]) -> dict[str, float]:

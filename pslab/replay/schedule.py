@@ -13,7 +13,7 @@ does not say is inferred:
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from operator import attrgetter
 
@@ -50,6 +50,8 @@ class Finish:
     norm: float = math.nan
     known: bool = True
     times: entries.Times = entries.UNTOLD
+    # That it sets.
+    learning_rate: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +131,11 @@ def schedule(steps: Iterable[Step]) -> list[Move]:
                 voided.add(worker)
             case entries.Leave(worker):
                 voided.discard(worker)
+        if isinstance(entry, entries.Rate):
+            # It came with the commit right before.
+            finish = placed[-1].move
+            assert isinstance(finish, Finish)
+            placed[-1].move = replace(finish, learning_rate=entry.learning_rate)
         move = _move(step)
         if move is not None:
             placed.append(_Placed(step.index, 0, move))

@@ -25,6 +25,8 @@ def replayed_lines(replayed: Replayed, proof: Proof | None) -> list[str]:
     ]
     if replayed.skipped:
         lines.append(f"{replayed.skipped} were left out: nothing depends on them")
+    if replayed.refused:
+        lines.append(f"{replayed.refused} refused updates would not be finite here either")
     if replayed.first is not None:
         lines.append(f"first difference: {replayed.first}")
         if replayed.proven >= 0:
@@ -40,6 +42,11 @@ def _proof_lines(replayed: Replayed, proof: Proof) -> list[str]:
     if proof.recorded is None:
         return [f"the run recorded no weights_sha256 to compare with; here it is {proof.sha256}"]
     lines = [f"the final weights differ: expected {proof.recorded}, got {proof.sha256}"]
+    if not proof.repeats:
+        lines.append(
+            "  the run was made without run.deterministic, on several threads per worker, whose sums need not come out "
+            "to the bit again: that alone may be the difference; ps-lab run --deterministic makes a run that replays"
+        )
     for name, gap in proof.differing.items():
         lines.append(f"  {name}: differs by at most {gap:.3g}")
     if not proof.differing:

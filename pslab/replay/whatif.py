@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 
 from pslab.replay import schedule as s
 from pslab.replay.log_entries import Step, job_of
-from psserver.coordinator import CommitFacts, Coordinator, JobTerms, Output, Record, entries
+from psserver.coordinator import CommitFacts, Coordinator, JobTerms, Output, Record, Send, entries
 from psserver.coordinator.outputs import GrantNotice
 from psserver.policies import Policy
 from psserver.policies import build as build_policy
@@ -181,14 +181,15 @@ class Counterfactual:
             self._take(self.coordinator.ready(worker, self._incarnations[worker], now, holding=holding))
 
     def _commit(self, move: s.Finish, incarnation: int, ticket: int) -> None:
-        facts = CommitFacts(move.batch, move.samples, move.loss, move.norm, move.times)
+        told = (move.batch, move.samples, move.loss, move.norm, move.times, move.learning_rate)
+        facts = CommitFacts(*told)
         self._take(self.coordinator.commit(move.worker, incarnation, ticket, move.t, facts))
 
     def _take(self, outputs: list[Output]) -> None:
         for output in outputs:
             if isinstance(output, Record):
                 self.steps.append(Step(output.index, round(output.t, 6), output.entry))
-            elif isinstance(output.notice, GrantNotice):
+            elif isinstance(output, Send) and isinstance(output.notice, GrantNotice):
                 tickets = self._tickets[output.worker]
                 # A notice that is sent again names the same ticket.
                 if output.notice.ticket not in tickets:

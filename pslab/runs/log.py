@@ -76,6 +76,15 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True)
+class Rate:
+    """The learning rate from here on: `scale` times the one that the job began with."""
+
+    worker: str
+    learning_rate: float
+    scale: float
+
+
+@dataclass(frozen=True, slots=True)
 class Fold:
     ticket: int
     factor: float
@@ -101,6 +110,20 @@ class Apply:
     scale: float
     lr_scale: float
     parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """`version` was not made of these parts: it would not be finite."""
+
+    version: int
+    scale: float
+    lr_scale: float
+    parts: tuple[Part, ...]
+
+
+# Why contributions of a refused update are dropped.
+NONFINITE = "nonfinite update"
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,14 +191,14 @@ class Stop:
 
 
 Fact = (
-    JobEntry | Join | Start | Initialise | Install | Grant | Commit | Fold | Apply | Drop
+    JobEntry | Join | Start | Initialise | Install | Grant | Commit | Rate | Fold | Apply | Refuse | Drop
     | Cancel | Abandon | Lost | Back | Leave | Done | Checkpoint | Resume | Stop
 )  # fmt: skip
 
 KINDS: Mapping[str, type[Any]] = {"job": JobEntry} | {
     kind.__name__.lower(): kind
     for kind in (
-        Join, Start, Initialise, Install, Grant, Commit, Fold, Apply, Drop,
+        Join, Start, Initialise, Install, Grant, Commit, Rate, Fold, Apply, Refuse, Drop,
         Cancel, Abandon, Lost, Back, Leave, Done, Checkpoint, Resume, Stop,
     )
 }  # fmt: skip
@@ -265,7 +288,7 @@ def _value(record: Mapping[str, Any], key: str, expected: Any, where: str = "ent
         raise _Problem(f"{where} has no {key!r}")
     value = record[key]
     if expected == tuple[Part, ...]:
-        return _parts(value)
+        return _parts(value, where)
     if (expected in (int | None, float | None)) and value is None:
         return None
     if not _fits(value, expected):
@@ -294,7 +317,7 @@ def _described(expected: Any) -> str:
     return names.get(expected, "an object")
 
 
-def _parts(value: Any) -> tuple[Part, ...]:
+def _parts(value: Any, where: str) -> tuple[Part, ...]:
     if not isinstance(value, list) or not value or not all(isinstance(part, dict) for part in value):
-        raise _Problem(f"apply entry: parts should be a list of objects, got {json.dumps(value)[:60]}")
-    return tuple(_build(Part, part, f"part {n} of the apply entry") for n, part in enumerate(value))
+        raise _Problem(f"{where}: parts should be a list of objects, got {json.dumps(value)[:60]}")
+    return tuple(_build(Part, part, f"part {n} of the {where}") for n, part in enumerate(value))

@@ -15,6 +15,7 @@ from pslab.simulator.network import Network
 from pslab.simulator.problems import ProblemError, numpy_problem
 from pslab.simulator.store import ShardStore, Store, TimingOnlyStore
 from pslab.simulator.worker import Worker
+from psserver.assurance import ShardAssurance
 from psserver.coordinator import JobTerms
 from psserver.optimizers import Optimizer
 from psserver.optimizers import build as build_optimizer
@@ -70,6 +71,8 @@ def build(
         interrupt=simulation.interrupt,
         evaluate=simulation.evaluate,
         until_accuracy=simulation.until_accuracy,
+        # Where only time matters every update is finite.
+        assurance=ShardAssurance(policy.tensors, optimizer) if any(made.values()) else None,
     )
     # Perfect links draw nothing: ten thousand workers can share one generator.
     chance = stream(experiment.run.seed, 0, "messages")
@@ -108,6 +111,7 @@ def _terms(experiment: Experiment, optimizer: Optimizer) -> JobTerms:
         versions=run.versions,
         checkpoint_versions=every.versions,
         checkpoint_seconds=every.seconds,
+        nonfinite_limit=cluster.nonfinite_limit,
         # Time passes in leaps here: only a limit that is said is looked at.
         ticket_timeout=0.0 if cluster.ticket_timeout == "auto" else cluster.ticket_timeout,
     )

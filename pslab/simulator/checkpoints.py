@@ -61,7 +61,7 @@ def resume(cluster: Cluster, folder: Path, which: str) -> tuple[Mark, list[str]]
     about, terms, policy = checkpoint.manifest, cluster.terms, cluster.policy
     check_same_job(about, policy, terms.optimizer, terms.workers, terms.seed)
     states = shards_of(checkpoint, cluster.store.plan)
-    coordinator = coordinator_of(checkpoint, terms, policy, cluster.queue.now)
+    coordinator = coordinator_of(checkpoint, terms, policy, cluster.queue.now, cluster.assurance)
     cluster.store.restore(states, coordinator.folded)
     mark = index.marks[about.entry]
     cluster.resume(coordinator, index.rewind(mark))

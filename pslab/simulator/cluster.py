@@ -16,13 +16,14 @@ from pslab.simulator.folder import Folder
 from pslab.simulator.network import Network
 from pslab.simulator.store import ShardStore, Store
 from pslab.simulator.worker import Worker
-from psserver.coordinator import Coordinator, JobTerms, JoinRefused, Output, Record, Send
+from psserver.coordinator import Coordinator, JobTerms, JoinRefused, Output, Record, Send, Trial
+from psserver.coordinator.assurance import Assurance
 from psserver.coordinator.entries import Apply, Checkpoint, Grant
 from psserver.coordinator.outputs import DispositionNotice, GrantNotice, Notice
 from psserver.policies import Policy
 from psserver.shard import NonfiniteError
 from pswire.config.distributions import Draw
-from psworker.engine import Done, Leave, Request
+from psworker.engine import Commit, Done, Leave, Request
 from psworker.local import LocalWork, Trainer
 from psworker.local import build as build_local
 
@@ -53,6 +54,7 @@ class Cluster:
         interrupt: bool = False,
         evaluate: int = 0,
         until_accuracy: float = 0.0,
+        assurance: Assurance | None = None,
     ) -> None:
         self.queue, self.network, self.store = queue, network, store
         self.terms, self.policy = terms, policy
@@ -61,7 +63,8 @@ class Cluster:
         self.every, self.until_accuracy = evaluate, until_accuracy
         self.workers: dict[str, Worker] = {}
         self.metrics: dict[str, float] = {}
-        self.coordinator = Coordinator(terms, policy, 0.0)
+        self.assurance = assurance
+        self.coordinator = Coordinator(terms, policy, 0.0, assurance)
         # When the first grant was given.
         self.first_grant: float | None = None
         # Why an update was not finite: the store executes nothing any more. Empty while all are.
@@ -150,9 +153,17 @@ class Cluster:
 
     def receive(self, worker: Worker, incarnation: int, request: Request) -> None:
         """A worker's message arrives at the coordinator."""
-        self._route(deliver(self.coordinator, worker.name, incarnation, request, self.queue.now))
+        ordinary = not isinstance(request, Commit) or self._ordinary(request.ticket)
+        self._route(
+            deliver(self.coordinator, worker.name, incarnation, request, self.queue.now, ordinary=ordinary)
+        )
         if type(request) in _LAST:
             self.tick_after(self.terms.worker_timeout)
+
+    def _ordinary(self, ticket: int) -> bool:
+        """What the receipts of the shards say of an open ticket's payload. Nobody looks at that of any other."""
+        found = self.coordinator.tickets.live.get(ticket)
+        return found is None or found.state != "open" or self.store.ordinary(ticket)
 
     def closed(self, ticket: int) -> bool:
         """The shards take no payload for it any more."""
@@ -226,15 +237,22 @@ class Cluster:
     def _route(self, outputs: list[Output]) -> None:
         # Of a long timing-only run nobody reads the records.
         read = self.folder.record or not self.store.empty or self.first_grant is None
+        trial: Trial | None = None
         for output in outputs:
             if isinstance(output, Send):
                 if not isinstance(output.notice, DispositionNotice):
                     self._post(self.workers[output.worker], output.incarnation, output.notice)
+            elif isinstance(output, Trial):
+                trial = output
             elif read:
                 self._read(output)
         last = outputs[-1] if outputs else None
         if isinstance(last, Record) and isinstance(last.entry, Checkpoint):
             self.save(last)
+        if trial is not None and not self._diverged:
+            # The shards have executed all that was recorded before. The answer takes no time.
+            finite, largest = self.store.rehearse(trial.update)
+            self._route(self.coordinator.tried(trial.number, finite, largest, self.queue.now))
         if read:
             self.store.let_in()
         if self._diverged and self.coordinator.stopped is None:

@@ -50,6 +50,14 @@ class Store(Protocol):
         """Put the payloads of an open ticket into staging. Names the first NaN or Inf instead, if there is one."""
         ...
 
+    def ordinary(self, ticket: int) -> bool:
+        """The ticket's payload, which was pushed, is an ordinary one on every server."""
+        ...
+
+    def rehearse(self, update: entries.Apply) -> tuple[bool, float]:
+        """Would this update be finite on every server, and what would be the largest magnitude?"""
+        ...
+
 
 class TimingOnlyStore:
     """Timing only: messages have a size, and nothing in them."""
@@ -75,6 +83,12 @@ class TimingOnlyStore:
 
     def push(self, ticket: int, flats: Sequence[Floats]) -> str | None:
         return None
+
+    def ordinary(self, ticket: int) -> bool:
+        return True
+
+    def rehearse(self, update: entries.Apply) -> tuple[bool, float]:
+        return True, 0.0
 
 
 class ShardStore:
@@ -150,9 +164,17 @@ class ShardStore:
             if problem is not None:
                 return problem
             slot = shard.begin(ticket)
-            slot.values[...] = payload
+            shard.copy_in(slot, payload, 0)
             shard.staging.finish(slot)
         return None
+
+    def ordinary(self, ticket: int) -> bool:
+        return all(shard.staging.ordinary(ticket) for shard in self._shards)
+
+    def rehearse(self, update: entries.Apply) -> tuple[bool, float]:
+        order = self._translator.trial(update)
+        found = [shard.rehearse(order) for shard in self._shards]
+        return all(finite for finite, _ in found), max(largest for _, largest in found)
 
     def encode(self, ticket: int, flats: Sequence[Floats]) -> None:
         """A payload that nothing depends on but what its worker's encoders remember."""

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from pslab.check.checker import CheckResult, check_log
 from pslab.runs import log as log_entries
-from psserver.coordinator import CommitFacts, Coordinator, JobTerms, Output, Record, Send
+from psserver.coordinator import CommitFacts, Coordinator, JobTerms, Output, Record, Send, Trial
 from psserver.coordinator.entries import Entry
 from psserver.coordinator.members.roster import Member
 from psserver.coordinator.outputs import GrantNotice, RefusalNotice
@@ -31,6 +31,8 @@ class CoordinatorHarness:
     outputs: list[Output] = field(default_factory=list)
     log: list[Record] = field(default_factory=list)
     told: list[Send] = field(default_factory=list)
+    # What shards were asked, in order.
+    trials: list[Trial] = field(default_factory=list)
     coordinator: Coordinator = field(init=False)
 
     def __post_init__(self) -> None:
@@ -50,6 +52,7 @@ class CoordinatorHarness:
         self.outputs += outputs
         self.log += [output for output in outputs if isinstance(output, Record)]
         self.told += [output for output in outputs if isinstance(output, Send)]
+        self.trials += [output for output in outputs if isinstance(output, Trial)]
         return outputs
 
     # What workers do
@@ -85,13 +88,17 @@ class CoordinatorHarness:
         who, now = (worker, self.incarnation(worker)), self.now
         return self.take(self.coordinator.commit(*who, ticket, now, CommitFacts(**facts), ready=ready))
 
+    def shards_answer(self, *, finite: bool, largest: float = 1.0) -> list[Output]:
+        """To what they were asked last."""
+        return self.take(self.coordinator.tried(self.trials[-1].number, finite, largest, self.now))
+
     def abandons(self, worker: str, ticket: int | None = None, reason: str = "test") -> list[Output]:
         ticket = self.holds(worker) if ticket is None else ticket
         assert ticket is not None, f"{worker} holds nothing"
         return self.take(self.coordinator.abandon(worker, self.incarnation(worker), ticket, reason, self.now))
 
-    def done(self, worker: str) -> list[Output]:
-        return self.take(self.coordinator.done(worker, self.incarnation(worker), self.now))
+    def done(self, worker: str, ends: str = "") -> list[Output]:
+        return self.take(self.coordinator.done(worker, self.incarnation(worker), self.now, ends=ends))
 
     def passes(self, seconds: float) -> list[Output]:
         self.now += seconds

@@ -73,6 +73,8 @@ class Guard:
                     self.clocks[worker] += 1
             case entries.Apply(version, _, _, parts):
                 self._apply(version, parts)
+            case entries.Refuse(version):
+                expect(version == self.version + 1, f"version {version} is refused after {self.version}")
             case entries.Drop(worker, ticket, staleness, reason):
                 self._drop(worker, ticket, staleness, reason)
             case entries.Cancel(worker, ticket, _):

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from pslab.verify.violation import expect
-from psserver.coordinator.entries import AppliedPart
+from psserver.coordinator.entries import NONFINITE, AppliedPart
 from psserver.policies import facts
 
 
@@ -42,7 +42,7 @@ class FactsCheck:
 
     def dropped(self, staleness: int, reason: str, pending: int) -> None:
         """`pending`: contributions that are committed and undecided, without this one."""
-        if self._facts is None or reason == "stopped":
+        if self._facts is None or reason in ("stopped", NONFINITE):
             return
         name, known = self._name, self._facts
         if reason == "too few":

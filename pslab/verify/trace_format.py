@@ -5,7 +5,8 @@ what happens, one line each at the margin, and indented below it what follows:
 numbered log entries, and "-> w0: ..." for what a worker is told. "#" begins a
 comment. Only the head and the lines at the margin are read when it is replayed.
 "w0 commits" what it holds and asks for more, "commits-its-last" asks for no more;
-"w0 commits 7 loss=nan" names a ticket and a loss.
+"w0 commits 7 loss=nan" names a ticket and a loss; "w0 commits large" says that its payload is no ordinary one, so that
+the shards are asked about the update ("-> shards"), which "shards answer finite" or "shards answer nonfinite" ends.
 """
 
 import re
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pslab.verify.harness import CoordinatorHarness
-from psserver.coordinator import JoinRefused, Output, Record, Send
+from psserver.coordinator import JoinRefused, Output, Record, Send, Trial
 from psserver.coordinator.entries import AppliedPart, Entry
 from psserver.coordinator.outputs import (
     CancelNotice,
@@ -89,7 +90,10 @@ def _do(harness: CoordinatorHarness, line: str) -> Iterator[str]:
         case "commits" | "commits-its-last", [*facts]:
             ticket = next((int(fact) for fact in facts if fact.isdigit()), None)
             loss = next((float(fact[5:]) for fact in facts if fact.startswith("loss=")), 0.5)
-            harness.commits(who, ticket, loss=loss, ready=verb == "commits")
+            ordinary = "large" not in facts
+            harness.commits(who, ticket, loss=loss, ready=verb == "commits", ordinary=ordinary)
+        case "answer", ["finite" | "nonfinite" as answer]:
+            harness.shards_answer(finite=answer == "finite")
         case "abandons", [*ticket]:
             harness.abandons(who, int(ticket[0]) if ticket else None)
         case "done", []:
@@ -114,6 +118,8 @@ def _written(output: Output) -> str:
             return f"{index:3} {t:g}s {_entry(entry)}"
         case Send(worker, _, notice):
             return f"-> {worker}: {_notice(notice)}"
+        case Trial(_, update):
+            return f"-> shards: is this finite? {_entry(update)}"
 
 
 def _entry(entry: Entry) -> str:

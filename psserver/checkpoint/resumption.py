@@ -9,6 +9,7 @@ from psserver.checkpoint.errors import CheckpointError
 from psserver.checkpoint.manifest import Manifest
 from psserver.checkpoint.store import Store
 from psserver.coordinator import Coordinator, JobTerms
+from psserver.coordinator.assurance import Assurance
 from psserver.coordinator.state import reopened
 from psserver.policies import Policy
 from psserver.shard import ShardState, reshard
@@ -56,10 +57,12 @@ def check_same_job(
             )
 
 
-def coordinator_of(checkpoint: Checkpoint, terms: JobTerms, policy: Policy, now: float) -> Coordinator:
+def coordinator_of(
+    checkpoint: Checkpoint, terms: JobTerms, policy: Policy, now: float, assurance: Assurance | None
+) -> Coordinator:
     """A coordinator in the saved state; call its `resume` next. Raises CheckpointError."""
     state = replace(reopened(checkpoint.coordinator, policy), servers=terms.servers)
-    coordinator = Coordinator(terms, policy, now)
+    coordinator = Coordinator(terms, policy, now, assurance)
     try:
         coordinator.restore(state, shift=now - checkpoint.manifest.clock)
     except StateError as error:

@@ -7,7 +7,7 @@ time is an argument; no I/O, no threads, no tensors. Each input answers with out
 
 from psserver.coordinator.coordinator import Coordinator, JobTerms
 from psserver.coordinator.entries import CommitFacts
-from psserver.coordinator.outputs import JoinRefused, Output, Record, Send
+from psserver.coordinator.outputs import JoinDeferred, JoinRefused, Output, Record, Send, Trial
 from psserver.coordinator.state import CoordinatorState
 
 __all__ = [
@@ -15,8 +15,10 @@ __all__ = [
     "Coordinator",
     "CoordinatorState",
     "JobTerms",
+    "JoinDeferred",
     "JoinRefused",
     "Output",
     "Record",
     "Send",
+    "Trial",
 ]

@@ -1,22 +1,25 @@
 """The coordinator: every method is one input, and answers with outputs in order."""
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from psserver.coordinator import entries
+from psserver.coordinator.assurance import Assurance, Certain
 from psserver.coordinator.entries import NO_FACTS, CommitFacts
 from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.lifecycle import Lifecycle
 from psserver.coordinator.members.membership import Membership
 from psserver.coordinator.members.roster import Member, Roster
 from psserver.coordinator.members.waits import Wait, waits
-from psserver.coordinator.outputs import Output
+from psserver.coordinator.outputs import JoinDeferred, Output
 from psserver.coordinator.policy_driver import PolicyDriver
 from psserver.coordinator.state import CoordinatorState, save, take_up
 from psserver.coordinator.terms import JobTerms, Stopped
 from psserver.coordinator.tickets.contributions import Contributions
 from psserver.coordinator.tickets.table import TicketTable
 from psserver.policies import Policy
+from pswire.records import StateError
 
 __all__ = ["Coordinator", "JobTerms"]
 
@@ -29,14 +32,22 @@ class Coordinator:
     Each knows those before it, but the last two do not know each other. After each input the state is
     consistent again. `now` is any monotonic number of seconds. Inputs of an unknown or superseded
     incarnation are answered by a fatal refusal and change nothing.
+
+    `assurance`: which updates are finite without asking. Of any other the outputs have a `Trial`; until `tried`
+    answers it, inputs are kept, and taken in their order after the answer.
     """
 
-    def __init__(self, terms: JobTerms, policy: Policy, now: float) -> None:
+    def __init__(
+        self, terms: JobTerms, policy: Policy, now: float, assurance: Assurance | None = None
+    ) -> None:
         self.terms = terms
         self.policy = policy
+        self._assurance = assurance or Certain()
         self._ledger = Ledger(terms, now)
-        self._driver = PolicyDriver(policy, self._ledger)
-        self._lifecycle = Lifecycle(self._ledger, self._driver)
+        self._driver = PolicyDriver(policy, self._ledger, self._assurance)
+        # Inputs that came while the shards are asked about an update.
+        self._kept: deque[Callable[[float], list[Output]]] = deque()
+        self._lifecycle = Lifecycle(self._ledger, self._driver, self._assurance)
         self._membership = Membership(self._ledger, self._driver, self._lifecycle)
         self._contributions = Contributions(self._ledger, self._driver, self._lifecycle)
 
@@ -115,6 +126,11 @@ class Coordinator:
         return self._lifecycle.missing
 
     @property
+    def trying(self) -> bool:
+        """The shards are asked whether an update is finite. Nobody can join meanwhile."""
+        return self._driver.trial is not None
+
+    @property
     def stopped(self) -> Stopped | None:
         """How the job ended; None while it goes on."""
         return self._ledger.stopped
@@ -136,7 +152,10 @@ class Coordinator:
     # State
 
     def state(self) -> CoordinatorState:
-        """All that it and its policy know, between two inputs. Raises StateError for a policy that cannot be saved."""
+        """All that it and its policy know, between two inputs. Raises StateError for a policy that cannot be saved,
+        and while it is `trying`."""
+        if self.trying:
+            raise StateError("the shards are asked about an update: expected state() after their answer")
         return save(self._ledger, self._driver)
 
     def restore(self, state: CoordinatorState, *, shift: float = 0.0) -> None:
@@ -148,6 +167,9 @@ class Coordinator:
         Raises StateError, with nothing changed, for a state that does not fit (see `psserver.coordinator.state`).
         """
         take_up(state, self._ledger, self._driver, shift)
+        if self._ledger.initialised:
+            # How large the numbers on the shards are is not part of the state: they are asked at the first update.
+            self._assurance.installed(False)
 
     def resume(self, rolled_back: int, now: float) -> list[Output]:
         """Go on in new processes, right after `restore` of a state that a checkpoint's entry ends.
@@ -159,9 +181,14 @@ class Coordinator:
         return self._ledger.emit()
 
     def checkpoint(self, now: float) -> list[Output]:
-        """Have everything saved now, unless the newest version is: before a signal ends the job."""
+        """Have everything saved now, unless the newest version is, or it is `trying`: before a signal ends the job."""
         ledger = self._ledger
-        if ledger.stopped is None and ledger.initialised and ledger.version > ledger.saved_version:
+        if (
+            ledger.stopped is None
+            and not self.trying
+            and ledger.initialised
+            and ledger.version > ledger.saved_version
+        ):
             ledger.checkpoint(now)
         return ledger.emit()
 
@@ -188,8 +215,10 @@ class Coordinator:
         An empty `worker` gets the name "w<rank>"; a rank of None the lowest
         free one. The same `session` again is the same member. A present worker
         of the same name but another session is superseded: a process that was
-        restarted must not wait for its own former process.
+        restarted must not wait for its own former process. Not while `trying`: ask again after the answer.
         """
+        if self.trying:
+            raise JoinDeferred("an update is being looked at; expected the Join again in a moment")
         member = self._membership.join(worker, session, rank, now)
         return member, self._ledger.emit()
 
@@ -202,6 +231,8 @@ class Coordinator:
 
     def connect(self, worker: str, incarnation: int, session: str, now: float) -> list[Output]:
         """The worker's session stream stands (again): repeat what it may have missed."""
+        if self.trying:
+            return self._keep(lambda at: self.connect(worker, incarnation, session, at))
         member = self._ledger.member(worker, incarnation)
         if member is None or member.session != session:
             return self._ledger.refuse_unknown_session(worker, incarnation)
@@ -216,6 +247,8 @@ class Coordinator:
 
     def disconnect(self, worker: str, incarnation: int, now: float) -> list[Output]:
         """The stream broke. The worker may come back within the grace period (see `tick`)."""
+        if self.trying:
+            return self._keep(lambda at: self.disconnect(worker, incarnation, at))
         member = self._ledger.member(worker, incarnation)
         if member is not None:
             self._membership.disconnect(member, now)
@@ -223,6 +256,8 @@ class Coordinator:
 
     def give_up(self, worker: str, reason: str, now: float) -> list[Output]:
         """The member lives and does not do its part, as its server found out: it departs. It may join again."""
+        if self.trying:
+            return self._keep(lambda at: self.give_up(worker, reason, at))
         member = self._ledger.roster.present.get(worker)
         if member is not None:
             self._membership.depart(member, reason, now)
@@ -231,6 +266,8 @@ class Coordinator:
 
     def leave(self, worker: str, incarnation: int, reason: str, now: float) -> list[Output]:
         """The worker leaves of its own will."""
+        if self.trying:
+            return self._keep(lambda at: self.leave(worker, incarnation, reason, at))
         member = self._ledger.member(worker, incarnation)
         if member is not None:
             self._membership.depart(member, reason, now)
@@ -244,6 +281,8 @@ class Coordinator:
         after it ahead. While it holds such a one, it is sent that one again. Where the policy grants nothing
         ahead, nothing follows from it: the worker asks again with its commit.
         """
+        if self.trying:
+            return self._keep(lambda at: self.ready(worker, incarnation, at, holding=holding))
         member = self._ledger.member(worker, incarnation)
         if member is None:
             return self._ledger.refuse_unknown_session(worker, incarnation)
@@ -264,6 +303,8 @@ class Coordinator:
 
         `ready`: the worker asks for its next ticket as well.
         """
+        if self.trying:
+            return self._keep(lambda at: self.commit(worker, incarnation, ticket, at, facts, ready=ready))
         member = self._ledger.member(worker, incarnation)
         if member is None:
             return self._ledger.refuse_unknown_session(worker, incarnation)
@@ -272,28 +313,34 @@ class Coordinator:
 
     def abandon(self, worker: str, incarnation: int, ticket: int, reason: str, now: float) -> list[Output]:
         """The worker will not use the ticket. Abandoning a settled one (a cancelled one, say) is a no-op."""
+        if self.trying:
+            return self._keep(lambda at: self.abandon(worker, incarnation, ticket, reason, at))
         member = self._ledger.member(worker, incarnation)
         if member is None:
             return self._ledger.refuse_unknown_session(worker, incarnation)
         self._contributions.abandon(member, ticket, reason, now)
         return self._ledger.emit()
 
-    def done(self, worker: str, incarnation: int, now: float) -> list[Output]:
-        """The worker has no more data. Barriers shrink; when all are done the job is.
+    def done(self, worker: str, incarnation: int, now: float, *, ends: str = "") -> list[Output]:
+        """The worker has no more data. Barriers shrink; when all are done the job is, or at once where `ends` says why.
 
         A ticket that it still holds is abandoned: a ready that it repeated after
         a reconnection may have brought one that it never wanted.
         """
+        if self.trying:
+            return self._keep(lambda at: self.done(worker, incarnation, at))
         member = self._ledger.member(worker, incarnation)
         if member is None:
             return self._ledger.refuse_unknown_session(worker, incarnation)
-        self._contributions.done(member, now)
+        self._contributions.done(member, now, ends)
         return self._ledger.emit()
 
     # Time and the outside world
 
     def tick(self, now: float) -> list[Output]:
         """Let time pass: give up on the absent, notice the end. Call at least once a second."""
+        if self.trying:
+            return []
         self._membership.expire(now)
         self._lifecycle.start_when_complete(now)
         self._lifecycle.finish_when_done(now)
@@ -304,5 +351,33 @@ class Coordinator:
 
     def stop(self, reason: str, now: float, *, success: bool, cause: str) -> list[Output]:
         """End the job from outside (a signal, a lost server)."""
+        self._driver.drop_trial()
         self._ledger.stop(reason, now, success=success, cause=cause)
-        return self._ledger.emit()
+        return [*self._ledger.emit(), *self._take_kept(now)]
+
+    # Updates that may not be finite
+
+    def tried(self, trial: int, finite: bool, largest: float, now: float) -> list[Output]:
+        """The answer to a `Trial`: whether the update is finite on every shard. Another trial's is ignored.
+
+        `largest`: no shard would have a number beyond it afterwards, in what it publishes or remembers.
+        """
+        pending = self._driver.trial
+        if pending is None or pending.number != trial:
+            return []
+        self._driver.settle_trial(finite, largest, now)
+        if not self.trying:
+            self._lifecycle.finish_when_done(now)
+            self._driver.watch(now)
+        return [*self._ledger.emit(), *self._take_kept(now)]
+
+    def _keep(self, step: Callable[[float], list[Output]]) -> list[Output]:
+        self._kept.append(step)
+        return []
+
+    def _take_kept(self, now: float) -> list[Output]:
+        """Inputs that were kept, as if they came now, until the shards are asked again."""
+        outputs: list[Output] = []
+        while self._kept and not self.trying:
+            outputs += self._kept.popleft()(now)
+        return outputs

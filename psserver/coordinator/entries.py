@@ -143,6 +143,10 @@ class CommitFacts:
     loss: float = 0.0
     norm: float = 0.0
     times: tuple[float | None, float | None, float | None] = UNTOLD
+    # The optimizer's, from this contribution on; None: as before.
+    learning_rate: float | None = None
+    # By the receipts of the shards: no number of the payload is beyond what `Assurance` takes for ordinary.
+    ordinary: bool = True
 
 
 NO_FACTS = CommitFacts()
@@ -172,6 +176,17 @@ class Commit(Fields):
 
 
 @value
+class Rate(Fields):
+    """From here on the learning rate is `learning_rate`, as `worker` said with its commit: `scale` times the one that
+    the job began with. The `lr_scale` of each following Apply has that factor."""
+
+    kind = "rate"
+    worker: str
+    learning_rate: float
+    scale: float
+
+
+@value
 class Fold(Fields):
     kind = "fold"
     ticket: int
@@ -195,13 +210,31 @@ class AppliedPart(Fields):
 
 @value
 class Apply(Fields):
-    """`version` is the one that this update makes."""
+    """`version` is the one that this update makes. `lr_scale`: the policy's, times that of the newest Rate."""
 
     kind = "apply"
     version: int
     scale: float
     lr_scale: float
     parts: tuple[AppliedPart, ...]
+
+
+@value
+class Refuse(Fields):
+    """Version `version` is not made: of these parts it would not be finite on some server. No server changes.
+
+    A `Drop` of each part, for `NONFINITE`, follows.
+    """
+
+    kind = "refuse"
+    version: int
+    scale: float
+    lr_scale: float
+    parts: tuple[AppliedPart, ...]
+
+
+# Why the contributions of a refused update are dropped.
+NONFINITE: Final = "nonfinite update"
 
 
 @value
@@ -297,8 +330,10 @@ Entry = (
     | Install
     | Grant
     | Commit
+    | Rate
     | Fold
     | Apply
+    | Refuse
     | Drop
     | Cancel
     | Abandon

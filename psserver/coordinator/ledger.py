@@ -2,7 +2,7 @@
 
 from psserver.coordinator import entries, outputs
 from psserver.coordinator.members.roster import Member, Roster
-from psserver.coordinator.outputs import DispositionNotice, Notice, Output, Record, Send, StopNotice
+from psserver.coordinator.outputs import DispositionNotice, Notice, Output, Record, Send, StopNotice, Trial
 from psserver.coordinator.terms import JobTerms, Stopped
 from psserver.coordinator.tickets.table import Ticket, TicketEvent, TicketTable
 
@@ -11,8 +11,8 @@ class Ledger:
     """Members, tickets, the version, and what the present input puts out. One per coordinator; its parts share it.
 
     Each field has one writer. `roster`: membership (the state of a member: whatever handles its input).
-    `tickets`, `version`, `stopped` and what goes with it, `saved_*`: the moves below. `loss`, `usual_step`: the
-    commit. `initialised` and `started`: the lifecycle. Times are seconds of the caller's clock.
+    `tickets`, `version`, `stopped` and what goes with it, `saved_*`: the moves below. `loss`, `lr_scale`,
+    `usual_step`: the commit. `initialised` and `started`: the lifecycle. Times are seconds of the caller's clock.
     """
 
     def __init__(self, terms: JobTerms, now: float) -> None:
@@ -25,6 +25,8 @@ class Ledger:
         self.stopped: Stopped | None = None
         # Smoothed loss of recent commits; None before the first.
         self.loss: float | None = None
+        # What the learning rate that the job began with is multiplied by.
+        self.lr_scale = 1.0
         # Smoothed seconds from grant to commit; None before the first.
         self.usual_step: float | None = None
         self.began = now
@@ -35,25 +37,33 @@ class Ledger:
         self.stop_index = 0
         # Of the newest checkpoint, or of the beginning.
         self.saved_version, self.saved_at = 0, now
-        # When the version was made for which a checkpoint is due.
-        self._due: float | None = None
+        # A version was made for which a checkpoint is due; none is taken while the shards are asked about an update.
+        self._due = False
+        self.trying = False
+        # The time of the newest entry.
+        self._newest = now
         self._outputs: list[Output] = []
 
     # Outputs
 
     def emit(self) -> list[Output]:
         """What was put out since the last call, in order. The end of an input: a checkpoint that is due comes last."""
-        if self._due is not None:
-            self.checkpoint(self._due)
+        if self._due and not self.trying:
+            self.checkpoint(self._newest)
         out, self._outputs = self._outputs, []
         return out
 
     def record(self, entry: entries.Entry, now: float) -> int:
         """Append an entry to the log. Returns its number."""
-        index = self.entries
+        index, self._newest = self.entries, now
         self._outputs.append(Record(index, now - self.began, entry))
         self.entries += 1
         return index
+
+    def ask(self, trial: Trial) -> None:
+        """Have the shards asked."""
+        self.trying = True
+        self._outputs.append(trial)
 
     def notify(self, member: Member, notice: Notice) -> None:
         self._outputs.append(Send(member.worker, member.incarnation, notice))
@@ -109,11 +119,11 @@ class Ledger:
             return
         enough = 0 < terms.checkpoint_versions <= version - self.saved_version
         if enough or 0 < terms.checkpoint_seconds <= now - self.saved_at:
-            self._due = now
+            self._due = True
 
     def checkpoint(self, now: float) -> None:
         """Order that everything is saved as it is behind this input."""
-        self._due = None
+        self._due = False
         self.saved_version, self.saved_at = self.version, now
         self.record(entries.Checkpoint(self.version), now)
 
@@ -170,7 +180,7 @@ class Ledger:
             self.drop(ticket, "stopped", now)
         self.stop_index = self.record(entries.Stop(reason, self.version, success), now)
         if success and self.terms.checkpoints and self.version > self.saved_version:
-            self._due = now
+            self._due = True
         connected = [m for m in self.roster.by_rank() if m.absent_since is None]
         if success and connected:
             self.evaluator = connected[0].worker

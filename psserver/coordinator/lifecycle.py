@@ -1,6 +1,7 @@
 """The phases of a job: who initialises the model, when the policy begins to decide, when the work is done."""
 
 from psserver.coordinator import entries, outputs
+from psserver.coordinator.assurance import Assurance
 from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.members.roster import Member
 from psserver.coordinator.policy_driver import PolicyDriver
@@ -11,9 +12,10 @@ from psserver.coordinator.tickets.table import Ticket
 class Lifecycle:
     """Moves a job on when its members have done their part."""
 
-    def __init__(self, ledger: Ledger, driver: PolicyDriver) -> None:
+    def __init__(self, ledger: Ledger, driver: PolicyDriver, assurance: Assurance) -> None:
         self._ledger = ledger
         self._driver = driver
+        self._assurance = assurance
 
     def offer_initialisation(self, now: float) -> None:
         """The first that asks, by rank, may install version 0; nobody else while it tries."""
@@ -34,6 +36,7 @@ class Lifecycle:
     def install(self, member: Member, ticket: Ticket, now: float) -> None:
         """The payload of an initialising ticket is version 0."""
         ledger = self._ledger
+        self._assurance.installed(ticket.ordinary)
         ledger.initialised = True
         member.enter("joined", now)
         ledger.record(entries.Install(member.worker, ticket.number), now)
@@ -71,8 +74,8 @@ class Lifecycle:
         roster = ledger.roster
         if ledger.stopped is not None or ledger.terms.stay or not (ledger.started or self._all_came()):
             return
-        if ledger.tickets.opened:
-            return  # its holder is not done
+        if ledger.tickets.opened or self._driver.trial is not None:
+            return  # its holder is not done, or the shards are asked about an update
         present = roster.here()
         finished_before = not present and not roster.unfinished
         if not finished_before and (not present or any(m.state != "done" for m in present)):

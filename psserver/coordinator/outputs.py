@@ -1,11 +1,15 @@
 """What the coordinator asks its shell to do: append to the log, send a worker a notice."""
 
-from psserver.coordinator.entries import Entry
+from psserver.coordinator.entries import Apply, Entry
 from psserver.policies.values import value
 
 
 class JoinRefused(ValueError):
     """A worker cannot become a member; the text says why."""
+
+
+class JoinDeferred(RuntimeError):
+    """Nobody can become a member at this moment, but soon."""
 
 
 @value
@@ -73,5 +77,16 @@ class Send:
     notice: Notice
 
 
-Output = Record | Send
+@value
+class Trial:
+    """Ask every shard whether the update that `update` would record is finite, and answer `Coordinator.tried`.
+
+    Until then nothing is decided. `number`: of the trial. All entries that were recorded before concern it.
+    """
+
+    number: int
+    update: Apply
+
+
+Output = Record | Send | Trial
 """What a step asks its caller to do, in this order."""

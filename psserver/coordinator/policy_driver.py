@@ -1,6 +1,9 @@
 """Sends events to the policy; its decisions become entries, notices and facts."""
 
+from collections.abc import Sequence
+
 from psserver.coordinator import entries, outputs
+from psserver.coordinator.assurance import Assurance
 from psserver.coordinator.checks import check_apply, check_fold, check_grant, check_list, check_reason
 from psserver.coordinator.entries import AppliedPart
 from psserver.coordinator.ledger import Ledger
@@ -8,6 +11,7 @@ from psserver.coordinator.members.roster import Member
 from psserver.coordinator.outputs import DispositionNotice
 from psserver.coordinator.sentences import named
 from psserver.coordinator.tickets.table import Ticket, TicketError
+from psserver.coordinator.trials import PendingTrial, Refusals
 from psserver.policies import (
     Apply,
     Cancel,
@@ -22,6 +26,7 @@ from psserver.policies import (
     Policy,
     PolicyError,
     Ready,
+    Refused,
     Stop,
 )
 
@@ -29,17 +34,20 @@ from psserver.policies import (
 class PolicyDriver:
     """Owns the policy and what the shards have of the coming update; moves the job's ledger as the policy decides."""
 
-    def __init__(self, policy: Policy, ledger: Ledger) -> None:
+    def __init__(self, policy: Policy, ledger: Ledger, assurance: Assurance) -> None:
         self.policy = policy
         self._ledger = ledger
+        self._assurance = assurance
+        # While the shards are asked about an update, nothing is decided.
+        self.trial: PendingTrial | None = None
+        self.refusals = Refusals()
+        self._trials = 0
         # Asked once: a policy's declaration is constant.
         self._tensors, self._lists = policy.tensors, policy.tensors.lists
         # Whether the policy knows what to make of a Ready from a worker that holds a ticket.
         self.ahead = policy.ahead
         # Of a ticket.
         self.batches = policy.local_rule.batches
-        # Everybody is leaving: nobody is granted anything any more, whatever the policy makes of a Leave.
-        self.vacating = False
         # What is in the shards' open sum, in order.
         self.folded: dict[int, Part] = {}
 
@@ -65,25 +73,97 @@ class PolicyDriver:
         """
         if self._ledger.stopped is not None:
             return
+        if self.trial is not None:
+            self.trial.held.append(event)
+            return
         try:
             decisions = self.policy.step(event)
             if not isinstance(decisions, list):
                 raise PolicyError(
                     f"its step returned {decisions!r}; expected a list of decisions, [] for none"
                 )
-            for decision in decisions:
-                self._execute(decision, now)
+            self._carry_out(decisions, now)
         except (Exception, SystemExit) as error:  # a policy must not end the server silently
             # Those errors say what the policy did; others are its own.
-            kind = "" if isinstance(error, PolicyError | TicketError) else f"{type(error).__name__}: "
-            reason = f"policy {self.policy.name} failed on {event}: {kind}{error}"
-            self._ledger.stop(reason, now, success=False, cause="policy")
+            self._failed(f"on {event}", error, now)
+
+    def _failed(self, where: str, error: BaseException, now: float) -> None:
+        kind = "" if isinstance(error, PolicyError | TicketError) else f"{type(error).__name__}: "
+        reason = f"policy {self.policy.name} failed {where}: {kind}{error}"
+        self._ledger.stop(reason, now, success=False, cause="policy")
+
+    def _carry_out(self, decisions: Sequence[Decision], now: float) -> None:
+        """One after the other; behind an update of which nobody knows whether it is finite, later."""
+        for number, decision in enumerate(decisions, start=1):
+            self._execute(decision, now)
+            if self.trial is not None:
+                self.trial.behind = list(decisions[number:])
+                return
+
+    # Updates of which the shards are asked
+
+    def settle_trial(self, finite: bool, largest: float, now: float) -> None:
+        """The shards have answered: the update is made, or refused as a whole; then what waited for that goes on."""
+        trial, self.trial = self.trial, None
+        self._ledger.trying = False
+        assert trial is not None
+        if finite:
+            self._make(trial.update, trial.tickets, now)
+            self._assurance.measured(largest)
+            try:
+                self._carry_out(trial.behind, now)
+            except (Exception, SystemExit) as error:
+                self._failed(f"behind version {trial.update.version}", error, now)
+        else:
+            self._refuse(trial, now)
+        for number, event in enumerate(trial.held):
+            if self.trial is not None:
+                self.trial.held += trial.held[number:]
+                return
+            self.decide(event, now)
+
+    def drop_trial(self) -> None:
+        """The job stops: nobody waits for the answer any more."""
+        self.trial = None
+        self._ledger.trying = False
+
+    def _refuse(self, trial: PendingTrial, now: float) -> None:
+        ledger, update = self._ledger, trial.update
+        ledger.record(entries.Refuse(update.version, update.scale, update.lr_scale, update.parts), now)
+        self.folded.clear()
+        for ticket in trial.tickets:
+            ledger.drop(ticket, entries.NONFINITE, now)
+        self.refusals.add(update)
+        limit = ledger.terms.nonfinite_limit
+        if self.refusals.count >= limit or not self.policy.retracts:
+            ledger.stop(self._diverged(), now, success=False, cause="diverged")
+            return
+        self.decide(Refused(tuple([part.ticket for part in update.parts])), now)
+
+    def _diverged(self) -> str:
+        count, limit = self.refusals.count, self._ledger.terms.nonfinite_limit
+        updates = "an update" if count == 1 else f"{count} updates in a row"
+        allowed = (
+            f"{limit} are the limit"
+            if self.policy.retracts
+            else f"policy {self.policy.name} cannot go on without"
+        )
+        return (
+            f"{updates} would not be finite ({allowed}); the gradients, which were finite, came from "
+            f"{named(self.refusals.workers)}: the learning rate may be too high, or one of these workers sends "
+            "what it should not"
+        )
 
     def watch(self, now: float) -> None:
         """The policy has failed if everybody waits and nobody can end it."""
         ledger = self._ledger
         # A worker that holds a ticket does not wait. This spares a look at everybody at each message.
-        if ledger.tickets.opened or ledger.stopped is not None or not ledger.started:
+        if (
+            ledger.tickets.opened
+            or ledger.stopped is not None
+            or not ledger.started
+            or self.trial is not None
+        ):
             return
         present = [m for m in ledger.roster.present.values() if m.state != "done"]
         if not present:
@@ -125,8 +205,8 @@ class PolicyDriver:
         if ledger.stopped is not None:
             return
         match decision:
-            case Grant() | Cancel() if self.vacating and decision.ticket not in ledger.tickets.live:
-                # The policy is told next that the worker, whose ticket it takes this for, is gone.
+            case Grant() | Cancel() if not ledger.started and decision.ticket not in ledger.tickets.live:
+                # Everybody leaves, for the job goes on in new processes: the policy is told next that this one has.
                 pass
             case Grant():
                 check_grant(decision)
@@ -172,6 +252,10 @@ class PolicyDriver:
         self._ledger.tickets.allowing("fold", number)
         part = Part(number, fold.factor, fold.compensation)
         check_fold(part, self.folded, self._tensors)
+        if self._tensors.compensator is not None:
+            # What a compensator remembers must not have moved when the update is refused: it comes with the apply,
+            # to the same bits.
+            return
         self._ledger.record(entries.Fold(number, fold.factor, fold.compensation or None), now)
         self.folded[number] = part
 
@@ -195,13 +279,27 @@ class PolicyDriver:
             )
             for part, ticket in zip(apply.parts, tickets, strict=True)
         ]
-        parts = tuple(listed)
-        version += 1
-        ledger.record(entries.Apply(version, scale, apply.lr_scale, parts), now)
+        update = entries.Apply(version + 1, scale, apply.lr_scale * ledger.lr_scale, tuple(listed))
+        ordinary = True
+        for ticket in tickets:
+            ordinary = ordinary and ticket.ordinary
+        if ordinary and self._assurance.certain(update):
+            self._make(update, tickets, now)
+            return
+        self._trials += 1
+        self.trial = PendingTrial(self._trials, update, tickets, [])
+        ledger.ask(outputs.Trial(self._trials, update))
+
+    def _make(self, update: entries.Apply, tickets: Sequence[Ticket], now: float) -> None:
+        """The update makes the next version."""
+        ledger, version = self._ledger, update.version
+        ledger.record(update, now)
         # Once it is recorded: there is no version that is not in the log.
         self.folded.clear()
+        if self.refusals.count:
+            self.refusals.clear()
         ledger.made(version, now)
-        for applied, ticket in zip(parts, tickets, strict=True):
+        for applied, ticket in zip(update.parts, tickets, strict=True):
             tally = ledger.roster.tally(applied.worker)
             tally.applied += 1
             counts = tally.staleness

@@ -1,5 +1,6 @@
 """All that a coordinator knows, as plain data between two inputs; taken out, checked, and taken up again."""
 
+import math
 from collections import Counter, deque
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,6 +10,7 @@ from psserver.coordinator.members.roster import Member, Roster, Tally
 from psserver.coordinator.policy_driver import PolicyDriver
 from psserver.coordinator.terms import JobTerms, Stopped
 from psserver.coordinator.tickets.table import AHEAD, REMEMBERED, Ticket, TicketTable
+from psserver.coordinator.trials import Refusals
 from psserver.policies import Part, Policy
 from pswire.records import StateError, from_plain, to_plain
 
@@ -40,7 +42,8 @@ class CoordinatorState:
     `entries`: the number that the next entry of the log gets. `began` and all other times are seconds of
     the clock of the process that saved it. `tickets`: open and pending ones in the order of their grants;
     `settled`: those that are remembered, each worker's oldest first. `folded`: what the shards have summed,
-    in order. `policy_state` is the policy's own. Sessions are what a worker's process proves itself by:
+    in order. `refused`: updates in a row, the last ones, that were not made, with contributions of `refused_workers`.
+    `policy_state` is the policy's own. Sessions are what a worker's process proves itself by:
     keep a saved state as private as a key.
     """
 
@@ -61,12 +64,15 @@ class CoordinatorState:
     saved_version: int
     saved_at: float
     loss: float | None
+    lr_scale: float
     usual_step: float | None
     began: float
     next_number: int
     tickets: list[Ticket]
     settled: list[Ticket]
     folded: list[Part]
+    refused: int
+    refused_workers: list[str]
     members: list[Member]
     tallies: list[TallyState]
     prepared: list[str]
@@ -102,6 +108,7 @@ def save(ledger: Ledger, driver: PolicyDriver) -> CoordinatorState:
         saved_version=ledger.saved_version,
         saved_at=ledger.saved_at,
         loss=ledger.loss,
+        lr_scale=ledger.lr_scale,
         usual_step=ledger.usual_step,
         began=ledger.began,
         next_number=tickets.next_number,
@@ -109,6 +116,8 @@ def save(ledger: Ledger, driver: PolicyDriver) -> CoordinatorState:
         settled=[replace(ticket) for recent in tickets.settled.values() for ticket in recent],
         # At the stop all that was pending was dropped.
         folded=list(driver.folded.values()) if ledger.stopped is None else [],
+        refused=driver.refusals.count,
+        refused_workers=list(driver.refusals.workers),
         members=[replace(member) for member in roster.present.values()],
         tallies=[_saved_tally(worker, tally) for worker, tally in roster.tallies.items()],
         prepared=sorted(roster.prepared),
@@ -168,9 +177,11 @@ def take_up(state: CoordinatorState, ledger: Ledger, driver: PolicyDriver, shift
     _restore_policy(policy, state.policy_state)
     # From here on nothing can fail.
     driver.folded = {part.ticket: part for part in state.folded}
+    driver.refusals = Refusals(state.refused, dict.fromkeys(state.refused_workers))
     ledger.roster, ledger.tickets = roster, tickets
     ledger.entries, ledger.version, ledger.loss = state.entries, state.version, state.loss
     ledger.usual_step = state.usual_step
+    ledger.lr_scale = state.lr_scale
     ledger.initialised, ledger.started = state.initialised, state.started
     stopped = state.stopped
     ledger.stopped = None if stopped is None else replace(stopped, at=stopped.at + shift)
@@ -244,6 +255,10 @@ def _check(state: CoordinatorState) -> None:
         (
             all(p.ticket in live and live[p.ticket].state == "pending" for p in state.folded),
             "what is folded is not pending",
+        ),
+        (
+            math.isfinite(state.lr_scale) and state.lr_scale >= 0,
+            "the factor of the learning rate is not a number from 0",
         ),
         (
             (state.empty_since is None) == any(member.ever_connected for member in state.members),

@@ -32,6 +32,8 @@ class JobTerms:
     # A checkpoint is due after so many versions, and after so many seconds with a new one; 0: never for that reason.
     checkpoint_versions: int = 0
     checkpoint_seconds: float = 0.0
+    # So many updates in a row that would not be finite end the job.
+    nonfinite_limit: int = 10
     # How long the largest payload may be under way.
     transfer: float = 0.0
 

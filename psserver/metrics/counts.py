@@ -9,7 +9,7 @@ from psserver.coordinator.outputs import Record
 from psserver.service.log.run_log import RunLog
 
 # Label values are closed sets: a policy of the user's may give any reason.
-REASONS = {"stale": "stale", "too few": "too_few", "stopped": "stopped"}
+REASONS = {"stale": "stale", "too few": "too_few", "stopped": "stopped", entries.NONFINITE: "nonfinite"}
 OTHER = "other"
 
 

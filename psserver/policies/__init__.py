@@ -17,7 +17,7 @@ from psserver.policies.composed import ComposedPolicy, Composition
 from psserver.policies.decisions import Apply, Cancel, Decision, Drop, Fold, Grant, Part, Stop
 from psserver.policies.declarations import LocalRule, TensorParts
 from psserver.policies.errors import PolicyError
-from psserver.policies.events import Abandon, Commit, Done, Event, Join, Leave, Ready
+from psserver.policies.events import Abandon, Commit, Done, Event, Join, Leave, Ready, Refused
 from psserver.policies.loading import advice, build, describe, facts, names
 from psserver.policies.parts.cancel import CancelStale
 from psserver.policies.parts.dssp import DynamicSlack
@@ -96,6 +96,7 @@ __all__ = [
     "PolicySpec",
     "Polynomial",
     "Ready",
+    "Refused",
     "Slack",
     "StalenessRule",
     "StateError",

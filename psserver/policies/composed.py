@@ -10,13 +10,13 @@ from typing import Literal
 from psserver.policies.decisions import Apply, Cancel, Decision, Drop, Fold, Grant, Part
 from psserver.policies.declarations import BARE, PLAIN, LocalRule, TensorParts
 from psserver.policies.errors import PolicyError
-from psserver.policies.events import Abandon, Commit, Done, Event, Join, Leave, Ready
+from psserver.policies.events import Abandon, Commit, Done, Event, Join, Leave, Ready, Refused
 from psserver.policies.parts.cancel import CancelStale
 from psserver.policies.parts.gates import Gate, WaitForUpdate, listed
 from psserver.policies.parts.saved import restored, save
 from psserver.policies.parts.staleness_rules import Compensate, DropVerdict, StalenessRule
 from psserver.policies.parts.triggers import Trigger
-from psserver.policies.parts.view import Contribution, Member, View
+from psserver.policies.parts.view import Contribution, Member, Open, View
 from psserver.policies.parts.weights import Weight
 from psserver.policies.policy import Policy, Waiting
 from pswire.records import from_plain
@@ -117,6 +117,8 @@ class PolicyState:
 class ComposedPolicy(Policy):
     """A policy made of a `Composition`. `name` and `knobs`: see `Policy`; left out, `build` sets them."""
 
+    retracts = True
+
     def __init__(
         self, composition: Composition, *, name: str = "", knobs: Mapping[str, object] | None = None
     ) -> None:
@@ -133,6 +135,8 @@ class ComposedPolicy(Policy):
         self._lists, self._fewest = composition.tensors.lists, composition.tensors.fewest
         # The gate's epoch when everybody who waits was last looked at; None: look again.
         self._looked: tuple[object] | None = None
+        # The last step with an update: what was decided from there on, and the tickets that it cancelled.
+        self._since_update: tuple[list[Decision], list[Open]] = ([], [])
 
     @property
     def composed(self) -> bool:
@@ -158,6 +162,8 @@ class ComposedPolicy(Policy):
                 view.finish(worker)
             case Abandon(_, ticket, _):
                 view.close(ticket)
+            case Refused():
+                self._retract()
         self._update(decisions)
         self._grant(asking, decisions)
         return decisions
@@ -233,10 +239,26 @@ class ComposedPolicy(Policy):
         rate = 1.0 if rules.lr_scale is None else rules.lr_scale(max(c.staleness for c in view.buffer))
         decisions.append(Apply(parts, scale, rate))
         view.renew()
+        cancelled: list[Open] = []
+        self._since_update = (decisions, cancelled)
         if rules.cancel is not None:
             for ticket in rules.cancel.void(view):
                 decisions.append(Cancel(ticket, f"version {view.version} was made without it"))
-                view.close(ticket)
+                opened = view.close(ticket)
+                if opened is not None:
+                    cancelled.append(opened)
+
+    def _retract(self) -> None:
+        """The last update is not made: everything is as before it, but for its contributions, which are dropped."""
+        view, (decisions, cancelled) = self._view, self._since_update
+        self._since_update = ([], [])
+        for decision in reversed(decisions):
+            if isinstance(decision, Grant):
+                view.take_back(decision.ticket)
+        for opened in cancelled:
+            view.reopen(opened)
+        view.version -= 1
+        self._looked = None
 
     def _fold(self, decisions: list[Decision]) -> None:
         """Have the shards sum what has its final place in the order of summation."""

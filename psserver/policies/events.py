@@ -59,5 +59,16 @@ class Abandon:
     reason: str
 
 
-Event = Join | Leave | Done | Ready | Commit | Abandon
+@value
+class Refused:
+    """The update that the last step decided is not made: its result would not be finite.
+
+    Its contributions, `tickets`, are dropped, and what the policy decided behind the update is not carried out.
+    No other event came in between. Only a policy that says `retracts` receives it.
+    """
+
+    tickets: tuple[int, ...]
+
+
+Event = Join | Leave | Done | Ready | Commit | Abandon | Refused
 """What a policy receives."""

@@ -46,6 +46,8 @@ class Policy(ABC):
     `tensors`: the parts that see tensors, by name.
     `local_rule`: what workers do between pull and push.
     `ahead`: a worker that holds a ticket may be granted its next one.
+    `retracts`: it takes the event `Refused`, and goes on as if it had dropped the contributions of the update.
+    Under any other policy the first update that is not finite ends the job.
     """
 
     name: str = ""
@@ -53,6 +55,7 @@ class Policy(ABC):
     tensors: TensorParts = BARE
     local_rule: LocalRule = PLAIN
     ahead: bool = False
+    retracts: bool = False
 
     @abstractmethod
     def step(self, event: Event) -> list[Decision]:

@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -105,6 +106,7 @@ class Results:
     def _write(self) -> None:
         try:
             self._sha256 = _write_weights(self._job)
+            self._job.awaited = None
             self._summarise()
         except LogError as error:
             self._error = error
@@ -155,6 +157,7 @@ def _final_weights(job: Job) -> list[Floats] | None:
         return None
     flats = [own]
     for follower in job.routes.followers:
+        job.awaited = (f"server {follower.server} to finish the log", time.monotonic(), PATIENCE)
         if not follower.wait_executed(entries, PATIENCE):
             log.error(
                 "server %d did not finish the log; no final weights",
@@ -163,7 +166,9 @@ def _final_weights(job: Job) -> list[Floats] | None:
             )
             return None
         try:
-            flats.append(_read(follower, job.terms, job.host.secret, job.plan, version))
+            limit = transfer(job.plan.shards[follower.server].nbytes, job.terms.worker_timeout)
+            job.awaited = (f"the final weights of server {follower.server}", time.monotonic(), limit)
+            flats.append(_read(follower, job.terms, job.host.secret, job.plan, version, limit))
         except (grpc.RpcError, frames.FrameError) as error:
             why = reason(error) if isinstance(error, grpc.RpcError) else error
             log.error(
@@ -175,7 +180,10 @@ def _final_weights(job: Job) -> list[Floats] | None:
     return job.plan.gather(flats)
 
 
-def _read(follower: Follower, job_terms: JobTerms, secret: bytes, plan: Plan, version: int) -> Floats:
+def _read(
+    follower: Follower, job_terms: JobTerms, secret: bytes, plan: Plan, version: int, limit: float
+) -> Floats:
+    """As long as a link may take for so much: a server that gives nothing must not keep the others from ending."""
     values = np.empty(plan.shards[follower.server].elements, np.float32)
     decoder = FLOAT32.decoder(values)
     request = shard_pb2.PullRequest(
@@ -191,8 +199,7 @@ def _read(follower: Follower, job_terms: JobTerms, secret: bytes, plan: Plan, ve
         request_serializer=shard_pb2.PullRequest.SerializeToString,
         response_deserializer=None,
     )
-    # As long as a link may take for so much; a server that gives nothing must not keep the others from ending.
-    for message in call(request, timeout=transfer(values.nbytes, job_terms.worker_timeout)):
+    for message in call(request, timeout=limit):
         chunk, _ = frames.parse_pull(message)
         decoder.feed(chunk.data)
     return values

@@ -3,22 +3,25 @@
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 
 import grpc
 
-from psserver.service.rpc.adapters import order_to_wire
-from psserver.shard import Order
+from psserver.service.rpc.adapters import apply_to_wire, order_to_wire
+from psserver.shard import Apply, Order
 from pswire.addresses import Address
 from pswire.bounds import BoundError, check
 from pswire.exits import ExitCode
 from pswire.logs.events import event
 from pswire.transport.channels import CHANNEL_OPTIONS
 from pswire.transport.failures import reason
-from pswire.v1 import shard_pb2, shard_pb2_grpc
+from pswire.v1 import memory_pb2, shard_pb2, shard_pb2_grpc
 
 log = logging.getLogger("ps-server")
 
+# Between two questions to a server that executes nothing, in seconds.
+ASK_EVERY = 0.5
 # Between attempts to reach a server that is not there yet, in seconds.
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 5.0
 
@@ -27,7 +30,7 @@ class Follower:
     """Delivers the log to one remote shard. `state` is "connecting", "ready", "ended" or "lost".
 
     Its own thread sends and receives on the stream. `_progress` owns `state`,
-    `executed` and `nbytes`; anything may be put into `_outbox`, under the job's lock.
+    `executed`, `nbytes` and `memory`; anything may be put into `_outbox`, under the job's lock.
     """
 
     def __init__(
@@ -37,16 +40,24 @@ class Follower:
         opening: shard_pb2.Open,
         worker_timeout: float,
         on_lost: Callable[[int, str, str], None],
+        on_tried: Callable[[int, int, bool, float], None],
     ) -> None:
         self.server = server
         self.address = address
         self.state = "connecting"
         self.executed = 0
         self.nbytes = 0
+        # What it last said of its memory.
+        self.memory = memory_pb2.Memory()
+        self._asked = 0.0
         # It refused to publish a version that is not finite, and executes nothing any more.
         self.diverged = False
         self._opening = opening
         self._on_lost = on_lost
+        # Called with the server, and the number, finiteness and largest magnitude of the trial that it has answered.
+        self._on_tried = on_tried
+        # The number of the last one. Owned by the stream's thread.
+        self._tried = 0
         self._outbox: queue.SimpleQueue[shard_pb2.FollowRequest | None] = queue.SimpleQueue()
         self._progress = threading.Condition()
         self._closing = threading.Event()
@@ -64,6 +75,18 @@ class Follower:
     def send(self, orders: Sequence[tuple[int, Order]]) -> None:
         decisions = shard_pb2.Decisions(decisions=[order_to_wire(i, order) for i, order in orders])
         self._outbox.put(shard_pb2.FollowRequest(decisions=decisions))
+
+    def try_update(self, trial: int, update: Apply) -> None:
+        """Would the update be finite there, behind all that was sent?"""
+        message = shard_pb2.Trial(number=trial, update=apply_to_wire(update))
+        self._outbox.put(shard_pb2.FollowRequest(trial=message))
+
+    def ask(self) -> None:
+        """Somebody wants to know what it holds: it is asked now and then, and says so when it is."""
+        now = time.monotonic()
+        if now - self._asked >= ASK_EVERY:
+            self._asked = now
+            self._outbox.put(shard_pb2.FollowRequest(decisions=shard_pb2.Decisions()))
 
     def wait_executed(self, count: int, seconds: float) -> bool:
         with self._progress:
@@ -133,6 +156,11 @@ class Follower:
                 told = event("server_ready", server=self.server, address=str(self.address))
                 log.info("server %d at %s is ready", self.server, self.address, extra=told)
             self.executed, self.nbytes, self.diverged = reply.executed, reply.bytes, reply.diverged
+            if reply.HasField("memory"):
+                self.memory = reply.memory
             self._progress.notify_all()
+        if reply.trial > self._tried:
+            self._tried = reply.trial
+            self._on_tried(self.server, reply.trial, reply.finite, reply.largest)
         if reply.error and not self._closing.is_set():
             self._on_lost(self.server, "diverged" if reply.diverged else "server", reply.error)

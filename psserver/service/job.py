@@ -12,12 +12,24 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import grpc
 
-from psserver.coordinator import CommitFacts, Coordinator, JobTerms, JoinRefused, Output, Record
+from psserver.assurance import ShardAssurance
+from psserver.coordinator import (
+    CommitFacts,
+    Coordinator,
+    JobTerms,
+    JoinDeferred,
+    JoinRefused,
+    Output,
+    Record,
+    Trial,
+)
+from psserver.coordinator.epochs import EpochSums, Totals
+from psserver.coordinator.epochs import Report as EpochReport
 from psserver.coordinator.members.roster import Member
 from psserver.coordinator.outputs import StopNotice
 from psserver.coordinator.status import JobReport, holdup, report
@@ -30,6 +42,7 @@ from psserver.service.log.run_log import RunLog
 from psserver.service.outbox import InlineReply, Outbox
 from psserver.service.routes import Routes
 from psserver.service.shard.host import ShardHost
+from psserver.service.trials import Answers
 from pswire.exits import ExitCode
 from pswire.logs.events import event
 from pswire.model.plan import Plan, VariableSpec, explain_mismatch, make_plan
@@ -76,11 +89,16 @@ class Job:
         # Set at most once; nothing is decided or written afterwards.
         self.failure: Failure | None = None
         self.began = time.monotonic()
+        # What the end waits for beside members: what, since when (monotonic), and for how many seconds at most.
+        self.awaited: tuple[str, float, float] | None = None
         self._announce = announce
-        # Owns the coordinator, and every change of plan, optimizer, metrics, `failure` and `_opened`. These are set
-        # once or replaced whole; without the lock they may be read.
+        # Owns the coordinator, the epochs, and every change of plan, optimizer, metrics, `failure` and `_opened`. These
+        # are set once or replaced whole; without the lock they may be read.
         self._lock = threading.Lock()
-        self._coordinator = Coordinator(terms, policy, self.began)
+        self._assurance = ShardAssurance(policy.tensors, optimizer)
+        self._coordinator = Coordinator(terms, policy, self.began, self._assurance)
+        self._answers = Answers(terms.servers)
+        self._epochs = EpochSums()
         self._opened = False
 
     def open(self) -> None:
@@ -121,7 +139,11 @@ class Job:
             outputs = decide()
             orders = self.routes.write(outputs)
             self.routes.send(outputs, orders, self._coordinator.version)
-        except JoinRefused:
+            for output in outputs:
+                if isinstance(output, Trial):
+                    self._answers.expect(output.number)
+                    self.routes.ask(output, self.tried)
+        except (JoinRefused, JoinDeferred):
             raise
         except LogError as error:
             self._fail(str(error), ExitCode.STORAGE)
@@ -131,6 +153,14 @@ class Job:
         else:
             if self._coordinator.over:
                 self.over.set()
+
+    def tried(self, server: int, trial: int, finite: bool, largest: float) -> None:
+        """A server's answer to the question whether an update is finite."""
+        with self._lock:
+            found = self._answers.take(server, trial, finite, largest)
+            if found is not None:
+                self._step(lambda: self._coordinator.tried(trial, *found, time.monotonic()))
+        self._execute()
 
     def _fail(self, reason: str, code: ExitCode) -> None:
         """The end of a job that can decide nothing more: every worker is sent that, and nothing else."""
@@ -171,25 +201,34 @@ class Job:
                 self._hold(proposed, chosen)
                 self.optimizer = chosen
                 self._withdraw_plan()
+            self._check_room(worker, proposed, chosen)
             if not self._opened:
                 self._open(chosen)
             try:
                 member = self._admit(worker, session, rank, proposed)
             except JoinRefused as refusal:
                 raise precondition(str(refusal)) from refusal
+            except JoinDeferred as deferred:
+                raise Refused(grpc.StatusCode.UNAVAILABLE, str(deferred)) from deferred
         self._execute()
         return member
 
     def _check_replaceable(self, variables: tuple[VariableSpec, ...]) -> None:
-        """A model is this job's once it is installed, or while a member that named it has a session. Until then a
-        stray Join must not decide what the job trains. Raises Refused."""
+        """A model is this job's once it is installed, or while a member that named it has a session, or has lost it and
+        may come back. Until then a stray Join must not decide what the job trains. Raises Refused."""
         if self.plan is None:
             return
         coordinator = self._coordinator
-        held = any(member.absent_since is None for member in coordinator.roster.present.values())
+        held = bool(coordinator.roster.here())
         if coordinator.initialised or held:
             difference = explain_mismatch(self.plan.variables, variables)
             raise precondition(f"this job trains another model: {difference}")
+
+    def _check_room(self, worker: str, plan: Plan, optimizer: Optimizer) -> None:
+        """A worker that has no place yet needs memory of its own under some policies. Raises Refused."""
+        present = self._coordinator.roster.present
+        if worker not in present:
+            self.host.memory.admit_members(len(present) + 1, plan, optimizer, self.policy.tensors)
 
     def _withdraw_plan(self) -> None:
         """Those who named the model before have no session, and are no members any more."""
@@ -230,7 +269,7 @@ class Job:
 
     def _adopt(self, plan: Plan) -> None:
         assert self.optimizer is not None
-        self.plan = plan
+        self.plan, self._assurance.optimizer = plan, self.optimizer
         largest = max(shard.nbytes for shard in plan.shards)
         self._coordinator.planned(transfer(largest, 0.0))
         message = shard_pb2.Configure(
@@ -308,8 +347,8 @@ class Job:
     def abandon(self, worker: str, incarnation: int, ticket: int, reason: str) -> None:
         self._input(lambda c, now: c.abandon(worker, incarnation, ticket, reason, now))
 
-    def done(self, worker: str, incarnation: int) -> None:
-        self._input(lambda c, now: c.done(worker, incarnation, now))
+    def done(self, worker: str, incarnation: int, ends: str = "") -> None:
+        self._input(lambda c, now: c.done(worker, incarnation, now, ends=ends))
 
     def leave(self, worker: str, incarnation: int, reason: str) -> None:
         self._input(lambda c, now: c.leave(worker, incarnation, reason, now))
@@ -326,6 +365,16 @@ class Job:
             line = {"t": t, "kind": "eval", "version": version, "worker": worker, "metrics": metrics}
             self._write_or_fail(lambda: self.routes.run_log.metric(line))
         return None
+
+    def gather_epoch(self, worker: str, incarnation: int, epoch: EpochReport) -> Totals:
+        """A member's epoch, and the sums over all. Raises Refused for another's, EpochError."""
+        with self._lock:
+            roster = self._coordinator.roster
+            member = roster.present.get(worker)
+            if member is None or member.incarnation != incarnation:
+                # The session finds out by itself, and comes back as another incarnation.
+                raise Refused(grpc.StatusCode.UNAVAILABLE, f"{worker} is no member at present")
+            return replace(self._epochs.add(member, epoch, roster.by_rank()))
 
     # Time and the outside world
 
@@ -369,7 +418,8 @@ class Job:
 
     def report(self) -> JobReport:
         with self._lock:
-            return report(self._coordinator, time.monotonic())
+            found = report(self._coordinator, time.monotonic())
+        return _with_wait(found, self.awaited)
 
     def entries(self, first: int) -> list[Record]:
         """The decision log from entry `first` on, as far as it is remembered, a thousand entries at most."""
@@ -389,3 +439,13 @@ class Job:
             if stopped is None:
                 return None
             return StopNotice(stopped.reason, stopped.version, stopped.success, 0)
+
+
+def _with_wait(found: JobReport, awaited: tuple[str, float, float] | None) -> JobReport:
+    """The same, with what else is waited for in its note."""
+    if awaited is None:
+        return found
+    what, since, limit = awaited
+    waited = time.monotonic() - since
+    sentence = f"waiting for {what} (since {waited:.1f} s, at most {limit:g} s)"
+    return replace(found, note="; ".join(filter(None, (found.note, sentence))))

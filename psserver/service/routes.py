@@ -2,16 +2,18 @@
 
 import logging
 import time
+from collections.abc import Callable
 
-from psserver.coordinator import Output, Record, Send, entries
+from psserver.coordinator import Output, Record, Send, Trial, entries
 from psserver.coordinator.entries import Entry
 from psserver.coordinator.outputs import StopNotice
+from psserver.coordinator.sentences import named
 from psserver.order_translation import OrderTranslator
 from psserver.service.followers import Follower
 from psserver.service.log.run_log import RunLog
 from psserver.service.log.tail import LogTail
 from psserver.service.outbox import Outboxes
-from psserver.service.shard.executor import Executor
+from psserver.service.shard.executor import Executor, Rehearsal
 from psserver.shard import Order
 from pswire.logs.events import event
 
@@ -43,6 +45,15 @@ class Routes:
         self._grace = grace
         self._translator = OrderTranslator()
 
+    def ask(self, trial: Trial, answer: Callable[[int, int, bool, float], None]) -> None:
+        """Have every shard asked, behind all entries that were sent to it. This server's answers as the others do:
+        with its number, the trial's, whether the update is finite, and the largest magnitude."""
+        update = self._translator.trial(trial.update)
+        for follower in self.followers:
+            follower.try_update(trial.number, update)
+        rehearsal = Rehearsal(update, lambda finite, largest: answer(0, trial.number, finite, largest))
+        self._orders.submit([(self.sent, rehearsal)])
+
     def write(self, outputs: list[Output]) -> list[tuple[int, Order]]:
         """The run log takes the entries among `outputs`; what shards make of them. Raises LogError."""
         orders = []
@@ -63,8 +74,11 @@ class Routes:
         for output in outputs:
             if isinstance(output, Send):
                 self.outboxes.post(output.worker, output.incarnation, output.notice)
-            elif not isinstance(output.entry, _OF_EVERY_STEP) or self.first_grant is None:
+            elif isinstance(output, Record) and self._is_remarkable(output.entry):
                 self.remark(output.entry)
+
+    def _is_remarkable(self, entry: Entry) -> bool:
+        return not isinstance(entry, _OF_EVERY_STEP) or self.first_grant is None
 
     def stop_notice(self, reason: str) -> StopNotice:
         """Of a job that has failed: with the last version of which shards have the order."""
@@ -77,6 +91,15 @@ class Routes:
                 self.first_grant = self.first_grant or time.monotonic()
             case entries.Stop():
                 self.stopped_at = time.monotonic()
+            case entries.Refuse(version, _, _, parts):
+                workers = named(dict.fromkeys(part.worker for part in parts))
+                told = event("update_refused", version=version, workers=workers)
+                log.warning(
+                    "version %d would not be finite: refused; the gradients were finite, and came from %s",
+                    version,
+                    workers,
+                    extra=told,
+                )
             case entries.Lost(worker):
                 told = event("connection_lost", worker=worker, grace=self._grace)
                 log.warning(
@@ -88,5 +111,8 @@ class Routes:
                 log.info(
                     "%s left: %s", worker, reason, extra=event("worker_left", worker=worker, reason=reason)
                 )
+            case entries.Rate(worker, rate):
+                told = event("rate_set", worker=worker, learning_rate=rate)
+                log.info("%s sets the learning rate to %g", worker, rate, extra=told)
             case entries.Done(worker):
                 log.info("%s has no more data", worker, extra=event("worker_done", worker=worker))

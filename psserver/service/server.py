@@ -240,7 +240,9 @@ class Server:
                 proof=opening(settings.job_secret, settings.terms.job, server, secret),
             )
             timeout = settings.terms.worker_timeout
-            job.routes.followers.append(Follower(server, hosts[server], message, timeout, self._lost))
+            job.routes.followers.append(
+                Follower(server, hosts[server], message, timeout, self._lost, job.tried)
+            )
         return job
 
     def _planned(self, plan: Plan) -> None:

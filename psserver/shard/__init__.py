@@ -4,7 +4,19 @@ Rules of this package: numpy, the plan, saved records, the optimizers and the
 declarations of psserver.policies only; no I/O, no threads, no clock. Same orders, same payloads, same bits.
 """
 
-from psserver.shard.orders import Admit, Apply, Dismiss, Fold, Install, Note, Order, Pin, Release, Seal
+from psserver.shard.orders import (
+    Admit,
+    Apply,
+    Discard,
+    Dismiss,
+    Fold,
+    Install,
+    Note,
+    Order,
+    Pin,
+    Release,
+    Seal,
+)
 from psserver.shard.resharding import reshard
 from psserver.shard.shard import NonfiniteError, Shard, ShardError
 from psserver.shard.state import ShardState
@@ -12,6 +24,7 @@ from psserver.shard.state import ShardState
 __all__ = [
     "Admit",
     "Apply",
+    "Discard",
     "Dismiss",
     "Fold",
     "Install",

@@ -1,6 +1,6 @@
 """What a shard has of the coming update: a running sum, or the list of its contributions."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -53,12 +53,21 @@ class Accumulator(Protocol):
         """The buffer is needed until `clear`."""
         ...
 
+    @property
+    def payloads(self) -> list[Floats]:
+        """Contributions that are kept side by side."""
+        ...
+
     def total(self) -> Total:
         """Of all that was added, which must not be nothing; in a buffer that is kept."""
         ...
 
     def clear(self) -> list[Floats]:
         """Begin anew. Returns the buffers that were kept."""
+        ...
+
+    def copy(self) -> "Accumulator":
+        """The same, in arrays of its own."""
         ...
 
     def state(self) -> Added:
@@ -97,6 +106,10 @@ class RunningSum:
     def keeps(self, payload: Floats) -> bool:
         return self._values is payload
 
+    @property
+    def payloads(self) -> list[Floats]:
+        return []
+
     def total(self) -> Total:
         assert self._values is not None
         return Total(self._values, self._factors, self._pending)
@@ -104,6 +117,12 @@ class RunningSum:
     def clear(self) -> list[Floats]:
         values, self._values = self._values, None
         return [] if values is None else [values]
+
+    def copy(self) -> "RunningSum":
+        other = RunningSum()
+        other._values = None if self._values is None else self._values.copy()
+        other._factors, other._pending = self._factors, self._pending
+        return other
 
     def state(self) -> Added:
         if self._values is None:
@@ -135,12 +154,17 @@ class GradientList:
         return not self._payloads
 
     def add(self, payload: Floats, factor: float, worker: str, backend: Backend = NUMPY) -> None:
-        arithmetic.scale(payload, factor)
+        with np.errstate(all="ignore"):
+            arithmetic.scale(payload, factor)
         self._payloads.append(payload)
         self._factors.append(factor)
 
     def keeps(self, payload: Floats) -> bool:
         return any(kept is payload for kept in self._payloads)
+
+    @property
+    def payloads(self) -> list[Floats]:
+        return list(self._payloads)
 
     def total(self) -> Total:
         self._aggregator.reduce([payload[: self._end] for payload in self._payloads])
@@ -151,6 +175,11 @@ class GradientList:
     def clear(self) -> list[Floats]:
         payloads, self._payloads, self._factors = self._payloads, [], []
         return payloads
+
+    def copy(self) -> "GradientList":
+        other = GradientList(self._aggregator, self._state_aggregator, self._end)
+        other._payloads, other._factors = [p.copy() for p in self._payloads], list(self._factors)
+        return other
 
     def state(self) -> Added:
         return Added(list(self._payloads), list(self._factors), [], 1.0)
@@ -187,6 +216,10 @@ class PerWorker:
     def keeps(self, payload: Floats) -> bool:
         return any(share.values is payload for share in self.shares)
 
+    @property
+    def payloads(self) -> list[Floats]:
+        return [share.values for share in self.shares]
+
     def total(self) -> Total:
         """Of the state part only; gradients are in `shares`."""
         first, *others = self.shares
@@ -197,6 +230,11 @@ class PerWorker:
     def clear(self) -> list[Floats]:
         shares, self.shares = self.shares, []
         return [share.values for share in shares]
+
+    def copy(self) -> "PerWorker":
+        other = PerWorker(self._end)
+        other.shares = [replace(share, values=share.values.copy()) for share in self.shares]
+        return other
 
     def state(self) -> Added:
         payloads = [share.values for share in self.shares]

@@ -25,6 +25,8 @@ class Version:
     readers: int = 0
     # Left to somebody who may still read it where it lies: never to be written again.
     left: bool = False
+    # Who began to read it last.
+    reader: str = ""
 
 
 class Arena:
@@ -51,6 +53,8 @@ class Arena:
         self._bases: dict[int, int] = {}
         # Tickets that read their version where it lies: their pins last until they say that they have.
         self._in_place: set[int] = set()
+        # Taken back, and still read: their buffers are more than `limit`.
+        self._lent: list[Version] = []
         self.newest = -1
 
     # Buffers
@@ -59,6 +63,24 @@ class Arena:
     def buffers(self) -> int:
         """Buffers that exist now."""
         return len(self._live) + len(self._free) + self._taken
+
+    @property
+    def lent(self) -> tuple[Version, ...]:
+        """Versions that were taken back while reads were under way, which keep their buffers."""
+        return tuple(self._lent)
+
+    @property
+    def beyond(self) -> int:
+        """Buffers beyond `limit`: bases that must be kept, and what is lent."""
+        return max(0, self.buffers - self.limit) + len(self._lent)
+
+    def holders_beyond(self) -> list[int]:
+        """For each buffer beyond `limit` that a base keeps, the oldest ticket that needs it."""
+        first: dict[int, int] = {}
+        for ticket, number in self._bases.items():
+            if number != self.newest:
+                first[number] = min(ticket, first.get(number, ticket))
+        return sorted(first.values())[: max(0, self.buffers - self.limit)]
 
     def can_take(self) -> bool:
         return bool(self._free) or self._unlimited or self.buffers < self.limit
@@ -114,17 +136,20 @@ class Arena:
         """The ticket has pinned that version, and has not read it yet."""
         return self._pins.get(ticket) == number
 
-    def start_read(self, number: int) -> Version | None:
+    def start_read(self, number: int, reader: str = "") -> Version | None:
         """None when the version is gone (its lease ran out, or it is too old)."""
         version = self._live.get(number)
         if version is not None:
-            version.readers += 1
+            version.readers, version.reader = version.readers + 1, reader
         return version
 
     def end_read(self, version: Version) -> None:
         version.readers -= 1
         if self._live.get(version.number) is version:
             self._recycle(version.number)
+        elif not version.readers:
+            # A list of few; versions are compared by what they are, not by their numbers.
+            self._lent = [other for other in self._lent if other is not version]
 
     def read_in_place(self, ticket: int, number: int) -> Version | None:
         """The version that the ticket has pinned, for reading until `unpin`; None without that pin."""
@@ -160,14 +185,18 @@ class Arena:
                 self._live[number].left = True
         for number in [n for n in self._live if n != self.newest and n not in self._bases.values()]:
             version = self._live.pop(number)
-            if version.readers == 0 and not version.left:
+            if version.readers:
+                self._lent.append(version)
+            elif not version.left:
                 self._free.append(version.values)
 
     def evict_unpinned(self) -> None:
         """Take old versions from readers that have no pin of them: nothing waits for those."""
         kept = {self.newest, *self._pins.values(), *self._bases.values()}
         for number in [n for n in self._live if n not in kept]:
-            del self._live[number]
+            version = self._live.pop(number)
+            if version.readers:
+                self._lent.append(version)
 
     # State
 

@@ -8,6 +8,7 @@ stays in cache from one ufunc to the next.
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,6 +75,12 @@ def _compensate(gradient: Floats, now: Floats, base: Floats, strength: np.float3
             np.add(g, correction, out=g)
 
 
+def largest(values: Floats) -> float:
+    """The largest magnitude; NaN or infinite if one is. 0 of nothing."""
+    found = [np.max(np.abs(values[part])) for part in _blocks(values.size)]
+    return float(np.max(found)) if found else 0.0
+
+
 def add_mean(state: Floats, deltas: Floats, total: float, out: Floats) -> None:
     """out = state + deltas / float32(total): the weighted mean of deltas; total 0 leaves the state."""
     if total == 0.0:
@@ -81,6 +88,43 @@ def add_mean(state: Floats, deltas: Floats, total: float, out: Floats) -> None:
         return
     np.divide(deltas, np.float32(total), out=out)
     np.add(out, state, out=out)
+
+
+def within(values: Floats, limit: np.float32, backend: Backend = NUMPY) -> bool:
+    """No magnitude is beyond `limit`, which is finite; NaN is."""
+    return backend.run(loops.finite, _within, (values,), (limit,))
+
+
+def _within(values: Floats, limit: np.float32) -> bool:
+    return all(bool((np.abs(values[part]) <= limit).all()) for part in _blocks(values.size))
+
+
+def copy_within(target: Floats, source: NDArray[Any], limit: np.float32, backend: Backend = NUMPY) -> bool:
+    """Copy, and tell whether no magnitude is beyond `limit`; `source` need not be aligned.
+
+    One pass instead of a copy and a check: for payloads that come in. `source` holds float32, or the bits of
+    bfloat16, which are the upper halves of float32 numbers, as uint16; then `limit` is one of these, too.
+    """
+    if source.dtype == np.float32:
+        return backend.run(loops.copy_finite, _copy_within, (target, source), (limit,))
+    bits = np.float32(limit.view(np.uint32) >> np.uint32(16))
+    return backend.run(loops.widen_finite, _widen_within, (target.view(np.uint32), source), (bits,))
+
+
+def _copy_within(target: Floats, source: Floats, limit: np.float32) -> bool:
+    good = True
+    for part in _blocks(target.size):
+        target[part] = source[part]
+        good = bool((np.abs(target[part]) <= limit).all()) and good
+    return good
+
+
+def _widen_within(target: NDArray[np.uint32], source: NDArray[np.uint16], bits: np.float32) -> bool:
+    good = True
+    for part in _blocks(target.size):
+        np.left_shift(source[part], np.uint32(16), out=target[part], dtype=np.uint32)
+        good = bool(((source[part] & np.uint16(0x7FFF)) <= bits).all()) and good
+    return good
 
 
 def first_nonfinite(values: Floats, backend: Backend = NUMPY) -> int | None:
@@ -92,39 +136,6 @@ def first_nonfinite(values: Floats, backend: Backend = NUMPY) -> int | None:
 
 def _finite(values: Floats, largest: np.float32) -> bool:
     return all(bool(np.isfinite(values[part]).all()) for part in _blocks(values.size))
-
-
-def copy_finite(target: Floats, source: Floats, backend: Backend = NUMPY) -> int | None:
-    """Copy, and tell the position of the first NaN or Inf, or None; `source` need not be aligned.
-
-    One pass instead of a copy and a check: for payloads that come in.
-    """
-    if backend.run(loops.copy_finite, _copy_finite, (target, source), (LARGEST,)):
-        return None
-    return int(np.argmin(np.isfinite(target)))
-
-
-def _copy_finite(target: Floats, source: Floats, largest: np.float32) -> bool:
-    good = True
-    for part in _blocks(target.size):
-        target[part] = source[part]
-        good = bool(np.isfinite(target[part]).all()) and good
-    return good
-
-
-def widen_finite(target: Floats, source: NDArray[np.uint16], backend: Backend = NUMPY) -> int | None:
-    """`copy_finite` from the bits of bfloat16 numbers, which are the upper halves of float32 numbers."""
-    if backend.run(loops.widen_finite, _widen_finite, (target.view(np.uint32), source)):
-        return None
-    return int(np.argmin(np.isfinite(target)))
-
-
-def _widen_finite(target: NDArray[np.uint32], source: NDArray[np.uint16]) -> bool:
-    good = True
-    for part in _blocks(target.size):
-        np.left_shift(source[part], np.uint32(16), out=target[part], dtype=np.uint32)
-        good = bool(np.isfinite(target[part].view(np.float32)).all()) and good
-    return good
 
 
 def narrow(target: NDArray[np.uint16], source: Floats, backend: Backend = NUMPY) -> None:

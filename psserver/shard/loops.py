@@ -90,14 +90,14 @@ def copy_finite(target: Floats, source: Floats, largest: Scalar) -> bool:
     return good
 
 
-@loop("Wh")
-def widen_finite(target: NDArray[np.uint32], source: NDArray[np.uint16]) -> bool:
-    """A bfloat16 is finite unless all eight bits of its exponent are set."""
+@loop("Whf")
+def widen_finite(target: NDArray[np.uint32], source: NDArray[np.uint16], largest: Scalar) -> bool:
+    """Without their sign, bfloat16 numbers are in the order of their bits. `largest`: bits, as a whole number."""
     good = True
     for i in range(target.size):
         bits = source[i]
         target[i] = np.uint32(bits) << np.uint32(16)
-        good = good & ((bits & np.uint16(0x7F80)) != np.uint16(0x7F80))
+        good = good & bool(np.float32(bits & np.uint16(0x7FFF)) <= largest)
     return good
 
 

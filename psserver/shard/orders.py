@@ -52,6 +52,11 @@ class Apply:
 
 
 @dataclass(frozen=True, slots=True)
+class Discard:
+    """The coming update is not made: what was summed for it is void. Nothing else changes."""
+
+
+@dataclass(frozen=True, slots=True)
 class Release:
     """The ticket is over without a contribution."""
 
@@ -82,14 +87,9 @@ class Save:
 
 
 @dataclass(frozen=True, slots=True)
-class Discard:
-    """What was summed and not applied is void."""
-
-
-@dataclass(frozen=True, slots=True)
 class Note:
     """Nothing changes on a shard."""
 
 
-Order = Pin | Install | Seal | Fold | Apply | Release | Admit | Dismiss | Save | Discard | Note
+Order = Pin | Install | Seal | Fold | Apply | Discard | Release | Admit | Dismiss | Save | Note
 """What a shard executes, in the order of the log."""

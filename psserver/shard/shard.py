@@ -1,5 +1,6 @@
 """The shard: stages payloads and executes orders, strictly in their order."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, assert_never
@@ -27,6 +28,7 @@ from psserver.shard.orders import (
     Save,
     Seal,
 )
+from psserver.shard.ordinary import ordinary
 from psserver.shard.staging import BorrowedBuffer, OpenTicket, Slot, Staging
 from psserver.shard.state import ShardParts, ShardState, save, take_up
 from psserver.shard.updater import Updater
@@ -86,11 +88,15 @@ class Shard:
         self.staging = Staging(self.layout.elements, staging)
         self._backend = backend
         self._updater = Updater(self.optimizer, tensors, self.layout.trainable, backend)
+        self._ordinary = np.float32(ordinary(tensors))
         self._unchecked = unchecked
         # Whose contributions are in the open sum.
         self._summed: list[str] = []
         # The incarnation of each present member.
         self.members: dict[str, int] = {}
+        # Left with a contribution that may still be applied: what is remembered for it goes afterwards. A restored
+        # shard need not know them: whoever comes back begins anew.
+        self._left: set[str] = set()
         # An order is between `prepare` and the end of `finish`.
         self._unfinished = False
 
@@ -103,6 +109,20 @@ class Shard:
     def variants(self) -> list[tuple[Loop, str]]:
         """Every pass over arrays that it runs, for a backend that compiles."""
         return [*self._updater.variants, *((loop, loop.letters) for loop in arithmetic.LOOPS)]
+
+    @property
+    def owned(self) -> tuple[list[str], list[str]]:
+        """Whose payloads lie in buffers of this shard: those that are staged or on their way in, and those that wait
+        side by side for the coming update (none where they are summed)."""
+        kept, lent = self._updater.kept, self.staging.lent
+        workers = self._summed[-len(kept) :] if kept else []
+        own = [who for who, values in zip(workers, kept, strict=True) if not lent(values)]
+        return self.staging.owned, own
+
+    @property
+    def slots(self) -> dict[str, dict[str, Floats]]:
+        """What the optimizer remembers: by worker, or under "" where it does not keep workers apart."""
+        return self._updater.slots
 
     # Payloads
 
@@ -117,19 +137,32 @@ class Shard:
             return f"ticket {ticket} is committed: its payload is final"
         return None
 
-    def nonfinite(self, values: Floats, start: int = 0) -> str | None:
-        """Names the first NaN or Inf in `values`, which begins at element `start`; None if all are finite."""
-        found = arithmetic.first_nonfinite(values, self._backend)
-        return None if found is None else self._bad(values, found, start)
+    def nonfinite(self, values: Floats, start: int = 0, slot: Slot | None = None) -> str | None:
+        """Names the first NaN or Inf in `values`, which begins at element `start`; None if all are finite.
 
-    def copy_in(self, target: Floats, source: NDArray[Any], start: int) -> str | None:
-        """`nonfinite`, in one pass with the copy of a piece of a payload from `source` to `target`.
-
-        `source` holds float32, or the bits of bfloat16 as uint16, of the same number of elements.
+        `slot`: of which it is a piece: that is no ordinary payload any more if one of these numbers is not ordinary.
         """
-        copy = arithmetic.copy_finite if source.dtype == np.float32 else arithmetic.widen_finite
-        found = copy(target, source, self._backend)
-        return None if found is None else self._bad(target, found, start)
+        if arithmetic.within(values, self._ordinary, self._backend):
+            return None
+        return self._unusual(values, start, slot)
+
+    def copy_in(self, slot: Slot, source: NDArray[Any], start: int) -> str | None:
+        """`nonfinite`, in one pass with the copy of a piece of a payload from `source` into `slot`, from `start` on.
+
+        `source` holds float32, or the bits of bfloat16 as uint16.
+        """
+        target = slot.values[start : start + source.size]
+        if arithmetic.copy_within(target, source, self._ordinary, self._backend):
+            return None
+        return self._unusual(target, start, slot)
+
+    def _unusual(self, values: Floats, start: int, slot: Slot | None) -> str | None:
+        found = arithmetic.first_nonfinite(values, self._backend)
+        if found is not None:
+            return self._bad(values, found, start)
+        if slot is not None:
+            slot.ordinary = False
+        return None
 
     def narrow(self, values: Floats) -> NDArray[np.uint16]:
         """A piece of a version as the bits of bfloat16 numbers."""
@@ -185,23 +218,33 @@ class Shard:
                 return self._begun(self._fold(order))
             case Apply():
                 return self._begun(self._apply(order))
+            case Discard():
+                self._discard()
             case Release(ticket):
                 self.staging.close(ticket)
                 self.arena.forget(ticket)
             case Admit(worker, incarnation):
                 self.members[worker] = incarnation
-            case Dismiss(worker, kept):
-                self.members.pop(worker, None)
-                if not kept:
+                if worker in self._left:
+                    self._left.discard(worker)
                     self._updater.forget(worker)
-            case Discard():
-                self._clear_sum()
+            case Dismiss(worker, kept):
+                self._dismiss(worker, kept=kept)
             case Save() | Note():
                 # Whoever executes a Save asks for `state` behind it.
                 pass
             case _:
                 assert_never(order)
         return None
+
+    def _dismiss(self, worker: str, *, kept: bool) -> None:
+        self.members.pop(worker, None)
+        if kept:
+            # It is expected back, and goes on with what is kept for it alone.
+            return
+        self._updater.forget(worker)
+        if worker in self._summed or any(t.worker == worker for t in self.staging.tickets.values()):
+            self._left.add(worker)
 
     def _pin(self, pin: Pin) -> None:
         self.staging.tickets[pin.ticket] = OpenTicket(pin.ticket, pin.worker, pin.turn, pin.initialise)
@@ -257,18 +300,21 @@ class Shard:
                 f"ticket {fold.ticket} is to be compensated, but the job's policy names no compensator"
             )
 
-    def _gap(self, ticket: int, worker: str) -> Gap:
-        now = self.arena.values(self.version)
-        assert now is not None
-        return self._updater.gap(now, self.arena.base_of(ticket), worker, self.version)
-
-    def _apply(self, apply: Apply) -> PendingUpdate:
+    def _check_apply(self, apply: Apply) -> None:
         if apply.version != self.version + 1:
             raise ShardError(f"apply makes version {apply.version}, but {self.version} is newest")
         for part in apply.parts:
             self._check(part)
         if self._updater.empty and not apply.parts:
             raise ShardError(f"apply of version {apply.version} has no contributions")
+
+    def _gap(self, ticket: int, worker: str) -> Gap:
+        now = self.arena.values(self.version)
+        assert now is not None
+        return self._updater.gap(now, self.arena.base_of(ticket), worker, self.version)
+
+    def _apply(self, apply: Apply) -> PendingUpdate:
+        self._check_apply(apply)
         folds = [self._fold(part) for part in apply.parts]
         now, base, workers = self.arena.values(self.version), self.version, list(self._summed)
         assert now is not None
@@ -277,22 +323,56 @@ class Shard:
         def compute() -> None:
             for fold in folds:
                 fold.compute()
-            finite = self._updater.step(now, out, base, apply.scale, apply.lr_scale)
+            # An overflow is found below.
+            with np.errstate(all="ignore"):
+                finite = self._updater.step(now, out, base, apply.scale, apply.lr_scale)
             if not (finite or self._unchecked):
                 raise NonfiniteError(self._unfit(apply.version, out, workers))
 
         def finish() -> None:
             for fold in folds:
                 fold.finish()
-            self._clear_sum()
+            for values in self._updater.clear():
+                self.staging.recycle(values)
+            self._summed.clear()
+            for worker in self._left.intersection(workers):
+                self._left.discard(worker)
+                self._updater.forget(worker)
             self.arena.publish(out)
 
         return PendingUpdate(compute, finish)
 
-    def _clear_sum(self) -> None:
+    def _discard(self) -> None:
         for values in self._updater.clear():
             self.staging.recycle(values)
         self._summed.clear()
+
+    def rehearse(self, apply: Apply) -> tuple[bool, float]:
+        """Would everything that this update changes be finite, and what would be the largest magnitude in it?
+
+        Computed on copies, with the operations of the update itself: nothing changes. It needs memory for the
+        payloads, for what the optimizer and the compensator remember, and for a version. Raises ShardError as
+        the update would.
+        """
+        self._check_apply(apply)
+        now = self.arena.values(self.version)
+        assert now is not None
+        parts = [self.staging.tickets[part.ticket] for part in apply.parts]
+        updater = self._updater.copy([part.worker for part in parts])
+        for part, opened in zip(apply.parts, parts, strict=True):
+            gap = None
+            if part.compensation:
+                gap = updater.gap(now, self.arena.base_of(part.ticket), opened.worker, self.version)
+            payload = self.staging.payload(part.ticket).copy()
+            with np.errstate(all="ignore"):
+                updater.add(payload, part.factor, opened.worker, gap, part.compensation)
+        out = np.empty(self.layout.elements, np.float32)
+        with np.errstate(all="ignore"):
+            finite = updater.step(now, out, self.version, apply.scale, apply.lr_scale)
+        found = [arithmetic.largest(each) for each in (out, *updater.arrays)]
+        if not (finite and all(map(math.isfinite, found))):
+            return False, math.inf
+        return True, max(found)
 
     def _unfit(self, version: int, values: Floats, workers: list[str]) -> str:
         """Why a version is not published."""

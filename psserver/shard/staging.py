@@ -27,6 +27,10 @@ class Slot:
     ticket: int
     values: Floats
     cut: Callable[[], object] = lambda: None
+    # Whose it is.
+    worker: str = ""
+    # None of its numbers is so large that an update might not be finite for it (`psserver.shard.ordinary`).
+    ordinary: bool = True
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,6 +62,8 @@ class Staging:
         self._incoming: dict[int, Slot] = {}
         self._complete: dict[int, Slot] = {}
         self._free: list[Floats] = []
+        # Payload buffers of its own that exist, wherever they are: a sum may lie in one.
+        self.own = 0
         # Borrowed buffers, by the identity of their array.
         self._borrowed: dict[int, BorrowedBuffer] = {}
         # The most payload buffers that were ever held at once.
@@ -68,6 +74,43 @@ class Staging:
         """Payload buffers in use."""
         return len(self._complete) + len(self._incoming)
 
+    @property
+    def spare(self) -> int:
+        """Payload buffers that wait to be used again."""
+        return len(self._free)
+
+    def trim(self) -> None:
+        """Give those back."""
+        self.own -= len(self._free)
+        self._free.clear()
+
+    @property
+    def owned(self) -> list[str]:
+        """Whose each payload is that is held in a buffer of its own."""
+        held = [*self._complete.values(), *self._incoming.values()]
+        return [slot.worker for slot in held if not self.lent(slot.values)]
+
+    def lent(self, values: Floats) -> bool:
+        """The buffer is somebody else's."""
+        return id(values) in self._borrowed
+
+    def next_in_turn(self, ticket: int) -> bool:
+        """The ticket's payload is the next to be summed, in a round of which the order is fixed."""
+        turn = self.tickets[ticket].turn
+        return turn is not None and turn == self._first_turn()
+
+    def next_is_held(self) -> bool:
+        """A payload of a round whose order is fixed is here, or on its way in, and is the next to be summed; of any
+        other round, any."""
+        held = [*self._complete, *self._incoming]
+        first = self._first_turn()
+        if first is None:
+            return bool(held)
+        return any(n in self.tickets and self.tickets[n].turn == first for n in held)
+
+    def _first_turn(self) -> int | None:
+        return min((t.turn for t in self.tickets.values() if t.turn is not None), default=None)
+
     def incoming(self, ticket: int) -> Slot | None:
         """The ticket's payload that is on its way in."""
         return self._incoming.get(ticket)
@@ -77,7 +120,7 @@ class Staging:
         turn = self.tickets[ticket].turn
         if turn is None or self.held < self._limit or ticket in self._complete:
             return True
-        return turn == min(t.turn for t in self.tickets.values() if t.turn is not None)
+        return turn == self._first_turn()
 
     def begin(
         self, ticket: int, borrowed: BorrowedBuffer | None = None, cut: Callable[[], object] = lambda: None
@@ -92,10 +135,16 @@ class Staging:
             self._borrowed[id(borrowed.values)] = borrowed
             values = borrowed.values
         else:
-            values = self._free.pop() if self._free else np.empty(self._elements, np.float32)
-        slot = self._incoming[ticket] = Slot(ticket, values, cut)
+            values = self._free.pop() if self._free else self._new()
+        opened = self.tickets.get(ticket)
+        slot = self._incoming[ticket] = Slot(ticket, values, cut, opened.worker if opened else "")
         self.peak = max(self.peak, self.held)
         return slot
+
+    def _new(self) -> Floats:
+        values = np.empty(self._elements, np.float32)
+        self.own += 1
+        return values
 
     def finish(self, slot: Slot) -> bool:
         """The payload is complete. Is it the ticket's? Not if that is closed or sealed, or has another one already."""
@@ -122,6 +171,15 @@ class Staging:
         self.close(ticket)
         return slot.values
 
+    def ordinary(self, ticket: int) -> bool:
+        """The complete payload of a ticket, if it has one, is ordinary."""
+        slot = self._complete.get(ticket)
+        return slot is None or slot.ordinary
+
+    def payload(self, ticket: int) -> Floats:
+        """The complete payload of a ticket, which stays."""
+        return self._complete[ticket].values
+
     def holds(self, ticket: int) -> bool:
         return ticket in self._complete
 
@@ -139,6 +197,8 @@ class Staging:
             borrowed.ended()
         elif len(self._free) < self._limit:
             self._free.append(values)
+        else:
+            self.own -= 1
 
     # State
 

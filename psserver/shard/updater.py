@@ -1,6 +1,7 @@
 """From contributions to the next version: compensator, accumulator and optimizer, with all that they remember."""
 
 from collections.abc import Sequence
+from copy import copy
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,6 +72,11 @@ class Updater:
             self._compensator.correct(gradient, gap, np.float32(strength), self.memory, self._backend)
         self.accumulator.add(payload, factor, worker, self._backend)
 
+    @property
+    def kept(self) -> list[Floats]:
+        """Contributions that lie side by side until the next step."""
+        return self.accumulator.payloads
+
     def keeps(self, payload: Floats) -> bool:
         """The buffer is needed until `clear`."""
         return self.accumulator.keeps(payload)
@@ -110,6 +116,27 @@ class Updater:
             )
             good, now = good and stepped, target
         return good
+
+    def copy(self, workers: Sequence[str]) -> "Updater":
+        """One that computes the same, on copies: for contributions of `workers` besides those that were added."""
+        other = copy(self)
+        other.accumulator = self.accumulator.copy()
+        other.memory = {name: array.copy() for name, array in self.memory.items()}
+        if isinstance(self.accumulator, PerWorker):
+            keys = {*workers, *(share.worker for share in self.accumulator.shares)}
+        else:
+            keys = {""}
+        other.slots = {
+            key: {name: array.copy() for name, array in self.slots[key].items()}
+            for key in keys
+            if key in self.slots
+        }
+        return other
+
+    @property
+    def arrays(self) -> list[Floats]:
+        """All that is remembered from update to update."""
+        return [array for kept in (*self.slots.values(), self.memory) for array in kept.values()]
 
     def forget(self, worker: str) -> None:
         """The worker has left: a set of arrays that was kept for it alone goes with it. One that comes back, or of

@@ -81,8 +81,9 @@ class RunSection(Section):
     versions: Annotated[int, Field(ge=0)] = 0
     """stop at this version; 0: when the data ends"""
 
-    deterministic: bool = True
-    """TensorFlow's deterministic operations in the workers"""
+    deterministic: bool = False
+    """each worker computes on one thread, with TensorFlow's deterministic operations: the run repeats (under a barrier)
+    and replays to the bit, at the price of the other cores. A simulated run computes so always"""
 
     checkpoint_every: EveryText = ""
     """take a checkpoint after so many versions (`"1000v"`) or seconds (`"60s"`), and at the end; `""`: none"""
@@ -109,6 +110,9 @@ class ClusterSection(Section):
     ticket_timeout: Literal["auto"] | Time = "auto"
     """seconds after which a worker that keeps a ticket is given up; 0: never; `auto`: twenty usual steps, at least six
     times `worker_timeout`, and only while another worker waits for it, which none does under `async`"""
+
+    nonfinite_limit: Annotated[int, Field(ge=1, le=2**31)] = 10
+    """updates in a row that are refused, because they would not be finite, after which the job ends (exit code 8)"""
 
     wire_dtype: Name = "float32"
     """how numbers travel outside shared memory: `float32`, `bfloat16` or `float16`; servers add in float32"""
@@ -283,6 +287,7 @@ class Experiment(Section):
             (self.job.epochs != 1, "job.epochs", "the script says it, in fit(epochs=...)"),
             (self.job.options, "job.options", "a script has arguments"),
             (self.cluster.prefetch, "cluster.prefetch", "fit does not fetch ahead"),
+            (self.run.deterministic, "run.deterministic", "a script settles TensorFlow's threads itself"),
             (self.workers, "workers", "a script chooses its device itself, and has no delays"),
         ):
             if said:

@@ -55,7 +55,11 @@ EVENTS: Final[Mapping[str, Event]] = {
     "open_to_all": Event(SERVER, (), "others can reach this server, and nothing keeps them out"),
     "data_port": Event(SERVER, ("port",), "payloads of other machines' workers are taken here"),
     # Decisions and their execution
+    "rate_set": Event(SERVER, ("worker", "learning_rate"), "a worker's script has set the learning rate"),
     "advice": Event(SERVER, (), "the policy is meant for another optimizer"),
+    "update_refused": Event(
+        SERVER, ("version", "workers"), "an update would not be finite: its contributions are dropped"
+    ),
     "decision_failed": Event(SERVER, (), "a policy or the coordinator raised"),
     "job_failed": Event(SERVER, (), "nothing more can be decided: the job ends"),
     "entry_failed": Event(SERVER, ("entry",), "a shard cannot execute an entry of the log: the job ends"),
@@ -78,6 +82,8 @@ EVENTS: Final[Mapping[str, Event]] = {
     # Workers
     "contribution_void": Event(WORKER, (), "the coordinator cancelled the ticket meanwhile"),
     "batch_skipped": Event(WORKER, (), "its gradient is not finite"),
+    "no_batches": Event(WORKER, ("index",), "its part of the data is empty; it is done at once"),
+    "not_deterministic": Event(WORKER, (), "TensorFlow had started with several threads, which stay"),
     "optimizer_anew": Event(WORKER, (), "Keras: the optimizer's earlier steps are not known to the servers"),
     "session_closed": Event(WORKER, (), "the coordinator closed the session; the worker joins again"),
     "session_refused": Event(WORKER, (), "the coordinator had given this worker up; it joins again"),
@@ -87,6 +93,7 @@ EVENTS: Final[Mapping[str, Event]] = {
     "version_cut_off": Event(WORKER, (), "the version that came with a grant; it is pulled again"),
     "ticket_settled": Event(WORKER, ("ticket",), "its fate was decided while an answer was lost"),
     # Both
+    "task_index": Event(BOTH, ("task_index", "source"), "--task-index auto was found in the environment"),
     "failed": Event(BOTH, ("exit_code",), "the command's last sentence"),
     "crashed": Event(BOTH, (), "a fault of this program, with the traceback in `exception`"),
     "library": Event(BOTH, (), "logged by somebody else's code, or a Python warning"),

@@ -8,8 +8,7 @@ generated parser, and whatever is not raises FrameError.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -39,8 +38,7 @@ class FrameError(ValueError):
     """Bytes that are not the message they should be."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkView:
+class ChunkView(NamedTuple):
     """A piece of a payload: `data` belongs at byte `offset`. It keeps the received message alive."""
 
     offset: int

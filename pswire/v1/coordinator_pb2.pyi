@@ -8,6 +8,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from pswire.v1 import memory_pb2 as _memory_pb2
 from pswire.v1 import model_pb2 as _model_pb2
 import builtins as _builtins
 import sys
@@ -294,6 +295,7 @@ class Commit(_message.Message):
     RECEIPTS_FIELD_NUMBER: _builtins.int
     READY_FIELD_NUMBER: _builtins.int
     TIMES_FIELD_NUMBER: _builtins.int
+    LEARNING_RATE_FIELD_NUMBER: _builtins.int
     ticket: _builtins.int
     batch: _builtins.int
     samples: _builtins.int
@@ -301,6 +303,10 @@ class Commit(_message.Message):
     norm: _builtins.float
     ready: _builtins.bool
     """Ready for the next ticket in the same breath (saves a message)."""
+    learning_rate: _builtins.float
+    """The learning rate that the optimizer is to have from this contribution on, in place of the one that it began
+    with; the policy's own scaling comes on top. Absent: as before.
+    """
     @_builtins.property
     def receipts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """What each shard returned from Push, in task order."""
@@ -320,12 +326,15 @@ class Commit(_message.Message):
         receipts: _abc.Iterable[_builtins.bytes] | None = ...,
         ready: _builtins.bool = ...,
         times: Global___Times | None = ...,
+        learning_rate: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["times", b"times"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate", "learning_rate", b"learning_rate", "times", b"times"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "loss", b"loss", "norm", b"norm", "ready", b"ready", "receipts", b"receipts", "samples", b"samples", "ticket", b"ticket", "times", b"times"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate", "batch", b"batch", "learning_rate", b"learning_rate", "loss", b"loss", "norm", b"norm", "ready", b"ready", "receipts", b"receipts", "samples", b"samples", "ticket", b"ticket", "times", b"times"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__learning_rate: _TypeAlias = _typing.Literal["learning_rate"]  # noqa: Y015
+    _WhichOneofArgType__learning_rate: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__learning_rate) -> _WhichOneofReturnType__learning_rate | None: ...
 
 Global___Commit: _TypeAlias = Commit  # noqa: Y015
 
@@ -392,12 +401,17 @@ class Done(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    ENDS_FIELD_NUMBER: _builtins.int
+    ends: _builtins.str
+    """Not empty: the whole job is to end here, with success, and this is why."""
     def __init__(
         self,
+        *,
+        ends: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ends", b"ends"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -722,6 +736,125 @@ class Refusal(_message.Message):
 Global___Refusal: _TypeAlias = Refusal  # noqa: Y015
 
 @_typing.final
+class GatherEpochRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class ValuesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    JOB_FIELD_NUMBER: _builtins.int
+    WORKER_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    MEMBERSHIP_TOKEN_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    LAYOUT_FIELD_NUMBER: _builtins.int
+    SUMS_FIELD_NUMBER: _builtins.int
+    VALUES_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    worker: _builtins.str
+    incarnation: _builtins.int
+    membership_token: _builtins.bytes
+    """From Join."""
+    number: _builtins.int
+    """Of this worker's epochs, from 0; the same again is counted once."""
+    layout: _builtins.str
+    """What the sums are of; the same for all workers."""
+    @_builtins.property
+    def sums(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]: ...
+    @_builtins.property
+    def values(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """Measured by one worker for all: of those who name one, the first counts."""
+
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        worker: _builtins.str = ...,
+        incarnation: _builtins.int = ...,
+        membership_token: _builtins.bytes = ...,
+        number: _builtins.int = ...,
+        layout: _builtins.str = ...,
+        sums: _abc.Iterable[_builtins.float] | None = ...,
+        values: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "job", b"job", "layout", b"layout", "membership_token", b"membership_token", "number", b"number", "sums", b"sums", "values", b"values", "worker", b"worker"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GatherEpochRequest: _TypeAlias = GatherEpochRequest  # noqa: Y015
+
+@_typing.final
+class GatherEpochReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class ValuesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    COMPLETE_FIELD_NUMBER: _builtins.int
+    WORKERS_FIELD_NUMBER: _builtins.int
+    SUMS_FIELD_NUMBER: _builtins.int
+    VALUES_FIELD_NUMBER: _builtins.int
+    complete: _builtins.bool
+    """Nobody else is waited for."""
+    workers: _builtins.int
+    """Whose sums these are of."""
+    @_builtins.property
+    def sums(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]: ...
+    @_builtins.property
+    def values(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]: ...
+    def __init__(
+        self,
+        *,
+        complete: _builtins.bool = ...,
+        workers: _builtins.int = ...,
+        sums: _abc.Iterable[_builtins.float] | None = ...,
+        values: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["complete", b"complete", "sums", b"sums", "values", b"values", "workers", b"workers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GatherEpochReply: _TypeAlias = GatherEpochReply  # noqa: Y015
+
+@_typing.final
 class StatusRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -898,6 +1031,7 @@ class ServerStatus(_message.Message):
     STATE_FIELD_NUMBER: _builtins.int
     BYTES_FIELD_NUMBER: _builtins.int
     EXECUTED_FIELD_NUMBER: _builtins.int
+    MEMORY_FIELD_NUMBER: _builtins.int
     task_index: _builtins.int
     address: _builtins.str
     state: _builtins.str
@@ -905,6 +1039,8 @@ class ServerStatus(_message.Message):
     bytes: _builtins.int
     executed: _builtins.int
     """Decisions of the log that it has executed."""
+    @_builtins.property
+    def memory(self) -> _memory_pb2.Memory: ...
     def __init__(
         self,
         *,
@@ -913,10 +1049,11 @@ class ServerStatus(_message.Message):
         state: _builtins.str = ...,
         bytes: _builtins.int = ...,
         executed: _builtins.int = ...,
+        memory: _memory_pb2.Memory | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "bytes", b"bytes", "executed", b"executed", "state", b"state", "task_index", b"task_index"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "bytes", b"bytes", "executed", b"executed", "memory", b"memory", "state", b"state", "task_index", b"task_index"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -51,6 +51,11 @@ class CoordinatorStub:
                 request_serializer=pswire_dot_v1_dot_coordinator__pb2.StatusRequest.SerializeToString,
                 response_deserializer=pswire_dot_v1_dot_coordinator__pb2.StatusReply.FromString,
                 _registered_method=True)
+        self.GatherEpoch = channel.unary_unary(
+                '/pswire.v1.Coordinator/GatherEpoch',
+                request_serializer=pswire_dot_v1_dot_coordinator__pb2.GatherEpochRequest.SerializeToString,
+                response_deserializer=pswire_dot_v1_dot_coordinator__pb2.GatherEpochReply.FromString,
+                _registered_method=True)
 
 
 class CoordinatorServicer:
@@ -80,6 +85,14 @@ class CoordinatorServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GatherEpoch(self, request, context):
+        """At the end of an epoch: what this worker's metrics have counted, and the
+        sums over all workers so far. Asked again until they are complete.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_CoordinatorServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -97,6 +110,11 @@ def add_CoordinatorServicer_to_server(servicer, server):
                     servicer.Status,
                     request_deserializer=pswire_dot_v1_dot_coordinator__pb2.StatusRequest.FromString,
                     response_serializer=pswire_dot_v1_dot_coordinator__pb2.StatusReply.SerializeToString,
+            ),
+            'GatherEpoch': grpc.unary_unary_rpc_method_handler(
+                    servicer.GatherEpoch,
+                    request_deserializer=pswire_dot_v1_dot_coordinator__pb2.GatherEpochRequest.FromString,
+                    response_serializer=pswire_dot_v1_dot_coordinator__pb2.GatherEpochReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -182,6 +200,33 @@ class Coordinator:
             '/pswire.v1.Coordinator/Status',
             pswire_dot_v1_dot_coordinator__pb2.StatusRequest.SerializeToString,
             pswire_dot_v1_dot_coordinator__pb2.StatusReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GatherEpoch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pswire.v1.Coordinator/GatherEpoch',
+            pswire_dot_v1_dot_coordinator__pb2.GatherEpochRequest.SerializeToString,
+            pswire_dot_v1_dot_coordinator__pb2.GatherEpochReply.FromString,
             options,
             channel_credentials,
             insecure,

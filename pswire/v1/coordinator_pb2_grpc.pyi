@@ -43,6 +43,10 @@ class CoordinatorStub:
     """
     Status: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.StatusRequest, _coordinator_pb2.StatusReply]
     """What the cluster is doing, and why each waiting worker waits."""
+    GatherEpoch: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.GatherEpochRequest, _coordinator_pb2.GatherEpochReply]
+    """At the end of an epoch: what this worker's metrics have counted, and the
+    sums over all workers so far. Asked again until they are complete.
+    """
 
 @_typing.type_check_only
 class CoordinatorAsyncStub(CoordinatorStub):
@@ -59,6 +63,10 @@ class CoordinatorAsyncStub(CoordinatorStub):
     """
     Status: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.StatusRequest, _coordinator_pb2.StatusReply]  # type: ignore[assignment]
     """What the cluster is doing, and why each waiting worker waits."""
+    GatherEpoch: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.GatherEpochRequest, _coordinator_pb2.GatherEpochReply]  # type: ignore[assignment]
+    """At the end of an epoch: what this worker's metrics have counted, and the
+    sums over all workers so far. Asked again until they are complete.
+    """
 
 class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
     """The one place where the fate of every gradient is decided. Hosted by the
@@ -90,5 +98,15 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.StatusReply, _abc.Awaitable[_coordinator_pb2.StatusReply]]:
         """What the cluster is doing, and why each waiting worker waits."""
+
+    @_abc_1.abstractmethod
+    def GatherEpoch(
+        self,
+        request: _coordinator_pb2.GatherEpochRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_coordinator_pb2.GatherEpochReply, _abc.Awaitable[_coordinator_pb2.GatherEpochReply]]:
+        """At the end of an epoch: what this worker's metrics have counted, and the
+        sums over all workers so far. Asked again until they are complete.
+        """
 
 def add_CoordinatorServicer_to_server(servicer: CoordinatorServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

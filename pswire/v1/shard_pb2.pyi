@@ -8,6 +8,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from pswire.v1 import coordinator_pb2 as _coordinator_pb2
+from pswire.v1 import memory_pb2 as _memory_pb2
 from pswire.v1 import model_pb2 as _model_pb2
 import builtins as _builtins
 import sys
@@ -481,6 +482,7 @@ class FollowRequest(_message.Message):
     CONFIGURE_FIELD_NUMBER: _builtins.int
     DECISIONS_FIELD_NUMBER: _builtins.int
     SHUTDOWN_FIELD_NUMBER: _builtins.int
+    TRIAL_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def open(self) -> Global___Open: ...
     @_builtins.property
@@ -489,6 +491,8 @@ class FollowRequest(_message.Message):
     def decisions(self) -> Global___Decisions: ...
     @_builtins.property
     def shutdown(self) -> Global___Shutdown: ...
+    @_builtins.property
+    def trial(self) -> Global___Trial: ...
     def __init__(
         self,
         *,
@@ -496,16 +500,45 @@ class FollowRequest(_message.Message):
         configure: Global___Configure | None = ...,
         decisions: Global___Decisions | None = ...,
         shutdown: Global___Shutdown | None = ...,
+        trial: Global___Trial | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["configure", b"configure", "decisions", b"decisions", "message", b"message", "open", b"open", "shutdown", b"shutdown"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["configure", b"configure", "decisions", b"decisions", "message", b"message", "open", b"open", "shutdown", b"shutdown", "trial", b"trial"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["configure", b"configure", "decisions", b"decisions", "message", b"message", "open", b"open", "shutdown", b"shutdown"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["configure", b"configure", "decisions", b"decisions", "message", b"message", "open", b"open", "shutdown", b"shutdown", "trial", b"trial"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["open", "configure", "decisions", "shutdown"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["open", "configure", "decisions", "shutdown", "trial"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
 Global___FollowRequest: _TypeAlias = FollowRequest  # noqa: Y015
+
+@_typing.final
+class Trial(_message.Message):
+    """A question, no order: would this update, behind all decisions so far, be
+    finite? The answer is the reply to this message.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    UPDATE_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """Counted from 1; the answer has it too."""
+    @_builtins.property
+    def update(self) -> Global___Apply: ...
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        update: Global___Apply | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["update", b"update"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["number", b"number", "update", b"update"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Trial: _TypeAlias = Trial  # noqa: Y015
 
 @_typing.final
 class Open(_message.Message):
@@ -618,13 +651,15 @@ class Decision(_message.Message):
     SEAL_FIELD_NUMBER: _builtins.int
     ADMIT_FIELD_NUMBER: _builtins.int
     DISMISS_FIELD_NUMBER: _builtins.int
-    SAVE_FIELD_NUMBER: _builtins.int
     DISCARD_FIELD_NUMBER: _builtins.int
+    SAVE_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     note: _builtins.bool
     """An entry that changes nothing on a shard (start, lost, done, ...)."""
     discard: _builtins.bool
-    """What was summed and not applied is void."""
+    """The coming update is refused, or a job goes on behind its stop: what was
+    summed is void.
+    """
     @_builtins.property
     def pin(self) -> Global___PinVersion: ...
     @_builtins.property
@@ -656,14 +691,14 @@ class Decision(_message.Message):
         seal: Global___Seal | None = ...,
         admit: Global___Admit | None = ...,
         dismiss: Global___Dismiss | None = ...,
-        save: Global___Save | None = ...,
         discard: _builtins.bool = ...,
+        save: Global___Save | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["admit", b"admit", "apply", b"apply", "decision", b"decision", "discard", b"discard", "dismiss", b"dismiss", "fold", b"fold", "install", b"install", "note", b"note", "pin", b"pin", "release", b"release", "save", b"save", "seal", b"seal"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
     _ClearFieldArgType: _TypeAlias = _typing.Literal["admit", b"admit", "apply", b"apply", "decision", b"decision", "discard", b"discard", "dismiss", b"dismiss", "fold", b"fold", "index", b"index", "install", b"install", "note", b"note", "pin", b"pin", "release", b"release", "save", b"save", "seal", b"seal"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_decision: _TypeAlias = _typing.Literal["pin", "install", "fold", "apply", "release", "note", "seal", "admit", "dismiss", "save", "discard"]  # noqa: Y015
+    _WhichOneofReturnType_decision: _TypeAlias = _typing.Literal["pin", "install", "fold", "apply", "release", "note", "seal", "admit", "dismiss", "discard", "save"]  # noqa: Y015
     _WhichOneofArgType_decision: _TypeAlias = _typing.Literal["decision", b"decision"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_decision) -> _WhichOneofReturnType_decision | None: ...
 
@@ -932,12 +967,26 @@ class FollowReply(_message.Message):
     ERROR_FIELD_NUMBER: _builtins.int
     BYTES_FIELD_NUMBER: _builtins.int
     DIVERGED_FIELD_NUMBER: _builtins.int
+    MEMORY_FIELD_NUMBER: _builtins.int
+    TRIAL_FIELD_NUMBER: _builtins.int
+    FINITE_FIELD_NUMBER: _builtins.int
+    LARGEST_FIELD_NUMBER: _builtins.int
     executed: _builtins.int
     """Entries [0, executed) of the log have been executed."""
     error: _builtins.str
     bytes: _builtins.int
     diverged: _builtins.bool
     """The error is that a version would not be finite."""
+    trial: _builtins.int
+    """The number of the last Trial, 0 before the first; and of that: whether the
+    update would be finite, and the largest magnitude of all that it changes.
+    """
+    finite: _builtins.bool
+    largest: _builtins.float
+    @_builtins.property
+    def memory(self) -> _memory_pb2.Memory:
+        """From time to time."""
+
     def __init__(
         self,
         *,
@@ -945,10 +994,14 @@ class FollowReply(_message.Message):
         error: _builtins.str = ...,
         bytes: _builtins.int = ...,
         diverged: _builtins.bool = ...,
+        memory: _memory_pb2.Memory | None = ...,
+        trial: _builtins.int = ...,
+        finite: _builtins.bool = ...,
+        largest: _builtins.float = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "diverged", b"diverged", "error", b"error", "executed", b"executed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "diverged", b"diverged", "error", b"error", "executed", b"executed", "finite", b"finite", "largest", b"largest", "memory", b"memory", "trial", b"trial"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -44,8 +44,8 @@ def request_to_wire(request: Request) -> pb.SessionRequest:
             return pb.SessionRequest(commit=commit_to_wire(request))
         case Abandon(ticket, reason):
             return pb.SessionRequest(abandon=pb.Abandon(ticket=ticket, reason=reason))
-        case Done():
-            return pb.SessionRequest(done=pb.Done())
+        case Done(ends):
+            return pb.SessionRequest(done=pb.Done(ends=ends))
         case Leave(reason):
             return pb.SessionRequest(leave=pb.Leave(reason=reason))
         case Report(version, metrics):
@@ -55,19 +55,24 @@ def request_to_wire(request: Request) -> pb.SessionRequest:
 
 
 def commit_to_wire(commit: Commit) -> pb.Commit:
-    times = commit.times
-    return pb.Commit(
-        ticket=commit.ticket,
-        batch=commit.batch,
-        samples=commit.samples,
-        loss=commit.loss,
-        norm=commit.norm,
-        receipts=commit.receipts,
-        ready=commit.ready,
-        times=None
-        if times is None
-        else pb.Times(pull=times.pull, compute=times.compute, before=times.before or 0.0),
-    )
+    message = pb.Commit(receipts=commit.receipts)
+    fill_commit(message, commit)
+    return message
+
+
+def fill_commit(message: pb.Commit, commit: Commit) -> None:
+    """All of `commit` but its receipts, into a message that may hold an earlier one: half the time of a new one."""
+    message.ticket, message.batch, message.samples = commit.ticket, commit.batch, commit.samples
+    message.loss, message.norm, message.ready = commit.loss, commit.norm, commit.ready
+    if commit.times is None:
+        message.ClearField("times")
+    else:
+        times, (pull, compute, before) = message.times, commit.times
+        times.pull, times.compute, times.before = pull, compute, before or 0.0
+    if commit.learning_rate is not None:
+        message.learning_rate = commit.learning_rate
+    else:
+        message.ClearField("learning_rate")
 
 
 def bounded(reply: M) -> M:
@@ -75,8 +80,13 @@ def bounded(reply: M) -> M:
     try:
         check(reply)
     except BoundError as error:
-        raise SessionError(f"the server sent what no ps-server sends: {error}") from error
+        raise beyond(error) from error
     return reply
+
+
+def beyond(error: BoundError) -> SessionError:
+    """What a message stands for that no server of ours sends."""
+    return SessionError(f"the server sent what no ps-server sends: {error}")
 
 
 def event_from_wire(message: pb.SessionEvent, received_at: float) -> Event | None:
@@ -93,8 +103,9 @@ def event_from_wire(message: pb.SessionEvent, received_at: float) -> Event | Non
             return Cancel(message.cancel.ticket, escaped(message.cancel.reason, REASON))
         case "disposition":
             made = message.disposition
-            fate = _FATES.get(made.fate, "unknown")
-            reason = escaped(made.reason, REASON)
+            fate, reason = _FATES.get(made.fate, "unknown"), made.reason
+            # Usually there is none.
+            reason = reason and escaped(reason, REASON)
             return Disposition(made.ticket, fate, made.version, made.staleness, made.weight, reason)
         case "stop":
             stop = message.stop

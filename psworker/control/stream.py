@@ -17,7 +17,7 @@ from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import coordinator_pb2_grpc
 from psworker.control.backoff import PASSING, Backoff, insist, translated
 from psworker.control.conversions import bounded, event_from_wire, request_to_wire
-from psworker.engine import ClientEngine, Commit, Disposition, Grant, Request, Stop
+from psworker.engine import ClientEngine, Commit, Disposition, Event, Grant, Request, Stop
 from psworker.errors import Refused, SessionError, Unreachable, Voided
 
 log = logging.getLogger("ps-worker")
@@ -85,8 +85,9 @@ class Control:
     reconnection. A new incarnation (the coordinator had given this worker up)
     remembers nothing of the one before.
 
-    `_changed` guards the engine, `_sender`, `_failure` and `_leaving`. `reply` and the engine's `stop` are replaced
-    whole by one thread, and read by any. The session's thread alone joins again and uses `_ever_opened`.
+    `_lock` guards the engine, `_sender`, `_failure`, `_leaving` and `_waiting`. `reply`, `hello` and the engine's
+    `stop` are replaced whole by one thread, and read by any. The session's thread alone joins again and uses
+    `_ever_opened`.
     """
 
     def __init__(
@@ -98,14 +99,16 @@ class Control:
         pointless: threading.Event,
     ) -> None:
         """`pointless` is set as soon as no payload is of use any more: the job or this session has failed."""
-        self.reply = join()
         self._join = join
         self._session = session
+        self._joined(join())
         self._backoff = backoff
         self._pointless = pointless
         self._stub = coordinator_pb2_grpc.CoordinatorStub(channel)
-        # Notified when something that it guards has changed.
-        self._changed = threading.Condition()
+        # Notified when something that it guards has changed and somebody waits for it: `_waiting` threads.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._waiting = 0
         self._engine = ClientEngine()
         # Of the stream that stands; None while there is none.
         self._sender: Sender | None = None
@@ -121,87 +124,91 @@ class Control:
     def wait_grant(self) -> Grant | None:
         """Ask for the next ticket, unless that was done, and wait. None: the job has stopped. Raises SessionError."""
         engine = self._engine
-        with self._changed:
+        with self._lock:
             while True:
-                self._raise_error()
+                if self._failure is not None or engine.refusal is not None:
+                    self._raise_error()
                 self._send(engine.ready())
                 if engine.answered:
                     return engine.take_grant()
                 # Neither asked nor answered: a cancel came close behind the grant, and took it back.
-                self._changed.wait_for(lambda: engine.answered or self._failure or not engine.asked)
+                self._wait_for(lambda: engine.answered or self._failure or not engine.asked)
 
     def wait_next_grant(self, ticket: int) -> Grant | None:
         """While `ticket` is worked on: ask for the next one ahead, and wait until it is granted, if not before that
         ticket's commit, then by it. `wait_grant` hands it out. None: the job has stopped, or the session ends.
         """
         engine = self._engine
-        with self._changed:
+        with self._lock:
             self._send(engine.ready_ahead(ticket))
-            self._changed.wait_for(lambda: engine.after(ticket) or engine.exhausted or self._over())
+            self._wait_for(lambda: engine.after(ticket) or engine.exhausted or self._over())
             return engine.after(ticket)
 
     def begin_commit(self, commit: Commit) -> Commit:
         """The commit that an exchange shall carry: `receive`, `commit` or `rollback_commit` follows."""
-        with self._changed:
-            self._raise_error()
+        with self._lock:
+            if self._failure is not None or self._engine.refusal is not None:
+                self._raise_error()
             return self._engine.begin_commit(commit)
 
     def rollback_commit(self, ticket: int) -> None:
         """The exchange was refused before the commit was made."""
-        with self._changed:
+        with self._lock:
             self._engine.rollback_commit(ticket)
 
-    def receive(self, events: Iterable[pb.SessionEvent], received_at: float) -> None:
-        """Events that came by an exchange instead of the session stream, at `received_at` of the monotonic clock."""
-        with self._changed:
-            self._receive_all(events, self._sender, received_at)
-
-    @property
-    def hello(self) -> pb.Hello:
-        """Who this is: the first message of every stream."""
-        reply = self.reply
-        return pb.Hello(
-            job=reply.job, worker=reply.worker, incarnation=reply.incarnation, session=self._session
-        )
+    def receive(self, events: Iterable[Event]) -> None:
+        """Events that came by an exchange instead of the session stream."""
+        with self._lock:
+            for event in events:
+                self._engine.receive(event)
+            self._after_events()
 
     def commit(self, commit: Commit) -> None:
-        with self._changed:
+        with self._lock:
             self._raise_error()
             self._send(self._engine.commit(commit))
 
     def abandon(self, ticket: int, reason: str) -> None:
-        with self._changed:
+        with self._lock:
             self._raise_error()
             self._send(self._engine.abandon(ticket, reason))
 
-    def done(self) -> None:
-        with self._changed:
+    def done(self, ends: str = "") -> None:
+        with self._lock:
             self._raise_error()
-            self._send(self._engine.done())
-            self._changed.notify_all()
+            self._send(self._engine.done(ends))
+            self._notify()
+
+    def over_within(self, seconds: float) -> bool:
+        """Has the job stopped, or does it so soon? Raises SessionError for a session that has failed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._engine.stop or self._error, timeout=seconds)
+            if self._engine.stop is None:
+                self._raise_error()
+            return self._engine.stop is not None
 
     def wait_stop(self) -> Stop:
         """Wait for the end of the job. Raises SessionError."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._engine.stop or self._error)
+        with self._lock:
+            self._wait_for(lambda: self._engine.stop or self._error)
             if self._engine.stop is None:
                 self._raise_error()
             assert self._engine.stop is not None
             return self._engine.stop
 
     def report(self, version: int, metrics: Mapping[str, float]) -> None:
-        with self._changed:
+        with self._lock:
             self._send(self._engine.report(version, metrics))
 
     def leave(self, reason: str) -> None:
         """Send the last message and close the stream. Threads that wait here are woken."""
         self._backoff.closing.set()
-        with self._changed:
+        with self._lock:
             self._leaving = True
             self._send(self._engine.leave(reason))
-            self._changed.notify_all()
+            self._notify()
         self._thread.join(timeout=5.0)
-        with self._changed:
+        with self._lock:
             if self._engine.stop is None and self._error is None:
                 self._fail(SessionError("the session is closed"))
 
@@ -214,18 +221,18 @@ class Control:
 
     def void(self, ticket: int) -> str | None:
         """Why a granted ticket is no longer valid; None while it is."""
-        with self._changed:
+        with self._lock:
             return self._engine.void.get(ticket)
 
     def dispositions(self) -> list[Disposition]:
-        with self._changed:
+        with self._lock:
             return self._engine.dispositions()
 
     def explained(self, error: Unreachable) -> SessionError:
         """Why a server does not answer: because the job is over, if it is. Servers end with their coordinator: while
         that is out of reach too, wait for what becomes of it."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._sender is not None or self._over())
+        with self._lock:
+            self._wait_for(lambda: self._sender is not None or self._over())
             if self._engine.stop is not None and self._job_failed:
                 return Voided(f"the job is over: {self._engine.stop.reason}")
             return self._error or error
@@ -249,9 +256,22 @@ class Control:
         return self._error is not None or self._engine.stop is not None or self._backoff.closing.is_set()
 
     def _fail(self, error: SessionError) -> None:
-        with self._changed:
+        with self._lock:
             self._failure = error
             self._pointless.set()
+            self._notify()
+
+    def _wait_for(self, condition: Callable[[], object]) -> None:
+        """Hold the lock."""
+        self._waiting += 1
+        try:
+            self._changed.wait_for(condition)
+        finally:
+            self._waiting -= 1
+
+    def _notify(self) -> None:
+        """Hold the lock. In most steps nobody waits."""
+        if self._waiting:
             self._changed.notify_all()
 
     # The stream
@@ -299,27 +319,32 @@ class Control:
             for reply in self._stub.Session(_drained(sender)):
                 received_at = time.monotonic()
                 events = bounded(reply).events
-                with self._changed:
+                with self._lock:
                     self._receive_all(events, sender, received_at)
         finally:
             sender.put(None)
-            with self._changed:
+            with self._lock:
                 self._sender = None
 
     def _rejoin(self) -> None:
         before = self.reply
-        self.reply = self._join()
+        self._joined(self._join())
         if self.reply.incarnation == before.incarnation:
             return
-        with self._changed:
+        with self._lock:
             reason = "the coordinator had given this worker up"
             told = event("joined_again", incarnation=self.reply.incarnation)
             log.warning("joined again as incarnation %d: %s", self.reply.incarnation, reason, extra=told)
             self._engine.renew(reason)
 
-    def _receive_all(
-        self, messages: Iterable[pb.SessionEvent], sender: Sender | None, received_at: float
-    ) -> None:
+    def _joined(self, reply: pb.JoinReply) -> None:
+        self.reply, self.worker_count = reply, reply.worker_count
+        # Who this is: the first message of every stream.
+        self.hello = pb.Hello(
+            job=reply.job, worker=reply.worker, incarnation=reply.incarnation, session=self._session
+        )
+
+    def _receive_all(self, messages: Iterable[pb.SessionEvent], sender: Sender, received_at: float) -> None:
         for message in messages:
             event = event_from_wire(message, received_at)
             if event is not None:
@@ -328,9 +353,13 @@ class Control:
                 self._sender = sender
                 self._backoff.reset()
                 self._send(self._engine.owed())
-        if self._engine.refusal is not None or self._job_failed:
+        self._after_events()
+
+    def _after_events(self) -> None:
+        engine = self._engine
+        if engine.refusal is not None or (engine.stop is not None and self._job_failed):
             self._pointless.set()
-        self._changed.notify_all()
+        self._notify()
 
 
 def _drained(sender: Sender) -> Iterator[pb.SessionRequest]:

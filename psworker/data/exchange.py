@@ -6,14 +6,19 @@ from typing import Any
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
+from pswire.bounds import BoundError, checker
 from pswire.transport import frames
 from pswire.transport.codecs import Codec, Decoder, WireDtypeError
 from pswire.transport.framed_socket import Parts
 from pswire.transport.frames import Message
 from pswire.v1 import shard_pb2
-from psworker.control.conversions import bounded
+from psworker.control.conversions import beyond
 from psworker.data.streams import Stream
 from psworker.errors import SessionError
+
+# Looked up once: they are on the path of every step.
+_REPLY: Callable[[bytes], shard_pb2.ExchangeReply] = shard_pb2.ExchangeReply.FromString
+_CHECK = checker(shard_pb2.ExchangeReply.DESCRIPTOR)
 
 
 class Exchange:
@@ -36,9 +41,13 @@ class Exchange:
 
     def ask(self, requests: Iterable[Parts]) -> tuple[shard_pb2.ExchangeReply, frames.ChunkView | None]:
         """Send the messages of one request; the first message of its answer."""
+        stream = self._stream
         try:
-            self._send(requests)
-            return self._next()
+            if stream is None:
+                stream = self._stream = self._connect()
+            for request in requests:
+                stream.send(request)
+            return _parsed(stream.receive())
         except BaseException:
             self.close()
             raise
@@ -59,29 +68,6 @@ class Exchange:
         if stream is not None:
             stream.close()
 
-    def _send(self, requests: Iterable[Parts]) -> None:
-        stream = self._stream
-        if stream is None:
-            stream = self._stream = self._connect()
-        for request in requests:
-            stream.send(request)
-
-    def _next(self) -> tuple[shard_pb2.ExchangeReply, frames.ChunkView | None]:
-        stream = self._stream
-        message = stream.receive() if stream is not None else None
-        if message is None:
-            raise SessionError("the server ended the exchange without an answer")
-        if len(message) > frames.SMALL:
-            try:
-                rest, chunk = frames.split_reply(message)
-            except frames.FrameError as error:
-                raise SessionError(f"the server's answer is no message: {error}") from error
-            return _reply(rest), chunk
-        reply = _reply(message)
-        if not reply.HasField("chunk"):
-            return reply, None
-        return reply, frames.ChunkView(reply.chunk.offset, memoryview(reply.chunk.data))
-
     def _receive(
         self, first: shard_pb2.ExchangeReply, chunk: frames.ChunkView | None, codec: Codec, out: NDArray[Any]
     ) -> None:
@@ -95,7 +81,8 @@ class Exchange:
             self._decode(decoder, chunk.data)
             received += chunk.data.nbytes
             if received < total:
-                _, chunk = self._next()
+                stream = self._stream
+                _, chunk = _parsed(stream.receive() if stream is not None else None)
 
     def _decode(self, decoder: Decoder, data: memoryview) -> None:
         try:
@@ -104,10 +91,25 @@ class Exchange:
             raise SessionError(f"a chunk of the payload does not fit: {error}") from error
 
 
-def _reply(message: Message) -> shard_pb2.ExchangeReply:
+def _parsed(message: Message | None) -> tuple[shard_pb2.ExchangeReply, frames.ChunkView | None]:
+    """One message of an answer, and the chunk that it brings."""
+    if message is None:
+        raise SessionError("the server ended the exchange without an answer")
+    chunk: frames.ChunkView | None = None
     try:
-        return bounded(shard_pb2.ExchangeReply.FromString(bytes(message)))
-    except DecodeError as error:
+        if len(message) > frames.SMALL:
+            rest, chunk = frames.split_reply(message)
+            reply = _REPLY(bytes(rest))
+        else:
+            reply = _REPLY(bytes(message))
+    except (frames.FrameError, DecodeError) as error:
         raise SessionError(
             f"expected an ExchangeReply, got {len(message)} bytes that do not parse"
         ) from error
+    try:
+        _CHECK(reply)
+    except BoundError as error:
+        raise beyond(error) from error
+    if chunk is None and reply.HasField("chunk"):
+        chunk = frames.ChunkView(reply.chunk.offset, memoryview(reply.chunk.data))
+    return reply, chunk

@@ -1,8 +1,6 @@
 """The versions that a worker was granted: pulled, fetched ahead, or come along with the answer to a commit."""
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -17,6 +15,9 @@ from psworker.data.timing import Stopwatch
 from psworker.engine import Grant, Stop
 
 Floats = NDArray[np.float32]
+
+# Numpy's own: most arrays of that kind have this very object, which is quicker to see than that they are equal.
+_FLOAT32 = np.dtype(np.float32)
 
 
 class WeightReader:
@@ -40,23 +41,33 @@ class WeightReader:
 
     def copied(self, grant: Grant) -> list[Floats]:
         """Float32, to keep. Raises Voided, Refused, Unreachable."""
-        with self._watch.pulling():
-            return [received.copied() for received in self._take(grant)]
-
-    @contextmanager
-    def view(self, grant: Grant, narrow: bool) -> Iterator[list[NDArray[Any]]]:
-        """To read within the `with` block: where they lie, if they may stay there until it ends. Raises as `copied`."""
-        self.narrow = narrow
-        with self._watch.pulling():
-            received = self._take(grant)
+        since = self._watch.now()
         try:
-            pairs = zip(received, self._servers.shards, strict=True)
-            with self._watch.pulling():
-                readable = [self._readable(each, shard, narrow) for each, shard in pairs]
-            yield readable
+            return [received.copied() for received in self._take(grant)]
         finally:
-            for each in received:
-                each.release()
+            self._watch.waited(since)
+
+    def view(self, grant: Grant, narrow: bool) -> "View":
+        """To read within a `with` block: where they lie, if they may stay there until it ends.
+
+        Entering it raises as `copied`.
+        """
+        return View(self, grant, narrow)
+
+    def begin(self, grant: Grant, narrow: bool) -> tuple[list[Received], list[NDArray[Any]]]:
+        """The version, and its arrays to read until it is released."""
+        self.narrow = narrow
+        since = self._watch.now()
+        try:
+            received = self._take(grant)
+            try:
+                pairs = zip(received, self._servers.shards, strict=True)
+                return received, [self._readable(each, shard, narrow) for each, shard in pairs]
+            except BaseException:
+                _release(received)
+                raise
+        finally:
+            self._watch.waited(since)
 
     def final(self, stop: Stop) -> list[Floats]:
         """The job's last version: as `copied`, without a ticket."""
@@ -117,10 +128,33 @@ class WeightReader:
     def _readable(self, received: Received, shard: ShardClient, narrow: bool) -> NDArray[Any]:
         if received.attachment is not None and not self._blocks_no_update(shard):
             return received.copied()
-        return received.values if narrow else received.values.astype(np.float32, copy=False)
+        values = received.values
+        return values if narrow or values.dtype is _FLOAT32 else values.astype(np.float32, copy=False)
 
     def _blocks_no_update(self, shard: ShardClient) -> bool:
         """The servers hold a version, or two, for every worker, besides the newest and the next: no update waits for
         readers."""
-        held = self._control.reply.worker_count * (2 if self.prefetch is not None else 1)
+        held = self._control.worker_count * (2 if self.prefetch is not None else 1)
         return held < shard.arena_versions
+
+
+class View:
+    """A version that is read within a `with` block. A class, because a generator's block costs thrice as much."""
+
+    __slots__ = ("_grant", "_narrow", "_reader", "_received")
+
+    def __init__(self, reader: WeightReader, grant: Grant, narrow: bool) -> None:
+        self._reader, self._grant, self._narrow = reader, grant, narrow
+        self._received: list[Received] = []
+
+    def __enter__(self) -> list[NDArray[Any]]:
+        self._received, readable = self._reader.begin(self._grant, self._narrow)
+        return readable
+
+    def __exit__(self, *_: object) -> None:
+        _release(self._received)
+
+
+def _release(received: list[Received]) -> None:
+    for each in received:
+        each.release()

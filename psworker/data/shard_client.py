@@ -4,15 +4,14 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 import numpy as np
 from numpy.typing import NDArray
 
 from pswire.addresses import Address
-from pswire.logs.events import event
+from pswire.logs import events
 from pswire.model.plan import Plan
 from pswire.transport import frames
 from pswire.transport.codecs import FLOAT32, Codec, Encoder
@@ -20,23 +19,63 @@ from pswire.transport.framed_socket import Parts
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
 from psworker.control.backoff import MEANING, Backoff, insist, translated
+from psworker.control.conversions import event_from_wire, fill_commit
 from psworker.data.payloads import Payload, array_of
 from psworker.data.shared_memory import Attachment, Received
 from psworker.data.transport import Identity, Transport
+from psworker.engine import Commit, Event, Grant
 from psworker.errors import PayloadRefused, SessionError, Voided
 
 log = logging.getLogger("ps-worker")
 
 Floats = NDArray[np.float32]
 
+# Looked up once: they are on the path of every step.
+_FLOAT32 = np.dtype(np.float32)
+_EXHAUSTED, _ABORTED = (
+    code.value[0] for code in (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.ABORTED)
+)
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """To a push with its commit: `events` were received at `received` of the monotonic clock; `version` took longer."""
 
-    events: list[pb.SessionEvent]
+class Answer(NamedTuple):
+    """To a push with its commit: `events` were received at `received` of the monotonic clock. `granted`: the ticket
+    that is among them, if any, and `version` its version, if that came along; it took longer."""
+
+    events: list[Event]
     received: float
+    granted: int | None
     version: Received | None
+
+
+class _Admitted:
+    """Who a worker is since its newest Join, what encodes its payloads, and its requests.
+
+    Requests are filled anew for each payload: most of what they say stays. The server's `turn` owns them.
+    """
+
+    __slots__ = ("encoder", "hello", "identity", "push", "step")
+
+    def __init__(self, identity: Identity, encoder: Encoder, plan: str) -> None:
+        self.identity, self.encoder = identity, encoder
+        header = shard_pb2.PushHeader(
+            job=identity.job,
+            worker=identity.worker,
+            plan=plan,
+            incarnation=identity.incarnation,
+            membership_token=identity.membership_token,
+        )
+        self.push = shard_pb2.ExchangeRequest(push=header)
+        # With a commit; `hello` is the one that it holds.
+        self.step = shard_pb2.ExchangeRequest(push=header)
+        self.hello: pb.Hello | None = None
+
+    def stepping(self, commit: Commit, hello: pb.Hello) -> shard_pb2.ExchangeRequest:
+        request = self.step
+        if self.hello is not hello:
+            request.hello.CopyFrom(hello)
+            self.hello = hello
+        fill_commit(request.commit, commit)
+        return request
 
 
 class ShardClient:
@@ -64,9 +103,9 @@ class ShardClient:
         self._plan = plan.fingerprint
         # Shared memory is float32, and so is what goes by messages in its stead.
         self._codec = FLOAT32 if transport == "shared-memory" else codec
-        # Who this worker is, and what encodes its payloads: replaced as one pair at every (re)join, by the thread that
-        # joins. A push takes the pair once. Only the training loop, which pushes, uses the encoder.
-        self._admitted: tuple[Identity, Encoder] = Identity(), self._codec.encoder(self.elements)
+        # Replaced as one at every (re)join, by the thread that joins. A push takes it once. Only the training loop,
+        # which pushes, uses the encoder.
+        self._admitted = _Admitted(Identity(), self._codec.encoder(self.elements), self._plan)
         self._patience = patience
         self._closing = closing
         # A server without a part of the model has nothing to share, which is no reason to refuse the others.
@@ -78,15 +117,15 @@ class ShardClient:
 
     def admit(self, identity: Identity) -> None:
         """This worker has joined, or joined again. Another incarnation remembers nothing of the one before."""
-        known, encoder = self._admitted
-        if identity.incarnation != known.incarnation:
+        encoder = self._admitted.encoder
+        if identity.incarnation != self._admitted.identity.incarnation:
             encoder = self._codec.encoder(self.elements)
-        self._admitted = identity, encoder
+        self._admitted = _Admitted(identity, encoder, self._plan)
 
     @property
     def identity(self) -> Identity:
         """That of the newest Join."""
-        return self._admitted[0]
+        return self._admitted.identity
 
     @property
     def transport(self) -> str:
@@ -165,43 +204,48 @@ class ShardClient:
         ticket: int,
         payload: Payload,
         after: int,
-        commit: pb.Commit,
+        commit: Commit,
         hello: pb.Hello,
         *,
         narrow: bool = False,
     ) -> Answer:
         """Push and commit in one round trip; what came of it, and the version that was granted next (as by `pull`).
 
-        Only for a job with one server. Tried once: raises grpc.RpcError when the
+        Only for a job with one server, and while the `turn` is held. Tried once: raises grpc.RpcError when the
         answer does not come; whether the commit counted is then for the session to find out.
         Otherwise as `push`.
         """
         values = self._checked(array_of(payload))
-        with self.turn:
-            try:
-                reply, chunk = self._send(ticket, values, after, commit, hello)
-            except grpc.RpcError as error:
-                if error.code() in MEANING:
-                    raise translated(error, f"server {self.server} at {self.address}") from error
-                raise
-            received = time.monotonic()
-            return Answer(list(reply.events), received, self._version(reply, chunk, narrow))
+        try:
+            reply, chunk = self._send(ticket, values, after, commit, hello)
+        except grpc.RpcError as error:
+            if error.code() in MEANING:
+                raise translated(error, f"server {self.server} at {self.address}") from error
+            raise
+        received, granted, events = time.monotonic(), None, []
+        for message in reply.events:
+            event = event_from_wire(message, received)
+            if event is not None:
+                events.append(event)
+                if granted is None and type(event) is Grant:
+                    granted = event.ticket
+        version = None if granted is None else self._version(reply, chunk, granted, narrow)
+        return Answer(events, received, granted, version)
 
     def keep(self, ticket: int) -> None:
         """What was pushed under `ticket` is committed."""
-        self._admitted[1].keep(ticket)
+        self._admitted.encoder.keep(ticket)
 
     def _version(
-        self, reply: shard_pb2.ExchangeReply, chunk: frames.ChunkView | None, narrow: bool
+        self, reply: shard_pb2.ExchangeReply, chunk: frames.ChunkView | None, granted: int, narrow: bool
     ) -> Received | None:
         """The version that came with the answer. None when it did not come whole: it is pulled later."""
-        granted = next((e.grant.ticket for e in reply.events if e.HasField("grant")), None)
-        if granted is None or (chunk is None and not reply.HasField("located")):
+        if chunk is None and not reply.HasField("located"):
             return None
         try:
             return self._received(reply, chunk, granted, narrow)
         except (grpc.RpcError, SessionError) as error:
-            told = event("version_cut_off")
+            told = events.event("version_cut_off")
             log.info("the version that came with the grant was cut off: %s", error, extra=told)
             return None
 
@@ -210,42 +254,41 @@ class ShardClient:
         ticket: int,
         values: NDArray[Any],
         after: int,
-        commit: pb.Commit | None = None,
+        commit: Commit | None = None,
         hello: pb.Hello | None = None,
     ) -> tuple[shard_pb2.ExchangeReply, frames.ChunkView | None]:
         """Push, in a shared slot if one is free, else in chunks; the first message of the answer."""
-        identity, encoder = self._admitted
-        attachment, exchange = self._transport.agree(identity, after), self._transport.exchange
-        request = shard_pb2.ExchangeRequest(
-            push=self._header(identity, ticket, after),
-            commit=commit,
-            hello=hello,
-            in_place=attachment is not None,
-        )
+        admitted = self._admitted
+        attachment, exchange = self._transport.agree(admitted.identity, after), self._transport.exchange
+        if commit is None or hello is None:
+            request = admitted.push
+        else:
+            request = admitted.stepping(commit, hello)
+        header = request.push
+        header.ticket, header.after = ticket, after
+        request.in_place = attachment is not None
         slot = attachment.filled(values) if attachment is not None else 0
+        request.slot = slot
         if slot:
-            request.slot = slot
-            request.push.dtype, request.push.bytes = FLOAT32.number, FLOAT32.size(values.size)
+            header.dtype, header.bytes = FLOAT32.number, values.nbytes
             reply, chunk = exchange.ask([[request.SerializeToString()]])
-            if reply.code != grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]:
-                self._judge(reply)
+            if not reply.code:
                 return reply, chunk
+            if reply.code != _EXHAUSTED:
+                # A refusal that did not end the stream.
+                kind = Voided if reply.code == _ABORTED else PayloadRefused
+                raise kind(f"server {self.server} at {self.address}: {reply.refusal}")
             request.slot = 0
-        payload = encoder.encode(ticket, np.ascontiguousarray(values))
-        request.push.dtype, request.push.bytes = self._codec.number, payload.nbytes
+        payload = admitted.encoder.encode(ticket, np.ascontiguousarray(values))
+        header.dtype, header.bytes = self._codec.number, payload.nbytes
         return exchange.ask(_messages(request, payload))
-
-    def _judge(self, reply: shard_pb2.ExchangeReply) -> None:
-        """Raises what a refusal that did not end the stream stands for."""
-        if reply.code:
-            kind = Voided if reply.code == grpc.StatusCode.ABORTED.value[0] else PayloadRefused
-            raise kind(f"server {self.server} at {self.address}: {reply.refusal}")
 
     def _agreed(self, after: int) -> Attachment | None:
         return self._transport.agree(self.identity, after)
 
     def _checked(self, values: NDArray[Any]) -> NDArray[Any]:
-        known = values.dtype == np.float32 or values.dtype == self._codec.array_dtype
+        dtype = values.dtype
+        known = dtype is _FLOAT32 or dtype == _FLOAT32 or dtype == self._codec.array_dtype
         if values.shape != (self.elements,) or not known:
             expected = " or ".join(sorted({"float32", str(self._codec.array_dtype)}))
             raise ValueError(
@@ -253,17 +296,6 @@ class ShardClient:
                 f"got {values.dtype} of shape {values.shape}"
             )
         return values
-
-    def _header(self, identity: Identity, ticket: int, after: int) -> shard_pb2.PushHeader:
-        return shard_pb2.PushHeader(
-            job=identity.job,
-            worker=identity.worker,
-            ticket=ticket,
-            plan=self._plan,
-            after=after,
-            incarnation=identity.incarnation,
-            membership_token=identity.membership_token,
-        )
 
     def close(self) -> None:
         """From any thread."""

@@ -1,8 +1,7 @@
 """What a training loop does with its time, ticket by ticket: the `times` of its commits."""
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from psworker.engine import Grant, Times
 
@@ -44,14 +43,13 @@ class Stopwatch:
         self._begun = max(grant.received_at, ended)
         self._before = max(0.0, min(self._asked, grant.received_at) - ended)
 
-    @contextmanager
-    def pulling(self) -> Iterator[None]:
-        """The loop waits for the version of the ticket in hand."""
-        begun = self._clock()
-        try:
-            yield
-        finally:
-            self.pulled(self._clock() - begun)
+    def now(self) -> float:
+        """When the loop begins to wait for the version of the ticket in hand; see `waited`."""
+        return self._clock()
+
+    def waited(self, since: float) -> None:
+        """The loop has waited for the version since then."""
+        self._pull += self._clock() - since
 
     def pulled(self, seconds: float) -> None:
         """It waited this long since the grant was received."""

@@ -82,7 +82,7 @@ class Transport:
         """Before every request: what is shared, anew if the stream broke. Raises Refused, grpc.RpcError."""
         if not (self._memory or self._socket):
             return None
-        if not self._agreed or not (self._over_socket or self._over_grpc).open:
+        if not (self._agreed and (self._over_socket or self._over_grpc).open):
             self._let_go()
             if self._memory:
                 self._share(identity, after)

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pswire.logs.events import event
-from psworker.control.conversions import commit_to_wire
 from psworker.control.stream import Control
 from psworker.data.payloads import Payload
 from psworker.data.reader import WeightReader
@@ -82,7 +81,7 @@ class GradientWriter:
             self._control.rollback_commit(grant.ticket)
             raise
         self._keep(grant.ticket)
-        self._control.receive(answer.events, answer.received)
+        self._control.receive(answer.events)
         self._watch.end(answer.received)
 
     def _keep(self, ticket: int) -> None:
@@ -93,17 +92,11 @@ class GradientWriter:
         """With one server: what came of it; the version that came along is put aside."""
         shard = self._servers.shards[0]
         with shard.turn:
-            answer = shard.step(
-                grant.ticket,
-                payload,
-                grant.index,
-                commit_to_wire(commit),
-                self._control.hello,
-                narrow=self._versions.narrow,
-            )
-            granted = [event.grant.ticket for event in answer.events if event.HasField("grant")]
-            if granted and answer.version is not None:
-                self._versions.came_along(granted[0], answer.version, time.monotonic() - answer.received)
+            hello, narrow = self._control.hello, self._versions.narrow
+            answer = shard.step(grant.ticket, payload, grant.index, commit, hello, narrow=narrow)
+            if answer.granted is not None and answer.version is not None:
+                took = time.monotonic() - answer.received
+                self._versions.came_along(answer.granted, answer.version, took)
         return answer
 
     def _again(self, grant: Grant, flats: Sequence[Payload], commit: Commit) -> None:

@@ -92,6 +92,8 @@ class ClientEngine:
         self.asked = False
         # Done was sent.
         self.exhausted = False
+        # Why the whole job is to end, as Done said it.
+        self._ends = ""
         # The ticket in hand: granted to the training loop, and neither committed nor abandoned by it.
         self.held: int | None = None
         # Granted, and not yet in hand.
@@ -169,7 +171,14 @@ class ClientEngine:
         """Ask for the next ticket, unless that was done. A ticket in hand that was cancelled is forgotten."""
         if self.stop is not None and self.refusal is None:
             return []
-        self._require("ready")
+        # What `LEGAL` says, seen at a glance: it is asked at every step.
+        if (
+            self.held is not None
+            or self.exhausted
+            or self.refusal is not None
+            or self._exchanged in self._unanswered
+        ):
+            self._require("ready")
         self.held = self._exchanged = None
         if self.asked or self.grants:
             return []
@@ -201,7 +210,8 @@ class ClientEngine:
         """An exchange will carry this commit of the ticket in hand: the commit to make, which asks for nothing that
         was granted ahead. Its answer is received like all events; if none comes, `commit` or `rollback_commit`
         follows."""
-        self._require("begin_commit", commit.ticket)
+        if self.held != commit.ticket or self.refusal is not None:
+            self._require("begin_commit", commit.ticket)
         if commit.ready and self.grants:
             commit = replace(commit, ready=False)
         self.held, self._exchanged, self.asked = None, commit.ticket, commit.ready
@@ -256,14 +266,15 @@ class ClientEngine:
             self._abandoned[ticket] = reason
         return [Abandon(ticket, reason)]
 
-    def done(self) -> Requests:
-        """There is no more data here. The coordinator abandons a ticket that is in hand."""
+    def done(self, ends: str = "") -> Requests:
+        """There is no more data here, or, with a reason, the whole job is to end. The coordinator abandons a ticket
+        that is in hand."""
         self._require("done")
         self.held = self._exchanged = None
         if self.exhausted:
             return []
-        self.exhausted = True
-        return [Done()]
+        self.exhausted, self._ends = True, ends
+        return [Done(ends)]
 
     def report(self, version: int, metrics: Mapping[str, float]) -> Requests:
         """Metrics of the final version."""
@@ -281,7 +292,8 @@ class ClientEngine:
         match event:
             case Grant():
                 # After a reconnection grants come again.
-                if self._newest is None or event.ticket > self._newest.ticket:
+                newest = self._newest
+                if newest is None or event.ticket > newest.ticket:
                     self._newest, self.asked = event, False
                     self.grants.append(event)
                     if self.void:
@@ -308,7 +320,7 @@ class ClientEngine:
         if self.asked and self._exchanged not in self._unanswered:
             requests.append(Ready())
         if self.exhausted:
-            requests.append(Done())
+            requests.append(Done(self._ends))
         if self._leaving is not None:
             requests.append(self._leaving)
         return requests
@@ -358,6 +370,7 @@ class ClientEngine:
             leaving=self._leaving,
             asked=self.asked,
             exhausted=self.exhausted,
+            ends=self._ends,
             held=self.held,
             exchanged=self._exchanged,
             newest=self._newest,
@@ -381,6 +394,7 @@ class ClientEngine:
         engine = cls(lossless_link=state.lossless_link)
         engine.stop, engine.refusal, engine._leaving = state.stop, state.refusal, state.leaving
         engine.asked, engine.exhausted, engine.held = state.asked, state.exhausted, state.held
+        engine._ends = state.ends
         engine._exchanged, engine._newest = state.exchanged, state.newest
         engine.grants.extend(state.grants)
         engine._unanswered.update((commit.ticket, commit) for commit in state.unanswered)

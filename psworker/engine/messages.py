@@ -41,6 +41,7 @@ class Commit:
     """Every shard has acknowledged the ticket's payload, with these `receipts` in task order.
 
     `samples`: over how many the payload was averaged. `ready`: the worker asks for its next ticket as well.
+    `learning_rate`: the optimizer's, from this contribution on; None: as before.
     """
 
     ticket: int
@@ -51,11 +52,12 @@ class Commit:
     ready: bool = False
     times: Times | None = None
     receipts: tuple[bytes, ...] = ()
+    learning_rate: float | None = None
 
     def measured(self, times: Times | None, receipts: tuple[bytes, ...] = ()) -> "Commit":
         """With these. `dataclasses.replace` does the same in four times the time, and this is on every step's path."""
         facts = (self.ticket, self.batch, self.samples, self.loss, self.norm, self.ready)
-        return Commit(*facts, times, receipts)
+        return Commit(*facts, times, receipts, self.learning_rate)
 
 
 @message
@@ -68,7 +70,9 @@ class Abandon:
 
 @message
 class Done:
-    """There is no more data here."""
+    """There is no more data here. `ends`: why the whole job is to end, with success; empty where it is not to."""
+
+    ends: str = ""
 
 
 @message

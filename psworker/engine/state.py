@@ -19,6 +19,7 @@ class EngineState:
     leaving: Leave | None
     asked: bool
     exhausted: bool
+    ends: str
     held: int | None
     exchanged: int | None
     newest: Grant | None

@@ -35,14 +35,18 @@ class Job(ABC):
     without a default must be given. Raises JobError on options that do not fit.
     """
 
-    #: What is minimised, in one of three forms:
-    #: a method ``loss(self, model, batch)`` that returns a scalar tensor, the batch's mean loss;
-    #: a Keras loss object; or a Keras loss's name. The last two mean ``loss(y, model(x, training=True))``
-    #: on batches ``(x, y)`` or ``(x, y, sample_weight)``. A Keras model's `losses` (regularisers) are added.
-    loss: ClassVar[Any]
+    #: What is minimised: a method ``loss(self, model, batch)`` that returns a scalar tensor, the batch's mean loss;
+    #: or whatever Keras' `compile` takes: a Keras loss, its name, a function of (y_true, y_pred), or a list or dict of
+    #: these for several outputs. The latter are for batches ``(x, y)`` or ``(x, y, sample_weight)``. A Keras model's
+    #: `losses` (regularisers) are added. None: `model` returns a compiled model, which is trained as it was compiled.
+    loss: ClassVar[Any] = None
 
     #: What the default `evaluate` measures beside the loss, as in Keras' `compile`.
     metrics: ClassVar[Any] = ()
+
+    #: The Keras optimizer that the servers are to run; they refuse the worker if they run another. Clipping and
+    #: accumulation are done in the worker. None: whatever the servers run.
+    optimizer: ClassVar[Any] = None
 
     def __init__(self, **options: object) -> None:
         require_all(type(self), Job, options)
@@ -72,6 +76,14 @@ class Job(ABC):
         arrays; the first axis counts samples and may differ from batch to batch.
         """
 
+    def gradients(self, gradients: list[Any], variables: list[Any]) -> list[Any]:
+        """What to push in the place of `gradients`, one float32 tensor per variable, of the same shapes.
+
+        Called in TensorFlow's graph, after accumulation and before an optimizer's clipping.
+        `variables`: those that are trained, in the same order: a Keras model's own, else `tf.Variable`s.
+        """
+        return gradients
+
     def heldout(self) -> Any:
         """What the default `evaluate` measures on: arrays ``(x, y)``, or an iterable of such batches."""
         return None
@@ -85,7 +97,7 @@ class Job(ABC):
 _REQUIRED = {
     "model": "model(self)",
     "dataset": "dataset(self, worker_index, worker_count, seed)",
-    "loss": "loss(self, model, batch), or loss = a Keras loss",
+    "loss": "loss(self, model, batch), or loss = a Keras loss, or a compiled model",
 }
 
 
@@ -137,9 +149,9 @@ def _looks_like_a_job(value: object, module: ModuleType) -> bool:
 
 def _require_methods(cls: type[Job], target: str) -> None:
     missing = set(getattr(cls, "__abstractmethods__", ()))
-    if not hasattr(cls, "loss"):
-        missing.add("loss")
     if missing:
+        # A job without a loss may have a compiled model, which is seen when that is made.
+        missing |= {"loss"} if cls.loss is None else set()
         wanted = "; ".join(text for name, text in _REQUIRED.items() if name in missing)
         raise JobError(f"job {target!r} is not complete: class {cls.__name__} must define {wanted}")
 

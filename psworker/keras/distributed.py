@@ -17,7 +17,7 @@ import math
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -30,6 +30,8 @@ from pswire.addresses import Address
 from pswire.logs.events import event
 from psworker.engine import Grant
 from psworker.errors import PayloadRefused, SessionError, Unsupported, Voided
+from psworker.keras.callbacks import guarded
+from psworker.keras.epochs import EpochMetrics
 from psworker.keras.gradients import BatchResult, GradientStep
 from psworker.keras.servers import EmbeddedServer, Place, find_servers
 from psworker.keras.translate import translate, unwrapped
@@ -137,6 +139,7 @@ class Distributed:
         self._optimizer = model.optimizer
         # Refused now, not after minutes of preparing data.
         self.optimizer = translate(model.optimizer, _named(model) if model.built else ())
+        # The one that the servers have, or will have with the next contribution; None where a schedule gives it.
         self._rate = _set_rate(model.optimizer)
         self._server: EmbeddedServer | None = None
         self._session: Session | None = None
@@ -145,8 +148,13 @@ class Distributed:
         self._grant: Grant | None = None
         # The payloads that the model's weights were made from.
         self._weights: list[Any] = []
+        self._began_with = 0.0
+        self._epoch = 0
+        self._staleness = (0, 0)
         self._check_weights = self._finished = False
         self._batch = self._bad = 0
+        self._metrics = EpochMetrics(model)
+        self._first = True
         self._fates: dict[str, int] = {}
         self._plain = {"fit": model.fit, "make_train_function": model.make_train_function}
         model.fit = self._fit
@@ -224,10 +232,11 @@ class Distributed:
         mine = _Hooks(self)
         if isinstance(given, keras.callbacks.CallbackList):
             mine.set_model(self.model)
-            given.callbacks.insert(0, mine)
+            given.callbacks[:] = [mine, *(guarded(each, self._is_first) for each in given.callbacks)]
         else:
             several = list(given) if isinstance(given, list | tuple) else [given] if given is not None else []
-            bound.arguments["callbacks"] = [mine, *several]
+            bound.arguments["callbacks"] = [mine, *(guarded(each, self._is_first) for each in several)]
+        self.model.evaluate = self._evaluate
         try:
             return self._plain["fit"](*bound.args, **bound.kwargs)
         except BaseException as error:
@@ -235,6 +244,26 @@ class Distributed:
                 # Others must not wait for a contribution that will not come.
                 self._leave(f"{type(error).__name__} in fit")
             raise
+        finally:
+            self.model.__dict__.pop("evaluate", None)
+
+    def _evaluate(self, *args: Any, **keywords: Any) -> Any:
+        """Keras' own; the validation of an epoch happens in worker 0, for all: its weights are one version."""
+        if keywords.get("_use_cached_eval_dataset"):
+            self._metrics.remember()
+            if not self._is_first():
+                return {}
+        return type(self.model).evaluate(self.model, *args, **keywords)
+
+    def _is_first(self) -> bool:
+        """This is worker 0, which acts for all where once is enough."""
+        if self._session is not None:
+            return self._session.worker_index == 0
+        if self._place is None or self._finished:
+            return self._first
+        return (
+            self.session.worker_index == 0 if self._place.task_index is None else self._place.task_index == 0
+        )
 
     def _make_train_function(self, force: bool = False) -> Any:
         self.model.train_function = self._train
@@ -278,6 +307,7 @@ class Distributed:
         session = self.session
         assert result.payloads is not None
         finite = self._finite(result)
+        rate = self._changed_rate()
         try:
             if not finite:
                 raise PayloadRefused(f"the gradient's norm is {result.norm} (loss {result.loss})")
@@ -289,6 +319,7 @@ class Distributed:
                 norm=result.norm,
                 batch=self._batch,
                 ready=True,
+                learning_rate=rate,
             )
         except Voided as reason:
             log.info("%s", reason, extra=event("contribution_void"))
@@ -305,6 +336,7 @@ class Distributed:
                 ) from refusal
         else:
             self._bad = 0
+            self._rate = self._rate if rate is None else rate
         self._batch += 1
 
     def _finite(self, result: BatchResult) -> bool:
@@ -360,6 +392,9 @@ class Distributed:
         if not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
         self.optimizer = translate(model.optimizer, _named(model))
+        # A rate that was set before the job begins is the one that it begins with.
+        self._rate = _set_rate(model.optimizer)
+        self._began_with = self._rate or 0.0
         if int(unwrapped(model.optimizer)._iterations) and self._server is None:
             log.warning(
                 "the optimizer has taken %d steps before; on the servers it begins anew, at version 0 and with nothing "
@@ -375,6 +410,7 @@ class Distributed:
         self._session = session = self._join(hosts, specs, optimizer=self.optimizer)
         self._step = GradientStep(model, variables, session.plan, self._wire_dtype)
         self._batch = session.next_batch
+        self._first = session.worker_index == 0
         if session.worker_index:
             _own_randomness(variables, session.worker_index)
 
@@ -394,14 +430,6 @@ class Distributed:
 
     def _check(self) -> None:
         """What changed behind our back is refused; nothing is ignored."""
-        rate = _set_rate(self._optimizer)
-        if rate != self._rate:
-            raise FitError(
-                f"the learning rate was set from {self._rate:g} to {rate:g} during the job (by a callback such as "
-                "ReduceLROnPlateau or LearningRateScheduler, or by the script), and the servers' was fixed when the "
-                "job began: use a schedule of keras.optimizers.schedules (ExponentialDecay, CosineDecay, "
-                "PiecewiseConstantDecay), which runs on the servers"
-            )
         if self._check_weights and self._weights and self._step is not None:
             self._check_weights = False
             changed = self._step.differing(self._weights)
@@ -413,12 +441,37 @@ class Distributed:
                     "starts a new job from these weights"
                 )
 
+    def _changed_rate(self) -> float | None:
+        """The learning rate that a callback or the script has set since the last contribution, for the servers.
+
+        One worker sets it for all, so that those who are behind do not set back what others have moved.
+        """
+        rate = _set_rate(self._optimizer)
+        if rate is None or rate == self._rate or self.session.worker_index:
+            return None
+        if not (math.isfinite(rate) and rate >= 0 and self._began_with > 0):
+            raise FitError(
+                f"the learning rate was set to {rate:g}, where the job began with {self._began_with:g}: servers take "
+                "any number from 0 in place of one above 0"
+            )
+        return rate
+
+    def _end_epoch(self, epoch: int, logs: MutableMapping[str, Any]) -> None:
+        """What callbacks see of an epoch is what all workers have counted in it."""
+        self._epoch = epoch
+        session = self._session
+        if session is not None and session.worker_count > 1 and not self._finished:
+            if not self._metrics.exchange(session, logs, validates=self._first):
+                self.model.stop_training = True
+
     def _end_fit(self) -> None:
         """Before other callbacks see the end of training: on a cluster, the job's last version."""
         if self._session is None or self._stay or self._finished:
             return
         self._grant = None
-        self._session.done()
+        # A callback that stops this fit stops the job: its reason is as good in any other worker.
+        stopped = f"a callback stopped its fit in epoch {self._epoch + 1}" if self.model.stop_training else ""
+        self._session.done(stopped)
         self._finish(self._session)
 
     def _finish(self, session: Session) -> None:
@@ -434,10 +487,19 @@ class Distributed:
         self._weights = self._step.assign(list(session.pull_final()), stop.version)
         unwrapped(self._optimizer).finalize_variable_values(self.model.trainable_weights)
 
+    def _progress(self) -> dict[str, float]:
+        self._count_fates()
+        total, count = self._staleness
+        mean = total / count if count else 0.0
+        return {"version": self.version, "staleness": mean, "dropped": self._fates.get("dropped", 0)}
+
     def _count_fates(self) -> None:
         if self._session is not None:
             for disposition in self._session.dispositions():
                 self._fates[disposition.fate] = self._fates.get(disposition.fate, 0) + 1
+                if disposition.fate == "applied":
+                    total, count = self._staleness
+                    self._staleness = total + disposition.staleness, count + 1
 
 
 class _Hooks(keras.callbacks.Callback):  # type: ignore[misc]
@@ -453,6 +515,13 @@ class _Hooks(keras.callbacks.Callback):  # type: ignore[misc]
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._owner._check_weights = True
 
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        # For the progress bar, and any other callback behind this one; the history is Keras' own.
+        logs.update(self._owner._progress())
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self._owner._end_epoch(epoch, logs)
+
     def on_train_end(self, logs: Any = None) -> None:
         self._owner._end_fit()
 
@@ -464,10 +533,10 @@ def _named(model: Any) -> list[tuple[Any, str]]:
     return [(variable, names[id(variable.value)]) for variable in model.trainable_variables]
 
 
-def _set_rate(optimizer: Any) -> float:
-    """The learning rate that was set; NaN-free stand-in 0 where a schedule gives it, which nobody can set."""
+def _set_rate(optimizer: Any) -> float | None:
+    """The learning rate that was set; None where a schedule gives it, which nobody can set."""
     rate = unwrapped(optimizer)._learning_rate
-    return float(rate.numpy()) if isinstance(rate, keras.Variable) else 0.0
+    return float(rate.numpy()) if isinstance(rate, keras.Variable) else None
 
 
 def _own_randomness(variables: ModelVariables, worker_index: int) -> None:

@@ -8,28 +8,22 @@ gradients, they are caught, processed as Keras would before its update
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
 from pswire.model.plan import Plan
 from pswire.transport.codecs import codec_named
 from psworker.data.payloads import Payload
-from psworker.errors import Unsupported
 from psworker.keras.translate import unwrapped
 from psworker.tensorflow.casts import payload_of, tensor_of
 from psworker.tensorflow.flats import FlatLayout
+from psworker.tensorflow.objectives.caught import caught_step
 from psworker.tensorflow.step import count_samples
 from psworker.tensorflow.variables import ModelVariables
-
-
-class StepError(Unsupported, RuntimeError):
-    """A `train_step` that cannot be run on parameter servers; the text says what it would have to do."""
 
 
 @dataclass(frozen=True)
@@ -41,14 +35,6 @@ class BatchResult:
     loss: float
     norm: float
     samples: int
-
-
-@dataclass
-class Caught:
-    """What `train_step` gave its optimizer: a gradient by id of its tf.Variable; the loss, before any scaling."""
-
-    gradients: dict[int, Any] = field(default_factory=dict)
-    loss: Any = None
 
 
 class GradientStep:
@@ -119,26 +105,8 @@ class GradientStep:
 
     def _run(self, data: Any) -> tuple[Any, list[Any], Any]:
         """Keras' own step: logs, one float32 gradient per trained variable (zeros where none), the loss."""
-        with catching(self._model.optimizer) as caught:
-            logs = self._model.train_step(_without_optionals(data))
-        if not caught.gradients:
-            raise StepError(
-                "train_step applied no gradients with model.optimizer: a model that is distributed ends its step with "
-                "self.optimizer.apply(gradients, variables), once"
-            )
         trained = self._variables.variables[: self._variables.trainable]
-        known = {id(variable) for variable in trained}
-        if not caught.gradients.keys() <= known:
-            raise StepError(
-                "train_step applied a gradient to a variable that is not in model.trainable_variables"
-            )
-        found = [caught.gradients.get(id(variable)) for variable in trained]
-        gradients = [
-            tf.zeros(variable.shape) if one is None else tf.cast(tf.convert_to_tensor(one), tf.float32)
-            for variable, one in zip(trained, found, strict=True)
-        ]
-        loss = caught.loss if caught.loss is not None else logs.get("loss", float("nan"))
-        return logs, gradients, tf.cast(loss, tf.float32)
+        return caught_step(self._model, trained, data)
 
     def _accumulate(self, data: Any) -> Any:
         logs, gradients, _ = self._run(data)
@@ -170,53 +138,3 @@ class GradientStep:
             self._optimizer._update_model_variables_moving_average(self._optimizer._trainable_variables)
         # Keras counts batches here; the property `iterations` counts updates.
         self._optimizer._iterations.assign(version * self._every)
-
-
-@contextmanager
-def catching(optimizer: Any) -> Iterator[Caught]:
-    """While it lasts, `optimizer.apply` and `apply_gradients` keep what they are given instead of updating."""
-    caught = Caught()
-    scaling = optimizer.scale_loss
-
-    def apply(grads: Any, trainable_variables: Any = None) -> None:
-        variables = optimizer._trainable_variables if trainable_variables is None else trainable_variables
-        scale = _scale(optimizer)
-        for gradient, variable in zip(grads, variables, strict=True):
-            key = id(variable.value if isinstance(variable, keras.Variable) else variable)
-            if key in caught.gradients:
-                raise StepError(
-                    "train_step applied gradients to one variable twice: on parameter servers a batch is one update; "
-                    "add the gradients up and apply them once"
-                )
-            if gradient is not None:
-                gradient = tf.convert_to_tensor(gradient)
-                caught.gradients[key] = (
-                    gradient if scale is None else gradient / tf.cast(scale, gradient.dtype)
-                )
-
-    def scale_loss(loss: Any) -> Any:
-        caught.loss = loss
-        return scaling(loss)
-
-    own = {"apply": apply, "scale_loss": scale_loss}
-    for name, function in own.items():
-        object.__setattr__(optimizer, name, function)
-    try:
-        yield caught
-    finally:
-        for name in own:
-            object.__delattr__(optimizer, name)
-
-
-def _scale(optimizer: Any) -> Any:
-    """What the loss was multiplied by; None for nothing."""
-    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-        return optimizer.dynamic_scale
-    return optimizer.loss_scale_factor
-
-
-def _without_optionals(data: Any) -> Any:
-    """As Keras' own step: an input that is an empty Optional is None."""
-    return keras.tree.map_structure(
-        lambda leaf: None if isinstance(leaf, tf.experimental.Optional) else leaf, data
-    )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 from psworker.job.errors import JobError, blame
+from psworker.tensorflow.step import Group
 
 
 def numbered_batches(dataset: Any, epochs: int, skip: int) -> Iterator[tuple[int, Any]]:
@@ -23,6 +25,21 @@ def numbered_batches(dataset: Any, epochs: int, skip: int) -> Iterator[tuple[int
             if number >= skip:
                 yield number, batch
             number += 1
+
+
+def grouped_batches(dataset: Any, epochs: int, skip: int, every: int) -> Iterator[tuple[int, Any]]:
+    """As `numbered_batches`; with `every` above 1, groups of so many, numbered as groups.
+
+    A group may reach into the next epoch; batches that are left at the end are
+    no group and are not used, as in Keras. Raises JobError.
+    """
+    batches = numbered_batches(dataset, epochs, skip * every)
+    if every == 1:
+        yield from batches
+        return
+    while len(group := [batch for _, batch in islice(batches, every)]) == every:
+        yield skip, Group(tuple(group))
+        skip += 1
 
 
 def _one_epoch(dataset: Any, epoch: int, epochs: int) -> Iterator[Any]:

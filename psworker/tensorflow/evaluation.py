@@ -7,16 +7,18 @@ from collections.abc import Iterator
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from psworker.job import Job
 from psworker.job.errors import JobError
-from psworker.tensorflow.losses import is_keras_loss
+from psworker.tensorflow.objectives.training import Training
+from psworker.tensorflow.step import count_samples
 
 PIECE = 512  # samples evaluated at once, where `heldout()` gives whole arrays
 
 
 def evaluate(job: Job, model: Any) -> dict[str, float]:
-    """`job.evaluate(model)`, else the job's Keras loss and metrics on `job.heldout()`, else {}.
+    """`job.evaluate(model)`, else the Keras loss and metrics of job or compiled model on `job.heldout()`, else {}.
 
     Raises JobError when a metric is no finite number, and when there is
     held-out data but `model()` returned no Keras model to measure on it.
@@ -36,18 +38,32 @@ def _on_heldout(job: Job, model: Any) -> dict[str, Any]:
             f"job {type(job).__name__} has held-out data, but model() returned no Keras model to measure: "
             "write evaluate(model)"
         )
-    loss = job.loss if is_keras_loss(job.loss) else None
-    model.compile(loss=loss, metrics=list(job.metrics), jit_compile=False)
+    training = Training(job, model)
+    if training.compiled:
+        return _evaluated(model, data)
+    has_loss = getattr(model, "loss", None) is not None
     measured: dict[str, Any] = {}
     total, samples = 0.0, 0
+    model.reset_metrics()
     for x, y, weight in _batches(data):
         prediction = model(x, training=False)
-        count = len(prediction)
-        total += count * float(model.compute_loss(x, y, prediction, weight)) if loss else 0.0
+        count = count_samples(x)
+        total += count * float(model.compute_loss(x, y, prediction, weight)) if has_loss else 0.0
         samples += count
         measured = dict(model.compute_metrics(x, y, prediction, weight))
     measured.pop("loss", None)
-    return {"loss": total / samples, **measured} if loss and samples else measured
+    return {"loss": total / samples, **measured} if has_loss and samples else measured
+
+
+def _evaluated(model: Any, data: Any) -> dict[str, Any]:
+    """By Keras, with what the user compiled: loss, metrics, a `test_step` of the model's own."""
+    measured: dict[str, Any] = {}
+    model.reset_metrics()
+    for parts in _batches(data):
+        batch = tf.nest.map_structure(tf.convert_to_tensor, tuple(part for part in parts if part is not None))
+        # The model's metrics go on from batch to batch.
+        measured = model.test_step(batch)
+    return measured
 
 
 def _batches(data: Any) -> Iterator[tuple[Any, Any, Any]]:

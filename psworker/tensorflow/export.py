@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from psworker.job import Job
 from psworker.job.errors import JobError, blame
-from psworker.tensorflow.losses import is_keras_loss
+from psworker.tensorflow.objectives.training import Training
 from psworker.tensorflow.variables import ModelVariables
 
 
@@ -21,13 +21,12 @@ def save_model(
 ) -> None:
     """Set the variables by name and write the model: `.keras`, or else a SavedModel folder.
 
-    A Keras model with a Keras loss is compiled with the job's loss and metrics, so that `evaluate` works on what is
-    loaded. Raises JobError for weights of another model and for what cannot be written in that format.
+    A Keras model is saved as it was compiled, or with the job's Keras loss and metrics, so that `evaluate` works on
+    what is loaded. Raises JobError for weights of another model and for what cannot be written in that format.
     """
     variables.assign(_in_order(job, variables, weights))
     name = type(job).__name__
-    if isinstance(model, keras.Model) and is_keras_loss(job.loss):
-        model.compile(loss=job.loss, metrics=list(job.metrics), jit_compile=False)
+    Training(job, model)
     with blame(f"writing the model of job {name}"):
         if path.suffix == ".keras":
             if not isinstance(model, keras.Model):

@@ -16,11 +16,13 @@ class Traces:
     Axis 0 of every array in a batch has no fixed size, so that a short last
     batch needs no new trace. Batches that differ in another axis (sequences of
     varying length) open that axis in a second trace, which then serves them all.
-    Payloads of other dtypes have traces of their own.
+    Payloads of other dtypes have traces of their own. `eager`: no trace, the
+    body runs as it stands; `jit`: traces are compiled by XLA.
     """
 
-    def __init__(self, body: Body, flat_sizes: list[int]) -> None:
+    def __init__(self, body: Body, flat_sizes: list[int], *, eager: bool = False, jit: bool = False) -> None:
         self._body = body
+        self._eager, self._jit = eager, jit
         self._sizes = flat_sizes
         # Dtypes of the payloads -> (batch spec, tf.function), most open last.
         self._traced: dict[tuple[Any, ...], list[tuple[Any, Any]]] = {}
@@ -33,6 +35,8 @@ class Traces:
     def __call__(self, flats: list[Any], batch: Any) -> Any:
         """`body`'s result; arrays in `batch` become tensors."""
         batch = tf.nest.map_structure(_tensor, batch)
+        if self._eager:
+            return self._body(flats, batch)
         return self._for(tuple(flat.dtype for flat in flats), batch)(flats, batch)
 
     def _for(self, dtypes: tuple[Any, ...], batch: Any) -> Any:
@@ -42,7 +46,9 @@ class Traces:
                 return function
         spec = _open(tf.nest.map_structure(_spec, batch), traced)
         flats = [tf.TensorSpec([size], dtype) for size, dtype in zip(self._sizes, dtypes, strict=True)]
-        function = tf.function(self._body, input_signature=[flats, spec], autograph=False)
+        function = tf.function(
+            self._body, input_signature=[flats, spec], jit_compile=self._jit, autograph=False
+        )
         traced.append((spec, function))
         return function
 

@@ -21,7 +21,8 @@ from pswire.transport.codecs import codec_named
 from psworker.data.payloads import Payload, array_of
 from psworker.tensorflow.casts import payload_of, tensor_of
 from psworker.tensorflow.flats import FlatLayout
-from psworker.tensorflow.losses import Loss
+from psworker.tensorflow.objectives.processing import Processing
+from psworker.tensorflow.objectives.training import Objective
 from psworker.tensorflow.signatures import Traces
 from psworker.tensorflow.variables import ModelVariables
 
@@ -43,6 +44,13 @@ class StepResult:
         return [array_of(payload) for payload in self.payloads]
 
 
+@dataclass(frozen=True)
+class Group:
+    """Several batches of one contribution: the mean of their gradients, all of the same weights."""
+
+    batches: tuple[Any, ...]
+
+
 class FlatStep:
     """Weights and a batch to gradients; the variables of the model are its scratch.
 
@@ -51,16 +59,35 @@ class FlatStep:
     sparse ones (embeddings). Nothing scales the loss: a model under Keras'
     "mixed_bfloat16" policy needs no scaling; under "mixed_float16" small
     gradients are rounded to zero on their way back through float16 layers
-    unless the job's loss keeps them large (Keras scales inside its own
-    optimizers, which run on the servers here, without that step).
+    unless the loss is kept large (`loss_scale_factor` of a compiled optimizer does).
+
+    `objective`: a batch's loss and gradients; `process`: what is done to the
+    mean of `process.every` of them before it is pushed, which is what a `Group` has.
     """
 
-    def __init__(self, plan: Plan, model: ModelVariables, loss: Loss) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        model: ModelVariables,
+        objective: Objective,
+        process: Processing,
+        *,
+        eager: bool = False,
+        jit: bool = False,
+    ) -> None:
         self._plan = plan
         self._layout = FlatLayout(plan, model)
         self._model = model
-        self._loss = loss
-        self._traces = Traces(self._compute, [shard.elements for shard in plan.shards])
+        self._objective, self._process = objective, process
+        sizes = [shard.elements for shard in plan.shards]
+        self._traces = Traces(self._compute, sizes, eager=eager, jit=jit)
+        # Of the batches of a group before its last: sums of losses and of gradients.
+        trained = model.variables[: model.trainable] if process.every > 1 else ()
+        shapes = [(), *(variable.shape for variable in trained)]
+        self._sums = [tf.Variable(tf.zeros(shape), trainable=False) for shape in shapes]
+        self._begun = Traces(self._begin, sizes, eager=eager, jit=jit)
+        self._continued = Traces(self._continue, sizes, eager=eager, jit=jit)
+        self._ended = Traces(self._end, sizes, eager=eager, jit=jit)
 
     @property
     def traces(self) -> int:
@@ -80,22 +107,57 @@ class FlatStep:
 
     def __call__(self, flats: list[Flat], batch: Any) -> StepResult:
         """One step; `flats` is one payload per shard of the plan: float32, float16 or bfloat16."""
-        out, loss, norm = self._traces([tensor_of(flat) for flat in flats], batch)
-        return StepResult([payload_of(flat) for flat in out], float(loss), float(norm), count_samples(batch))
+        tensors = [tensor_of(flat) for flat in flats]
+        if not isinstance(batch, Group):
+            out, loss, norm = self._traces(tensors, batch)
+            return StepResult(
+                [payload_of(flat) for flat in out], float(loss), float(norm), count_samples(batch)
+            )
+        first, *between, last = batch.batches
+        self._begun(tensors, first)
+        for each in between:
+            self._continued(tensors, each)
+        out, loss, norm = self._ended(tensors, last)
+        samples = sum(map(count_samples, batch.batches))
+        return StepResult([payload_of(flat) for flat in out], float(loss), float(norm), samples)
+
+    # Traced. Order: weights in, forward and backward, state out (automatic control dependencies keep reads and
+    # writes of a variable in this order).
 
     def _compute(self, flats: list[Any], batch: Any) -> tuple[list[Any], Any, Any]:
-        """The traced body. Order: weights in, forward and backward, state out (automatic control
-        dependencies keep reads and writes of a variable in this order)."""
-        variables = self._model.variables
+        before = self._take(flats)
+        loss, gradients = self._objective(batch)
+        return self._finish(flats, before, loss, gradients)
+
+    def _begin(self, flats: list[Any], batch: Any) -> None:
+        self._take(flats)
+        loss, gradients = self._objective(batch)
+        for total, value in zip(self._sums, [loss, *gradients], strict=True):
+            total.assign(value)
+
+    def _continue(self, flats: list[Any], batch: Any) -> None:
+        loss, gradients = self._objective(batch)
+        for total, value in zip(self._sums, [loss, *gradients], strict=True):
+            total.assign_add(value)
+
+    def _end(self, flats: list[Any], batch: Any) -> tuple[list[Any], Any, Any]:
+        loss, gradients = self._objective(batch)
+        added = zip(self._sums, [loss, *gradients], strict=True)
+        loss, *gradients = [(value + total) / self._process.every for total, value in added]
+        return self._finish(flats, self._layout.cut(flats), loss, gradients)
+
+    def _take(self, flats: list[Any]) -> list[Any]:
+        """Weights into the model; returns them, as tensors."""
         before = self._layout.cut(flats)
-        for variable, value in zip(variables, before, strict=True):
+        for variable, value in zip(self._model.variables, before, strict=True):
             variable.assign(value)
-        trained, state = variables[: self._model.trainable], variables[self._model.trainable :]
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch(trained)
-            loss = self._loss(batch)
-        found = tape.gradient(loss, trained, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-        gradients = [tf.cast(tf.convert_to_tensor(gradient), tf.float32) for gradient in found]
+        return before
+
+    def _finish(
+        self, flats: list[Any], before: list[Any], loss: Any, gradients: list[Any]
+    ) -> tuple[list[Any], Any, Any]:
+        gradients = self._process(gradients)
+        state = self._model.variables[self._model.trainable :]
         deltas = [
             tf.cast(variable.read_value(), tf.float32) - tf.cast(value, tf.float32)
             for variable, value in zip(state, before[self._model.trainable :], strict=True)

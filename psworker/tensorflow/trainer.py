@@ -12,11 +12,13 @@ import numpy as np
 from pswire.model.plan import Plan, VariableSpec
 from psworker.job import Job
 from psworker.job.errors import blame
-from psworker.tensorflow.batches import numbered_batches
-from psworker.tensorflow.device import choose_device, make_deterministic, require_tensorflow_backend
+from psworker.tensorflow.batches import grouped_batches
+from psworker.tensorflow.device import set_up
 from psworker.tensorflow.evaluation import evaluate
 from psworker.tensorflow.export import save_model
-from psworker.tensorflow.losses import loss_function
+from psworker.tensorflow.first_batch import built
+from psworker.tensorflow.objectives.processing import Processing
+from psworker.tensorflow.objectives.training import Training
 from psworker.tensorflow.step import Flat, FlatStep, StepResult
 from psworker.tensorflow.variables import collect
 
@@ -26,27 +28,29 @@ class Trainer:
 
     `seed` decides the initial values, the same in every worker. `device` is
     "auto", "cpu" or "gpu:N". `deterministic` makes results independent of the
-    number of cores and of the run (see `make_deterministic`, which concerns
-    the whole process). Raises DeviceError, and JobError wherever the user's
+    number of cores and of the run, on one thread (see `make_deterministic`,
+    which concerns the whole process). Raises DeviceError, and JobError wherever the user's
     code raises or returns something that cannot be trained.
     """
 
     #: Weights may come in the wire dtype; payloads go in the dtype in which the weights came.
     narrow = True
 
-    def __init__(self, job: Job, *, device: str = "auto", seed: int = 0, deterministic: bool = True) -> None:
-        require_tensorflow_backend()
-        if deterministic:
-            make_deterministic()
-        self.device = choose_device(device)
+    def __init__(self, job: Job, *, device: str = "auto", seed: int = 0, deterministic: bool = False) -> None:
+        self.device = set_up(device, deterministic=deterministic)
         self.job = job
         self._name = type(job).__name__
         # Keras numbers the layers' names within a process; begin at the beginning, as every worker does.
         keras.utils.clear_session()
         keras.utils.set_random_seed(seed % 2**32)
         with blame(f"model() of job {self._name}"):
-            self.model = job.model()
+            made = job.model()
+        with blame(f"dataset() of job {self._name}"):
+            self.model = built(job, made, seed)
+        with blame(f"the model of job {self._name}"):
+            self._training = Training(job, self.model)
         self._variables = collect(self.model)
+        self._process = Processing(job, self.optimizer, self._as_the_user_knows_them())
         self._step: FlatStep | None = None
         self._plan: Plan | None = None
         self._dtypes: tuple[str, ...] = ("float32",)
@@ -55,6 +59,24 @@ class Trainer:
     def specs(self) -> list[tuple[VariableSpec, np.ndarray]]:
         """Every travelling variable with its present value (float32, of its shape)."""
         return list(zip(self._variables.specs, self._variables.values(), strict=True))
+
+    @property
+    def optimizer(self) -> Any:
+        """The Keras optimizer that the model was compiled with, or the job's; None where neither names one."""
+        return self._training.optimizer
+
+    @property
+    def trained(self) -> list[tuple[Any, str]]:
+        """The trained `tf.Variable`s, each with the name by which the servers know it."""
+        pairs = zip(self._variables.variables, self._variables.specs, strict=True)
+        return [(variable, spec.name) for variable, spec in pairs][: self._variables.trainable]
+
+    def _as_the_user_knows_them(self) -> tuple[Any, ...]:
+        """The trained variables: Keras' own of a Keras model, which have a path."""
+        known = self.model.trainable_variables if isinstance(self.model, keras.Layer) else ()
+        by_value = {id(variable.value): variable for variable in known}
+        trained = self._variables.variables[: self._variables.trainable]
+        return tuple(by_value.get(id(variable), variable) for variable in trained)
 
     def memory(self) -> list[np.ndarray]:
         """Values of the variables that do not travel (counters, states of random generators), in order."""
@@ -79,12 +101,20 @@ class Trainer:
         if plan.variables != self._variables.specs:
             raise ValueError("the plan is for other variables than this trainer's `specs`")
         self._plan, self._dtypes = plan, dtypes
-        self._step = FlatStep(plan, self._variables, loss_function(self.job, self.model))
+        training = self._training
+        trained = self._variables.variables[: self._variables.trainable]
+        self._step = FlatStep(
+            *(plan, self._variables, training.objective(trained), self._process),
+            eager=training.eager,
+            jit=training.jit,
+        )
 
     def batches(
         self, worker_index: int, worker_count: int, seed: int, epochs: int, skip: int = 0
     ) -> Iterator[tuple[int, Any]]:
         """(number, batch) over `epochs` epochs of this worker's part of the data, from number `skip` on.
+
+        Under gradient accumulation a batch here is a `Group` of the data's.
 
         Also gives this worker its own stream of random numbers (dropout,
         augmentation), which depends on `seed` and `worker_index` alone. The
@@ -99,7 +129,7 @@ class Trainer:
             variable.assign(np.array([own[1], number], dtype=variable.dtype.as_numpy_dtype))
         with blame(f"dataset() of job {self._name}"):
             dataset = self.job.dataset(worker_index, worker_count, seed)
-        return self._prepared(numbered_batches(dataset, epochs, skip), self._step)
+        return self._prepared(grouped_batches(dataset, epochs, skip, self._process.every), self._step)
 
     def _prepared(self, batches: Iterator[tuple[int, Any]], step: FlatStep) -> Iterator[tuple[int, Any]]:
         first = next(batches, None)

@@ -18,6 +18,7 @@ EPOCHS = {1: 2, 2: 3, **({4: 6} if SOAK else {})}
 FILE = """
 [run]
 seed = 7
+deterministic = true
 [cluster]
 servers = {servers}
 workers = {workers}

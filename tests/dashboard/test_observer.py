@@ -1,16 +1,22 @@
 """One question for all viewers; nobody looks, nothing is asked; what waits for a viewer is bounded."""
 
 import asyncio
+import io
 import itertools
 import json
+import math
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from google.protobuf.message import Message
+from rich.console import Console
 
 from pslab.dashboard import observer as observing
 from pslab.dashboard.observer import Observer, TooMany
-from pslab.launch.status_poll import StatusError
+from pslab.display.status import status_json, status_line, status_view
+from pslab.launch.status_poll import StatusError, printable
+from pswire.bounds import BoundError
 from pswire.v1 import coordinator_pb2 as pb
 
 
@@ -185,6 +191,33 @@ def test_another_job_begins_anew_and_a_lost_server_is_said() -> None:
         await stream.aclose()
 
     asyncio.run(watch())
+
+
+NUMBERS = [
+    (kind, field.name)
+    for kind in (pb.StatusReply, pb.WorkerStatus)
+    for field in kind.DESCRIPTOR.fields
+    if field.type == field.TYPE_DOUBLE
+]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1.7e308])
+@pytest.mark.parametrize(("kind", "name"), NUMBERS)
+def test_no_number_of_a_status_breaks_a_page_or_a_line(kind: type[Message], name: str, value: float) -> None:
+    """A server that says it is refused with the field's name, or what is shown is JSON, and short."""
+    reply = Server().ask(0)
+    setattr(reply if kind is pb.StatusReply else reply.workers[0], name, value)
+    try:
+        printable(reply)
+    except BoundError as error:
+        assert f"{kind.DESCRIPTOR.name}.{name}" in str(error)
+        return
+    observer = Observer(lambda _: reply)
+    observer.take(reply)
+    json.dumps(status_json(reply), allow_nan=False)
+    assert len(status_line(reply, 0.0)) < 400
+    console = Console(file=io.StringIO(), width=200)
+    console.print(status_view(reply))
 
 
 def test_viewers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

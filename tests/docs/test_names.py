@@ -76,3 +76,24 @@ def test_every_top_level_folder_is_on_the_map() -> None:
 @pytest.mark.parametrize("picture", sorted((ROOT / "docs").rglob("*.svg")), ids=lambda path: path.name)
 def test_a_picture_is_a_picture(picture: Path) -> None:
     assert xml.parse(picture).getroot().tag == "{http://www.w3.org/2000/svg}svg"
+
+
+_TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_tests_that_are_named_are_there(page: Path) -> None:
+    for path, name in _TEST.findall(text_of(page)):
+        assert (ROOT / path).exists(), f"{page.name} names {path}, which is not there"
+        text = (ROOT / path).read_text(encoding="utf-8")
+        assert re.search(rf"^(async )?def {name}\(", text, re.MULTILINE), f"{path} has no {name}"
+
+
+def test_every_promise_among_others_and_every_defect_names_a_test() -> None:
+    rows = [line for line in text_of(ROOT / "docs" / "security.md").splitlines() if line.startswith("|")]
+    promises = [row for row in rows if re.match(r"\| \d+\. ", row)]
+    assert [int(row[2:].split(".")[0]) for row in promises] == list(range(1, 11))
+    defects = [row for row in rows if re.match(r"\| D\d+ ", row)]
+    assert [row.split()[1] for row in defects] == [f"D{number}" for number in range(1, 16)]
+    for row in [*promises, *defects]:
+        assert "`tests/" in row.rsplit("|", 2)[1], f"no test: {row}"

@@ -15,8 +15,9 @@ import pytest
 import pslab.cli
 import psserver.cli
 import psworker.cli
-from pswire.addresses import Address, cluster_from_tf_config
+from pswire.addresses import Address
 from pswire.config.experiment import load_experiment, parse_experiment
+from pswire.tf_config import cluster_from_tf_config
 from tests.docs.markdown import PAGES, README, ROOT, Block, all_blocks, blocks, named
 
 BLOCKS = all_blocks()
@@ -111,7 +112,7 @@ def test_tf_config_as_it_is_shown() -> None:
     cluster = cluster_from_tf_config(named("docs/guides/clusters.md", "TF_CONFIG"))
     assert cluster.ps == (Address("ps0", 7070), Address("ps1", 7070))
     # A chief is worker 0, so the second of the workers is the third.
-    assert (len(cluster.workers), cluster.task_type, cluster.task_index) == (3, "worker", 2)
+    assert (cluster.workers, cluster.task_type, cluster.task_index) == (3, "worker", 2)
 
 
 def test_the_readme_is_short() -> None:

@@ -16,6 +16,7 @@ from pswire.transport.codecs import FLOAT32
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import coordinator_pb2_grpc, shard_pb2, shard_pb2_grpc
 from psworker.data.shard_client import ShardClient
+from psworker.engine import Commit
 from tests.probes import SessionProbe
 from tests.shm.sessions import proof
 
@@ -232,7 +233,7 @@ def test_a_commit_without_its_session_is_refused(server: str) -> None:
         assert grant is not None
         flats = session.plan.scatter(list(gradients(0).values()))
         unknown = pb.Hello(job=session.job, worker=session.worker, incarnation=0, session="guessed")
-        commit = pb.Commit(ticket=grant.ticket, samples=1)
+        commit = Commit(grant.ticket, samples=1)
         shard = SessionProbe(session).shard()
         with pytest.raises(psworker.Refused, match="is another session's"):
             shard.step(grant.ticket, flats[0], grant.index, commit, unknown)

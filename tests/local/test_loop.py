@@ -187,3 +187,11 @@ def test_the_end_of_the_job_ends_the_steps(rule: str, knobs: dict[str, float]) -
 def test_no_data_at_all() -> None:
     session = FakeSession("local-sgd", LOCAL)
     assert run(session, Trainer(0)).steps == 0 and session.tickets == 0
+
+
+def test_data_without_a_batch_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    outcome = run(FakeSession("gradient", {}), Trainer(0))
+    assert outcome.empty and "the data of worker 0 of 1 has no batch" in caplog.text
+    assert not run(FakeSession("gradient", {}), Trainer(1)).empty
+    # A restarted worker that had committed all of it.
+    assert not run(FakeSession("gradient", {}, next_batch=3), Trainer(3)).empty

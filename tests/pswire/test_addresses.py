@@ -1,13 +1,10 @@
-"""Addresses and TF_CONFIG: what is read, and that every refusal names its part."""
-
-import json
-from typing import Any
+"""Addresses: what is read, and that every refusal names its part."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pswire.addresses import Address, AddressError, cluster_from_tf_config, parse_hosts
+from pswire.addresses import Address, AddressError, parse_hosts
 
 
 def test_hosts() -> None:
@@ -53,71 +50,3 @@ def test_any_text_is_addresses_that_print_alike_or_an_error(text: str) -> None:
     except AddressError:
         return
     assert parse_hosts(",".join(str(address) for address in addresses)) == addresses
-
-
-def tf_config(task: dict[str, Any], **cluster: Any) -> str:
-    return json.dumps({"cluster": {"ps": ["p:1", "p:2"], "worker": ["w:1", "w:2"]} | cluster, "task": task})
-
-
-@pytest.mark.parametrize(
-    ("task", "cluster", "expected"),
-    [
-        ({"type": "ps", "index": 1}, {}, ("ps", 1)),
-        ({"type": "worker", "index": 1}, {}, ("worker", 1)),
-        ({"type": "worker", "index": "1"}, {}, ("worker", 1)),
-        ({"type": "worker", "index": 1}, {"chief": ["c:1"]}, ("worker", 2)),
-        ({"type": "chief", "index": 0}, {"chief": ["c:1"]}, ("worker", 0)),
-        ({"type": "chief"}, {"chief": ["c:1"]}, ("worker", 0)),
-        ({"type": "chief", "index": 0}, {"chief": ["c:1"], "worker": []}, ("worker", 0)),
-    ],
-)
-def test_tf_config(task: dict[str, Any], cluster: dict[str, Any], expected: tuple[str, int]) -> None:
-    found = cluster_from_tf_config(tf_config(task, **cluster))
-    assert (found.task_type, found.task_index) == expected
-    assert found.ps == (Address("p", 1), Address("p", 2))
-    chief = (Address("c", 1),) if cluster else ()
-    assert found.workers == chief + (() if "worker" in cluster else (Address("w", 1), Address("w", 2)))
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("{", "TF_CONFIG: expected JSON, got '{'"),
-        ("[]", "TF_CONFIG: cluster: expected an object, got null"),
-        ('{"cluster": 3}', "TF_CONFIG: cluster: expected an object, got 3"),
-        (tf_config({}), "TF_CONFIG: task.type: expected ps, worker or chief, got null"),
-        (tf_config({"type": "evaluator", "index": 0}), 'task.type "evaluator" is not supported'),
-        (tf_config({"type": "ps", "index": 0}, evaluator=["e:1"]), "cluster.evaluator is not supported"),
-        (
-            tf_config({"type": "ps", "index": 0}, wroker=[]),
-            'cluster.wroker is unknown; did you mean "worker"?',
-        ),
-        (tf_config({"type": "ps", "index": 0}, ps=[]), "cluster.ps is missing"),
-        (tf_config({"type": "ps", "index": 0}, worker=[]), "cluster.worker is missing"),
-        (
-            tf_config({"type": "ps", "index": 0}, ps="p:1"),
-            'cluster.ps: expected a list of host:port, got "p:1"',
-        ),
-        (tf_config({"type": "ps", "index": 0}, ps=["p"]), "cluster.ps: expected host:port, got 'p'"),
-        (
-            tf_config({"type": "ps", "index": 0}, chief=["a:1", "b:1"]),
-            "cluster.chief: expected one address, got 2",
-        ),
-        (
-            tf_config({"type": "ps", "index": 2}),
-            "task.index: expected a number below 2 (cluster.ps has 2), got 2",
-        ),
-        (tf_config({"type": "ps", "index": -1}), "task.index: expected a number below 2"),
-        (tf_config({"type": "ps", "index": True}), "got true"),
-        (tf_config({"type": "ps"}), "task.index: expected a number below 2 (cluster.ps has 2), got null"),
-        (
-            tf_config({"type": "chief", "index": 0}),
-            "task.index: expected a number below 0 (cluster.chief has 0)",
-        ),
-        ("[" * 100000, "TF_CONFIG: expected JSON"),
-    ],
-)
-def test_wrong_tf_config_names_its_key(text: str, words: str) -> None:
-    with pytest.raises(AddressError) as caught:
-        cluster_from_tf_config(text)
-    assert words in str(caught.value) and str(caught.value).startswith("TF_CONFIG: ")

@@ -11,9 +11,9 @@ from google.protobuf.message import Message
 
 from pswire import bounds
 from pswire.bounds import Bound, BoundError, Closed, Data, Many, Nested, Real, Text, Whole
-from pswire.v1 import coordinator_pb2, model_pb2, shard_pb2
+from pswire.v1 import coordinator_pb2, memory_pb2, model_pb2, shard_pb2
 
-FILES = (model_pb2, coordinator_pb2, shard_pb2)
+FILES = (model_pb2, memory_pb2, coordinator_pb2, shard_pb2)
 FIELDS = {
     (name, field.name): field
     for file in FILES
@@ -98,9 +98,10 @@ def many_samples(
     most: int, each: Bound | None, key: Text | None, field: FieldDescriptor
 ) -> tuple[Any, list[Any]]:
     if key is not None:
+        too_large = 2 * each.most if isinstance(each, Real) and each.nonfinite else math.nan
         return (
             {f"m{i}": 1.0 for i in range(most)},
-            [{f"m{i}": 1.0 for i in range(most + 1)}, {"x" * (key.most + 1): 1.0}, {"m": math.nan}],
+            [{f"m{i}": 1.0 for i in range(most + 1)}, {"x" * (key.most + 1): 1.0}, {"m": too_large}],
         )
     if each is None:
         kind = KINDS[field.message_type.name]

@@ -74,13 +74,14 @@ def test_everything_that_a_file_says_is_there(tmp_path: Path) -> None:
 def test_defaults(tmp_path: Path) -> None:
     experiment = load_experiment(write(tmp_path, ""))
     assert experiment == Experiment()
-    assert (experiment.run.seed, experiment.run.versions, experiment.run.deterministic) == (0, 0, True)
+    assert (experiment.run.seed, experiment.run.versions, experiment.run.deterministic) == (0, 0, False)
     assert experiment.cluster.model_dump() == {
         "servers": 1,
         "workers": 1,
         "worker_timeout": 10.0,
         "idle_timeout": 600.0,
         "ticket_timeout": "auto",
+        "nonfinite_limit": 10,
         "wire_dtype": "float32",
         "transport": "auto",
         "prefetch": False,

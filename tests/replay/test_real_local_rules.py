@@ -29,7 +29,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
 def test_a_run_is_in_order_and_replays_to_the_bit(tmp_path: Path, name: str) -> None:
     knobs, optimizer, tickets = CASES[name]
     document = {
-        "run": {"seed": 5},
+        "run": {"seed": 5, "deterministic": True},
         "cluster": {"servers": 2, "workers": 2},
         "policy": {"name": name, **knobs},
         "optimizer": optimizer,

@@ -12,8 +12,8 @@ from psserver.settings import Options
 from pswire.model.plan import VariableSpec, make_plan
 from pswire.v1 import coordinator_pb2 as pb
 from psworker.errors import Refused
-from tests.service.peer import Peer, join_request
-from tests.service.serving import PATIENCE, VARIABLES, Cluster, Served, refused, serving
+from tests.service.peer import Peer, Stream, join_request
+from tests.service.serving import PATIENCE, VARIABLES, Cluster, Served, refused, serving, wait_until
 
 OTHER = (VariableSpec("other", (3,)),)
 
@@ -82,6 +82,19 @@ def test_a_model_that_a_session_stands_for_is_the_jobs() -> None:
         stray = join_request(make_plan(OTHER, 1), worker="stray")
         with refused(grpc.StatusCode.FAILED_PRECONDITION, "this job trains another model"):
             cluster.coordinator.Join(stray, timeout=PATIENCE)
+
+
+def test_a_model_is_the_jobs_while_the_worker_that_lost_its_connection_may_come_back() -> None:
+    """A moment without a session, before the first version: a stray Join must not use it."""
+    with serving(workers=2) as cluster:
+        first = Peer(cluster, "first")
+        first.stream.close()
+        wait_until(lambda: cluster.status().workers[0].state == "lost", "the loss to be noticed")
+        stray = join_request(make_plan(OTHER, 1), worker="stray")
+        with refused(grpc.StatusCode.FAILED_PRECONDITION, "this job trains another model"):
+            cluster.coordinator.Join(stray, timeout=PATIENCE)
+        first.stream = Stream(cluster, first.hello())
+        first.leave()
 
 
 def test_a_wrong_model_whose_worker_comes_late_is_refused() -> None:

@@ -140,6 +140,14 @@ USAGE: dict[str, tuple[list[str], list[str]]] = {
     "no address": (["--ps-hosts", "localhost"], ["expected host:port, got 'localhost'"]),
     "no port": (["--ps-hosts", "localhost:http"], ["expected a port from 0 to 65535", "'http'"]),
     "an address twice": (["--ps-hosts", "a:1,a:1", "--task-index", "0"], ["a:1 is listed twice"]),
+    "auto without a scheduler": (
+        ["--ps-hosts", "a:1,b:1", "--task-index", "auto"],
+        ["--task-index auto: expected one of TF_CONFIG, SLURM_PROCID, JOB_COMPLETION_INDEX or VC_TASK_INDEX"],
+    ),
+    "no index": (
+        ["--ps-hosts", "a:1", "--task-index", "-1"],
+        ["expected a number from 0 on or \"auto\", got '-1'"],
+    ),
     "which of two": (["--ps-hosts", "a:1,b:1"], ["lists 2 servers: expected --task-index 0..1"]),
     "a third of two": (
         ["--ps-hosts", "a:1,b:1", "--task-index", "2"],

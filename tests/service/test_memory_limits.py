@@ -6,9 +6,14 @@ from contextlib import ExitStack, closing
 from typing import Any
 
 import grpc
+import numpy as np
 import pytest
 
-from psserver.service.limits.ledger import MIB, MemoryLedger, parse_size, usual_limit
+from pslab.display.status import memory_line, memory_sentences, status_json
+from psserver.service.limits.ledger import MIB, MOST_PARTS, MemoryLedger, parse_size, usual_limit
+from psserver.service.limits.watch import Caller
+from psserver.service.shard.reads import Reads
+from psserver.shard.arena import Version
 from pswire.model.plan import VariableSpec, make_plan
 from pswire.transport import segments
 from pswire.transport.framed_socket import FRAME_BYTES
@@ -63,7 +68,7 @@ def test_a_member_has_one_attachment() -> None:
             calls.append(exchanges.open(attach(peer)))
             attached = shard_pb2.ExchangeReply.FromString(next(calls[-1])).attached
             assert not attached.refusal
-            assert host.memory.of("worker") == {"shared slots": 2 * 4_000_000}
+            assert host.memory.ledger.of("worker") == {"shared slots": 2 * 4_000_000}
         for call in calls[:-1]:
             with pytest.raises(grpc.RpcError) as caught:
                 next(call)
@@ -71,7 +76,7 @@ def test_a_member_has_one_attachment() -> None:
         # Two slots and the control words, of one stream.
         wait_until(lambda: len(segments_of("self")) <= before + 3, "older segments to go")
         calls[-1].cancel()
-        wait_until(lambda: not host.memory.of("worker"), "the room to be given back")
+        wait_until(lambda: not host.memory.ledger.of("worker"), "the room to be given back")
 
 
 def test_a_ticket_has_one_payload_on_its_way_in() -> None:
@@ -91,14 +96,14 @@ def test_a_ticket_has_one_payload_on_its_way_in() -> None:
 
         wait_until(lambda: ended() >= 19, "all but one to be cut")
         assert staging.peak <= 2
-        assert cluster.servers[0].probe.host.memory.of("")["payloads"] <= 4_000_000
+        assert cluster.servers[0].probe.host.memory.ledger.of("worker") == {"payloads": 4_000_000}
         assert peer.step().version == 1, "the worker's own takes the place of what is on its way"
 
 
 def test_a_model_that_cannot_fit_is_refused_with_the_numbers() -> None:
     with serving(memory_limit=100 * MIB) as cluster:
         big = make_plan([VariableSpec("w", (2**28,))], 1)
-        words = ("its part has 1024.0 MiB, which takes 4096.0 MiB at least", "--memory-limit is 100.0 MiB")
+        words = ("its part has 1024.0 MiB, which takes 5120.0 MiB at least", "--memory-limit is 100.0 MiB")
         with refused(grpc.StatusCode.RESOURCE_EXHAUSTED, *words):
             cluster.coordinator.Join(join_request(big), timeout=PATIENCE)
         assert cluster.servers[0].probe.job.plan is None
@@ -113,6 +118,78 @@ def test_slots_beyond_the_limit_are_refused_and_the_worker_does_without() -> Non
         reply = shard_pb2.ExchangeReply.FromString(next(call)).attached
         assert "expected at most 20.0 MiB in all (--memory-limit)" in reply.refusal
         assert a.step(0.0).version == 2
+
+
+def test_a_worker_for_whom_there_is_no_room_is_refused_with_the_numbers() -> None:
+    """An optimizer with slots for each worker: 4 MB of slots and 4 MB of contribution for each."""
+    adam = ["optimizer.name=dana-zero"]
+    with serving(memory_limit=32 * MIB, overrides=adam) as cluster, Peer(cluster, "a", WIDE) as a:
+        a.step(0.0)
+        with refused(
+            grpc.StatusCode.RESOURCE_EXHAUSTED, "no memory for worker number 2", "7.6 for each worker"
+        ):
+            Peer(cluster, "b", WIDE)
+        assert [w.name for w in cluster.status().workers] == ["a"]
+        assert a.step(0.0).version == 2
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+def test_status_shows_who_holds_what(servers: int) -> None:
+    """On every server; the parts add up; of the same size whoever joins."""
+    with serving(servers, memory_limit=200 * MIB) as cluster, Peer(cluster, "a", WIDE) as peer:
+        grant = peer.ready()
+        for server, flat in enumerate(peer.plan.scatter([np.zeros(WIDE[0].shape, np.float32)])):
+            peer.push_messages(server, messages(peer.header(grant, server), flat.tobytes()))
+        size = 4_000_000 // servers
+
+        def shown() -> bool:
+            memories = [server.memory for server in cluster.status().servers]
+            held = [{(p.member, p.kind): p.bytes for p in memory.parts} for memory in memories]
+            return all(("a", "payloads") in parts for parts in held)
+
+        wait_until(shown, "every server to say what it holds")
+        for server in cluster.status().servers:
+            memory = server.memory
+            assert memory.limit == 200 * MIB
+            assert sum(part.bytes for part in memory.parts) + memory.rest == memory.total
+            parts = {(part.member, part.kind): part.bytes for part in memory.parts}
+            assert parts["a", "payloads"] == size and parts["", "versions"] == 3 * size
+        status = cluster.status()
+        assert memory_line(status.servers[0].memory).endswith("of 200 MiB")
+        assert "a's payloads" in memory_sentences(status)[0]
+        assert status_json(status)["servers"][0]["memory"]["limit"] == 200 * MIB
+
+
+def test_a_picture_of_the_account_has_few_parts_whoever_comes() -> None:
+    ledger = MemoryLedger(10_000 * MIB)
+    for number in range(1000):
+        ledger.put(f"w{number}", "shared slots", MIB)
+    picture = ledger.picture()
+    assert len(picture.parts) == MOST_PARTS
+    assert picture.total == 1000 * MIB == sum(part.nbytes for part in picture.parts) + picture.rest
+
+
+def test_a_member_beyond_its_share_is_refused_and_others_are_not() -> None:
+    ledger = MemoryLedger(100 * MIB)
+    assert ledger.take("a", "shared slots", 40 * MIB, share=50 * MIB) is None
+    assert "at most 50.0 MiB for each member" in str(
+        ledger.take("a", "shared slots", 20 * MIB, share=50 * MIB)
+    )
+    assert ledger.take("b", "shared slots", 40 * MIB, share=50 * MIB) is None
+
+
+def test_a_worker_has_few_reads_at_once_and_the_newest_are_its_own() -> None:
+    cut: list[int] = []
+    reads = Reads()
+    version = Version(0, np.zeros(1, np.float32))
+    begun = [
+        reads.begin("slow", version, Caller(lambda: True, lambda n=number: cut.append(n)))
+        for number in range(6)
+    ]
+    reads.begin("another", version, Caller(lambda: True, lambda: cut.append(99)))
+    assert cut == [0, 1]
+    for read in begun:
+        reads.end(read)
 
 
 def test_memory_grows_with_what_comes_and_not_with_what_is_announced() -> None:

@@ -1,12 +1,13 @@
-"""Finite contributions whose update is not finite: it is not published, and the job says whose they were."""
+"""Finite contributions whose update is not finite: refused as a whole on every server, and training goes on."""
 
 import numpy as np
 import pytest
 
+from psserver.coordinator import entries
 from pswire.exits import ExitCode
 from pswire.v1 import coordinator_pb2 as pb
 from tests.service.peer import Peer
-from tests.service.serving import VARIABLES, Cluster, serving, wait_until
+from tests.service.serving import VARIABLES, Cluster, serving
 
 HUGE = float(np.float32(3.4e38))
 
@@ -18,33 +19,91 @@ def commit(peer: Peer, grant: pb.Grant, where: int, value: float) -> None:
     peer.commit(grant.ticket, peer.push(grant, arrays))
 
 
-def finite(cluster: Cluster) -> bool:
-    """Whatever can be read on any server."""
-    held = [served.probe.shard.arena.values(served.probe.version) for served in cluster.servers]
-    return all(np.isfinite(values).all() for values in held if values is not None)
+def installed(cluster: Cluster) -> tuple[Peer, Peer, list[pb.Grant]]:
+    """Two workers with a grant of version 0 each, which is ones everywhere."""
+    one, other = Peer(cluster, "w0"), Peer(cluster, "w1")
+    one.send(ready=pb.Ready())
+    grant = one.receive("grant")
+    one.commit(grant.ticket, one.push(grant, [np.ones(spec.shape, np.float32) for spec in VARIABLES]))
+    for peer in (one, other):
+        peer.send(ready=pb.Ready())
+    return one, other, [one.receive("grant"), other.receive("grant")]
+
+
+def dropped(peer: Peer, grant: pb.Grant) -> str:
+    """Why the ticket's contribution is dropped."""
+    while True:
+        fate = peer.receive("disposition")
+        if (fate.ticket, fate.fate) == (grant.ticket, pb.Disposition.FATE_DROPPED):
+            return str(fate.reason)
+
+
+def held(cluster: Cluster) -> list[bytes]:
+    """All that the servers have and remember but for staged payloads, to the bit."""
+    states = [served.probe.shard.state() for served in cluster.servers]
+    return [
+        name.encode() + values.tobytes()
+        for state in states
+        for name, values in sorted(state.arrays.items())
+        if not name.startswith("payload/")
+    ]
 
 
 @pytest.mark.parametrize("servers", [1, 2])
 @pytest.mark.parametrize("where", [0, 1, 2], ids=["a matrix", "a vector", "state"])
-def test_two_gradients_that_overflow_together(servers: int, where: int) -> None:
-    with serving(servers, workers=2, policy="sync") as cluster:
-        one, other = Peer(cluster, "w0"), Peer(cluster, "w1")
-        one.send(ready=pb.Ready())
-        grant = one.receive("grant")
-        ones = [np.ones(spec.shape, np.float32) for spec in VARIABLES]
-        one.commit(grant.ticket, one.push(grant, ones))
-        for peer in (one, other):
-            peer.send(ready=pb.Ready())
-        grants = [one.receive("grant"), other.receive("grant")]
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_two_gradients_that_overflow_together(servers: int, where: int, optimizer: str) -> None:
+    """On one of two servers only, perhaps: the other one changes nothing, either."""
+    with serving(servers, workers=2, policy="sync", overrides=[f"optimizer.name={optimizer}"]) as cluster:
+        one, other, grants = installed(cluster)
+        cluster.picture()
+        before = held(cluster)
         for peer, each in zip((one, other), grants, strict=True):
             commit(peer, each, where, HUGE)
+        for peer, each in zip((one, other), grants, strict=True):
+            assert dropped(peer, each) == entries.NONFINITE
+            peer.send(ready=pb.Ready())
+        again = [one.receive("grant"), other.receive("grant")]
+        assert [grant.version for grant in again] == [0, 0]
+        cluster.picture()
+        assert held(cluster) == before
+        # Training goes on.
+        for peer, each in zip((one, other), again, strict=True):
+            commit(peer, each, where, 0.5)
+        for peer in (one, other):
+            peer.send(ready=pb.Ready())
+            assert peer.receive("grant").version == 1
+            peer.leave()
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+def test_so_many_in_a_row_end_the_job(servers: int) -> None:
+    limit = "cluster.nonfinite_limit=2"
+    with serving(servers, workers=2, policy="async", overrides=["optimizer.name=adam", limit]) as cluster:
+        one, other, grants = installed(cluster)
+        for peer, grant in zip((one, other), grants, strict=True):
+            # Its square is infinite.
+            commit(peer, grant, 0, 1e25)
         stops = [peer.receive("stop") for peer in (one, other)]
-        assert finite(cluster)
         for stop in stops:
             assert not stop.success
-            assert "version 1 would not be finite" in stop.reason
+            assert "2 updates in a row would not be finite" in stop.reason
             assert "came from w0, w1" in stop.reason
-        wait_until(lambda: any(s.probe.host.state.diverged for s in cluster.servers), "the refusal")
         one.leave()
         other.leave()
         assert {served.ended() for served in cluster.servers} == {ExitCode.DIVERGED}
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+def test_a_large_gradient_whose_update_is_finite_counts(servers: int) -> None:
+    with serving(servers, workers=2, policy="async") as cluster:
+        one, other, grants = installed(cluster)
+        commit(one, grants[0], 0, 1e30)
+        one.send(ready=pb.Ready())
+        assert one.receive("grant").version == 1
+        # From now on the weights are large: servers are asked about every update.
+        commit(other, grants[1], 1, 1.0)
+        other.send(ready=pb.Ready())
+        assert other.receive("grant").version == 2
+        one.leave()
+        other.leave()

@@ -40,6 +40,7 @@ KINDS = {
     "commit": "async",
     "fold": "sync",
     "apply": "async",
+    "refuse": "refused",
     "drop": "bounded",
     "cancel": "sync with a backup",
     "abandon": "async",
@@ -55,6 +56,7 @@ POLICIES = {
     "sync": ("sync", []),
     "bounded": ("bounded", ["policy.max_staleness=0", "policy.aggregate=1"]),
     "sync with a backup": ("sync", ["policy.backup=1"]),
+    "refused": ("async", ["optimizer.name=adam"]),
 }
 
 
@@ -66,8 +68,13 @@ def log_of(folder: Path) -> list[dict[str, Any]]:
     return entries
 
 
-def play(cluster: Cluster) -> None:
-    """Two workers: steps, a late gradient, an abandoned ticket, a broken session; one leaves, one is done."""
+def play(cluster: Cluster, policy: str, *, stays: bool = False) -> None:
+    """Two workers: steps, a late gradient, an abandoned ticket, a broken session; one leaves, one is done.
+
+    Under "refused" the last gradient is so large that adam's square of it is infinite.
+    `stays`: that one's session stands when the job stops.
+    """
+    last = [array * 1e25 for array in ONES] if policy == "refused" else ONES
     one, two = Peer(cluster, "one"), Peer(cluster, "two")
     one.send(ready=pb.Ready())
     first = one.receive("grant")
@@ -77,18 +84,19 @@ def play(cluster: Cluster) -> None:
     two.send(ready=pb.Ready())
     one.ready()
     two.grant = two.receive("grant")
-    for peer in (one, two, one):
+    for peer, gradient in ((one, ONES), (two, ONES), (one, last)):
         grant = peer.ready()
         peer.grant = None
         # Refused where the policy has cancelled the ticket.
         with suppress(grpc.RpcError):
-            peer.commit(grant.ticket, peer.push(grant, ONES))
+            peer.commit(grant.ticket, peer.push(grant, gradient))
     two.send(abandon=pb.Abandon(ticket=two.ready().ticket, reason="test"))
     two.stream.close()
     two.stream = Stream(cluster, two.hello())
     two.send(leave=pb.Leave(reason="test"))
     one.send(done=pb.Done())
-    one.stream.close()
+    if not stays:
+        one.stream.close()
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -96,7 +104,7 @@ def test_the_scenario_makes_the_entries_that_are_said(tmp_path: Path, policy: st
     out = tmp_path / "run"
     name, knobs = POLICIES[policy]
     with serving(1, workers=2, policy=name, overrides=knobs, out=out) as cluster:
-        play(cluster)
+        play(cluster, policy)
         cluster.servers[0].interrupt()
         cluster.servers[0].ended()
     made = {entry["kind"] for entry in log_of(out)}
@@ -138,7 +146,7 @@ def test_a_failure_anywhere_ends_the_job_with_a_log_without_gaps(
     with serving(servers, workers=2, policy=name, overrides=knobs, out=out) as cluster:
         # What a worker sees of a job that ends in the middle is not the point here.
         with suppress(Exception):
-            play(cluster)
+            play(cluster, KINDS[kind], stays=kind == "stop")
         server = cluster.servers[0]
         # Of a job that was stopped in order, workers take their leave; these do not.
         if kind == "stop" or not reached or (where == "record" and kind in DECIDED):

@@ -8,10 +8,12 @@ import pytest
 from psserver.fast import FastBackend
 from psserver.optimizers import NUMPY, Backend, build
 from psserver.shard import Shard, arithmetic
+from psserver.shard.staging import Slot
 from pswire.model.plan import VariableSpec, make_plan
 
 SIZE = 2 * arithmetic.BLOCK + 77
 INF, NAN = np.float32("inf"), np.float32("nan")
+LARGEST = arithmetic.LARGEST
 
 
 @pytest.fixture(scope="module", params=["numpy", "compiled", "compiled in 3 threads"])
@@ -76,9 +78,25 @@ def test_the_first_bad_number_is_found(backend: Backend, bad: np.float32, at: in
     values = floats(1)
     values[at:] = bad
     assert arithmetic.first_nonfinite(values, backend) == at
+    assert not arithmetic.within(values, LARGEST, backend)
     target = np.zeros(SIZE, np.float32)
-    assert arithmetic.copy_finite(target, values, backend) == at
+    assert not arithmetic.copy_within(target, values, LARGEST, backend)
     assert same_bits(target, values)
+
+
+@pytest.mark.parametrize("at", [0, 15, 4096, SIZE - 1])
+def test_a_limit_holds_for_every_number(backend: Backend, at: int) -> None:
+    values, limit = np.full(SIZE, -8.0, np.float32), np.float32(8)
+    halves = (values.view(np.uint32) >> 16).astype(np.uint16)
+    target = np.empty(SIZE, np.float32)
+    assert arithmetic.within(values, limit, backend)
+    assert arithmetic.copy_within(target, values, limit, backend)
+    assert arithmetic.copy_within(target, halves, limit, backend)
+    # The next float32, and the next bfloat16.
+    values[at], halves[at] = np.nextafter(np.float32(8), INF), halves[at] + 1
+    assert not arithmetic.within(values, limit, backend)
+    assert not arithmetic.copy_within(target, values, limit, backend)
+    assert not arithmetic.copy_within(target, halves, limit, backend)
 
 
 def test_the_largest_finite_numbers_are_good(backend: Backend) -> None:
@@ -86,14 +104,14 @@ def test_the_largest_finite_numbers_are_good(backend: Backend) -> None:
     values = np.full(SIZE, np.finfo(np.float32).max, np.float32)
     values[::2] *= -1
     assert arithmetic.first_nonfinite(values, backend) is None
-    assert arithmetic.copy_finite(np.empty(SIZE, np.float32), values, backend) is None
+    assert arithmetic.copy_within(np.empty(SIZE, np.float32), values, LARGEST, backend)
 
 
 @pytest.mark.parametrize("size", [0, 1, 3, 1000])
 def test_small_arrays(backend: Backend, size: int) -> None:
     values, target = floats(1, size), np.empty(size, np.float32)
     assert arithmetic.first_nonfinite(values, backend) is None
-    assert arithmetic.copy_finite(target, values, backend) is None
+    assert arithmetic.copy_within(target, values, LARGEST, backend)
     assert same_bits(target, values)
     arithmetic.fold(target, 1.0, values.copy(), 1.0, backend)
     assert same_bits(target, values + values)
@@ -106,12 +124,12 @@ def test_a_source_need_not_be_aligned_nor_writable(backend: Backend, shift: int)
     message = bytes(shift) + values.tobytes()
     source = np.frombuffer(message, np.float32, offset=shift)
     target = np.empty(SIZE, np.float32)
-    assert arithmetic.copy_finite(target, source, backend) is None
+    assert arithmetic.copy_within(target, source, LARGEST, backend)
     assert same_bits(target, values)
     halves = np.frombuffer(
         bytes(shift) + (values.view(np.uint32) >> 16).astype("<u2").tobytes(), "<u2", offset=shift
     )
-    assert arithmetic.widen_finite(target, halves, backend) is None
+    assert arithmetic.copy_within(target, halves, LARGEST, backend)
     assert same_bits(target, (values.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32))
 
 
@@ -119,7 +137,7 @@ def test_every_bfloat16_is_widened_as_ml_dtypes_does(backend: Backend) -> None:
     ml_dtypes = pytest.importorskip("ml_dtypes")
     bits = np.arange(1 << 16, dtype=np.uint16)
     target = np.empty(bits.size, np.float32)
-    arithmetic.widen_finite(target, bits, backend)
+    assert not arithmetic.copy_within(target, bits, LARGEST, backend)
     expected = bits.view(ml_dtypes.bfloat16).astype(np.float32)
     np.testing.assert_array_equal(target, expected)
     number = ~np.isnan(expected)
@@ -130,7 +148,9 @@ def test_every_bfloat16_is_widened_as_ml_dtypes_does(backend: Backend) -> None:
 def test_a_bad_bfloat16_is_found(backend: Backend, bits: int) -> None:
     source = np.full(SIZE, 0x3F80, np.uint16)
     source[70_001 % SIZE] = bits
-    assert arithmetic.widen_finite(np.empty(SIZE, np.float32), source, backend) == 70_001 % SIZE
+    target = np.empty(SIZE, np.float32)
+    assert not arithmetic.copy_within(target, source, LARGEST, backend)
+    assert arithmetic.first_nonfinite(target, backend) == 70_001 % SIZE
 
 
 def test_floats_are_narrowed_as_ml_dtypes_does(backend: Backend) -> None:
@@ -170,9 +190,11 @@ def test_a_piece_that_comes_in_is_copied_or_named(backend: Backend, wire: str) -
     good = plan.scatter([kernel, bias])[0]
     kernel[7, 2] = NAN
     bad = plan.scatter([kernel, bias])[0]
-    target, start = np.zeros_like(good), 9
-    for payload, answer in ((good, None), (bad, "nan at dense/kernel[7, 2]")):
+    kernel[7, 2] = 3e20
+    large = plan.scatter([kernel, bias])[0]
+    slot, start = Slot(1, np.zeros_like(good)), 9
+    for payload, answer in ((good, None), (bad, "nan at dense/kernel[7, 2]"), (large, None)):
         source = payload if wire == "float32" else (payload.view(np.uint32) >> 16).astype(np.uint16)
-        assert shard.copy_in(target[start:], source[start:], start) == answer
-    assert same_bits(target[:start], np.zeros(start, np.float32))
-    assert np.isnan(target[start:]).sum() == 1
+        assert shard.copy_in(slot, source[start:], start) == answer
+        assert slot.ordinary == (payload is not large)
+    assert same_bits(slot.values[:start], np.zeros(start, np.float32))

@@ -27,8 +27,9 @@ class Loop:
         self.watch.begin(Grant(ticket, 0, 0, received_at=self.now))
 
     def pulls(self, seconds: float) -> None:
-        with self.watch.pulling():
-            self.now += seconds
+        since = self.watch.now()
+        self.now += seconds
+        self.watch.waited(since)
 
     def step(self, ticket: int, *, pull: float, compute: float, push: float) -> tuple[float, float, float]:
         self.pulls(pull)

@@ -25,7 +25,7 @@ class Net(Job):
         r = np.random.default_rng(seed)
         return [(r.normal(size=(32, 16, 16, 3)).astype("f"), r.integers(0, 10, 32)) for _ in range(8)]
 
-trainer = Trainer(Net(), device="cpu", seed=5)
+trainer = Trainer(Net(), device="cpu", seed=5, deterministic=True)
 plan = make_plan([spec for spec, _ in trainer.specs], 2)
 trainer.attach(plan)
 flats = plan.scatter([value for _, value in trainer.specs])
@@ -56,3 +56,63 @@ def test_reruns_are_bit_equal_on_any_number_of_cores_and_quiet():
     second, _ = trained_in_a_child({min(cores)})
     assert first == second
     assert chatter == ""
+
+
+# A metric makes variables, and so starts TensorFlow, as the module is imported.
+EARLY = """
+import keras
+from psworker import Job
+
+class Early(Job):
+    loss = "mse"
+    metrics = [keras.metrics.F1Score()]
+    def model(self):
+        return keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    def dataset(self, worker_index, worker_count, seed):
+        return []
+"""
+
+LOADED = """
+import logging, sys
+logging.basicConfig(format="%(message)s")
+import tensorflow as tf
+from psworker.trainers import load_trainer
+from pswire.config.experiment import parse_experiment
+if "late" in sys.argv:
+    tf.zeros(3) + 1
+for wanted in (False, True):
+    document = {"run": {"deterministic": wanted}, "job": {"module": "early.py:Early"}}
+    if wanted == ("deterministic" in sys.argv):
+        print(load_trainer(parse_experiment(document), "auto").device)
+print(tf.config.threading.get_intra_op_parallelism_threads())
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "threads", "said"),
+    [
+        ([], "0", ""),
+        (["deterministic"], "1", ""),
+        (
+            ["deterministic", "late"],
+            "0",
+            "TensorFlow has already started in this process, so it keeps its threads",
+        ),
+    ],
+    ids=["full speed by default", "one thread before the job's module", "falls back with a sentence"],
+)
+def test_threads_of_a_worker(tmp_path, words, threads, said):
+    (tmp_path / "early.py").write_text(EARLY)
+    path = os.pathsep.join([os.getcwd(), os.environ.get("PYTHONPATH", "")])
+    child = subprocess.run(
+        [sys.executable, "-c", LOADED, *words],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert child.returncode == 0, child.stderr
+    assert child.stdout.split() == ["cpu", threads]
+    assert child.stderr.count("TensorFlow has already started") == bool(said), child.stderr
+    assert said in child.stderr

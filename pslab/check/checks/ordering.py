@@ -57,7 +57,16 @@ class Frame(LogCheck):
             match entry.fact:
                 case e.Stop():
                     yield "the job stops a second time"
-                case e.Initialise() | e.Install() | e.Grant() | e.Commit() | e.Fold() | e.Apply() | e.Drop():
+                case (
+                    e.Initialise()
+                    | e.Install()
+                    | e.Grant()
+                    | e.Commit()
+                    | e.Fold()
+                    | e.Apply()
+                    | e.Refuse()
+                    | e.Drop()
+                ):
                     yield f"{entry.kind} after the job stopped"
 
     def finish(self, ledger: Ledger) -> Iterator[str]:

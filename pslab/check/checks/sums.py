@@ -14,7 +14,7 @@ class Weights(LogCheck):
     name = "weights"
 
     def see(self, entry: e.Entry, ledger: Ledger) -> Iterator[str]:
-        if not isinstance(entry.fact, e.Apply):
+        if not isinstance(entry.fact, e.Apply | e.Refuse):
             return
         for part in entry.fact.parts:
             expected = part.factor * entry.fact.scale
@@ -45,7 +45,7 @@ class Folds(LogCheck):
             case e.Drop(_, number):
                 if any(fold.ticket == number for fold in self._open):
                     yield f"ticket {number} is dropped although it was already folded into the open sum"
-            case e.Apply(version, _, _, parts):
+            case e.Apply(version, _, _, parts) | e.Refuse(version, _, _, parts):
                 yield from self._compare(version, parts)
                 self._open.clear()
 
@@ -86,7 +86,7 @@ class Turns(LogCheck):
                 first = member is not None and not member.granted
                 # The first grants of a job go out together, before anything is committed.
                 self._newcomer |= first and bool(ledger.contributions)
-            case e.Apply(version, _, _, parts):
+            case e.Apply(version, _, _, parts) | e.Refuse(version, _, _, parts):
                 tickets = [ledger.tickets.get(part.ticket) for part in parts]
                 turns = [t.turn for t in tickets if t is not None and t.turn is not None]
                 falls = any(later <= earlier for earlier, later in zip(turns, turns[1:], strict=False))

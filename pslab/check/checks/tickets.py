@@ -22,6 +22,7 @@ LEGAL: dict[str, tuple[str, ...]] = {
     "commit": (OPEN,),
     "fold": (COMMITTED,),
     "apply": (COMMITTED,),
+    "refuse": (COMMITTED,),
     "drop": (COMMITTED,),
     "cancel": (OPEN,),
     "abandon": (OPEN,),
@@ -54,10 +55,10 @@ class TicketLife(LogCheck):
                 yield from _move(entry.kind, number, worker, ledger)
             case e.Cancel(worker, number) | e.Abandon(worker, number):
                 yield from _move(entry.kind, number, worker, ledger)
-            case e.Apply(_, _, _, parts):
+            case e.Apply(_, _, _, parts) | e.Refuse(_, _, _, parts):
                 numbers = [part.ticket for part in parts]
                 for number in sorted({n for n in numbers if numbers.count(n) > 1}):
-                    yield f"ticket {number} is applied {numbers.count(number)} times in one update"
+                    yield f"ticket {number} is {numbers.count(number)} times in one update"
                 for part in parts:
                     yield from _move(entry.kind, part.ticket, part.worker, ledger)
 

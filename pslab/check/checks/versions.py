@@ -30,6 +30,9 @@ class Versions(LogCheck):
                     yield f"version {version} is made before any values were installed"
                 elif version != current + 1:
                     yield f"the update should make version {current + 1}, got {version}"
+            case e.Refuse(version):
+                if current is None or version != current + 1:
+                    yield f"version {version} is refused, but {current} is current"
             case e.Stop(_, version):
                 if version != (current or 0):
                     yield f"the job stops at version {version}, but the last version made is {current or 0}"
@@ -42,7 +45,7 @@ class Staleness(LogCheck):
 
     def see(self, entry: e.Entry, ledger: Ledger) -> Iterator[str]:
         match entry.fact:
-            case e.Apply(version, _, _, parts):
+            case e.Apply(version, _, _, parts) | e.Refuse(version, _, _, parts):
                 for part in parts:
                     yield from self._part(version, part, ledger)
             case e.Drop(_, number, staleness):

@@ -98,9 +98,13 @@ class Weighing(LogCheck):
     """Contributions have the staleness, weight and compensation that the policy gives, and updates their scales."""
 
     terms: Terms
+    # Of the newest rate that a worker has set.
+    set_scale: float = 1.0
 
     def see(self, entry: e.Entry, ledger: Ledger) -> Iterator[str]:
         match entry.fact:
+            case e.Rate(_, _, scale):
+                self.set_scale = scale
             case e.Apply() as update:
                 yield from self._scales(update)
                 for part in update.parts:
@@ -133,9 +137,10 @@ class Weighing(LogCheck):
             else:
                 needs = f"a {self.terms.norm} of {len(update.parts)} needs {scale}"
             yield f"version {update.version} has scale {update.scale}; {needs}"
-        rate = self.terms.lr_scale(max(part.staleness for part in update.parts))
+        rate = self.terms.lr_scale(max(part.staleness for part in update.parts)) * self.set_scale
         if not math.isclose(update.lr_scale, rate, rel_tol=1e-12):
-            yield f"version {update.version} has lr_scale {update.lr_scale}, the policy gives {rate}"
+            and_set = f", with the rate that was set (factor {self.set_scale})" if self.set_scale != 1 else ""
+            yield f"version {update.version} has lr_scale {update.lr_scale}, the policy gives {rate}{and_set}"
 
 
 class Barrier(LogCheck):
@@ -149,7 +154,8 @@ class Barrier(LogCheck):
 
     def see(self, entry: e.Entry, ledger: Ledger) -> Iterator[str]:
         match entry.fact:
-            case e.Drop(worker):
+            case e.Drop(worker, _, _, reason) if reason != e.NONFINITE:
+                # Whose update was refused contributes to the next one.
                 self._dropped.add(worker)
             case e.Apply() as update:
                 yield from self._missing(update, ledger)

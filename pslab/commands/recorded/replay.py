@@ -73,8 +73,10 @@ def replay(
     is executed by the servers' own code; then the weights are compared with the run's fingerprint,
     bit for bit. When they differ, the first contribution that came out otherwise is named, and
     the exit code is 9. That holds on the kind of processor that made the run, with
-    run.deterministic = true, for jobs whose data is a function of worker and batch number. Random
-    numbers of Keras layers (dropout) are reproduced; others (numpy's global ones) are not.
+    run.deterministic = true (ps-lab run --deterministic), for jobs whose data is a function of worker
+    and batch number. The log has no payloads: every gradient is computed anew, and on several
+    threads it may differ in the last bits. Random numbers of Keras layers (dropout) are reproduced;
+    others (numpy's global ones) are not.
 
     A run that was killed, or still goes on, is executed up to the last whole line of its log: a note says so, there
     is no fingerprint to compare with, and the exit code is 0 when every contribution came out as logged.

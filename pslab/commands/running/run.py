@@ -62,6 +62,11 @@ from psworker.job.errors import JobError
     metavar="latest|NAME",
     help="Go on in --out from this checkpoint, also with another cluster.servers. Simulated runs only.",
 )
+@click.option(
+    "--deterministic",
+    is_flag=True,
+    help="Workers compute on one thread each, so that the run repeats and replays to the bit; costs the other cores.",
+)
 @click.option("--tensorboard", is_flag=True, help="Write event files into the run folder's tensorboard/.")
 @click.option(
     "--tracker",
@@ -92,6 +97,7 @@ def run(
     out: Path | None,
     engine: str,
     resume: str | None,
+    deterministic: bool,
     tensorboard: bool,
     trackers: tuple[str, ...],
     log_format: str,
@@ -118,7 +124,12 @@ def run(
     and --tracker (docs/observe.md) other tools get the metrics: while a local run goes on, and
     at the end of a simulated one.
     """
-    settings = {"cluster.workers": workers, "cluster.servers": servers, "policy.name": policy}
+    settings = {
+        "cluster.workers": workers,
+        "cluster.servers": servers,
+        "policy.name": policy,
+        "run.deterministic": True if deterministic else None,
+    }
     said = {key: value for key, value in settings.items() if value is not None}
     overrides = (*(f"{key}={json.dumps(value)}" for key, value in said.items()), *overrides)
     experiment = _experiment_path(arguments) if script is None else None

@@ -68,8 +68,9 @@ class Schedule:
                 self.guard.read(output)
                 if self.servers is not None:
                     self.servers.execute(output.entry)
-            elif (client := self.clients.get(output.worker)) and client.incarnation == output.incarnation:
-                if client.connected:
+            elif isinstance(output, Send):
+                client = self.clients.get(output.worker)
+                if client and client.incarnation == output.incarnation and client.connected:
                     client.down.append(event_of(output.notice, self.now))
         self.guard.compare(self.coordinator)
         if self.servers is not None:

@@ -128,10 +128,8 @@ class Membership:
         terms = ledger.terms
         ledger.record(entries.Resume(terms.job, ledger.version, terms.servers, rolled_back), now)
         ledger.reopen()
-        self._driver.vacating = True
         for member in ledger.roster.by_rank():
             self.depart(member, "the job goes on in new processes", now, kept=True)
-        self._driver.vacating = False
 
     def depart(self, member: Member, reason: str, now: float, *, kept: bool = False) -> None:
         """The member is gone, and what it holds is void."""

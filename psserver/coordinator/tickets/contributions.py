@@ -8,6 +8,7 @@ from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.lifecycle import Lifecycle
 from psserver.coordinator.members.roster import Member
 from psserver.coordinator.policy_driver import PolicyDriver
+from psserver.coordinator.tickets.rates import began_with, rate_refusal
 from psserver.coordinator.tickets.reported_times import plausible
 from psserver.coordinator.tickets.table import AHEAD, Ticket
 from psserver.policies import Abandon, Commit, Done
@@ -60,22 +61,30 @@ class Contributions:
             if ticket.state != "open":
                 ledger.notify(member, ticket.fate or outputs.DispositionNotice(number, "pending"))
             elif ticket.initialise:
+                ticket.ordinary = facts.ordinary
                 self._lifecycle.install(member, ticket, now)
             else:
-                self._contribute(member, ticket, _entry(ticket, facts, now), now)
+                refusal = rate_refusal(ledger.terms.optimizer, facts.learning_rate)
+                if refusal is not None:
+                    ledger.refuse(member, refusal, number)
+                    return
+                ticket.ordinary = facts.ordinary
+                self._contribute(member, ticket, facts, now)
             if ready and member.requested is None and member.state != "done":
                 self.ready(member, number, now)
                 return
         self._driver.watch(now)
 
-    def _contribute(self, member: Member, ticket: Ticket, entry: entries.Commit, now: float) -> None:
-        ledger = self._ledger
+    def _contribute(self, member: Member, ticket: Ticket, facts: CommitFacts, now: float) -> None:
+        ledger, entry = self._ledger, _entry(ticket, facts, now)
         ledger.tickets.commit(ticket)
         ticket.samples, ticket.loss = entry.samples, entry.loss
         took, usual = now - ticket.granted_at, ledger.usual_step
         ledger.usual_step = took if usual is None else 0.9 * usual + 0.1 * took
         self._count(entry)
         ledger.record(entry, now)
+        if facts.learning_rate is not None:
+            self._set_rate(member, facts.learning_rate, now)
         if member.requested is not None:
             ledger.rest(member, now)
         # The time as the log has it, which is written in whole microseconds.
@@ -84,6 +93,14 @@ class Contributions:
         self._driver.decide(event, now)
         if ticket.fate is None:
             ledger.notify(member, outputs.DispositionNotice(ticket.number, "pending"))
+
+    def _set_rate(self, member: Member, rate: float, now: float) -> None:
+        """Before the policy hears of the commit, so that an update which it makes has the rate already."""
+        ledger = self._ledger
+        scale = rate / began_with(ledger.terms.optimizer)
+        if scale != ledger.lr_scale:
+            ledger.lr_scale = scale
+            ledger.record(entries.Rate(member.worker, rate, scale), now)
 
     def _count(self, entry: entries.Commit) -> None:
         tally = self._ledger.roster.tally(entry.worker)
@@ -111,8 +128,8 @@ class Contributions:
         else:
             self._driver.decide(Abandon(member.worker, ticket.number, reason), now)
 
-    def done(self, member: Member, now: float) -> None:
-        """It has no more data, and gives up what it holds."""
+    def done(self, member: Member, now: float, ends: str = "") -> None:
+        """It has no more data, and gives up what it holds. `ends`: why the job is to end for all, where it is."""
         ledger = self._ledger
         for ticket in ledger.tickets.open_of(member.worker):
             self._give_up(member, ticket, "done", now)
@@ -120,6 +137,8 @@ class Contributions:
             ledger.notify(member, ledger.stop_notice(member))
         elif member.state != "done":
             self._retire(member, now)
+            if ends and not ledger.terms.stay:
+                ledger.stop(f"{member.worker} ended the job: {ends}", now, success=True, cause="done")
         self._driver.watch(now)
 
     def _retire(self, member: Member, now: float) -> None:

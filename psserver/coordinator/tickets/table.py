@@ -51,6 +51,8 @@ class Ticket:
     fate: DispositionNotice | None = None
     # When the worker was granted its ticket before this one; None for its first.
     former: float | None = None
+    # Its payload has ordinary numbers, as the shards say that hold it.
+    ordinary: bool = True
 
 
 @dataclass(slots=True)

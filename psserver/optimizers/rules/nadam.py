@@ -45,7 +45,7 @@ class Nadam:
     epsilon: float = number(1e-7, "added to the root of the mean square", above=0)
     weight_decay: float = decay_knob()
 
-    def _scalars(self, rate: Scalar, step: int) -> tuple[Scalar, ...]:
+    def scalars(self, rate: Scalar, step: int) -> tuple[Scalar, ...]:
         one = np.float32(1)
         now, ahead = _schedule(self.beta_1, step), _schedule(self.beta_1, step + 1)
         product = _product(self.beta_1, step)
@@ -56,7 +56,7 @@ class Nadam:
         )
 
     def kernel(self, rate: np.float32, step: int) -> Kernel:
-        rate, gain_1, gain_2, ahead, rest_ahead, fresh, rest, spread, epsilon = self._scalars(rate, step)
+        rate, gain_1, gain_2, ahead, rest_ahead, fresh, rest, spread, epsilon = self.scalars(rate, step)
         decay = decay_of(self)
 
         def update_block(x: Array, g: Array, out: Array, state: State) -> None:
@@ -83,7 +83,7 @@ class Nadam:
         return update_block
 
     def fused(self, rate: np.float32, step: int) -> Fused:
-        return Fused(nadam, ("momentum", "velocity"), (*self._scalars(rate, step), decay_of(self)))
+        return Fused(nadam, ("momentum", "velocity"), (*self.scalars(rate, step), decay_of(self)))
 
 
 def _schedule(beta_1: float, step: int) -> Scalar:

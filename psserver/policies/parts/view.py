@@ -173,6 +173,18 @@ class View:
         self._bases.add(self.version)
         return ticket
 
+    def take_back(self, ticket: int) -> None:
+        """The ticket was not granted after all: its worker waits for it."""
+        found = self.close(ticket)
+        if found is not None:
+            self.waiting[found.worker] = ticket
+
+    def reopen(self, opened: Open) -> None:
+        """The ticket was not closed after all."""
+        self.open[opened.ticket] = opened
+        self.members[opened.worker].held.append(opened.ticket)
+        self._bases.add(opened.base)
+
     def close(self, ticket: int) -> Open | None:
         """The ticket is no longer open. None when it was not."""
         found = self.open.pop(ticket, None)

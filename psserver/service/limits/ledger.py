@@ -2,6 +2,8 @@
 
 import threading
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -11,50 +13,117 @@ SHARE: Final = 0.8
 _UNITS: Final = {"": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 
 
-class MemoryLedger:
-    """Bytes by member and kind. Any thread may call it; `_lock` owns the account.
+# Who holds what belongs to no member: neither is a worker's name.
+MODEL: Final = ""
+STRANGERS: Final = "*"
+# Parts that a picture names; the others are one sum, so that its size is the same whoever comes.
+MOST_PARTS: Final = 12
 
-    What belongs to the model rather than to a member has the member "".
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """So many bytes of one kind are held for `member`, for the model or for strangers."""
+
+    member: str
+    kind: str
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """`parts`: the largest first; `rest`: bytes of all others. They add up to `total`."""
+
+    limit: int
+    total: int
+    parts: tuple[Held, ...]
+    rest: int
+
+
+class MemoryLedger:
+    """Bytes that are held here, by member and kind. Any thread may call it; `_lock` owns what was taken.
+
+    Two ways into the account. What is asked for beforehand is taken and given back. What changes with every message
+    is not written down anywhere: a source looks where it lies whenever somebody asks, so that the account cannot
+    differ from what is there.
     """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self._lock = threading.Lock()
-        self._held: Counter[tuple[str, str]] = Counter()
+        self._taken: Counter[tuple[str, str]] = Counter()
+        self._total = 0
+        # Bytes now, of what is not written down; and the same by member and kind.
+        self._sources: list[tuple[Callable[[], int], Callable[[], Iterable[Held]]]] = []
 
-    def take(self, member: str, kind: str, nbytes: int) -> str | None:
-        """Account for `nbytes` more; or why there is no room for them, with nothing changed."""
+    def watch(self, nbytes: Callable[[], int], held: Callable[[], Iterable[Held]]) -> None:
+        """Count also what these say: `nbytes` quickly, from any thread; `held` in parts. Before any other call."""
+        self._sources.append((nbytes, held))
+
+    def take(self, member: str, kind: str, nbytes: int, share: int | None = None) -> str | None:
+        """Account for `nbytes` more; or why there is no room for them, with nothing changed.
+
+        `share`: of which the member may have taken no more, in all.
+        """
         with self._lock:
-            total = self._held.total()
+            total = self._sum()
             if total + nbytes > self.limit:
                 return (
                     f"expected at most {self.limit / MIB:.1f} MiB in all (--memory-limit), of which "
                     f"{total / MIB:.1f} are taken, got {nbytes / MIB:.1f} more for {kind}"
                 )
-            self._held[member, kind] += nbytes
+            mine = sum(size for (who, _), size in self._taken.items() if who == member)
+            if share is not None and mine + nbytes > share:
+                return (
+                    f"expected at most {share / MIB:.1f} MiB for each member (--memory-limit less the model's, by "
+                    f"members), of which {member or 'it'} has {mine / MIB:.1f}, got {nbytes / MIB:.1f} more for {kind}"
+                )
+            self._add(member, kind, nbytes)
         return None
 
     def put(self, member: str, kind: str, nbytes: int) -> None:
         """So many bytes of this kind are held from now on, whatever there were before."""
         with self._lock:
-            self._held[member, kind] = nbytes
+            self._add(member, kind, nbytes - self._taken[member, kind])
 
     def give(self, member: str, kind: str, nbytes: int) -> None:
         """So many bytes are free again."""
         with self._lock:
-            self._held[member, kind] -= nbytes
-            if self._held[member, kind] <= 0:
-                del self._held[member, kind]
+            self._add(member, kind, -nbytes)
+
+    def _add(self, member: str, kind: str, nbytes: int) -> None:
+        self._taken[member, kind] += nbytes
+        self._total += nbytes
+        if not self._taken[member, kind]:
+            del self._taken[member, kind]
+
+    def _sum(self) -> int:
+        return self._total + sum(nbytes() for nbytes, _ in self._sources)
 
     @property
     def total(self) -> int:
         with self._lock:
-            return self._held.total()
+            return self._sum()
 
     def of(self, member: str) -> dict[str, int]:
         """What a member has, by kind."""
+        return {kind: nbytes for (who, kind), nbytes in self._all().items() if who == member}
+
+    def picture(self, most: int = MOST_PARTS) -> Picture:
+        """All of it, in a few parts."""
+        found = self._all()
+        largest = sorted(found.items(), key=lambda item: (-item[1], item[0]))[:most]
+        parts = tuple(Held(member, kind, nbytes) for (member, kind), nbytes in largest)
+        total = found.total()
+        return Picture(self.limit, total, parts, total - sum(part.nbytes for part in parts))
+
+    def _all(self) -> Counter[tuple[str, str]]:
         with self._lock:
-            return {kind: nbytes for (who, kind), nbytes in self._held.items() if who == member}
+            found = self._taken.copy()
+        for _, held in self._sources:
+            for part in held():
+                if part.nbytes:
+                    found[part.member, part.kind] += part.nbytes
+        return found
 
 
 def parse_size(text: str) -> int:
@@ -72,7 +141,7 @@ def parse_size(text: str) -> int:
 
 def usual_limit() -> int:
     """A share of what the machine has, or of what the container allows."""
-    allowed = [_number(Path(path)) for path in _CGROUP_LIMITS]
+    allowed = [_number(path) for path in _cgroup_limits()]
     pages = [
         line.split() for line in _text(Path("/proc/meminfo")).splitlines() if line.startswith("MemTotal")
     ]
@@ -80,7 +149,21 @@ def usual_limit() -> int:
     return int(SHARE * min((each for each in allowed if each), default=2**40))
 
 
-_CGROUP_LIMITS: Final = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+_CGROUPS: Final = Path("/sys/fs/cgroup")
+
+
+def _cgroup_limits() -> Iterator[Path]:
+    """Files that may hold a limit of this process: of its cgroup and of all above it, in either version."""
+    yield from (_CGROUPS / "memory.max", _CGROUPS / "memory" / "memory.limit_in_bytes")
+    for line in _text(Path("/proc/self/cgroup")).splitlines():
+        _, controllers, path = [*line.split(":", 2), "", ""][:3]
+        if controllers not in ("", "memory"):
+            continue
+        root, name = (
+            (_CGROUPS / "memory", "memory.limit_in_bytes") if controllers else (_CGROUPS, "memory.max")
+        )
+        here = root / path.lstrip("/")
+        yield from (folder / name for folder in (here, *here.parents) if folder.is_relative_to(root))
 
 
 def _number(path: Path) -> int:
@@ -91,5 +174,5 @@ def _number(path: Path) -> int:
 def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="ascii")
-    except OSError:
+    except (OSError, ValueError):
         return ""

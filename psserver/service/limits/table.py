@@ -27,6 +27,9 @@ AWAITING: Final = Limit(
 UNGRANTED: Final = Limit(
     4, "reads of a version that no ticket has pinned; each may keep a buffer from an update"
 )
+READS: Final = Limit(
+    4, "reads of one worker at once: the present version, the next one, and what broke and is read again"
+)
 # A call that no thread takes for so long, while the system gives no more threads: the server is deaf.
 DEAF: Final = Limit(10.0, "seconds that a call waits for a thread that cannot be started")
 # How much shorter the next unread grant of the same worker may hold up an update.

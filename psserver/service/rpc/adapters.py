@@ -3,10 +3,11 @@
 from psserver.coordinator import outputs
 from psserver.coordinator.entries import UNTOLD, CommitFacts, Times
 from psserver.coordinator.status import JobReport, WorkerReport
+from psserver.service.limits.ledger import Picture
 from psserver.shard import orders
 from pswire.logs.texts import escaped
 from pswire.v1 import coordinator_pb2 as pb
-from pswire.v1 import shard_pb2
+from pswire.v1 import memory_pb2, shard_pb2
 
 # Characters of a sentence to a worker: a policy of somebody's own may say anything.
 SENTENCE = 2000
@@ -45,10 +46,12 @@ def event_to_wire(notice: outputs.Notice) -> pb.SessionEvent:
             )
 
 
-def facts_from_wire(commit: pb.Commit) -> CommitFacts:
+def facts_from_wire(commit: pb.Commit, *, ordinary: bool) -> CommitFacts:
+    """`ordinary`: by the receipts."""
     sent = commit.times
     times = Times(sent.pull, sent.compute, sent.before or None) if commit.HasField("times") else UNTOLD
-    return CommitFacts(commit.batch, commit.samples, commit.loss, commit.norm, times)
+    rate = commit.learning_rate if commit.HasField("learning_rate") else None
+    return CommitFacts(commit.batch, commit.samples, commit.loss, commit.norm, times, rate, ordinary)
 
 
 def order_to_wire(index: int, order: orders.Order) -> shard_pb2.Decision:
@@ -64,11 +67,10 @@ def order_to_wire(index: int, order: orders.Order) -> shard_pb2.Decision:
             return shard_pb2.Decision(index=index, seal=shard_pb2.Seal(ticket=ticket))
         case orders.Fold():
             return shard_pb2.Decision(index=index, fold=_fold_to_wire(order))
-        case orders.Apply(version, scale, lr_scale, parts):
-            apply = shard_pb2.Apply(
-                version=version, scale=scale, lr_scale=lr_scale, parts=[_fold_to_wire(p) for p in parts]
-            )
-            return shard_pb2.Decision(index=index, apply=apply)
+        case orders.Apply():
+            return shard_pb2.Decision(index=index, apply=apply_to_wire(order))
+        case orders.Discard():
+            return shard_pb2.Decision(index=index, discard=True)
         case orders.Release(ticket):
             return shard_pb2.Decision(index=index, release=shard_pb2.Release(ticket=ticket))
         case orders.Admit(worker, incarnation):
@@ -78,8 +80,6 @@ def order_to_wire(index: int, order: orders.Order) -> shard_pb2.Decision:
             return shard_pb2.Decision(index=index, dismiss=shard_pb2.Dismiss(worker=worker, kept=kept))
         case orders.Save(version):
             return shard_pb2.Decision(index=index, save=shard_pb2.Save(version=version))
-        case orders.Discard():
-            return shard_pb2.Decision(index=index, discard=True)
         case orders.Note():
             return shard_pb2.Decision(index=index, note=True)
 
@@ -98,9 +98,9 @@ def order_from_wire(decision: shard_pb2.Decision) -> orders.Order:
         case "fold":
             return _fold_from_wire(decision.fold)
         case "apply":
-            apply = decision.apply
-            parts = tuple(_fold_from_wire(part) for part in apply.parts)
-            return orders.Apply(apply.version, apply.scale, apply.lr_scale, parts)
+            return apply_from_wire(decision.apply)
+        case "discard":
+            return orders.Discard()
         case "release":
             return orders.Release(decision.release.ticket)
         case "admit":
@@ -109,14 +109,22 @@ def order_from_wire(decision: shard_pb2.Decision) -> orders.Order:
             return orders.Dismiss(decision.dismiss.worker, decision.dismiss.kept)
         case "save":
             return orders.Save(decision.save.version)
-        case "discard":
-            return orders.Discard()
         case "note":
             return orders.Note()
         case other:
             raise ValueError(
                 f"decision {decision.index} is of kind {other!r}, which this server does not know"
             )
+
+
+def apply_to_wire(apply: orders.Apply) -> shard_pb2.Apply:
+    parts = [_fold_to_wire(part) for part in apply.parts]
+    return shard_pb2.Apply(version=apply.version, scale=apply.scale, lr_scale=apply.lr_scale, parts=parts)
+
+
+def apply_from_wire(apply: shard_pb2.Apply) -> orders.Apply:
+    parts = tuple(_fold_from_wire(part) for part in apply.parts)
+    return orders.Apply(apply.version, apply.scale, apply.lr_scale, parts)
 
 
 def _fold_to_wire(fold: orders.Fold) -> shard_pb2.Fold:
@@ -161,3 +169,8 @@ def _worker_to_wire(worker: WorkerReport) -> pb.WorkerStatus:
         mean_staleness=worker.mean_staleness,
         max_staleness=worker.max_staleness,
     )
+
+
+def memory_to_wire(picture: Picture) -> memory_pb2.Memory:
+    parts = [memory_pb2.MemoryPart(member=p.member, kind=p.kind, bytes=p.nbytes) for p in picture.parts]
+    return memory_pb2.Memory(limit=picture.limit, total=picture.total, parts=parts, rest=picture.rest)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import grpc
 
 from psserver import receipts
+from psserver.coordinator.epochs import EpochError, Report
 from psserver.coordinator.outputs import Notice, RefusalNotice
 from psserver.policies import LocalRule
 from psserver.service.agreement import FROM_JOB
@@ -17,7 +18,7 @@ from psserver.service.limits.watch import Caller
 from psserver.service.log.tail import lines
 from psserver.service.outbox import Outbox
 from psserver.service.pace import Arrivals, Pace
-from psserver.service.rpc.adapters import event_to_wire, facts_from_wire, report_to_wire
+from psserver.service.rpc.adapters import event_to_wire, facts_from_wire, memory_to_wire, report_to_wire
 from psserver.service.rpc.registration import bounded, start
 from pswire.addresses import Address
 from pswire.bounds import BoundError, check
@@ -166,7 +167,7 @@ class CoordinatorRpc:
                 reason = escaped(request.abandon.reason, REASON_LIMIT)
                 job.abandon(worker, incarnation, request.abandon.ticket, reason)
             case "done":
-                job.done(worker, incarnation)
+                job.done(worker, incarnation, escaped(request.done.ends, REASON_LIMIT))
             case "leave":
                 job.leave(worker, incarnation, escaped(request.leave.reason, REASON_LIMIT) or "left")
             case "report":
@@ -177,24 +178,41 @@ class CoordinatorRpc:
 
     def _commit(self, commit: pb.Commit, hello: pb.Hello, outbox: Outbox) -> None:
         terms, host = self._job.terms, self._job.host
-        missing = receipts.missing(host.secret, terms.job, commit.ticket, terms.servers, commit.receipts)
-        if missing and not self._job.repeated(hello.worker, commit.ticket):
-            servers = ", ".join(map(str, missing))
+        found = receipts.examine(host.secret, terms.job, commit.ticket, terms.servers, commit.receipts)
+        if found.missing and not self._job.repeated(hello.worker, commit.ticket):
+            servers = ", ".join(map(str, found.missing))
             message = (
                 f"commit of ticket {commit.ticket}: expected a receipt from every server's Push, "
                 f"got none that is valid from server {servers}"
             )
             outbox.put(RefusalNotice(message, ticket=commit.ticket))
             return
-        self._job.commit(
-            hello.worker, hello.incarnation, commit.ticket, facts_from_wire(commit), ready=commit.ready
-        )
+        facts = facts_from_wire(commit, ordinary=found.ordinary)
+        self._job.commit(hello.worker, hello.incarnation, commit.ticket, facts, ready=commit.ready)
 
     def _report(self, message: pb.Report, hello: pb.Hello, outbox: Outbox) -> None:
         metrics = {str(name): float(value) for name, value in message.metrics.items()}
         refusal = self._job.report_metrics(hello.worker, message.version, metrics)
         if refusal is not None:
             outbox.put(RefusalNotice(refusal))
+
+    # Epochs
+
+    def gather_epoch(self, request: pb.GatherEpochRequest, caller: Caller) -> pb.GatherEpochReply:
+        claim = receipts.Claim(request.job, request.worker, request.incarnation, request.membership_token)
+        if request.job != self._job.terms.job or not claim.proven(self._job.host.secret):
+            raise Refused(
+                grpc.StatusCode.PERMISSION_DENIED,
+                "expected a member of this job with its membership token: join",
+            )
+        report = Report(request.number, request.layout, list(request.sums), dict(request.values))
+        try:
+            totals = self._job.gather_epoch(request.worker, request.incarnation, report)
+        except EpochError as error:
+            raise precondition(str(error)) from error
+        return pb.GatherEpochReply(
+            complete=totals.complete, workers=len(totals.workers), sums=totals.sums, values=totals.values
+        )
 
     # Status
 
@@ -211,7 +229,10 @@ class CoordinatorRpc:
             state="ready",
             bytes=job.host.nbytes,
             executed=job.host.state.executed,
+            memory=memory_to_wire(job.host.memory_picture()),
         )
+        for follower in job.routes.followers:
+            follower.ask()
         others = [
             pb.ServerStatus(
                 task_index=follower.server,
@@ -219,6 +240,7 @@ class CoordinatorRpc:
                 state=follower.state,
                 bytes=follower.nbytes,
                 executed=follower.executed,
+                memory=follower.memory,
             )
             for follower in job.routes.followers
         ]

@@ -109,7 +109,8 @@ class ExchangeRpc:
         elif request.HasField("push"):
             yield from self._push(request, chunk, messages, attachment, caller)
         elif request.HasField("pull"):
-            yield from version(self._host, request.pull, [], attachment if request.in_place else None)
+            readable = attachment if request.in_place else None
+            yield from version(self._host, request.pull, [], readable, caller)
         else:
             raise invalid("expected an ExchangeRequest with push or pull, got one with neither")
 
@@ -163,7 +164,7 @@ class ExchangeRpc:
     ) -> Iterator[Parts]:
         if request.HasField("commit"):
             readable = attachment if request.in_place else None
-            yield from committed(self._host, self._job, request, readable, caller)
+            yield from committed(self._host, self._job, request, receipt, readable, caller)
         else:
             yield message(receipt=receipt)
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from psserver.coordinator.outputs import GrantNotice, Notice
+from psserver.receipts import examine
 from psserver.service.errors import Refused, invalid, precondition
 from psserver.service.job import Job
 from psserver.service.limits.watch import Caller
@@ -32,6 +33,7 @@ def version(
     pull: shard_pb2.PullRequest,
     events: list[pb.SessionEvent],
     attachment: Attachment | None,
+    caller: Caller,
 ) -> Iterator[Parts]:
     """Where the version lies, for an `attachment`; its chunks otherwise, and when it cannot be read there.
 
@@ -41,7 +43,7 @@ def version(
     if located is not None:
         yield message(located=located, events=events)
         return
-    for piece in outgoing(host, pull):
+    for piece in outgoing(host, pull, caller):
         head: Parts = message(bytes=piece.total, events=events) if piece.offset == 0 else ()
         yield *head, *frames.chunk_field(piece.offset, piece.data, reply=True)
 
@@ -50,6 +52,7 @@ def committed(
     host: ShardHost,
     job: Job | None,
     request: shard_pb2.ExchangeRequest,
+    receipt: bytes,
     attachment: Attachment | None,
     caller: Caller,
 ) -> Iterator[Parts]:
@@ -64,12 +67,13 @@ def committed(
         raise invalid("expected a commit of the ticket that was pushed, and a hello of this job")
     if (hello.worker, hello.incarnation) != (request.push.worker, request.push.incarnation):
         raise invalid("expected a hello of the worker that pushed")
+    # The job has no other server that could have given one.
+    found = examine(host.secret, job.terms.job, commit.ticket, 1, (receipt,))
+    facts = facts_from_wire(commit, ordinary=found.ordinary)
     with job.replying_inline(hello.worker, hello.incarnation, hello.session) as reply:
-        job.commit(
-            hello.worker, hello.incarnation, commit.ticket, facts_from_wire(commit), ready=commit.ready
-        )
+        job.commit(hello.worker, hello.incarnation, commit.ticket, facts, ready=commit.ready)
         notices = reply.take(wait_for_grant=commit.ready, alive=caller.is_active)
-        yield from _outcome(host, request, notices, attachment)
+        yield from _outcome(host, request, notices, attachment, caller)
         reply.delivered()
 
 
@@ -78,6 +82,7 @@ def _outcome(
     request: shard_pb2.ExchangeRequest,
     notices: list[Notice],
     attachment: Attachment | None,
+    caller: Caller,
 ) -> Iterator[Parts]:
     grant = next((n for n in notices if isinstance(n, GrantNotice)), None)
     events = [event_to_wire(notice) for notice in notices]
@@ -98,7 +103,7 @@ def _outcome(
     )
     begun = False
     try:
-        for part in version(host, pull, events, attachment):
+        for part in version(host, pull, events, attachment, caller):
             yield part
             begun = True
     except Refused as refused:

@@ -4,6 +4,7 @@ import hmac
 import json
 import logging
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -15,7 +16,7 @@ from psserver.policies.declarations import from_config
 from psserver.receipts import opens
 from psserver.service.errors import Refused, invalid, precondition
 from psserver.service.limits.watch import Caller
-from psserver.service.rpc.adapters import order_from_wire
+from psserver.service.rpc.adapters import apply_from_wire, memory_to_wire, order_from_wire
 from psserver.service.shard.host import ShardHost
 from pswire.exits import ExitCode
 from pswire.logs.events import event
@@ -24,6 +25,9 @@ from pswire.model.specs import specs_from_wire
 from pswire.v1 import shard_pb2
 
 log = logging.getLogger("ps-server")
+
+# Seconds between two looks at the memory that the coordinator is told of.
+MEMORY_EVERY = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,11 @@ class FollowRpc:
         self._secret = job_secret
         # Two that open at once: one of them is the coordinator.
         self._opening = threading.Lock()
+        # The number of the entry that comes next, and the answer to the last trial. Owned by the stream's thread.
+        self._next = 0
+        self._answer = shard_pb2.FollowReply()
+        # When the coordinator was last told of the memory. Owned by the thread of its stream.
+        self._memory_told = 0.0
         # Set once, by the thread of the coordinator's stream, before `ended`; others read it after that.
         self.ending: Ending | None = None
         self.ended = threading.Event()
@@ -105,10 +114,21 @@ class FollowRpc:
                     raise invalid(f"expected entry {expected} of the decision log next, got {orders[0][0]}")
                 self._host.orders.submit(orders)
                 self._host.orders.execute_submitted()
+                self._next = orders[-1][0] + 1 if orders else self._next
+            case "trial":
+                self._try(request.trial)
             case "shutdown":
                 self._end(_exit_code(request.shutdown.exit_code), request.shutdown.reason)
             case other:
                 raise invalid(f"expected configure, decisions or shutdown, got {other}")
+
+    def _try(self, trial: shard_pb2.Trial) -> None:
+        if self._host.state.failure is not None:
+            return
+        finite, largest = self._host.rehearse(self._next, apply_from_wire(trial.update))
+        self._answer = shard_pb2.FollowReply(
+            trial=trial.number, finite=finite, largest=largest if finite else 0.0
+        )
 
     def _configure(self, message: shard_pb2.Configure) -> None:
         try:
@@ -135,12 +155,19 @@ class FollowRpc:
 
     def _progress(self) -> shard_pb2.FollowReply:
         host = self._host
-        return shard_pb2.FollowReply(
+        reply = shard_pb2.FollowReply(
             executed=host.state.executed,
             error=host.state.failure or "",
             bytes=host.nbytes,
             diverged=host.state.diverged,
+            trial=self._answer.trial,
+            finite=self._answer.finite,
+            largest=self._answer.largest,
         )
+        if time.monotonic() - self._memory_told >= MEMORY_EVERY:
+            self._memory_told = time.monotonic()
+            reply.memory.CopyFrom(memory_to_wire(host.memory_picture()))
+        return reply
 
     def _end(self, code: ExitCode, reason: str) -> None:
         self.ending = Ending(code, reason)

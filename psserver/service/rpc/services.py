@@ -32,6 +32,11 @@ def coordinator_methods(coordinator: CoordinatorRpc, rpc: Registration) -> "Meth
             # A field beyond its bound costs a worker that message, not its session.
             admit=parsed,
         ),
+        "GatherEpoch": rpc.unary(
+            coordinator.gather_epoch,
+            coordinator_pb2.GatherEpochRequest,
+            coordinator_pb2.GatherEpochReply,
+        ),
         "Status": rpc.unary(coordinator.status, coordinator_pb2.StatusRequest, coordinator_pb2.StatusReply),
     }
 

@@ -45,7 +45,7 @@ class ShardRpc:
 
     def pull(self, request: shard_pb2.PullRequest, caller: Caller) -> Iterator[bytes]:
         """Stream a version: each chunk is copied once, from the arena into its message."""
-        for piece in outgoing(self._host, request):
+        for piece in outgoing(self._host, request, caller):
             yield frames.pull_chunk(piece.offset, piece.data, piece.total if piece.offset == 0 else None)
 
 

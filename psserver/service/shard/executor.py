@@ -5,6 +5,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from psserver.service.limits.table import FORBEARANCE
 from psserver.service.shard.shared import SharedShard
@@ -15,6 +16,21 @@ log = logging.getLogger("ps-server")
 
 # Between looks at the words of workers that read in place, while an update waits for them; seconds.
 LOOK_EVERY = 0.001
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """A question behind the orders that were submitted before it: would `update` be finite? Nothing changes.
+
+    `answer` is called with that, and with the largest magnitude of all that it would change; never where the shard
+    has failed. It stands under the number of the entry that comes next.
+    """
+
+    update: Apply
+    answer: Callable[[bool, float], None]
+
+
+Submitted = Order | Rehearsal
 
 
 class Executor:
@@ -29,18 +45,22 @@ class Executor:
     and removes it. Its tail belongs to the one thread that submits: that of
     the Follow stream, or whichever holds the job's lock.
 
-    `lease`: seconds that an unread grant may hold up an update.
+    `lease`: seconds that an unread grant may hold up an update. `evicted`: called when versions were taken from
+    those who read them, under the state's lock.
     """
 
-    def __init__(self, state: SharedShard, server: int, lease: float) -> None:
+    def __init__(
+        self, state: SharedShard, server: int, lease: float, evicted: Callable[[], None] = lambda: None
+    ) -> None:
         self._state = state
         self._server = server
         self._lease = lease
+        self._evicted = evicted
         self._executing = threading.Lock()
         # There is something to do for `run`. It does not wait for the state's `changed`: to be woken at
         # every change, and to fight for the lock then, would cost a small step a fifth of its time.
         self._left = threading.Event()
-        self._queue: deque[tuple[int, Order]] = deque()
+        self._queue: deque[tuple[int, Submitted]] = deque()
         # Workers that left a granted version unread until it was taken back: how often, and since when. Owned by
         # the state's lock.
         self._unread: dict[str, tuple[int, float]] = {}
@@ -51,7 +71,7 @@ class Executor:
         """Let `run` look whether the state is closed."""
         self._left.set()
 
-    def submit(self, orders: Iterable[tuple[int, Order]]) -> None:
+    def submit(self, orders: Iterable[tuple[int, Submitted]]) -> None:
         """Queue orders; they carry the indices that follow on what was submitted before."""
         self._queue.extend(orders)
 
@@ -111,8 +131,13 @@ class Executor:
                 self._state.fail(f"server {self._server} cannot execute entry {index}: {error}")
         self._queue.popleft()
 
-    def _execute(self, index: int, order: Order) -> None:
+    def _execute(self, index: int, order: Submitted) -> None:
         state = self._state
+        if isinstance(order, Rehearsal):
+            if state.shard is not None:
+                # No other thread writes to what it reads.
+                order.answer(*state.shard.rehearse(order.update))
+            return
         with state.changed:
             work = None
             if state.shard is not None:
@@ -139,6 +164,7 @@ class Executor:
         if not shard.blocked(order):
             return
         shard.arena.evict_unpinned()
+        self._evicted()
         deadline = time.monotonic() + self._lease_of_holders(shard)
         while shard.blocked(order) and not state.closed:
             left = deadline - time.monotonic()
@@ -163,6 +189,7 @@ class Executor:
                 times, since = self._unread.get(opened.worker, (0, now))
                 self._unread[opened.worker] = (times + 1, since)
         shard.arena.evict()
+        self._evicted()
 
     def _lease_of_holders(self, shard: Shard) -> float:
         """Seconds that the update waits: the less, the more often those that it waits for did not read."""

@@ -11,14 +11,15 @@ from psserver.optimizers import Optimizer
 from psserver.policies import TensorParts
 from psserver.receipts import Claim, receipt
 from psserver.service.errors import MembershipOver, Refused, invalid, precondition
-from psserver.service.limits.ledger import MIB, MemoryLedger, usual_limit
+from psserver.service.limits.ledger import Picture, usual_limit
+from psserver.service.limits.room import ShardMemory
 from psserver.service.limits.table import AWAITING, UNGRANTED
 from psserver.service.limits.watch import Caller
-from psserver.service.shard.executor import Executor
+from psserver.service.shard.executor import Executor, Rehearsal
+from psserver.service.shard.reads import Read, Reads
 from psserver.service.shard.shared import SharedShard
 from psserver.service.transport.shared_memory import SLOTS, Sharing, Words
-from psserver.shard import Shard
-from psserver.shard.arena import Version
+from psserver.shard import Apply, Shard
 from psserver.shard.staging import BorrowedBuffer, Slot
 from pswire.model.plan import Plan
 from pswire.transport.segments import Place
@@ -53,13 +54,14 @@ class ShardHost:
         self.job = ""
         self.secret = b""
         self.state = SharedShard()
-        self.orders = Executor(self.state, server, options.lease)
+        self.orders = Executor(self.state, server, options.lease, self._end_reads_beyond)
         self._backend = FastBackend(options.threads)
         self.sharing = Sharing(options.transport)
         # What each call that waits for the log wants executed, and reads under way of versions that nothing pins.
         self._awaited: dict[object, int] = {}
         self._ungranted = 0
-        self.memory = MemoryLedger(options.memory_limit or usual_limit())
+        self._reads = Reads()
+        self.memory = ShardMemory(server, options.arena_versions, options.memory_limit or usual_limit())
         # On which stream each member has attached memory.
         self._attached: dict[str, Caller] = {}
         # Pushes so far, and the number of the newest that waits, by ticket.
@@ -75,8 +77,8 @@ class ShardHost:
     def configure(self, plan: Plan, optimizer: Optimizer, tensors: TensorParts) -> None:
         """A new shard. Its loops are compiled from now on; until they are, numpy gives the same bits."""
         with self.state.changed:
-            self._admit_model(plan, optimizer)
-            shard = self.state.shard = Shard(
+            self.memory.admit(plan, optimizer, tensors)
+            shard = self.state.shard = self.memory.shard = Shard(
                 plan,
                 self.server,
                 optimizer,
@@ -89,20 +91,10 @@ class ShardHost:
             variants = shard.variants
         self._backend.prepare(variants)
 
-    def _admit_model(self, plan: Plan, optimizer: Optimizer) -> None:
-        """Raises Refused, with the numbers, for a model that cannot fit: before any memory is asked for."""
-        layout = plan.shards[self.server]
-        versions, arrays = self.options.arena_versions, len(optimizer.slots)
-        # And one payload on its way, without which nothing can be trained.
-        need = (versions + 1) * layout.nbytes + 4 * arrays * layout.trainable
-        if need > self.memory.limit:
-            raise Refused(
-                grpc.StatusCode.RESOURCE_EXHAUSTED,
-                f"server {self.server} has no memory for this model: its part has {layout.nbytes / MIB:.1f} MiB, which "
-                f"takes {need / MIB:.1f} MiB at least ({versions} versions, {arrays} arrays of {optimizer.name}, one "
-                f"payload), and --memory-limit is {self.memory.limit / MIB:.1f} MiB",
-            )
-        self.memory.put("", "the model", need)
+    def memory_picture(self) -> Picture:
+        """What is held here, and for whom."""
+        with self.state.changed:
+            return self.memory.ledger.picture()
 
     def attach(self, worker: str, caller: Caller) -> str | None:
         """Make room for what `worker` attaches on its stream `caller`; or why there is none.
@@ -114,7 +106,7 @@ class ShardHost:
                 before.cancel()
                 if not self._wait(lambda: worker not in self._attached, self.options.patience):
                     return f"{worker} shares memory on another stream already"
-            refusal = self.memory.take(worker, "shared slots", self._attachment_bytes)
+            refusal = self.memory.take_slots(worker, SLOTS)
             if refusal is None:
                 self._attached[worker] = caller
             return refusal
@@ -124,12 +116,8 @@ class ShardHost:
         with self.state.changed:
             if self._attached.get(worker) is caller:
                 del self._attached[worker]
-                self.memory.give(worker, "shared slots", self.memory.of(worker).get("shared slots", 0))
+                self.memory.give_slots(worker)
                 self.state.changed.notify_all()
-
-    @property
-    def _attachment_bytes(self) -> int:
-        return SLOTS * self.nbytes
 
     @property
     def nbytes(self) -> int:
@@ -245,26 +233,17 @@ class ShardHost:
             self._pushes += 1
             mine = self._newest[ticket] = self._pushes
             try:
-                self._wait_for_room(shard, ticket, worker, caller, mine)
+                self._wait_for_room(shard, ticket, worker, caller, mine, lent=lend is not None)
                 slot = self._begin(shard, ticket, lend() if lend is not None else None, caller)
-                self._count_payloads(shard)
                 return slot
             finally:
                 if self._newest.get(ticket) == mine:
                     del self._newest[ticket]
 
-    def _room(self, shard: Shard) -> bool:
-        """Memory admits one more payload. The first one always: its room was asked for with the model's."""
-        if shard.staging.held == 0:
-            return True
-        return self.memory.total + shard.layout.nbytes <= self.memory.limit
-
-    def _count_payloads(self, shard: Shard) -> None:
-        """The first is the model's. Hold `state.changed`."""
-        more = max(0, shard.staging.held - 1)
-        self.memory.put("", "payloads", more * shard.layout.nbytes)
-
-    def _wait_for_room(self, shard: Shard, ticket: int, worker: str, caller: Caller, mine: int) -> None:
+    def _wait_for_room(
+        self, shard: Shard, ticket: int, worker: str, caller: Caller, mine: int, *, lent: bool
+    ) -> None:
+        """`lent`: the payload lies somewhere already, and needs no memory here."""
         deadline = time.monotonic() + self.options.patience
         while True:
             refusal = shard.refusal(ticket, worker)
@@ -273,21 +252,23 @@ class ShardHost:
             if self._newest.get(ticket, mine) > mine or not caller.is_active():
                 raise Refused(grpc.StatusCode.CANCELLED, "the worker has gone, or pushes the ticket anew")
             before = shard.staging.incoming(ticket)
-            if before is None and shard.staging.admits(ticket) and self._room(shard):
+            if before is None and shard.staging.admits(ticket) and (lent or self.memory.admits(ticket)):
                 return
             if before is not None:
                 before.cut()
                 if time.monotonic() > deadline:
                     text = f"an earlier push of ticket {ticket} does not end"
                     raise Refused(grpc.StatusCode.UNAVAILABLE, text)
-            self._wait(lambda seen=before: self._moved(shard, ticket, seen, mine), 1.0)  # type: ignore[misc]
+            self._wait(lambda seen=before: self._moved(shard, ticket, seen, mine, lent), 1.0)  # type: ignore[misc]
 
-    def _moved(self, shard: Shard, ticket: int, seen: Slot | None, mine: int) -> bool:
+    def _moved(self, shard: Shard, ticket: int, seen: Slot | None, mine: int, lent: bool) -> bool:
         """A push of the ticket that found `seen` under way is to look again."""
         if shard.refusal(ticket) is not None or self._newest.get(ticket, mine) > mine:
             return True
         present = shard.staging.incoming(ticket)
-        return present is not seen or (present is None and shard.staging.admits(ticket) and self._room(shard))
+        return present is not seen or (
+            present is None and shard.staging.admits(ticket) and (lent or self.memory.admits(ticket))
+        )
 
     def _begin(self, shard: Shard, ticket: int, borrowed: BorrowedBuffer | None, caller: Caller) -> Slot:
         try:
@@ -300,7 +281,6 @@ class ShardHost:
         """The payload is complete and finite: the receipt. Raises Refused when the ticket is closed, or has another."""
         with self.state.changed:
             taken = shard.staging.finish(slot)
-            self._count_payloads(shard)
             self.state.changed.notify_all()
             if not taken:
                 refusal = shard.refusal(slot.ticket)
@@ -311,17 +291,19 @@ class ShardHost:
                     "a commit, or an abandon"
                 )
             self.state.received += 1
-            return receipt(self.secret, self.job, slot.ticket, self.server)
+            return receipt(self.secret, self.job, slot.ticket, self.server, ordinary=slot.ordinary)
 
     def give_up_push(self, shard: Shard, slot: Slot) -> None:
         with self.state.changed:
             shard.staging.give_up(slot)
-            self._count_payloads(shard)
             self.state.changed.notify_all()
 
-    def start_read(self, shard: Shard, ticket: int, version: int, worker: str) -> tuple[Version, bool]:
-        """The version, kept until `end_read`, and whether the ticket has pinned it. Raises Refused (ABORTED) when it
-        is gone, or another's ticket's."""
+    def start_read(
+        self, shard: Shard, ticket: int, version: int, worker: str, caller: Caller | None = None
+    ) -> tuple[Read, bool]:
+        """A read of the version, which is kept until `end_read`, and whether the ticket has pinned it. Raises Refused
+        (ABORTED) when it is gone, or another's ticket's. `caller`: whose read it is, to be cut when it holds too much.
+        """
         with self.state.changed:
             self._check_reader(shard, ticket, worker)
             if ticket == 0:
@@ -329,7 +311,7 @@ class ShardHost:
             granted = shard.arena.pinned(ticket, version)
             if not granted:
                 self._admit_ungranted()
-            found = shard.arena.start_read(version)
+            found = shard.arena.start_read(version, worker)
             if found is None:
                 newest = shard.version
                 if version > newest:
@@ -341,7 +323,7 @@ class ShardHost:
                 )
             self.state.served += 1
             self._ungranted += not granted
-            return found, granted
+            return self._reads.begin(worker, found, caller), granted
 
     def _admit_ungranted(self) -> None:
         """Of versions that nothing pins there are few readers at once: they may each keep a buffer."""
@@ -369,18 +351,45 @@ class ShardHost:
             self.state.served += 1
             return place, self.sharing.places(shard.arena.arrays)
 
-    def still_readable(self, shard: Shard, version: Version) -> bool:
-        return shard.arena.values(version.number) is version.values
+    def still_readable(self, shard: Shard, read: Read) -> bool:
+        return shard.arena.values(read.version.number) is read.version.values
 
-    def end_read(self, shard: Shard, ticket: int, version: Version, *, granted: bool, complete: bool) -> None:
+    def end_read(self, shard: Shard, ticket: int, read: Read, *, granted: bool, complete: bool) -> None:
         with self.state.changed:
             self._ungranted -= not granted
             if complete and granted:
                 self.orders.forgive(shard, ticket)
             if complete:
                 shard.arena.unpin(ticket)
-            shard.arena.end_read(version)
+            self._reads.end(read)
+            shard.arena.end_read(read.version)
             self.state.changed.notify_all()
+
+    def rehearse(self, index: int, update: Apply) -> tuple[bool, float]:
+        """Would this update, behind the entries before `index`, be finite? And what would be the largest magnitude?
+
+        Waits until these are executed. Raises Refused when the shard fails, or closes, before it knows.
+        """
+        answers: list[tuple[bool, float]] = []
+
+        def answer(finite: bool, largest: float) -> None:
+            with self.state.changed:
+                answers.append((finite, largest))
+                self.state.changed.notify_all()
+
+        self.orders.submit([(index, Rehearsal(update, answer))])
+        self.orders.execute_submitted()
+        with self.state.changed:
+            while not self._wait(lambda: bool(answers), self.options.patience):
+                pass
+            return answers[0]
+
+    def _end_reads_beyond(self) -> None:
+        """Versions were taken back from those who read them: what goes beyond the limit with that ends. Hold
+        `state.changed`."""
+        shard = self.state.shard
+        if shard is not None and shard.arena.lent:
+            self._reads.cut(shard.arena.lent, self.memory.versions_beyond)
 
     def wait_executed(self, count: int, seconds: float) -> bool:
         """True once `count` entries are executed; False after `seconds` or when closed or failed."""

@@ -62,7 +62,7 @@ def stage(
     )
     finite = False
     try:
-        bad = shard.nonfinite(slot.values)
+        bad = shard.nonfinite(slot.values, 0, slot)
         if bad is not None:
             raise invalid(f"payload of ticket {header.ticket}: expected finite numbers, got {bad}")
         finite = True
@@ -87,7 +87,7 @@ def _stage_copy(
     slot = host.begin_push(shard, header.ticket, header.worker, caller)
     finite = False
     try:
-        bad = shard.copy_in(slot.values, attachment.values(number), 0)
+        bad = shard.copy_in(slot, attachment.values(number), 0)
         if bad is not None:
             raise invalid(f"payload of ticket {header.ticket}: expected finite numbers, got {bad}")
         finite = True

@@ -13,6 +13,7 @@ from psserver.service.errors import Refused, invalid
 from psserver.service.limits.watch import Caller
 from psserver.service.shard.host import ShardHost
 from psserver.shard import Shard
+from psserver.shard.staging import Slot
 from pswire.transport import frames
 from pswire.transport.codecs import BFLOAT16, FLOAT32, Codec, Elementwise, WireDtypeError, codec_numbered
 from pswire.v1 import shard_pb2
@@ -32,32 +33,32 @@ class _Reception(Protocol):
 
 
 class _FusedReception:
-    def __init__(self, shard: Shard, codec: Elementwise, values: Floats) -> None:
-        self._shard, self._codec, self._values = shard, codec, values
+    def __init__(self, shard: Shard, codec: Elementwise, slot: Slot) -> None:
+        self._shard, self._codec, self._slot = shard, codec, slot
         self._done = 0
 
     def feed(self, data: memoryview) -> str | None:
         elements = self._codec.elements(data)
         start, self._done = self._done, self._done + elements.size
-        return self._shard.copy_in(self._values[start : self._done], elements, start)
+        return self._shard.copy_in(self._slot, elements, start)
 
 
 class _PlainReception:
     """Two passes: for any codec."""
 
-    def __init__(self, shard: Shard, codec: Codec, values: Floats) -> None:
-        self._shard, self._values = shard, values
-        self._decoder = codec.decoder(values)
+    def __init__(self, shard: Shard, codec: Codec, slot: Slot) -> None:
+        self._shard, self._slot = shard, slot
+        self._decoder = codec.decoder(slot.values)
 
     def feed(self, data: memoryview) -> str | None:
         start, stop = self._decoder.feed(data)
-        return self._shard.nonfinite(self._values[start:stop], start)
+        return self._shard.nonfinite(self._slot.values[start:stop], start, self._slot)
 
 
-def _reception(shard: Shard, codec: Codec, values: Floats) -> _Reception:
+def _reception(shard: Shard, codec: Codec, slot: Slot) -> _Reception:
     if isinstance(codec, Elementwise) and codec in _FUSED:
-        return _FusedReception(shard, codec, values)
-    return _PlainReception(shard, codec, values)
+        return _FusedReception(shard, codec, slot)
+    return _PlainReception(shard, codec, slot)
 
 
 class Intake:
@@ -77,7 +78,7 @@ class Intake:
             )
         self._received = 0
         self._slot = host.begin_push(self._shard, header.ticket, header.worker, caller)
-        self._reception = _reception(self._shard, self._codec, self._slot.values)
+        self._reception = _reception(self._shard, self._codec, self._slot)
 
     @property
     def complete(self) -> bool:
@@ -128,11 +129,15 @@ class Piece:
     total: int
 
 
-def outgoing(host: ShardHost, request: shard_pb2.PullRequest) -> Iterator[Piece]:
-    """A version, piece by piece; at least one. Raises Refused when it is gone, also on the way."""
+def outgoing(
+    host: ShardHost, request: shard_pb2.PullRequest, caller: Caller | None = None
+) -> Iterator[Piece]:
+    """A version, piece by piece; at least one. Raises Refused when it is gone, also on the way. `caller`: who reads
+    it, and is cut when it holds too much."""
     shard = host.serving(claim_of(request), request.plan, request.after)
     codec = known_codec(request.dtype)
-    version, granted = host.start_read(shard, request.ticket, request.version, request.worker)
+    read, granted = host.start_read(shard, request.ticket, request.version, request.worker, caller)
+    version = read.version
     complete = False
     try:
         total, offset = codec.size(version.values.size), 0
@@ -141,7 +146,7 @@ def outgoing(host: ShardHost, request: shard_pb2.PullRequest) -> Iterator[Piece]
         # Encoded piece by piece: readers never hold a copy of the model each.
         for encoded in _encoded(shard, version.values, codec):
             # A read under way of a granted version goes on when that is taken back: over a slow link no lease would do.
-            if not granted and not host.still_readable(shard, version):
+            if not granted and not host.still_readable(shard, read):
                 raise Refused(
                     grpc.StatusCode.ABORTED, f"version {version.number} was taken back: its lease is over"
                 )
@@ -150,7 +155,7 @@ def outgoing(host: ShardHost, request: shard_pb2.PullRequest) -> Iterator[Piece]
             offset += data.nbytes
         complete = True
     finally:
-        host.end_read(shard, request.ticket, version, granted=granted, complete=complete)
+        host.end_read(shard, request.ticket, read, granted=granted, complete=complete)
 
 
 def _encoded(shard: Shard, values: Floats, codec: Codec) -> Iterator[NDArray[Any]]:

@@ -4,13 +4,14 @@ import { h, put, say, bytes, number } from "../dom.js";
 
 export function servers() {
   const body = h("tbody"), job = h("dl", { class: "facts-list" }), fates = h("dl", { class: "facts-list", id: "fates" });
-  const titles = ["server", "address", "state", "holds", "entries executed", "behind"], total = h("p", { class: "dim", role: "status" });
+  const titles = ["server", "address", "state", "holds", "memory", "entries executed", "behind"], total = h("p", { class: "dim", role: "status" });
+  const largest = h("dl", { class: "facts-list", id: "memory" }), held = h("div", { class: "card" }, h("h2", {}, "Memory, by whom it is held"), largest);
   const head = h("tr", {}, titles.map((title) => h("th", { scope: "col" }, title)));
   const row = (state, cells) => h("tr", { "data-state": state }, cells.map((cell, place) => h("td", { "data-title": titles[place] }, cell)));
   const count = (value) => value === null || value === undefined ? "–" : value.toLocaleString("en");
   const table = h("div", { class: "card" }, h("h2", {}, "Servers"), h("div", { class: "scroll" }, h("table", { class: "stacked" }, h("thead", {}, head), body)), total);
   const element = h("section", { class: "page", "aria-label": "Servers" },
-    h("div", { class: "columns" }, h("div", { class: "card" }, h("h2", {}, "The job"), job), h("div", { class: "card" }, h("h2", {}, "Contributions"), fates)), table);
+    h("div", { class: "columns" }, h("div", { class: "card" }, h("h2", {}, "The job"), job), h("div", { class: "card" }, h("h2", {}, "Contributions"), fates)), table, held);
   let key = "";
 
   function update({ model, clock, told, about }) {
@@ -21,10 +22,13 @@ export function servers() {
     const now = JSON.stringify([found, model.job, told.limited, told.unexplained, told.going, told.entries, status && { ...status, seconds: 0, workers: 0 }, at]);
     if (now === key) return;
     key = now;
-    put(body, found.map((server) => row(server.state, [String(server.index), server.address, h("span", { class: "state" }, server.state), bytes(server.bytes),
+    put(body, found.map((server) => row(server.state, [String(server.index), server.address, h("span", { class: "state" }, server.state), bytes(server.bytes), memory(server.memory),
       count(server.executed), server.executed === null || server.executed === undefined ? "–" : String(log - server.executed)])));
     say(total, `Together ${bytes(found.reduce((sum, server) => sum + (server.bytes ?? 0), 0))}: the weights and what the optimizer keeps.`);
     table.hidden = !found.length;
+    const parts = found.flatMap((server) => memoryParts(server, found.length > 1));
+    put(largest, parts.map(([term, value]) => [h("dt", {}, term), h("dd", {}, value)]));
+    held.hidden = !parts.length;
     const figures = status ? [["committed", count(status.committed)], ["applied", count(status.applied)], ["dropped", count(status.dropped)], ["pending", count(status.pending)],
       ["samples", count(status.samples)], ["staleness", `mean ${number(status.mean_staleness)}, at most ${status.max_staleness}`], ["loss", number(status.loss)]]
       : [["applied", count(at.applied)], ["dropped", count(at.dropped)], ["samples", count(at.samples)], ["mean staleness", number(at.staleness)], ["loss", number(at.loss)]];
@@ -35,6 +39,18 @@ export function servers() {
     put(job, rows.filter(([, value]) => value !== undefined && value !== null).map(([term, value]) => [h("dt", {}, term), h("dd", {}, String(value))]));
   }
   return { element, update };
+}
+
+function memory(found) {
+  return found?.limit ? `${bytes(found.total)} of ${bytes(found.limit)}` : "–";
+}
+
+// "" is the model, "*" whoever is no member: no worker has either name.
+function memoryParts(server, several) {
+  const of = (member) => member === "" ? "" : member === "*" ? "strangers’ " : `${member}’s `;
+  const where = several ? `server ${server.index}: ` : "";
+  const parts = (server.memory?.parts ?? []).map((part) => [`${where}${of(part.member)}${part.kind}`, bytes(part.bytes)]);
+  return server.memory?.rest ? [...parts, [`${where}others`, bytes(server.memory.rest)]] : parts;
 }
 
 function config(found) {

@@ -1,0 +1,40 @@
+"""Checks of learning rates that workers set: told with a commit, and as a factor of the job's own."""
+
+import math
+from collections.abc import Iterator
+
+from pslab.check.ledger import Ledger
+from pslab.check.log_check import LogCheck
+from pslab.runs import log as e
+
+
+class Rates(LogCheck):
+    """A learning rate is set right behind a commit of the worker that sets it, and its factor is what it says."""
+
+    name = "rates"
+
+    def __init__(self) -> None:
+        self._began: object = None
+        self._committed: str | None = None
+
+    def see(self, entry: e.Entry, ledger: Ledger) -> Iterator[str]:
+        fact = entry.fact
+        if isinstance(fact, e.JobEntry):
+            self._began = fact.optimizer.get("learning_rate")
+        elif isinstance(fact, e.Rate):
+            yield from self._rate(fact)
+        self._committed = fact.worker if isinstance(fact, e.Commit) else None
+
+    def _rate(self, rate: e.Rate) -> Iterator[str]:
+        if self._committed != rate.worker:
+            yield f"{rate.worker} sets the learning rate without a commit right before"
+        began = self._began
+        if isinstance(began, bool) or not isinstance(began, int | float) or not began > 0:
+            yield f"{rate.worker} sets the learning rate to {rate.learning_rate}, but the job's is {began}"
+        elif not rate.learning_rate >= 0 or not math.isclose(
+            rate.scale, rate.learning_rate / began, rel_tol=1e-12
+        ):
+            yield (
+                f"learning rate {rate.learning_rate} has factor {rate.scale}, but {rate.learning_rate} / {began} = "
+                f"{rate.learning_rate / began}"
+            )

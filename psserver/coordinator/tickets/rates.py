@@ -1,0 +1,28 @@
+"""A learning rate that a worker sets during the job, against the one that the job began with."""
+
+from collections.abc import Mapping
+
+
+def rate_refusal(optimizer: Mapping[str, object], rate: float | None) -> str | None:
+    """Why a commit that sets this rate is refused; None where it is not, or sets none."""
+    if rate is None:
+        return None
+    began = optimizer.get("learning_rate")
+    if isinstance(began, Mapping):
+        return (
+            f"learning_rate {rate:g} in a commit: this job's rate follows the schedule "
+            f"{began.get('schedule')!r}, so expected none"
+        )
+    if not isinstance(began, int | float) or not began > 0:
+        return (
+            f"learning_rate {rate:g} in a commit: the job began with {began}, which no factor makes another; "
+            "expected none"
+        )
+    return None
+
+
+def began_with(optimizer: Mapping[str, object]) -> float:
+    """The rate of entry 0 of the log, a number above 0: `rate_refusal` has seen to that."""
+    began = optimizer["learning_rate"]
+    assert isinstance(began, int | float)
+    return float(began)

@@ -1,0 +1,130 @@
+"""Room for a shard: which model, which members, which payloads and slots memory admits. All in one account."""
+
+from collections.abc import Iterator, Mapping
+
+import grpc
+
+from psserver.optimizers import Optimizer
+from psserver.policies import TensorParts
+from psserver.service.errors import Refused
+from psserver.service.limits.arrays import beyond, held, member_needs, model_needs, usual_payloads
+from psserver.service.limits.ledger import MIB, Held, MemoryLedger
+from psserver.shard import Shard
+from pswire.model.plan import Plan, ShardLayout
+
+SLOTS = "shared slots"
+
+
+class ShardMemory:
+    """The account of one server (`ledger`), and what it allows. Whoever owns the shard owns it.
+
+    `versions`: buffers for versions, `limit`: bytes in all.
+    """
+
+    def __init__(self, server: int, versions: int, limit: int) -> None:
+        self.ledger = MemoryLedger(limit)
+        self.ledger.watch(self._nbytes, self._held)
+        # What the account looks at; set when it is made.
+        self.shard: Shard | None = None
+        self._server, self._versions = server, versions
+        # What the model needs whoever trains it.
+        self._model = 0
+
+    def _nbytes(self) -> int:
+        """A few numbers of the shard, which may be read by any thread."""
+        return 0 if self.shard is None else self._model + beyond(self.shard)
+
+    def _held(self) -> Iterator[Held]:
+        if self.shard is not None:
+            yield from held(self.shard)
+
+    # Models and members
+
+    def admit(self, plan: Plan, optimizer: Optimizer, tensors: TensorParts) -> None:
+        """Raises Refused, with the numbers, for a model that cannot fit: before any memory is asked for."""
+        layout = plan.shards[self._server]
+        needs, each = self._needs(layout, optimizer, tensors), member_needs(layout, optimizer, tensors)
+        total = sum(needs.values())
+        if total + sum(each.values()) > self.ledger.limit:
+            raise _refused(
+                f"server {self._server} has no memory for this model: its part has {layout.nbytes / MIB:.1f} MiB, "
+                f"which takes {total / MIB:.1f} MiB at least ({_said(needs)}){_for_each(each)}, and --memory-limit is "
+                f"{self.ledger.limit / MIB:.1f} MiB"
+            )
+        self._model = total
+
+    def admit_members(self, members: int, plan: Plan, optimizer: Optimizer, tensors: TensorParts) -> None:
+        """Raises Refused, with the numbers, where so many members cannot all have what each of them needs.
+
+        Of the largest part of the model, as if every server had this one's limit.
+        """
+        layout = max(plan.shards, key=lambda shard: shard.nbytes)
+        each = member_needs(layout, optimizer, tensors)
+        if not each:
+            return
+        model = sum(self._needs(layout, optimizer, tensors).values())
+        total = model + members * sum(each.values())
+        if total > self.ledger.limit:
+            raise _refused(
+                f"no memory for worker number {members}: the model takes {model / MIB:.1f} MiB{_for_each(each)}, which "
+                f"makes {total / MIB:.1f}, and --memory-limit is {self.ledger.limit / MIB:.1f} MiB"
+            )
+
+    def _needs(self, layout: ShardLayout, optimizer: Optimizer, tensors: TensorParts) -> dict[str, int]:
+        return model_needs(layout, optimizer, tensors, self._versions)
+
+    # Payloads, slots, versions
+
+    def admits(self, ticket: int) -> bool:
+        """One more payload, for this open ticket. One always, for which room was asked with the model's: where sums
+        have a fixed order that is the next to be summed, so that all others come to their end."""
+        shard = self.shard
+        assert shard is not None
+        staging, nbytes = shard.staging, shard.layout.nbytes
+        # As if each that is held had to have a buffer beyond the model's.
+        usual = usual_payloads(shard.optimizer, shard.tensors)
+        others = self.ledger.total - nbytes * max(0, staging.own - usual)
+        owned, kept = shard.owned
+        using = len(owned) + len(kept)
+        if others + (using + 1) * nbytes <= self.ledger.limit:
+            return True
+        if not owned or staging.next_in_turn(ticket):
+            return True
+        staging.trim()
+        return others + (using + 1 - staging.next_is_held()) * nbytes <= self.ledger.limit
+
+    def take_slots(self, worker: str, slots: int) -> str | None:
+        """Account for so many slots of a payload's size that are shared with `worker`; or why there is no room."""
+        shard = self.shard
+        if shard is None:
+            return "there is no model yet"
+        share = max(0, self.ledger.limit - self._model) // max(1, len(shard.members))
+        nbytes = slots * shard.layout.nbytes
+        refusal = self.ledger.take(worker, SLOTS, nbytes, share)
+        if refusal is not None:
+            shard.staging.trim()
+            refusal = self.ledger.take(worker, SLOTS, nbytes, share)
+        return refusal
+
+    def give_slots(self, worker: str) -> None:
+        """Those of `worker` are free again."""
+        self.ledger.put(worker, SLOTS, 0)
+
+    @property
+    def versions_beyond(self) -> int:
+        """How many versions would have to be given back for the total to be within the limit."""
+        if self.shard is None or not self.shard.layout.nbytes:
+            return 0
+        return max(0, -(-(self.ledger.total - self.ledger.limit) // self.shard.layout.nbytes))
+
+
+def _refused(message: str) -> Refused:
+    return Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, message)
+
+
+def _said(needs: Mapping[str, int]) -> str:
+    return ", ".join(f"{kind} {nbytes / MIB:.1f}" for kind, nbytes in needs.items())
+
+
+def _for_each(needs: Mapping[str, int]) -> str:
+    return f", and {sum(needs.values()) / MIB:.1f} for each worker ({_said(needs)})" if needs else ""

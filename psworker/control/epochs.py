@@ -1,0 +1,71 @@
+"""The end of an epoch: this worker's sums to the coordinator, the sums over all workers back."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import grpc
+
+from pswire.v1 import coordinator_pb2 as pb
+from pswire.v1 import coordinator_pb2_grpc
+from psworker.control.backoff import Backoff, insist
+from psworker.control.conversions import bounded
+from psworker.control.stream import Control
+from psworker.errors import Unreachable
+
+# Seconds between two questions: the others are there in a moment, or an evaluation takes long.
+FIRST_PAUSE, LONGEST_PAUSE = 0.002, 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class EpochTotals:
+    """Over `workers` workers. `values`: what one of them has measured for all."""
+
+    workers: int
+    sums: list[float]
+    values: dict[str, float]
+
+
+def gather(
+    control: Control,
+    channel: grpc.Channel,
+    backoff: Backoff,
+    number: int,
+    layout: str,
+    sums: Sequence[float],
+    values: Mapping[str, float],
+) -> EpochTotals | None:
+    """Ask until all workers have told theirs; None when the job is over. Raises SessionError."""
+    stub = coordinator_pb2_grpc.CoordinatorStub(channel)
+
+    def ask() -> pb.GatherEpochReply:
+        # A member that was given up meanwhile comes back as another incarnation.
+        reply = control.reply
+        return stub.GatherEpoch(
+            pb.GatherEpochRequest(
+                job=reply.job,
+                worker=reply.worker,
+                incarnation=reply.incarnation,
+                membership_token=reply.membership_token,
+                number=number,
+                layout=layout,
+                sums=sums,
+                values=values,
+            )
+        )
+
+    pause, over = FIRST_PAUSE, False
+    while True:
+        try:
+            reply = bounded(insist(ask, backoff))
+        except Unreachable:
+            if over:
+                return None
+            raise
+        backoff.reset()
+        if reply.complete:
+            return EpochTotals(reply.workers, list(reply.sums), dict(reply.values))
+        if over:
+            return None
+        # Another one may have ended the job because of this very epoch: then it is complete, and asked for once more.
+        over = control.over_within(pause)
+        pause = min(2 * pause, LONGEST_PAUSE)

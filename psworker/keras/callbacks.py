@@ -1,0 +1,54 @@
+"""Callbacks of a distributed `fit`: ours comes first, and those that write files run in worker 0 only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+# They write one file or folder, and every worker has the same path.
+WRITERS = (
+    keras.callbacks.ModelCheckpoint,
+    keras.callbacks.BackupAndRestore,
+    keras.callbacks.TensorBoard,
+    keras.callbacks.CSVLogger,
+)
+_EVENTS = tuple(name for name in dir(keras.callbacks.Callback) if name.startswith("on_"))
+
+
+class OnlyWorker0(keras.callbacks.Callback):  # type: ignore[misc]
+    """A callback that sees nothing of `fit` in any worker but number 0: one file is written once.
+
+    `chosen` is asked when training begins, when this worker's number is known.
+    """
+
+    def __init__(self, inner: Any, chosen: Callable[[], bool]) -> None:
+        super().__init__()
+        self.inner = inner
+        self._chosen = chosen
+
+    def set_params(self, params: Any) -> None:
+        super().set_params(params)
+        self.inner.set_params(params)
+
+    def set_model(self, model: Any) -> None:
+        super().set_model(model)
+        self.inner.set_model(model)
+
+
+def _event(name: str) -> Callable[..., None]:
+    def tell(self: OnlyWorker0, *arguments: Any, **more: Any) -> None:
+        if self._chosen():
+            getattr(self.inner, name)(*arguments, **more)
+
+    return tell
+
+
+for _name in _EVENTS:
+    setattr(OnlyWorker0, _name, _event(_name))
+
+
+def guarded(callback: Any, chosen: Callable[[], bool]) -> Any:
+    """The callback itself, or within `OnlyWorker0` where it writes files."""
+    return OnlyWorker0(callback, chosen) if isinstance(callback, WRITERS) else callback

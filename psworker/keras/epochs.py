@@ -1,0 +1,90 @@
+"""An epoch's metrics over all workers: sums of what the metrics have counted, not means of means.
+
+Keras' metrics are variables that add up (a total and a count, a confusion matrix), and say so
+(`aggregation="sum"`). Worker 0 validates for all; the others hear what it measured.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, MutableMapping
+from typing import Any
+
+import numpy as np
+
+from psworker.session import Session
+
+# What one report may have, by the protocol.
+MOST_SUMS = 2**16
+
+
+class EpochMetrics:
+    """The metrics of a model while `fit` runs."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self._number = 0
+        # What the training metrics have counted, taken before a validation begins to count.
+        self._counted: list[np.ndarray[Any, Any]] | None = None
+
+    def remember(self) -> None:
+        """The epoch's batches are over."""
+        self._counted = [variable.numpy() for variable in self._variables()]
+
+    def exchange(self, session: Session, logs: MutableMapping[str, Any], *, validates: bool) -> int:
+        """Put the values over all workers into an epoch's `logs`. Returns how many workers they are of, 0 when the
+        job is over. `validates`: the `val_` values of the logs are measured here, for all."""
+        if self._counted is None:
+            self.remember()
+        variables, counted = self._variables(), self._counted or []
+        self._counted = None
+        flat = np.concatenate([np.zeros(0), *(array.ravel().astype(np.float64) for array in counted)])
+        own = {name: float(value) for name, value in logs.items() if name.startswith("val_") and validates}
+        totals = session.gather_epoch(self._number, self._layout(variables), flat.tolist(), own)
+        self._number += 1
+        if totals is None:
+            return 0
+        logs.update(totals.values)
+        if totals.workers > 1:
+            logs.update(self._results(variables, counted, np.array(totals.sums), logs))
+        return totals.workers
+
+    def _variables(self) -> list[Any]:
+        """Those that add up, as many as fit; a metric of another kind stays each worker's own."""
+        found: list[Any] = []
+        size = 0
+        for metric in self._model.metrics:
+            own = list(metric.variables)
+            elements = sum(int(np.prod(variable.shape)) for variable in own)
+            additive = all(variable.aggregation == "sum" for variable in own)
+            if own and additive and size + elements <= MOST_SUMS:
+                found += own
+                size += elements
+        return found
+
+    def _layout(self, variables: list[Any]) -> str:
+        said = [(variable.name, *variable.shape) for variable in variables]
+        return hashlib.sha256(repr(said).encode()).hexdigest()[:32]
+
+    def _results(
+        self,
+        variables: list[Any],
+        counted: list[np.ndarray[Any, Any]],
+        sums: np.ndarray[Any, Any],
+        logs: Mapping[str, Any],
+    ) -> dict[str, float]:
+        """The metrics' values where they have counted `sums`. They are as they were afterwards."""
+        before = [variable.numpy() for variable in variables]
+        start = 0
+        for variable, array in zip(variables, counted, strict=True):
+            variable.assign(sums[start : start + array.size].reshape(array.shape).astype(array.dtype))
+            start += array.size
+        found = self._model.get_metrics_result()
+        for variable, value in zip(variables, before, strict=True):
+            variable.assign(value)
+        return {name: _plain(value) for name, value in found.items() if name in logs}
+
+
+def _plain(value: Any) -> Any:
+    array = np.asarray(value)
+    return float(array) if array.ndim == 0 else array

@@ -1,0 +1,151 @@
+"""A learning rate that a worker sets with a commit: an entry of the log, which every later update obeys."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pslab.replay.log_entries import read_steps
+from pslab.replay.whatif import what_if
+from pslab.runs.folder import Run
+from pslab.verify.harness import CoordinatorHarness, refusals
+from psserver.coordinator import Coordinator, entries
+from psserver.optimizers import build
+from psserver.policies import build as build_policy
+from pswire.records import StateError
+from tests.lab.logs import changed, inserted, verify, without, write_run
+
+ADAM = {"name": "adam", "learning_rate": 0.1}
+
+
+def harness_with(optimizer: dict[str, Any], policy: str = "sync", **knobs: object) -> CoordinatorHarness:
+    return CoordinatorHarness(policy, knobs, workers=2, terms={"optimizer": optimizer}).starts()
+
+
+def scales(harness: CoordinatorHarness) -> list[float]:
+    return [apply.lr_scale for apply in harness.entries(entries.Apply)]
+
+
+def records(harness: CoordinatorHarness) -> list[dict[str, Any]]:
+    return [{"i": r.index, "t": round(r.t, 6), **r.entry.to_json()} for r in harness.log]
+
+
+def trained() -> CoordinatorHarness:
+    """Three rates in four rounds; the second worker, and saying the same again, change nothing."""
+    harness = harness_with(ADAM)
+    for rate in (None, 0.05, 0.05, 0.2):
+        harness.commits("w0", learning_rate=rate)
+        harness.commits("w1")
+    return harness
+
+
+def test_an_update_has_the_rate_of_its_commits_and_every_later_one_too() -> None:
+    harness = trained()
+    assert scales(harness) == [1.0, 0.5, 0.5, 2.0]
+    assert [(r.worker, r.learning_rate, r.scale) for r in harness.entries(entries.Rate)] == [
+        ("w0", 0.05, 0.5),
+        ("w0", 0.2, 2.0),
+    ]
+    kinds = [record.entry.kind for record in harness.log]
+    assert kinds[kinds.index("rate") - 1] == "commit" and kinds[kinds.index("rate") + 1] != "apply"
+
+
+def test_a_scale_of_the_policy_comes_on_top() -> None:
+    harness = harness_with(ADAM, "delay-adaptive")
+    harness.commits("w0", learning_rate=0.05)
+    harness.commits("w0")
+    harness.commits("w0")
+    harness.commits("w0")
+    harness.commits("w1")  # staleness 4 where 2 workers are usual
+    assert scales(harness) == pytest.approx([0.5, 0.5, 0.5, 0.5, 0.25])
+    assert verify(records(harness)).ok
+
+
+def test_a_commit_that_is_sent_again_sets_nothing_again() -> None:
+    harness = harness_with(ADAM, "async")
+    ticket = harness.holds("w0")
+    harness.commits("w0", learning_rate=0.05)
+    harness.commits("w1", learning_rate=0.2)
+    harness.commits("w0", ticket, learning_rate=0.05, ready=False)
+    assert [rate.learning_rate for rate in harness.entries(entries.Rate)] == [0.05, 0.2]
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "words"),
+    [
+        (
+            {"name": "sgd", "learning_rate": {"schedule": "cosine", "decay_steps": 9}},
+            "follows the schedule 'cosine'",
+        ),
+        ({"name": "sgd", "learning_rate": 0.0}, "began with 0.0"),
+        ({"name": "sgd"}, "began with None"),
+    ],
+)
+def test_a_rate_that_is_no_factor_is_refused_and_the_ticket_stays(
+    optimizer: dict[str, Any], words: str
+) -> None:
+    harness = harness_with(optimizer)
+    before = len(harness.log)
+    assert words in refusals(harness.commits("w0", learning_rate=0.05))[0]
+    assert len(harness.log) == before
+    harness.commits("w0")
+    harness.commits("w1")
+    assert scales(harness) == [1.0]
+
+
+@given(began=st.floats(2.0**-90, 2.0**90, width=32), rate=st.floats(0, 2.0**90, width=32))
+def test_the_factor_gives_the_rate_to_the_bit(began: float, rate: float) -> None:
+    optimizer = build({"name": "sgd", "learning_rate": began})
+    assert optimizer.rate(3, rate / began) == np.float32(rate)
+
+
+def test_a_saved_job_goes_on_with_the_rate() -> None:
+    harness = trained()
+    state = harness.coordinator.state()
+    again = Coordinator(harness.coordinator.terms, build_policy("sync", {}, 2, 1), harness.now)
+    with pytest.raises(StateError, match="factor of the learning rate"):
+        again.restore(replace(state, lr_scale=-1.0))
+    again.restore(state)
+    assert again.state() == state and state.lr_scale == 2.0
+
+
+def test_the_same_moves_under_the_same_policy_set_the_same_rates(tmp_path: Path) -> None:
+    harness = trained()
+    harness.done("w0")
+    harness.done("w1")
+    steps = read_steps(Run(write_run(tmp_path / "run", records(harness))))
+    again = what_if(steps, "sync", {})
+    assert [step.entry.kind for step in again.steps].count("rate") == 2
+    told = [(step.t, step.entry) for step in steps]
+    assert [(step.t, step.entry) for step in again.steps][:-1] == told[:-1]  # but for the reason of the stop
+
+
+def test_the_check_holds_updates_and_factors_to_the_rates() -> None:
+    assert verify(records(trained())).ok
+    for edit, words in (
+        (without("rate"), "has lr_scale 0.5, the policy gives 1.0"),
+        (changed("rate", 1, scale=1.5), "0.2 / 0.1"),
+        (changed("apply", 3, lr_scale=1.0), "with the rate that was set (factor 2.0)"),
+        (
+            inserted("apply", 3, kind="rate", worker="w0", learning_rate=0.2, scale=2.0),
+            "without a commit right before",
+        ),
+    ):
+        log = records(trained())
+        edit(log)
+        found = [violation.message for violation in verify(log).violations]
+        assert any(words in message for message in found), (words, found)
+
+
+def test_a_worker_may_end_the_job_for_all() -> None:
+    harness = harness_with(ADAM)
+    harness.commits("w0")
+    harness.commits("w1")
+    harness.done("w1", ends="EarlyStopping in epoch 3")
+    assert harness.stopped == "done: w1 ended the job: EarlyStopping in epoch 3"
+    assert harness.coordinator.stopped is not None and harness.coordinator.stopped.success
+    assert harness.coordinator.version == 1

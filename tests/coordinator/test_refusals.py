@@ -1,0 +1,200 @@
+"""Updates that may not be finite: the shards are asked, and the update is made or refused as a whole."""
+
+from collections.abc import Mapping
+from random import Random
+
+import pytest
+
+from pslab.verify.harness import CoordinatorHarness, granted, notices
+from psserver.coordinator import JoinDeferred, Trial, entries
+from psserver.coordinator.outputs import DispositionNotice, StopNotice
+from psserver.policies import (
+    Apply,
+    Commit,
+    Decision,
+    Event,
+    Grant,
+    Part,
+    Policy,
+    Ready,
+    StateError,
+    Waiting,
+    names,
+)
+from tests.repetitions import seeds
+
+# Of the built-in policies those that need knobs for few workers.
+KNOBS: Mapping[str, Mapping[str, object]] = {
+    "k-sync": {"aggregate": 1},
+    "k-async": {"aggregate": 1},
+    "median": {"fewest": 1},
+    "trimmed-mean": {"trim": 0},
+    "krum": {"byzantine": 0, "select": 1},
+}
+
+
+def begun(policy: str = "async", workers: int = 2, **terms: object) -> CoordinatorHarness:
+    return CoordinatorHarness(policy, KNOBS.get(policy, {}), workers, terms=terms).starts()
+
+
+def test_a_large_payload_asks_first_and_the_update_is_made_when_it_is_finite() -> None:
+    harness = begun()
+    outputs = harness.commits("w0", ordinary=False)
+    (trial,) = [output for output in outputs if isinstance(output, Trial)]
+    assert trial.update.version == 1
+    assert harness.version == 0
+    assert [n.fate for n in notices(outputs, DispositionNotice)] == ["pending"]
+    outputs = harness.shards_answer(finite=True)
+    assert [n.fate for n in notices(outputs, DispositionNotice)] == ["applied"]
+    assert granted(outputs), "the request that came with the commit"
+    assert harness.version == 1
+    assert harness.verdict().ok
+
+
+def test_a_refused_update_leaves_version_and_staleness_as_they_were() -> None:
+    harness = begun()
+    harness.commits("w0")
+    harness.commits("w1", ordinary=False)
+    outputs = harness.shards_answer(finite=False)
+    assert harness.version == 1
+    (fate,) = [n for n in notices(outputs, DispositionNotice) if n.fate == "dropped"]
+    assert (fate.reason, fate.staleness) == ("nonfinite update", 1)
+    tally = harness.coordinator.roster.tally("w1")
+    assert (tally.committed, tally.applied, tally.dropped) == (1, 0, 1)
+    assert tally.staleness.total() == 0
+    # The next update is version 2, of the same base.
+    harness.commits("w1")
+    assert harness.version == 2
+    assert harness.verdict().ok
+
+
+def test_nothing_is_decided_while_the_shards_are_asked() -> None:
+    harness = begun(workers=3)
+    harness.commits("w0", ordinary=False)
+    before = len(harness.log)
+    harness.commits("w1")
+    harness.disconnects("w2")
+    harness.passes(1.0)
+    assert len(harness.log) == before
+    with pytest.raises(JoinDeferred):
+        harness.joins("w3")
+    with pytest.raises(StateError):
+        harness.coordinator.state()
+    harness.shards_answer(finite=True)
+    assert harness.kinds[before:] == ["apply", "grant", "commit", "apply", "grant", "lost"]
+    harness.joins("w3")
+    assert harness.verdict().ok
+
+
+def test_another_answer_than_the_one_that_is_waited_for_changes_nothing() -> None:
+    harness = begun()
+    harness.commits("w0", ordinary=False)
+    harness.shards_answer(finite=True)
+    before = len(harness.log)
+    assert harness.shards_answer(finite=False) == []
+    assert len(harness.log) == before
+
+
+def test_so_many_in_a_row_end_the_job_with_the_workers_names() -> None:
+    harness = begun(nonfinite_limit=3)
+    for worker in ("w0", "w0"):
+        harness.commits(worker, ordinary=False)
+        harness.shards_answer(finite=False)
+    # One that is made begins the count anew.
+    harness.commits("w1")
+    for worker in ("w0", "w1", "w0"):
+        assert not harness.stopped
+        harness.commits(worker, ordinary=False)
+        harness.shards_answer(finite=False)
+    stopped = harness.coordinator.stopped
+    assert stopped is not None and (stopped.success, stopped.cause) == (False, "diverged")
+    assert "3 updates in a row would not be finite" in stopped.reason
+    assert "came from w0, w1" in stopped.reason
+    assert notices(harness.outputs, StopNotice)
+    assert harness.verdict().ok
+
+
+def test_a_stop_from_outside_does_not_wait_for_the_answer() -> None:
+    harness = begun()
+    harness.commits("w0", ordinary=False)
+    harness.done("w1")
+    harness.take(harness.coordinator.stop("a signal", harness.now, success=True, cause="SIGINT"))
+    assert harness.kinds[-1] == "stop"
+    assert harness.entries(entries.Drop)[-1].reason == "stopped"
+    assert harness.shards_answer(finite=True) == []
+    assert harness.verdict().ok
+
+
+class Simple(Policy):
+    """Async, by somebody who knows nothing of refusals."""
+
+    name = "simple"
+
+    def step(self, event: Event) -> list[Decision]:
+        match event:
+            case Commit():
+                return [Apply((Part(event.ticket),))]
+            case Ready():
+                return [Grant(event.worker, event.ticket)]
+        return []
+
+    def explain(self, worker: str) -> Waiting | None:
+        return None
+
+
+def test_a_policy_that_cannot_retract_ends_with_the_first() -> None:
+    harness = CoordinatorHarness(Simple(), workers=2).starts()
+    harness.commits("w0", ordinary=False)
+    harness.shards_answer(finite=False)
+    assert "diverged: an update would not be finite (policy simple cannot go on without)" in harness.stopped
+    assert harness.verdict().ok
+
+
+@pytest.mark.parametrize("policy", names())
+@pytest.mark.parametrize("seed", list(seeds(3, soak=40, fast=1)))
+def test_any_schedule_of_answers_keeps_every_promise(policy: str, seed: int) -> None:
+    """Large payloads, answers, losses and rejoins at random: the log keeps its promises, and the job ends."""
+    draw = Random(f"{policy} {seed}")
+    workers = draw.randint(3 if policy == "krum" else 1, 4)
+    harness = begun(policy, workers, nonfinite_limit=1000)
+    names = [f"w{rank}" for rank in range(workers)]
+    left = {name: draw.randint(1, 8) for name in names}
+    for _ in range(400):
+        if harness.stopped:
+            break
+        if harness.coordinator.trying and draw.random() < 0.7:
+            harness.shards_answer(finite=draw.random() < 0.5)
+            continue
+        name = draw.choice(names)
+        present = harness.coordinator.roster.present.get(name)
+        if present is None:
+            if not harness.coordinator.trying:
+                harness.joins(name, session=str(draw.random()))
+                harness.ready(name)
+        elif present.state == "done":
+            continue
+        elif harness.holds(name) is None:
+            harness.ready(name)
+        elif draw.random() < 0.1:
+            harness.leaves(name)
+        elif left[name] <= 0:
+            harness.done(name)
+        elif draw.random() < 0.1:
+            harness.abandons(name)
+            harness.ready(name)
+        else:
+            left[name] -= 1
+            harness.commits(name, ordinary=draw.random() < 0.5)
+    for _ in range(100):
+        if harness.stopped:
+            break
+        if harness.coordinator.trying:
+            harness.shards_answer(finite=draw.random() < 0.5)
+        for member in list(harness.coordinator.roster.present.values()):
+            harness.done(member.worker)
+        harness.passes(20.0)
+    assert harness.stopped.startswith(("done", "diverged")), harness.stopped
+    verdict = harness.verdict()
+    assert verdict.ok, [str(violation) for violation in verdict.violations]
+    if harness.trials:
+        assert {type(record.entry) for record in harness.log} & {entries.Refuse, entries.Apply}

@@ -1,0 +1,30 @@
+"""Sums of epochs over the wire: members only, counted once, and other metrics are refused."""
+
+from typing import Any
+
+import grpc
+
+from pswire.v1 import coordinator_pb2 as pb
+from tests.service.peer import Peer
+from tests.service.serving import PATIENCE, Cluster, refused, serving
+
+
+def gather(cluster: Cluster, peer: Peer, **changed: Any) -> pb.GatherEpochReply:
+    fields = {"job": peer.job, "worker": peer.worker, **peer.proof(), "layout": "m", "sums": [1.0, 2.0]}
+    return cluster.coordinator.GatherEpoch(pb.GatherEpochRequest(**{**fields, **changed}), timeout=PATIENCE)
+
+
+def test_members_add_up_and_strangers_are_told_nothing() -> None:
+    with serving(1, workers=2) as cluster, Peer(cluster, "w0") as first, Peer(cluster, "w1") as second:
+        assert not gather(cluster, first, values={"val_loss": 0.5}).complete
+        for guess in ({"membership_token": b""}, {"worker": "w1"}, {"incarnation": 1}, {"job": "other"}):
+            with refused(grpc.StatusCode.PERMISSION_DENIED, "membership token"):
+                gather(cluster, first, **guess)
+        with refused(grpc.StatusCode.FAILED_PRECONDITION, "same metrics"):
+            gather(cluster, second, layout="other")
+        with refused(grpc.StatusCode.INVALID_ARGUMENT, "GatherEpochRequest.sums: expected"):
+            gather(cluster, second, sums=[0.0] * (2**16 + 1))
+        for peer in (second, first):
+            reply = gather(cluster, peer)
+            assert (reply.complete, reply.workers, list(reply.sums)) == (True, 2, [2.0, 4.0])
+            assert dict(reply.values) == {"val_loss": 0.5}
