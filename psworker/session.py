@@ -5,8 +5,9 @@ numpy is needed; see `examples/numpy_loop.py`.
 """
 
 import json
+import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, ClassVar, Self
@@ -15,7 +16,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pswire.addresses import Address, parse_hosts
+from pswire.logs.events import event
 from pswire.model.plan import VariableSpec, make_plan
+from pswire.nearest import did_you_mean
 from pswire.transport.codecs import codec_named
 from psworker.control.backoff import Backoff
 from psworker.control.epochs import EpochTotals, gather
@@ -30,9 +33,13 @@ from psworker.engine import Commit, Disposition, Grant, Stop
 from psworker.errors import Refused, Voided
 from psworker.local import PLAIN, LocalRuleError, LocalWork, build
 
+log = logging.getLogger("ps-worker")
+
 Floats = NDArray[np.float32]
-# Initial values, by name, or with the specifications of the variables.
-Variables = Mapping[str, ArrayLike] | Sequence[tuple[VariableSpec, ArrayLike]]
+# Initial values, by name, or with the specifications of the variables; or a Keras model.
+Variables = Mapping[str, ArrayLike] | Sequence[tuple[VariableSpec, ArrayLike]] | Any
+# What layers keep beside their weights, by the ends of Keras' names.
+_STATE = ("moving_mean", "moving_variance", "moving_norm")
 
 
 def connect(
@@ -47,10 +54,16 @@ def connect(
     prefetch: bool = False,
     local_rules: bool = False,
     optimizer: Mapping[str, Any] | None = None,
+    state: Collection[str] | None = None,
 ) -> "Session":
     """Join the job on `hosts` ("host:port,host:port", in task order) and open a session.
 
-    `variables`: initial values, by name or with their specifications. The
+    `variables`: a built Keras model, or initial values, by name or with their
+    specifications. Of a model, trainable variables are trained, and others
+    (BatchNorm's averages) are state: pushed as changes, and no optimizer moves
+    them; `psworker.tensorflow.named_variables` has both by name. With values
+    by name, `state` names those that are state; a name that looks like state
+    and is not said to be any is warned of. The
     first worker of a job installs its values; every other one must name the
     same variables. `name` and `task_index` (which part of the data is ours)
     are chosen by the servers when None. A server that does not answer is
@@ -72,7 +85,7 @@ def connect(
     addresses = parse_hosts(hosts) if isinstance(hosts, str) else tuple(hosts)
     session = Session(
         addresses,
-        _specified(variables),
+        _specified(variables, state),
         name,
         task_index,
         wire_dtype,
@@ -381,9 +394,52 @@ class Session:
         self.commit(grant, samples=0)
 
 
-def _specified(variables: Variables) -> list[tuple[VariableSpec, ArrayLike]]:
-    """With the specifications that their values imply, if they have none."""
+def _specified(variables: Variables, state: Collection[str] | None) -> list[tuple[VariableSpec, ArrayLike]]:
+    """With their specifications. Raises ValueError for a model that is not built, and unknown names of state."""
+    if hasattr(variables, "trainable_weights"):
+        _no_state_beside(state, "a Keras model, which knows its state")
+        return _of_model(variables)
     if not isinstance(variables, Mapping):
+        _no_state_beside(state, "specifications, which say it")
         return list(variables)
-    arrays = {name: np.asarray(value) for name, value in variables.items()}
-    return [(VariableSpec(name, a.shape, str(a.dtype)), a) for name, a in arrays.items()]
+    arrays = {str(name): np.asarray(value) for name, value in variables.items()}
+    unknown = sorted(set(state or ()) - arrays.keys())
+    if unknown:
+        raise ValueError(
+            f"state: there is no variable {unknown[0]!r}{did_you_mean(unknown[0], list(arrays))}"
+        )
+    if state is None:
+        _warn_of_state(arrays)
+    trained = set(arrays) - set(state or ())
+    return [
+        (VariableSpec(name, a.shape, str(a.dtype), "trainable" if name in trained else "state"), a)
+        for name, a in arrays.items()
+    ]
+
+
+def _no_state_beside(state: Collection[str] | None, what: str) -> None:
+    if state is not None:
+        raise ValueError(f"state: expected none beside {what}")
+
+
+def _of_model(model: Any) -> list[tuple[VariableSpec, ArrayLike]]:
+    # Imported here: it loads TensorFlow, which whoever has a Keras model has loaded.
+    from psworker.job.errors import JobError
+    from psworker.tensorflow.variables import collect
+
+    try:
+        found = collect(model)
+    except JobError as error:
+        raise ValueError(str(error)) from error
+    return list(zip(found.specs, found.values(), strict=True))
+
+
+def _warn_of_state(names: Collection[str]) -> None:
+    doubtful = [name for name in names if name.rpartition("/")[2] in _STATE]
+    if doubtful:
+        log.warning(
+            "%s will be trained by the servers' optimizer, and %s like state of a layer: give connect() the Keras "
+            "model itself, or say state=[...] ([] where this is meant)",
+            *(", ".join(doubtful[:4]), "looks" if len(doubtful) == 1 else "they look"),
+            extra=event("state_is_trained"),
+        )

@@ -35,6 +35,12 @@ class WorkerPool:
             worker.close()
 
 
+def _nothing_kept(root: Path) -> list[str]:
+    """Servers that leave no run folder. Those of an older checkout leave none unless they are told to."""
+    cli = root / "psserver" / "cli.py"
+    return ["--no-out"] if "--no-out" in cli.read_text(encoding="utf-8") else []
+
+
 def start_servers(
     name: str, load: Load, extra: Sequence[str], logs: Path, root: Path = ROOT
 ) -> tuple[list[Child], str]:
@@ -46,7 +52,7 @@ def start_servers(
         for index in reversed(range(load.servers)):
             arguments = ["-m", "psserver", "--ps-hosts", ",".join(hosts), "--task-index", str(index)]
             arguments += [*TERMS, "--workers", str(load.workers), *extra]
-            arguments += ["--json", "--parent", str(os.getpid())]
+            arguments += ["--json", "--parent", str(os.getpid()), *_nothing_kept(root)]
             label = f"{name}-server-{index}"
             servers.append(Child(label, arguments, logs / f"{label}.log", root=root))
             while (said := servers[-1].receive()).get("event") != "ready":

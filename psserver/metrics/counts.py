@@ -107,7 +107,7 @@ class Counts:
 
 
 class CountedRunLog(RunLog):
-    """A run log whose records are counted once they are taken. Owned by the job's lock, `counts` too."""
+    """A run log whose records are counted once they are taken. The loop's thread owns it, `counts` too."""
 
     def __init__(self, folder: Path | None) -> None:
         super().__init__(folder)

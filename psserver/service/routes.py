@@ -25,7 +25,7 @@ _OF_EVERY_STEP = (entries.Grant, entries.Commit, entries.Apply, entries.Fold)
 
 
 class Routes:
-    """Writes, then sends, in the order of the outputs. The job's lock owns it, with the outboxes and the run log.
+    """Writes, then sends, in the order of the outputs. The loop's thread owns it, with the outboxes and the run log.
 
     `orders`: executes this server's; `grace`: seconds that a lost worker has to come back, for the log's sentence.
     """

@@ -18,6 +18,8 @@ from psserver.coordinator.outputs import Record
 from psserver.service.log.json_lines import JsonLines, LogError
 
 DECISIONS = "decisions.jsonl"
+# Of server 0, for those who ask for the status of a run by its folder.
+ADDRESS = "address"
 
 
 class FolderError(OSError):
@@ -42,7 +44,7 @@ def make_folder(folder: Path) -> None:
 class RunLog:
     """Appends to decisions.jsonl and metrics.jsonl in `folder`; without a folder it writes nothing.
 
-    Owned by the job's lock. Raises LogError where a line cannot be written: what
+    The loop's thread owns it. Raises LogError where a line cannot be written: what
     that line says must not take effect then. `going_on`: the checkpoint behind which the files go on.
     """
 
@@ -102,6 +104,11 @@ class RunLog:
         """Every decision survives a loss of power, as a checkpoint behind it needs. Raises LogError."""
         if self._decisions is not None:
             self._decisions.sync()
+
+    def write_address(self, address: str) -> None:
+        """Raises LogError."""
+        if self._folder is not None:
+            _replace(self._folder / ADDRESS, lambda path: path.write_text(address + "\n", encoding="utf-8"))
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         """Raises LogError; a summary that was there before is whole then."""

@@ -12,7 +12,7 @@ REMEMBERED, MOST = 8192, 1000
 
 
 class LogTail:
-    """Owned by the job's lock. Costs an append per entry; nothing is written out before somebody asks."""
+    """The loop's thread owns it. Costs an append per entry; nothing is written out before somebody asks."""
 
     def __init__(self, remembered: int = REMEMBERED) -> None:
         self._records: deque[Record] = deque(maxlen=remembered)
