@@ -26,6 +26,7 @@ from psserver.coordinator import (
     Record,
     Trial,
 )
+from psserver.coordinator.entries import Job as JobEntry
 from psserver.coordinator.epochs import EpochSums, Totals
 from psserver.coordinator.epochs import Report as EpochReport
 from psserver.coordinator.members.roster import Member
@@ -97,6 +98,9 @@ class Job:
         self._answers = Answers(terms.servers)
         self._epochs = EpochSums()
         self._opened = False
+        # The log's first entry names the optimizer. Where that is the workers', a Join alone decides nothing: what is
+        # to be written waits here until a session stands, and another Join may name another. None: nothing waits.
+        self._unwritten: list[Output] | None = [] if optimizer is None else None
 
     def open(self) -> None:
         """The log's first entry; it names the optimizer, so it may have to wait for the first worker."""
@@ -107,11 +111,32 @@ class Job:
     def _open(self, optimizer: Optimizer | None) -> None:
         self._opened = True
         if optimizer is not None:
-            self._coordinator.agree(optimizer.config)
-            advised = advice(self.policy.name, optimizer.config)
-            if advised is not None:
-                log.warning("%s", advised, extra=event("advice"))
+            self._agree(optimizer)
         self._step(self._coordinator.opening)
+
+    def _agree(self, optimizer: Optimizer) -> None:
+        self._coordinator.agree(optimizer.config)
+        advised = advice(self.policy.name, optimizer.config)
+        if advised is not None:
+            log.warning("%s", advised, extra=event("advice"))
+
+    def _agree_anew(self, optimizer: Optimizer) -> None:
+        """The optimizer is another one than the first Join said; nothing is written yet."""
+        self._agree(optimizer)
+        assert self._unwritten
+        first = self._unwritten[0]
+        assert isinstance(first, Record) and isinstance(first.entry, JobEntry)
+        self._unwritten[0] = Record(first.index, first.t, replace(first.entry, optimizer=optimizer.config))
+
+    def _to_write(self, outputs: list[Output]) -> list[Output]:
+        """`outputs`, behind those that waited; none while they wait."""
+        if self._unwritten is None:
+            return outputs
+        self._unwritten += outputs
+        if not self._coordinator.roster.here() and self._coordinator.stopped is None:
+            return []
+        outputs, self._unwritten = self._unwritten, None
+        return outputs
 
     @property
     def coordinator(self) -> Coordinator:
@@ -129,7 +154,7 @@ class Job:
         if self.failure is not None:
             return
         try:
-            outputs = decide()
+            outputs = self._to_write(decide())
             orders = self.routes.write(outputs)
             self.routes.send(outputs, orders, self._coordinator.version)
             for output in outputs:
@@ -187,15 +212,17 @@ class Job:
                 f"plan fingerprint: expected {proposed.fingerprint} for these variables on {self.terms.servers} "
                 f"servers, got {plan!r}: is every --ps-hosts the same, and the software the same version?"
             )
-        new = self.plan is None or proposed.fingerprint != self.plan.fingerprint
+        chosen = agreed(None if self._unwritten is not None and optimizer else self.optimizer, optimizer)
+        other = self.optimizer is not None and chosen.config != self.optimizer.config
+        new = self.plan is None or proposed.fingerprint != self.plan.fingerprint or other
         if new:
             self._check_replaceable(variables)
-        chosen = agreed(self.optimizer, optimizer)
-        if new:
             # First of all, because it may fail: then nothing has changed.
             self._hold(proposed, chosen)
             self.optimizer = chosen
             self._withdraw_plan()
+            if other:
+                self._agree_anew(chosen)
         self._check_room(worker, proposed, chosen)
         if not self._opened:
             self._open(chosen)
@@ -230,7 +257,7 @@ class Job:
         if self.plan is None:
             return
         self.plan = None
-        reason = "named another model than the workers that came"
+        reason = "named another model or optimizer than the workers that came"
         self._step(lambda: self._coordinator.dismiss_absent(reason, time.monotonic()) or [])
 
     def _admit(self, worker: str, session: str, rank: int | None, plan: Plan) -> Member:

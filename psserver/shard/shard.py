@@ -1,7 +1,7 @@
 """The shard: stages payloads and executes orders, strictly in their order."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, assert_never
 
@@ -335,12 +335,19 @@ class Shard:
             for values in self._updater.clear():
                 self.staging.recycle(values)
             self._summed.clear()
-            for worker in self._left.intersection(workers):
-                self._left.discard(worker)
-                self._updater.forget(worker)
+            if self._left:
+                self._forget_left(workers)
             self.arena.publish(out)
 
         return PendingUpdate(compute, finish)
+
+    def _forget_left(self, workers: Collection[str]) -> None:
+        """An update of `workers` was made: what it made anew for one that has left goes again, and for good with that
+        worker's last payload."""
+        held = {opened.worker for opened in self.staging.tickets.values()}
+        for worker in self._left.intersection(workers):
+            self._updater.forget(worker)
+        self._left &= held
 
     def _discard(self) -> None:
         for values in self._updater.clear():
