@@ -57,12 +57,13 @@ class Manifest:
         """The file: readable, with a digest of its own."""
         plain = to_plain(self)
         return (
-            json.dumps({"manifest": plain, "sha256": _digest(plain)}, indent=1, allow_nan=False).encode()
+            json.dumps({"manifest": plain, "sha256": digest_of(plain)}, indent=1, allow_nan=False).encode()
             + b"\n"
         )
 
 
-def _digest(plain: object) -> str:
+def digest_of(plain: object) -> str:
+    """Of the manifest as plain data."""
     canonical = json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(canonical.encode()).hexdigest()
 
@@ -72,7 +73,7 @@ def parse(path: Path, text: bytes) -> Manifest:
     try:
         found = json.loads(text)
         plain, recorded = found["manifest"], found["sha256"]
-        intact = _digest(plain) == recorded
+        intact = digest_of(plain) == recorded
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointError(f"{path}: is no manifest of a checkpoint, or was damaged: {error!r}") from error
     if not intact:

@@ -84,7 +84,7 @@ def _half(folder: Path) -> None:
 def _other_release(folder: Path) -> None:
     path = folder / "manifest.json"
     plain = json.loads(path.read_text())["manifest"] | {"format": 99}
-    path.write_text(json.dumps({"manifest": plain, "sha256": manifests._digest(plain)}))
+    path.write_text(json.dumps({"manifest": plain, "sha256": manifests.digest_of(plain)}))
 
 
 def _deep(folder: Path) -> None:
