@@ -47,7 +47,7 @@ class OrderTranslator:
                 return orders.Note()
             case entries.Checkpoint(version):
                 return orders.Save(version)
-            case entries.Resume():
+            case entries.Restore():
                 # A sum that a stop has left behind is of contributions that were dropped.
                 return orders.Note() if self._folded else orders.Discard()
             case entries.Join(worker, incarnation):
@@ -55,8 +55,10 @@ class OrderTranslator:
             case entries.Leave(worker, kept=kept):
                 # Its tickets have entries of their own.
                 return orders.Dismiss(worker, bool(kept))
-            # The applies that follow say what it means.
-            case entries.Rate() | entries.Lost() | entries.Back() | entries.Done():
+            # The applies that follow say what a rate means.
+            case entries.Rate() | entries.Work() | entries.Resume():
+                return orders.Note()
+            case entries.Lost() | entries.Back() | entries.Done():
                 return orders.Note()
             case _:
                 assert_never(entry)

@@ -14,6 +14,7 @@ from pslab.check.checks.sums import Folds, Turns, Weights
 from pslab.check.checks.tickets import Accounting, OneAtATime, TicketLife
 from pslab.check.checks.times import WorkersTimes
 from pslab.check.checks.versions import Staleness, Versions
+from pslab.check.checks.work_units import WorkUnits
 from pslab.check.conservation import Conservation, ConservationCounter
 from pslab.check.ledger import Ledger
 from pslab.check.log_check import LogCheck, Violation
@@ -50,6 +51,7 @@ def log_checks() -> list[LogCheck]:
         TicketLife(),
         OneAtATime(),
         Accounting(),
+        WorkUnits(),
         WorkersTimes(),
         Versions(),
         Rates(),

@@ -103,13 +103,13 @@ class Ledger:
                 self.stop = stop
             case e.Commit() | e.Fold() | e.Apply() | e.Drop() | e.Cancel() | e.Abandon() as fate:
                 self._record_fate(fate)
-            case e.Lost(worker) | e.Back(worker) | e.Leave(worker) | e.Done(worker):
+            case e.Lost(worker) | e.Back(worker) | e.Leave(worker) | e.Done(worker) | e.Resume(worker):
                 self._record_presence(worker, entry.fact)
-            case e.Resume(job, _, servers):
+            case e.Restore(job, _, servers):
                 self.stop = None
                 if self.job is not None:
                     self.job = replace(self.job, job=job, servers=servers)
-            case e.Start() | e.Rate() | e.Checkpoint() | e.Refuse():
+            case e.Start() | e.Work() | e.Rate() | e.Checkpoint() | e.Refuse():
                 # What a refusal does are the drops behind it.
                 pass
 
@@ -151,6 +151,9 @@ class Ledger:
                 member.gone = True
             case e.Done():
                 member.done = True
+            case e.Resume():
+                # To the policy it is a newcomer.
+                member.done = member.granted = False
 
     def _open(self, ticket: Ticket) -> None:
         self.tickets[ticket.number] = self._held[ticket.number] = ticket

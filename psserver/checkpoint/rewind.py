@@ -106,7 +106,7 @@ class _Scan:
 
     def see(self, entry: dict[str, Any], end: int) -> Mark | None:
         match entry["kind"]:
-            case "job" | "resume":
+            case "job" | "restore":
                 self._job = str(entry["job"])
             case "commit":
                 loss = entry["loss"]

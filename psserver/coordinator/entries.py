@@ -81,6 +81,25 @@ class Join(Fields):
 
 
 @value
+class Work(Fields):
+    """The job deals work units: so many per epoch, of `length` parts (0: the data shows it). No units: it does not."""
+
+    kind = "work"
+    units: int
+    epochs: int
+    length: int
+    data: str | None = None
+
+
+@value
+class Resume(Fields):
+    """A work unit came back: a worker that was done for want of one takes part again."""
+
+    kind = "resume"
+    worker: str
+
+
+@value
 class Start(Fields):
     """Enough workers are ready: the policy decides from here on."""
 
@@ -116,6 +135,10 @@ class Grant(Fields):
     turn: int | None = None
     # The worker held another open ticket.
     ahead: bool | None = None
+    # What the ticket takes of a job's work units, where it has them.
+    epoch: int | None = None
+    unit: int | None = None
+    part: int | None = None
 
 
 class Times(NamedTuple):
@@ -135,7 +158,8 @@ class CommitFacts:
     """What a worker reports of the contribution that it commits: the number of its (last) batch in the worker's data,
     over how many samples it was averaged, its mean loss and the L2 norm of its gradient.
 
-    `times` are for the log, as in `Times`; nothing is decided by them.
+    `times` are for the log, as in `Times`; nothing is decided by them. `unit_ends`: the ticket's work unit has no
+    more parts.
     """
 
     batch: int = 0
@@ -147,6 +171,7 @@ class CommitFacts:
     learning_rate: float | None = None
     # By the receipts of the shards: no number of the payload is beyond what `Assurance` takes for ordinary.
     ordinary: bool = True
+    unit_ends: bool = False
 
 
 NO_FACTS = CommitFacts()
@@ -165,6 +190,8 @@ class Commit(Fields):
     pull: float | None = None
     compute: float | None = None
     before: float | None = None
+    # The worker found that its work unit has nothing behind this part.
+    ends: bool | None = None
 
     def _fields(self) -> dict[str, Any]:
         found = Fields._fields(self)
@@ -244,6 +271,8 @@ class Drop(Fields):
     ticket: int
     staleness: int
     reason: str
+    # Its part of a work unit is not dealt again.
+    skipped: bool | None = None
 
 
 @value
@@ -260,6 +289,9 @@ class Abandon(Fields):
     worker: str
     ticket: int
     reason: str
+    # Its part of a work unit is not dealt again: it was given up too often, or the unit had ended before it.
+    skipped: bool | None = None
+    ends: bool | None = None
 
 
 @value
@@ -308,14 +340,14 @@ class Checkpoint(Fields):
 
 
 @value
-class Resume(Fields):
+class Restore(Fields):
     """New processes go on from the checkpoint that the entry before this one ordered, under the name `job`.
 
     Nobody of before is a member any more; what is open is cancelled. `rolled_back`: entries that had followed on
     that checkpoint, and are void.
     """
 
-    kind = "resume"
+    kind = "restore"
     job: str
     version: int
     servers: int
@@ -325,6 +357,8 @@ class Resume(Fields):
 Entry = (
     Job
     | Join
+    | Work
+    | Resume
     | Start
     | Initialise
     | Install
@@ -342,7 +376,7 @@ Entry = (
     | Leave
     | Done
     | Checkpoint
-    | Resume
+    | Restore
     | Stop
 )
 

@@ -5,6 +5,7 @@ from psserver.coordinator.members.roster import Member, Roster
 from psserver.coordinator.outputs import DispositionNotice, Notice, Output, Record, Send, StopNotice, Trial
 from psserver.coordinator.terms import JobTerms, Stopped
 from psserver.coordinator.tickets.table import Ticket, TicketEvent, TicketTable
+from psserver.coordinator.work.queue import WorkQueue
 
 
 class Ledger:
@@ -12,13 +13,16 @@ class Ledger:
 
     Each field has one writer. `roster`: membership (the state of a member: whatever handles its input).
     `tickets`, `version`, `stopped` and what goes with it, `saved_*`: the moves below. `loss`, `lr_scale`,
-    `usual_step`: the commit. `initialised` and `started`: the lifecycle. Times are seconds of the caller's clock.
+    `usual_step`: the commit. `initialised` and `started`: the lifecycle. `work`: the dealer; its queue changes with
+    the tickets. Times are seconds of the caller's clock.
     """
 
     def __init__(self, terms: JobTerms, now: float) -> None:
         self.terms = terms
         self.roster = Roster(now)
         self.tickets = TicketTable()
+        # None in a job that deals no work units.
+        self.work: WorkQueue | None = None
         self.version = 0
         self.initialised = False
         self.started = False
@@ -77,7 +81,7 @@ class Ledger:
         return [Send(worker, incarnation, notice)]
 
     def notify_grant(self, member: Member, ticket: Ticket) -> None:
-        grant = outputs.GrantNotice(ticket.number, ticket.base, ticket.index, ticket.initialise)
+        grant = outputs.GrantNotice(ticket.number, ticket.base, ticket.index, ticket.initialise, ticket.part)
         self.notify(member, grant)
 
     # Lookups
@@ -145,7 +149,12 @@ class Ledger:
     def drop(self, ticket: Ticket, reason: str, now: float) -> None:
         """A pending ticket is not applied."""
         staleness = self.version - ticket.base
-        self.record(entries.Drop(ticket.worker, ticket.number, staleness, reason), now)
+        skipped = None
+        if self.stopped is not None:
+            self.deal_again(ticket)
+        elif self.work is not None and ticket.part is not None:
+            skipped = self.work.lose(ticket.part, self.version, dropped=True) or None
+        self.record(entries.Drop(ticket.worker, ticket.number, staleness, reason, skipped), now)
         self.roster.tally(ticket.worker).dropped += 1
         self.settle(
             ticket, "drop", DispositionNotice(ticket.number, "dropped", staleness=staleness, reason=reason)
@@ -154,11 +163,17 @@ class Ledger:
     def cancel(self, ticket: Ticket, reason: str, now: float) -> None:
         """An open ticket is void; its worker is notified."""
         self.record(entries.Cancel(ticket.worker, ticket.number, reason), now)
+        self.deal_again(ticket)
         member = self.member(ticket.worker, ticket.incarnation)
         if member is not None:
             self.notify(member, outputs.CancelNotice(ticket.number, reason))
         fate = DispositionNotice(ticket.number, "dropped", reason="cancelled")
         self.tickets.settle(ticket, "cancel", fate)
+
+    def deal_again(self, ticket: Ticket) -> None:
+        """A ticket is void: what it took of a work unit comes back."""
+        if self.work is not None and ticket.part is not None:
+            self.work.come_back(ticket.part)
 
     def settle(self, ticket: Ticket, event: TicketEvent, fate: DispositionNotice) -> None:
         """`event`, whose entry is in the log, has decided the ticket's fate; its worker is notified."""

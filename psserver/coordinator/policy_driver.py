@@ -239,13 +239,17 @@ class PolicyDriver:
         member.enter("computing", now)
         version = ledger.version
         ahead = True if grant.worker in ledger.tickets.opened else None
-        index = ledger.record(entries.Grant(grant.worker, grant.ticket, version, grant.turn, ahead), now)
+        part = None if ledger.work is None else ledger.work.deal(grant.worker)
+        dealt = (None, None, None) if part is None else (part.epoch, part.unit, part.part)
+        entry = entries.Grant(grant.worker, grant.ticket, version, grant.turn, ahead, *dealt)
+        index = ledger.record(entry, now)
         tally = ledger.roster.tally(grant.worker)
         tally.granted += 1
         former, tally.granted_at = tally.granted_at, now
-        ticket = Ticket(grant.ticket, member.worker, member.incarnation, version, now, index, former=former)
+        who = (member.worker, member.incarnation)
+        ticket = Ticket(grant.ticket, *who, version, now, index, former=former, part=part)
         ledger.tickets.open(ticket)
-        ledger.notify(member, outputs.GrantNotice(grant.ticket, version, index))
+        ledger.notify(member, outputs.GrantNotice(grant.ticket, version, index, part=part))
 
     def _fold(self, fold: Fold, now: float) -> None:
         number = fold.ticket
@@ -307,5 +311,7 @@ class PolicyDriver:
             counts[applied.staleness] = counts.get(applied.staleness, 0) + 1
             fate = DispositionNotice(ticket.number, "applied", version, applied.staleness, applied.weight)
             ledger.settle(ticket, "apply", fate)
+            if ledger.work is not None and ticket.part is not None:
+                ledger.work.count()
         if ledger.terms.versions and version >= ledger.terms.versions:
             ledger.stop(f"version {version} is reached", now, success=True, cause="versions")

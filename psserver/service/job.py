@@ -32,9 +32,10 @@ from psserver.coordinator.epochs import Report as EpochReport
 from psserver.coordinator.members.roster import Member
 from psserver.coordinator.outputs import StopNotice
 from psserver.coordinator.status import JobReport, holdup, report
+from psserver.coordinator.work.units import WorkTerms
 from psserver.optimizers import Optimizer, OptimizerError
 from psserver.policies import Policy, advice
-from psserver.service.agreement import agreed
+from psserver.service.agreement import agreed, explain_other_work
 from psserver.service.errors import Refused, precondition
 from psserver.service.log.json_lines import LogError
 from psserver.service.log.run_log import RunLog
@@ -204,8 +205,9 @@ class Job:
         session: str,
         rank: int | None,
         optimizer: str = "",
+        work: WorkTerms | None = None,
     ) -> Member:
-        """Raises Refused when model or optimizer are other ones, PlanError when it cannot be planned."""
+        """Raises Refused when model, optimizer or work units are other ones, PlanError when it cannot be planned."""
         proposed = make_plan(variables, self.terms.servers)
         if plan != proposed.fingerprint:
             raise precondition(
@@ -215,8 +217,9 @@ class Job:
         chosen = agreed(None if self._unwritten is not None and optimizer else self.optimizer, optimizer)
         other = self.optimizer is not None and chosen.config != self.optimizer.config
         new = self.plan is None or proposed.fingerprint != self.plan.fingerprint or other
+        new = new or work != self._coordinator.work_terms
         if new:
-            self._check_replaceable(variables)
+            self._check_replaceable(variables, work)
             # First of all, because it may fail: then nothing has changed.
             self._hold(proposed, chosen)
             self.optimizer = chosen
@@ -227,7 +230,7 @@ class Job:
         if not self._opened:
             self._open(chosen)
         try:
-            member = self._admit(worker, session, rank, proposed)
+            member = self._admit(worker, session, rank, proposed, work)
         except JoinRefused as refusal:
             raise precondition(str(refusal)) from refusal
         except JoinDeferred as deferred:
@@ -235,7 +238,7 @@ class Job:
         self._execute()
         return member
 
-    def _check_replaceable(self, variables: tuple[VariableSpec, ...]) -> None:
+    def _check_replaceable(self, variables: tuple[VariableSpec, ...], work: WorkTerms | None) -> None:
         """A model is this job's once it is installed, or while a member that named it has a session, or has lost it and
         may come back. Until then a stray Join must not decide what the job trains. Raises Refused."""
         if self.plan is None:
@@ -243,6 +246,8 @@ class Job:
         coordinator = self._coordinator
         held = bool(coordinator.roster.here())
         if coordinator.initialised or held:
+            if work != coordinator.work_terms:
+                raise precondition(explain_other_work(coordinator.work_terms, work))
             difference = explain_mismatch(self.plan.variables, variables)
             raise precondition(f"this job trains another model: {difference}")
 
@@ -260,14 +265,18 @@ class Job:
         reason = "named another model or optimizer than the workers that came"
         self._step(lambda: self._coordinator.dismiss_absent(reason, time.monotonic()) or [])
 
-    def _admit(self, worker: str, session: str, rank: int | None, plan: Plan) -> Member:
+    def _admit(
+        self, worker: str, session: str, rank: int | None, plan: Plan, work: WorkTerms | None
+    ) -> Member:
         """Raises JoinRefused, with nothing changed; Refused when the job has failed."""
         admitted: list[Member] = []
 
         def decide() -> list[Output]:
-            member, outputs = self._coordinator.join(worker, session, rank, time.monotonic())
+            now = time.monotonic()
+            member, outputs = self._coordinator.join(worker, session, rank, now)
             if self.plan is None:
                 self._adopt(plan)
+                outputs += self._coordinator.declare_work(work, now)
             admitted.append(member)
             return outputs
 
@@ -358,8 +367,10 @@ class Job:
         found = self._coordinator.tickets.find(ticket, worker)
         return found is not None and found.state != "open"
 
-    def abandon(self, worker: str, incarnation: int, ticket: int, reason: str) -> None:
-        self._input(lambda c, now: c.abandon(worker, incarnation, ticket, reason, now))
+    def abandon(
+        self, worker: str, incarnation: int, ticket: int, reason: str, *, unit_ends: bool = False
+    ) -> None:
+        self._input(lambda c, now: c.abandon(worker, incarnation, ticket, reason, now, unit_ends=unit_ends))
 
     def done(self, worker: str, incarnation: int, ends: str = "") -> None:
         self._input(lambda c, now: c.done(worker, incarnation, now, ends=ends))

@@ -74,7 +74,7 @@ def test_a_barrier_that_is_cut_off_ends_with_the_bits_of_an_uninterrupted_one(
     last = play(second, "sync", "latest", cluster={"servers": 1}, **settings)
     assert last.summary.weights_sha256 == run.summary.weights_sha256
     assert batches(last) == batches(run)
-    assert kinds(last)["resume"] == 2 and set(batches(last).values()) == {1}
+    assert kinds(last)["restore"] == 2 and set(batches(last).values()) == {1}
     assert check_run(last).violations == ()
 
 
@@ -91,7 +91,7 @@ def test_every_policy_goes_on_in_order(tmp_path: Path, policy: str) -> None:
         **often,
         **alone,
     )
-    assert kinds(again)["resume"] == 1
+    assert kinds(again)["restore"] == 1
     verdict = check_run(again)
     assert verdict.violations == ()
     assert again.summary.versions > 0 and again.summary.success
@@ -106,8 +106,8 @@ def test_what_was_behind_the_checkpoint_is_put_aside(tmp_path: Path) -> None:
     had = (folder / "decisions.jsonl").read_text()
     again = play(folder, "async", "latest")
     entries = list(again.decisions())
-    resume = next(entry for entry in entries if isinstance(entry.fact, e.Resume))
-    assert isinstance(resume.fact, e.Resume)
+    resume = next(entry for entry in entries if isinstance(entry.fact, e.Restore))
+    assert isinstance(resume.fact, e.Restore)
     assert [entry.record for entry in entries[: resume.i]] == before[: resume.i]
     (aside,) = folder.glob("decisions.void-*.jsonl")
     assert aside.name == f"decisions.void-{resume.i}.jsonl"
@@ -129,7 +129,7 @@ def test_damaged_checkpoints_are_passed_over_and_none_left_is_refused(tmp_path: 
     assert listed.code == 9 and "server-1.safetensors: expected" in listed.out
     version = store.manifest(names[-2]).version
     again = play(folder, "async", "latest")
-    resumed = [entry.fact for entry in again.decisions() if isinstance(entry.fact, e.Resume)]
+    resumed = [entry.fact for entry in again.decisions() if isinstance(entry.fact, e.Restore)]
     assert [fact.version for fact in resumed] == [version]
     for path in (folder / "checkpoints").glob("*/manifest.json"):
         path.unlink()

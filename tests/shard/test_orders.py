@@ -14,6 +14,8 @@ PART = entries.AppliedPart(7, "w0", 0, 0, 0.25, 0.5)
 MEANING: tuple[tuple[entries.Entry, orders.Order], ...] = (
     (entries.Job("j", {}, {}, 1, 2, 0), orders.Note()),
     (entries.Join("w0", 2, 0), orders.Admit("w0", 2)),
+    (entries.Work(4, 1, 2), orders.Note()),
+    (entries.Resume("w0"), orders.Note()),
     (entries.Start(2), orders.Note()),
     (entries.Initialise("w0", 1), orders.Pin(1, 0, initialise=True, worker="w0")),
     (entries.Install("w0", 1), orders.Install(1)),
@@ -32,7 +34,7 @@ MEANING: tuple[tuple[entries.Entry, orders.Order], ...] = (
     (entries.Leave("w0", "gone", kept=True), orders.Dismiss("w0", kept=True)),
     (entries.Done("w0"), orders.Note()),
     (entries.Checkpoint(3), orders.Save(3)),
-    (entries.Resume("k", 3, 2, 17), orders.Discard()),
+    (entries.Restore("k", 3, 2, 17), orders.Discard()),
     (entries.Stop("all workers are done", 1, True), orders.Note()),
 )
 

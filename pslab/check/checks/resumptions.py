@@ -8,7 +8,7 @@ from pslab.runs import log as e
 
 
 class Resumptions(LogCheck):
-    """Checkpoints are of the present version; a resume follows on one, and all that was held by processes of before is
+    """Checkpoints are of the present version; a restore follows on one, and all that was held by processes of before is
     given up before anybody comes."""
 
     name = "checkpoints"
@@ -21,10 +21,10 @@ class Resumptions(LogCheck):
         match entry.fact:
             case e.Checkpoint(version):
                 yield from self._version("a checkpoint", version, ledger)
-            case e.Resume(_, version):
-                yield from self._version("a resume", version, ledger)
+            case e.Restore(_, version):
+                yield from self._version("a restore", version, ledger)
                 if ledger.saved != entry.i - 1:
-                    yield "a resume should follow on the checkpoint that it goes on from"
+                    yield "a restore should follow on the checkpoint that it goes on from"
                 self._clearing = True
             case e.Join() | e.Grant() | e.Initialise() | e.Stop() if self._clearing:
                 self._clearing = False
@@ -41,7 +41,7 @@ class Resumptions(LogCheck):
     def _left(self, kind: str, ledger: Ledger) -> Iterator[str]:
         here = sorted(member.worker for member in ledger.members.values() if not member.gone)
         if here:
-            yield f"{kind} after a resume, but {here[0]}, a process of before, has not left"
+            yield f"{kind} after a restore, but {here[0]}, a process of before, has not left"
         for ticket in ledger.held():
             if ticket.state == OPEN:
-                yield f"{kind} after a resume, but ticket {ticket.number} of a process of before is open"
+                yield f"{kind} after a restore, but ticket {ticket.number} of a process of before is open"

@@ -126,7 +126,7 @@ class Membership:
         """Processes of before are gone, and expected back: what the servers keep for each worker stays."""
         ledger = self._ledger
         terms = ledger.terms
-        ledger.record(entries.Resume(terms.job, ledger.version, terms.servers, rolled_back), now)
+        ledger.record(entries.Restore(terms.job, ledger.version, terms.servers, rolled_back), now)
         ledger.reopen()
         for member in ledger.roster.by_rank():
             self.depart(member, "the job goes on in new processes", now, kept=True)
@@ -137,8 +137,11 @@ class Membership:
         ledger.roster.remove(member, now)
         for ticket in ledger.tickets.open_of(member.worker):
             ledger.record(entries.Cancel(member.worker, ticket.number, f"{member.worker} left"), now)
+            ledger.deal_again(ticket)
             fate = outputs.DispositionNotice(ticket.number, "dropped", reason="left")
             ledger.tickets.settle(ticket, "cancel", fate)
+        if ledger.work is not None:
+            ledger.work.release(member.worker)
         ledger.record(entries.Leave(member.worker, reason, kept or None), now)
         if ledger.stopped is not None:
             return
