@@ -79,7 +79,7 @@ class Dismiss:
     kept: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Save:
     """All that the shard holds behind this order is part of the checkpoint of `version`."""
 
