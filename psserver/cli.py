@@ -20,7 +20,7 @@ from psserver.optimizers import names as optimizer_names
 from psserver.policies import PolicyError
 from psserver.service.agreement import FROM_JOB
 from psserver.service.log.run_log import FolderError
-from psserver.service.server import Server
+from psserver.service.server import ResourcesError, Server
 from psserver.service.transport.listening import BindError
 from psserver.settings import Options, SettingsError, exposure, resolve
 from pswire.addresses import AddressError
@@ -218,13 +218,10 @@ def main(
         code = server.run()
     except BindError as error:
         raise fail(str(error), ExitCode.ADDRESS_IN_USE) from error
+    except ResourcesError as error:
+        raise fail(str(error), ExitCode.RESOURCES) from error
     except FolderError as error:
         raise fail(f"--out {error}", ExitCode.USAGE) from error
-    if server.deaf is not None:
-        # Threads wait for peers of whom nobody hears any more: an orderly exit would wait for those threads.
-        logging.shutdown()
-        sys.stdout.flush()
-        os._exit(int(code))
     sys.exit(int(code))
 
 

@@ -106,7 +106,7 @@ class Evaluations:
     ) -> None:
         self.every, self.watched = every, watched
         self._trainer, self._report, self._keep, self._clock = trainer, report, keep, clock
-        self._last = self._now(0)
+        self._last = self._now(0, None)
         self._due: tuple[int, list[Floats]] | None = None
 
     @property
@@ -116,7 +116,7 @@ class Evaluations:
 
     def look(self, grant: Grant, weights: Sequence[NDArray[Any]]) -> None:
         """The weights of a grant, which last as long as its ticket."""
-        now = self._now(grant.version)
+        now = self._now(grant.version, grant)
         if now - self._last >= self.every.amount:
             self._last = now
             self._due = grant.version, [np.array(flat, np.float32) for flat in weights]
@@ -135,11 +135,12 @@ class Evaluations:
         if better and self._keep is not None:
             self._keep(weights)
 
-    def _now(self, version: int) -> float:
+    def _now(self, version: int, grant: Grant | None) -> float:
         match self.every.unit:
             case "version":
                 return version
             case "epoch":
-                return int(getattr(self._trainer, "epoch", 0))
+                dealt = grant.part if grant is not None else None
+                return dealt.epoch if dealt is not None else int(getattr(self._trainer, "epoch", 0))
             case _:
                 return self._clock()

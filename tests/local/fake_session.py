@@ -47,6 +47,7 @@ class FakeSession:
     worker_count: int = 1
     seed: int = 0
     ended_for: str = ""
+    work: None = None
 
     def local_work(self) -> LocalWork:
         return LocalWork(build(self.rule, self.knobs, [2]), self.incarnation)
