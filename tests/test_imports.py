@@ -96,7 +96,7 @@ RULES = (
             "psserver.service",
         ),
         but=("pslab.simulator.folder",),
-        save=("psworker.engine", "psworker.local"),
+        save=("psworker.engine", "psworker.local", "psworker.work"),
     ),
     Rule("pslab.protocol_adapter", never=(*IMPURE, "psserver.service")),
     Rule("pslab.simulator.folder", never=("grpc", "time", "psserver.service.server", "psserver.service.job")),

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from pslab.protocol_adapter import deliver
 from pslab.simulator.channel import Channel, LinkFaults
+from pslab.simulator.dealt import Dealing
 from pslab.simulator.event_queue import EventQueue
 from pslab.simulator.folder import Folder
 from pslab.simulator.network import Network
@@ -46,6 +47,7 @@ class Cluster:
         store: Store,
         *,
         batches: Batches,
+        dealing: Dealing | None = None,
         network: Network,
         queue: EventQueue,
         link_faults: LinkFaults,
@@ -58,6 +60,7 @@ class Cluster:
         self.queue, self.network, self.store = queue, network, store
         self.terms, self.policy = terms, policy
         self.batches, self.batch_size, self.interrupt = batches, batch_size, interrupt
+        self.dealing = dealing
         # Versions between evaluations, and the accuracy that ends the job; 0: not at all.
         self.every, self.until_accuracy = evaluate, until_accuracy
         self.workers: dict[str, Worker] = {}
@@ -88,6 +91,8 @@ class Cluster:
     def run(self, watch: Callable[["Cluster"], None] | None = None, every: int = 4096) -> None:
         """Until the job is over, or `halted`. `watch` is called after `every` actions."""
         self._route(self.coordinator.opening())
+        if self.dealing is not None:
+            self._route(self.coordinator.declare_work(self.dealing.terms, 0.0))
         queue, coordinator, inbox = self.queue, self.coordinator, self._inbox
         while not (self.halted or coordinator.over):
             if not queue.step():
