@@ -29,7 +29,6 @@ from pswire.config.sections import Fault, Join
 from pswire.model.plan import make_plan
 from psworker.local import Trainer
 from psworker.local import build as build_local
-from psworker.work import WorkUnits
 
 TrainerFactory = Callable[[int], Trainer]
 """From a worker's index to its trainer. Workers may share one that keeps nothing between steps."""
@@ -142,11 +141,9 @@ def _factory(
             raise SimulationError('simulation.problem is "job", but there is no [job] to compute')
         return trainers(experiment)
     try:
-        shared = numpy_problem(problem, simulation.options)
+        shared = numpy_problem(problem, simulation.options, simulation.units)
     except ProblemError as error:
         raise SimulationError(f"simulation.options: {error}") from error
-    if simulation.units:
-        shared.work = WorkUnits(units=simulation.units)
     return lambda number: shared
 
 

@@ -61,12 +61,12 @@ class NumpyTrainer:
     # Weights come as float32.
     narrow = False
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, units: int = 0) -> None:
+        """`units`: the data is dealt, as so many work units, each of which is one worker's part of so many."""
         self.problem = problem
         self._initial = dict(problem.initial())
         self._plan: Plan | None = None
-        # The data as work units, each of which is one worker's part of so many; None: workers have parts of their own.
-        self.work: WorkUnits | None = None
+        self.work = WorkUnits(units=units) if units else None
 
     @property
     def specs(self) -> list[tuple[VariableSpec, Floats]]:
