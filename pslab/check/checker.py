@@ -8,6 +8,7 @@ from pslab.check.checks.members import Members
 from pslab.check.checks.ordering import Clock, Frame, Indices
 from pslab.check.checks.rates import Rates
 from pslab.check.checks.refusals import Refusals
+from pslab.check.checks.resumptions import Resumptions
 from pslab.check.checks.run_files import MetricsAgree, SummaryAgrees, WeightsAgree
 from pslab.check.checks.sums import Folds, Turns, Weights
 from pslab.check.checks.tickets import Accounting, OneAtATime, TicketLife
@@ -59,6 +60,7 @@ def log_checks() -> list[LogCheck]:
         Folds(),
         Turns(),
         Refusals(),
+        Resumptions(),
         PolicyGuarantee(),
     ]
 

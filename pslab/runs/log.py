@@ -183,11 +183,25 @@ class Back:
 class Leave:
     worker: str
     reason: str
+    kept: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
     worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    job: str
+    version: int
+    servers: int
+    rolled_back: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,14 +214,14 @@ class Stop:
 Fact = (
     JobEntry | Join | Work | Resume | Start | Initialise | Install | Grant | Commit | Rate | Fold | Apply | Refuse
     | Drop
-    | Cancel | Abandon | Lost | Back | Leave | Done | Stop
+    | Cancel | Abandon | Lost | Back | Leave | Done | Checkpoint | Restore | Stop
 )  # fmt: skip
 
 KINDS: Mapping[str, type[Any]] = {"job": JobEntry} | {
     kind.__name__.lower(): kind
     for kind in (
         Join, Work, Resume, Start, Initialise, Install, Grant, Commit, Rate, Fold, Apply, Refuse, Drop,
-        Cancel, Abandon, Lost, Back, Leave, Done, Stop,
+        Cancel, Abandon, Lost, Back, Leave, Done, Checkpoint, Restore, Stop,
     )
 }  # fmt: skip
 

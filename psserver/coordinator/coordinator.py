@@ -180,6 +180,27 @@ class Coordinator:
             # How large the numbers on the shards are is not part of the state: they are asked at the first update.
             self._assurance.installed(False)
 
+    def resume(self, rolled_back: int, now: float) -> list[Output]:
+        """Go on in new processes, right after `restore` of a state that a checkpoint's entry ends.
+
+        Open tickets are cancelled and members leave; what they committed stays. Grants begin again when as many
+        workers are ready as at the start. `rolled_back`: how many entries the log has lost for it.
+        """
+        self._membership.resume(rolled_back, now)
+        return self._ledger.emit()
+
+    def checkpoint(self, now: float) -> list[Output]:
+        """Have everything saved now, unless the newest version is, or it is `trying`: before a signal ends the job."""
+        ledger = self._ledger
+        if (
+            ledger.stopped is None
+            and not self.trying
+            and ledger.initialised
+            and ledger.version > ledger.saved_version
+        ):
+            ledger.checkpoint(now)
+        return ledger.emit()
+
     # Another policy
 
     def check_succession(self, policy: Policy) -> None:

@@ -313,6 +313,8 @@ class Leave(Fields):
     kind = "leave"
     worker: str
     reason: str
+    # What the servers keep for this worker alone stays: it is expected back.
+    kept: bool | None = None
 
 
 @value
@@ -327,6 +329,29 @@ class Stop(Fields):
     reason: str
     version: int
     success: bool
+
+
+@value
+class Checkpoint(Fields):
+    """All that is known behind this entry is to be saved. Whether the disks took it, the store says."""
+
+    kind = "checkpoint"
+    version: int
+
+
+@value
+class Restore(Fields):
+    """New processes go on from the checkpoint that the entry before this one ordered, under the name `job`.
+
+    Nobody of before is a member any more; what is open is cancelled. `rolled_back`: entries that had followed on
+    that checkpoint, and are void.
+    """
+
+    kind = "restore"
+    job: str
+    version: int
+    servers: int
+    rolled_back: int
 
 
 Entry = (
@@ -350,6 +375,8 @@ Entry = (
     | Back
     | Leave
     | Done
+    | Checkpoint
+    | Restore
     | Stop
 )
 

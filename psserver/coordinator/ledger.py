@@ -12,7 +12,7 @@ class Ledger:
     """Members, tickets, the version, and what the present input puts out. One per coordinator; its parts share it.
 
     Each field has one writer. `roster`: membership (the state of a member: whatever handles its input).
-    `tickets`, `stopped` and what goes with it: the moves below. `version`: the policy driver. `loss`, `lr_scale`,
+    `tickets`, `version`, `stopped` and what goes with it, `saved_*`: the moves below. `loss`, `lr_scale`,
     `usual_step`: the commit. `initialised` and `started`: the lifecycle. `work`: the dealer; its queue changes with
     the tickets. Times are seconds of the caller's clock.
     """
@@ -39,24 +39,34 @@ class Ledger:
         # The worker that is asked to evaluate at the end, and the number of the stop's entry.
         self.evaluator: str | None = None
         self.stop_index = 0
+        # Of the newest checkpoint, or of the beginning.
+        self.saved_version, self.saved_at = 0, now
+        # A version was made for which a checkpoint is due; none is taken while the shards are asked about an update.
+        self._due = False
+        self.trying = False
+        # The time of the newest entry.
+        self._newest = now
         self._outputs: list[Output] = []
 
     # Outputs
 
     def emit(self) -> list[Output]:
-        """What was put out since the last call, in order."""
+        """What was put out since the last call, in order. The end of an input: a checkpoint that is due comes last."""
+        if self._due and not self.trying:
+            self.checkpoint(self._newest)
         out, self._outputs = self._outputs, []
         return out
 
     def record(self, entry: entries.Entry, now: float) -> int:
         """Append an entry to the log. Returns its number."""
-        index = self.entries
+        index, self._newest = self.entries, now
         self._outputs.append(Record(index, now - self.began, entry))
         self.entries += 1
         return index
 
     def ask(self, trial: Trial) -> None:
         """Have the shards asked."""
+        self.trying = True
         self._outputs.append(trial)
 
     def notify(self, member: Member, notice: Notice) -> None:
@@ -104,6 +114,30 @@ class Ledger:
         return None
 
     # Moves
+
+    def made(self, version: int, now: float) -> None:
+        """There is a new version."""
+        self.version = version
+        terms = self.terms
+        if not terms.checkpoints:
+            return
+        enough = 0 < terms.checkpoint_versions <= version - self.saved_version
+        if enough or 0 < terms.checkpoint_seconds <= now - self.saved_at:
+            self._due = True
+
+    def checkpoint(self, now: float) -> None:
+        """Order that everything is saved as it is behind this input."""
+        self._due = False
+        self.saved_version, self.saved_at = self.version, now
+        self.record(entries.Checkpoint(self.version), now)
+
+    def reopen(self) -> None:
+        """The job goes on in new processes: grants begin when as many workers have come as at its first start."""
+        self.stopped, self.evaluator, self.stop_index = None, None, 0
+        self.started = False
+        self.roster.prepared.clear()
+        for tally in self.roster.tallies.values():
+            tally.arrived = False
 
     def rest(self, member: Member, now: float) -> None:
         """The member has ended its work on a ticket; it may hold another one, or wait for one already."""
@@ -160,6 +194,8 @@ class Ledger:
         for ticket in self.tickets.in_state("pending"):
             self.drop(ticket, "stopped", now)
         self.stop_index = self.record(entries.Stop(reason, self.version, success), now)
+        if success and self.terms.checkpoints and self.version > self.saved_version:
+            self._due = True
         connected = [m for m in self.roster.by_rank() if m.absent_since is None]
         if success and connected:
             self.evaluator = connected[0].worker

@@ -105,6 +105,7 @@ class PolicyDriver:
     def settle_trial(self, finite: bool, largest: float, now: float) -> None:
         """The shards have answered: the update is made, or refused as a whole; then what waited for that goes on."""
         trial, self.trial = self.trial, None
+        self._ledger.trying = False
         assert trial is not None
         if finite:
             self._make(trial.update, trial.tickets, now)
@@ -124,6 +125,7 @@ class PolicyDriver:
     def drop_trial(self) -> None:
         """The job stops: nobody waits for the answer any more."""
         self.trial = None
+        self._ledger.trying = False
 
     def _refuse(self, trial: PendingTrial, now: float) -> None:
         ledger, update = self._ledger, trial.update
@@ -203,6 +205,9 @@ class PolicyDriver:
         if ledger.stopped is not None:
             return
         match decision:
+            case Grant() | Cancel() if not ledger.started and decision.ticket not in ledger.tickets.live:
+                # Everybody leaves, for the job goes on in new processes: the policy is told next that this one has.
+                pass
             case Grant():
                 check_grant(decision)
                 self._grant(decision, now)
@@ -297,7 +302,7 @@ class PolicyDriver:
         self.folded.clear()
         if self.refusals.count:
             self.refusals.clear()
-        ledger.version = version
+        ledger.made(version, now)
         for applied, ticket in zip(update.parts, tickets, strict=True):
             tally = ledger.roster.tally(applied.worker)
             tally.applied += 1

@@ -63,6 +63,8 @@ class CoordinatorState:
     stopped: Stopped | None
     evaluator: str | None
     stop_index: int
+    saved_version: int
+    saved_at: float
     loss: float | None
     lr_scale: float
     usual_step: float | None
@@ -107,6 +109,8 @@ def save(ledger: Ledger, driver: PolicyDriver) -> CoordinatorState:
         stopped=ledger.stopped,
         evaluator=ledger.evaluator,
         stop_index=ledger.stop_index,
+        saved_version=ledger.saved_version,
+        saved_at=ledger.saved_at,
         loss=ledger.loss,
         lr_scale=ledger.lr_scale,
         usual_step=ledger.usual_step,
@@ -114,7 +118,8 @@ def save(ledger: Ledger, driver: PolicyDriver) -> CoordinatorState:
         next_number=tickets.next_number,
         tickets=[replace(ticket) for ticket in tickets.live.values()],
         settled=[replace(ticket) for recent in tickets.settled.values() for ticket in recent],
-        folded=list(driver.folded.values()),
+        # At the stop all that was pending was dropped.
+        folded=list(driver.folded.values()) if ledger.stopped is None else [],
         refused=driver.refusals.count,
         refused_workers=list(driver.refusals.workers),
         members=[replace(member) for member in roster.present.values()],
@@ -187,7 +192,22 @@ def take_up(state: CoordinatorState, ledger: Ledger, driver: PolicyDriver, shift
     ledger.stopped = None if stopped is None else replace(stopped, at=stopped.at + shift)
     ledger.evaluator, ledger.stop_index = state.evaluator, state.stop_index
     ledger.began = state.began + shift
+    ledger.saved_version, ledger.saved_at = state.saved_version, state.saved_at + shift
     ledger.work = None if state.work is None else WorkQueue.restored(state.work)
+
+
+def reopened(state: CoordinatorState, policy: Policy) -> CoordinatorState:
+    """Of a job that had stopped, a state that goes on: the policy begins anew, as `policy` is, for it was not told
+    what became of its last tickets. Any other state is as it was."""
+    if state.stopped is None:
+        return state
+    return replace(
+        state,
+        stopped=None,
+        evaluator=None,
+        policy_state=_policy_state(policy),
+        members=[replace(member, known_to_policy=False) for member in state.members],
+    )
 
 
 def _policy_state(policy: Policy) -> dict[str, object]:

@@ -73,9 +73,17 @@ class Admit:
 
 @dataclass(frozen=True, slots=True)
 class Dismiss:
-    """`worker` is no member any more."""
+    """`worker` is no member any more. `kept`: what is kept for it alone stays, for it is expected back."""
 
     worker: str
+    kept: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """All that the shard holds behind this order is part of the checkpoint of `version`."""
+
+    version: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,5 +91,5 @@ class Note:
     """Nothing changes on a shard."""
 
 
-Order = Pin | Install | Seal | Fold | Apply | Discard | Release | Admit | Dismiss | Note
+Order = Pin | Install | Seal | Fold | Apply | Discard | Release | Admit | Dismiss | Save | Note
 """What a shard executes, in the order of the log."""

@@ -25,6 +25,7 @@ from psserver.shard.orders import (
     Order,
     Pin,
     Release,
+    Save,
     Seal,
 )
 from psserver.shard.ordinary import ordinary
@@ -224,18 +225,23 @@ class Shard:
                 self.arena.forget(ticket)
             case Admit(worker, incarnation):
                 self.members[worker] = incarnation
-                self._left.discard(worker)
-                self._updater.forget(worker)
-            case Dismiss(worker):
-                self._dismiss(worker)
-            case Note():
+                if worker in self._left:
+                    self._left.discard(worker)
+                    self._updater.forget(worker)
+            case Dismiss(worker, kept):
+                self._dismiss(worker, kept=kept)
+            case Save() | Note():
+                # Whoever executes a Save asks for `state` behind it.
                 pass
             case _:
                 assert_never(order)
         return None
 
-    def _dismiss(self, worker: str) -> None:
+    def _dismiss(self, worker: str, *, kept: bool) -> None:
         self.members.pop(worker, None)
+        if kept:
+            # It is expected back, and goes on with what is kept for it alone.
+            return
         self._updater.forget(worker)
         if worker in self._summed or any(t.worker == worker for t in self.staging.tickets.values()):
             self._left.add(worker)

@@ -79,9 +79,7 @@ class UnitSource:
         if self._taken.more:
             expected = self._work.expected(self._unit)
             if expected and self._taken.last + 1 >= expected:
-                raise JobError(
-                    f"{self._described()} gives more batches than the {expected} that were declared"
-                )
+                self._refuse(f"more batches than the {expected} that were declared")
             return False
         self._check(self._taken.last + 1)
         return True

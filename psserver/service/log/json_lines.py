@@ -19,15 +19,17 @@ class LogError(OSError):
 class JsonLines:
     """One owner, who calls every method. After a LogError nothing more is taken: the file ends with a whole line."""
 
-    def __init__(self, path: Path) -> None:
-        """Empties the file. Raises LogError."""
+    def __init__(self, path: Path, *, going_on: bool = False) -> None:
+        """Empties the file, or adds to it when `going_on`. Raises LogError."""
         self._path = path
         self._waiting = bytearray()
         # Bytes in the file, and those up to the end of its last whole line.
         self._written, self._whole = 0, 0
         self._failure: LogError | None = None
         try:
-            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            how = os.O_APPEND if going_on else os.O_TRUNC
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | how | os.O_CLOEXEC, 0o644)
+            self._written = self._whole = os.fstat(self._file).st_size
         except OSError as error:
             raise self._named(error) from error
 
@@ -60,6 +62,14 @@ class JsonLines:
             self._failure = self._named(error)
             self._cut()
             raise self._failure from error
+
+    def sync(self) -> None:
+        """Every line survives a loss of power. Raises LogError."""
+        self.flush()
+        try:
+            os.fsync(self._file)
+        except OSError as error:
+            raise self._named(error) from error
 
     def _cut(self) -> None:
         """Half a line at the end would make the whole file unreadable for strict readers."""

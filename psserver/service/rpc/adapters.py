@@ -90,8 +90,10 @@ def order_to_wire(index: int, order: orders.Order) -> shard_pb2.Decision:
         case orders.Admit(worker, incarnation):
             admit = shard_pb2.Admit(worker=worker, incarnation=incarnation)
             return shard_pb2.Decision(index=index, admit=admit)
-        case orders.Dismiss(worker):
-            return shard_pb2.Decision(index=index, dismiss=shard_pb2.Dismiss(worker=worker))
+        case orders.Dismiss(worker, kept):
+            return shard_pb2.Decision(index=index, dismiss=shard_pb2.Dismiss(worker=worker, kept=kept))
+        case orders.Save(version):
+            return shard_pb2.Decision(index=index, save=shard_pb2.Save(version=version))
         case orders.Note():
             return shard_pb2.Decision(index=index, note=True)
 
@@ -118,7 +120,9 @@ def order_from_wire(decision: shard_pb2.Decision) -> orders.Order:
         case "admit":
             return orders.Admit(decision.admit.worker, decision.admit.incarnation)
         case "dismiss":
-            return orders.Dismiss(decision.dismiss.worker)
+            return orders.Dismiss(decision.dismiss.worker, decision.dismiss.kept)
+        case "save":
+            return orders.Save(decision.save.version)
         case "note":
             return orders.Note()
         case other:
