@@ -1,11 +1,14 @@
 """The ps-server command."""
 
+import errno
 import json
 import logging
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,7 @@ from psserver.optimizers import names as optimizer_names
 from psserver.policies import PolicyError
 from psserver.service.agreement import FROM_JOB
 from psserver.service.log.run_log import FolderError
-from psserver.service.server import Server
+from psserver.service.server import ResourcesError, Server
 from psserver.service.transport.listening import BindError
 from psserver.settings import Options, SettingsError, exposure, resolve
 from pswire.addresses import AddressError
@@ -115,8 +118,10 @@ WRONG = (SettingsError, ExperimentError, AddressError, PolicyError, OptimizerErr
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Run folder for the decision log, metrics, summary and weights (task 0). None of a former run.",
+    help="Run folder for the decision log, metrics, summary and weights (task 0). None of a former run. Default: a new "
+    "folder runs/TIME-JOB in the current directory.",
 )
+@click.option("--no-out", is_flag=True, help="Keep nothing: no log, and no trained model.")
 @click.option(
     "--arena-versions",
     type=click.IntRange(min=2),
@@ -160,7 +165,12 @@ WRONG = (SettingsError, ExperimentError, AddressError, PolicyError, OptimizerErr
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line on standard output.")
 @click.option("--parent", type=int, hidden=True, help="Exit when the parent process is no longer this one.")
 def main(
-    as_json: bool, log_format: str, parent: int | None, overrides: tuple[str, ...], **given: Any
+    as_json: bool,
+    log_format: str,
+    parent: int | None,
+    no_out: bool,
+    overrides: tuple[str, ...],
+    **given: Any,
 ) -> None:
     """Hold one part of a model and apply what the workers push.
 
@@ -190,7 +200,11 @@ def main(
     try:
         given["task_index"] = chosen_task_index(given["task_index"], "ps-server")
         options = Options(overrides=(*shortcuts, *overrides), job_secret=secret, **given)
+        if no_out and options.out is not None:
+            raise SettingsError("--out and --no-out exclude each other")
         settings = resolve(options, os.environ.get("TF_CONFIG"))
+        if settings.task_index == 0 and settings.out is None and not no_out:
+            settings = replace(settings, out=default_folder(settings.terms.job))
         server = Server(
             settings, with_warning(announce_json if as_json else announce_text, exposure(settings))
         )
@@ -204,14 +218,28 @@ def main(
         code = server.run()
     except BindError as error:
         raise fail(str(error), ExitCode.ADDRESS_IN_USE) from error
+    except ResourcesError as error:
+        raise fail(str(error), ExitCode.RESOURCES) from error
     except FolderError as error:
         raise fail(f"--out {error}", ExitCode.USAGE) from error
-    if server.deaf is not None:
-        # Threads wait for peers of whom nobody hears any more: an orderly exit would wait for those threads.
-        logging.shutdown()
-        sys.stdout.flush()
-        os._exit(int(code))
     sys.exit(int(code))
+
+
+def default_folder(job: str) -> Path | None:
+    """A new runs/TIME-JOB, so that no training is for nothing; None, with a warning, where none can be made."""
+    runs = Path("runs").resolve()
+    try:
+        runs.mkdir(exist_ok=True)
+        if not os.access(runs, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        log.warning(
+            "the trained model will not be kept: no folder can be made in %s (%s); name one with --out",
+            *(runs, error.strerror),
+            extra=event("nothing_kept"),
+        )
+        return None
+    return runs / f"{time.strftime('%Y%m%d-%H%M%S')}-{job[:4]}"
 
 
 SHORTCUTS = {
@@ -267,9 +295,13 @@ def announce_text(event: str, fields: Mapping[str, Any]) -> None:
     match event:
         case "ready":
             print(f"ps-server {fields['task_index']} is ready at {fields['address']}", flush=True)
+            if "out" in fields:
+                print(f"run folder: {fields['out']}", flush=True)
             if "metrics" in fields:
                 print(f"metrics: http://{fields['metrics']}/metrics", flush=True)
         case "plan":
             print(fields["text"], flush=True)
         case "stopped":
             print(f"stopped: {fields['reason']}", flush=True)
+            if "out" in fields:
+                print(f"log, summary and weights: {fields['out']}", flush=True)

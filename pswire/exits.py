@@ -40,7 +40,7 @@ _MEANINGS: Final = {
     ExitCode.DIVERGED: "gradients went on being NaN or infinite, or an update of finite ones was",
     ExitCode.VIOLATIONS: "ps-lab check, replay or verify-policy found a violation",
     ExitCode.STORAGE: "the run folder cannot be written to: the disk is full, read-only or gone",
-    ExitCode.RESOURCES: "the machine gives no more threads: no call can be served any more",
+    ExitCode.RESOURCES: "the machine gives no thread or descriptor for a server to begin with",
     ExitCode.INTERRUPTED: "stopped by Ctrl-C (SIGINT)",
     ExitCode.TERMINATED: "stopped by SIGTERM",
 }

@@ -70,6 +70,12 @@ class Place:
     help="Compute on one thread, with TensorFlow's deterministic operations, so that the run repeats and replays to "
     "the bit. Costs the other cores.",
 )
+@click.option(
+    "--save",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write the trained model here at the end: FILE.keras, or the folder of a SavedModel.",
+)
 @click.option("--device", help="auto | cpu | gpu:N. Default: auto.")
 @click.option("--config", type=click.Path(path_type=Path, dir_okay=False), help="Experiment file (TOML).")
 @click.option(
@@ -119,6 +125,7 @@ def main(
     epochs: int | None,
     options: tuple[str, ...],
     deterministic: bool,
+    save: Path | None,
     device: str | None,
     config: Path | None,
     overrides: tuple[str, ...],
@@ -156,14 +163,29 @@ def main(
     given = [f"{key}={json.dumps(value)}" for key, value in shortcuts.items() if value is not None]
     given += [f"job.options.{option}" for option in options]
     try:
+        _check_new(save)
         index = chosen_task_index(task_index, "ps-worker")
         place = find_place(ps_hosts, index, os.environ.get("TF_CONFIG"))
         experiment = read_experiment(config, (*given, *overrides), place)
     except (UsageError, AddressError, ExperimentError) as error:
         raise fail(str(error), ExitCode.USAGE) from error
     report = Reporter(as_json)
-    code = run(experiment, place, name, device, server_timeout, report)
+    code = run(experiment, place, name, device, server_timeout, report, save)
     sys.exit(int(code))
+
+
+def _check_new(save: Path | None) -> None:
+    """Before hours of training. Raises UsageError."""
+    if save is None:
+        return
+    if save.exists():
+        raise UsageError(f"--save {save}: is there already; name another file")
+    if save.suffix not in ("", ".keras"):
+        raise UsageError(
+            f"--save {save}: expected a name that ends in .keras, or a folder's without an ending"
+        )
+    if not os.access(save.absolute().parent, os.W_OK):
+        raise UsageError(f"--save {save}: {save.absolute().parent} is no folder that can be written to")
 
 
 def find_place(ps_hosts: str | None, task_index: int | None, tf_config: str | None) -> Place:
@@ -205,10 +227,11 @@ def run(
     device: str | None,
     server_timeout: float,
     report: "Reporter",
+    save: Path | None = None,
 ) -> ExitCode:
     """Train; every failure is one clear message and its exit code."""
     try:
-        outcome = _train(experiment, place, name, device, server_timeout, report)
+        outcome = _train(experiment, place, name, device, server_timeout, report, save)
     except DelayError as error:
         raise fail(f"workers.N.delay: {error}", ExitCode.USAGE) from error
     except JobError as error:
@@ -240,6 +263,7 @@ def _train(
     device: str | None,
     server_timeout: float,
     report: "Reporter",
+    save: Path | None,
 ) -> Outcome:
     sys.path.insert(0, os.getcwd())
     section = experiment.workers.get(place.task_index) if place.task_index is not None else None
@@ -255,12 +279,18 @@ def _train(
         transport=experiment.cluster.transport,
         prefetch=experiment.cluster.prefetch,
         local_rules=True,
+        work=trainer.work,
+        epochs=experiment.job.epochs,
         optimizer=requested_optimizer(trainer),
     ) as session:
         trainer.attach(session.plan, session.dtypes)
         report.joined(session, trainer.device)
         pause = injected_delay(experiment, session.worker_index, session.seed)
-        return train(session, trainer, experiment.job.epochs, report.progress, pause)
+        outcome = train(session, trainer, experiment.job.epochs, report.progress, pause)
+        if save is not None and outcome.stop is not None and outcome.stop.success:
+            trainer.save_model(session.plan.gather_by_name(session.pull_final()), save)
+            report.saved(save)
+        return outcome
 
 
 def injected_delay(experiment: Experiment, worker_index: int, seed: int) -> Pause:
@@ -321,6 +351,9 @@ class Reporter:
             fields,
             f"step {steps}: loss {loss:.4f}, {rate:.1f} steps/s, {counts or 'none settled'}",
         )
+
+    def saved(self, path: Path) -> None:
+        self._say("saved", {"path": str(path)}, f"the model of the last version is in {path}")
 
     def finished(self, outcome: Outcome) -> None:
         assert outcome.stop is not None

@@ -5,8 +5,9 @@ numpy is needed; see `examples/numpy_loop.py`.
 """
 
 import json
+import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, ClassVar, Self
@@ -15,7 +16,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pswire.addresses import Address, parse_hosts
+from pswire.logs.events import event
 from pswire.model.plan import VariableSpec, make_plan
+from pswire.nearest import did_you_mean
 from pswire.transport.codecs import codec_named
 from psworker.control.backoff import Backoff
 from psworker.control.epochs import EpochTotals, gather
@@ -29,10 +32,15 @@ from psworker.data.writer import GradientWriter
 from psworker.engine import Commit, Disposition, Grant, Stop
 from psworker.errors import Refused, Voided
 from psworker.local import PLAIN, LocalRuleError, LocalWork, build
+from psworker.work import Unit, WorkUnits
+
+log = logging.getLogger("ps-worker")
 
 Floats = NDArray[np.float32]
-# Initial values, by name, or with the specifications of the variables.
-Variables = Mapping[str, ArrayLike] | Sequence[tuple[VariableSpec, ArrayLike]]
+# Initial values, by name, or with the specifications of the variables; or a Keras model.
+Variables = Mapping[str, ArrayLike] | Sequence[tuple[VariableSpec, ArrayLike]] | Any
+# What layers keep beside their weights, by the ends of Keras' names.
+_STATE = ("moving_mean", "moving_variance", "moving_norm")
 
 
 def connect(
@@ -47,10 +55,18 @@ def connect(
     prefetch: bool = False,
     local_rules: bool = False,
     optimizer: Mapping[str, Any] | None = None,
+    state: Collection[str] | None = None,
+    work: WorkUnits | None = None,
+    epochs: int = 1,
 ) -> "Session":
     """Join the job on `hosts` ("host:port,host:port", in task order) and open a session.
 
-    `variables`: initial values, by name or with their specifications. The
+    `variables`: a built Keras model, or initial values, by name or with their
+    specifications. Of a model, trainable variables are trained, and others
+    (BatchNorm's averages) are state: pushed as changes, and no optimizer moves
+    them; `psworker.tensorflow.named_variables` has both by name. With values
+    by name, `state` names those that are state; a name that looks like state
+    and is not said to be any is warned of. The
     first worker of a job installs its values; every other one must name the
     same variables. `name` and `task_index` (which part of the data is ours)
     are chosen by the servers when None. A server that does not answer is
@@ -65,6 +81,8 @@ def connect(
     that wants more than gradients refuses the worker.
     `optimizer`: the [optimizer] that these workers expect ({"name": "adam", "learning_rate": 0.001}); a
     server that was started with another one refuses them, one with "from-job" takes it.
+    `work`: the data is dealt by the coordinator, for `epochs` epochs: each grant then names a part
+    (`Session.unit`). All workers of a job say the same.
 
     Raises Refused (another model, optimizer or job, a local rule), Unreachable, and ValueError for
     variables, addresses, a dtype or a transport that make no sense.
@@ -72,7 +90,7 @@ def connect(
     addresses = parse_hosts(hosts) if isinstance(hosts, str) else tuple(hosts)
     session = Session(
         addresses,
-        _specified(variables),
+        _specified(variables, state),
         name,
         task_index,
         wire_dtype,
@@ -80,6 +98,8 @@ def connect(
         transport,
         prefetch,
         optimizer,
+        work,
+        epochs,
     )
     rule = session.local_rule
     if rule != PLAIN and not local_rules:
@@ -110,6 +130,8 @@ class Session:
         transport: str = "auto",
         prefetch: bool = False,
         optimizer: Mapping[str, Any] | None = None,
+        work: WorkUnits | None = None,
+        epochs: int = 1,
     ) -> None:
         codec = codec_named(wire_dtype)
         if transport not in TRANSPORTS:
@@ -122,8 +144,18 @@ class Session:
         backoff = Backoff(0, hosts[0], server_timeout, self._servers.closing)
         channel, admit = self._servers.control, self._servers.admit
         requested_optimizer = "" if optimizer is None else json.dumps(optimizer)
+        self.work = work
         registration = Registration(
-            channel, self.plan, wire_dtype, name, task_index, backoff, requested_optimizer, admit
+            channel,
+            self.plan,
+            wire_dtype,
+            name,
+            task_index,
+            backoff,
+            requested_optimizer,
+            admit,
+            work,
+            epochs,
         )
         try:
             self._control = Control(
@@ -189,6 +221,21 @@ class Session:
     def next_batch(self) -> int:
         """The first batch that no incarnation of this worker has committed: where a restart goes on."""
         return self._control.reply.next_batch
+
+    def unit(self, grant: Grant) -> Unit:
+        """The work unit that the grant's part belongs to. Only after `connect(work=...)`."""
+        assert self.work is not None and grant.part is not None, "the job deals no work units"
+        return self.work.of(grant.part.epoch, grant.part.unit, self.seed)
+
+    def indices(self, grant: Grant) -> NDArray[np.int64]:
+        """The numbers of the samples to work on under this grant, for ``WorkUnits(samples=...)``; none where the
+        unit has ended before that part: then `abandon` it with `unit_ends`."""
+        unit = self.unit(grant)
+        assert self.work is not None and self.work.samples and grant.part is not None, (
+            "units are not of samples"
+        )
+        start = grant.part.part * unit.batch_size
+        return unit.indices[start : start + unit.batch_size]
 
     @property
     def stop(self) -> Stop | None:
@@ -278,6 +325,7 @@ class Session:
         batch: int = 0,
         ready: bool = False,
         learning_rate: float | None = None,
+        unit_ends: bool = False,
     ) -> None:
         """The pushed payload counts from now on, exactly once.
 
@@ -285,10 +333,10 @@ class Session:
         worker's data; `ready`: ask for the next grant in the same message;
         `learning_rate`: the optimizer's from this contribution on, which an entry of the log says. It takes the
         place of a number, not of a schedule, and a job that began with 0 keeps it.
+        `unit_ends`: the grant's work unit has nothing behind this part.
         """
-        self._writer.commit(
-            Commit(grant.ticket, batch, samples, loss, norm, ready, learning_rate=learning_rate)
-        )
+        told = (grant.ticket, batch, samples, loss, norm, ready)
+        self._writer.commit(Commit(*told, learning_rate=learning_rate, unit_ends=unit_ends))
 
     def contribute(
         self,
@@ -301,17 +349,20 @@ class Session:
         batch: int = 0,
         ready: bool = False,
         learning_rate: float | None = None,
+        unit_ends: bool = False,
     ) -> None:
         """`push_flat` and `commit` in one; with a single server also the next grant and its version.
 
         That saves most of a small step's time. Raises as `push_flat`.
         """
-        commit = Commit(grant.ticket, batch, samples, loss, norm, ready, learning_rate=learning_rate)
+        told = (grant.ticket, batch, samples, loss, norm, ready)
+        commit = Commit(*told, learning_rate=learning_rate, unit_ends=unit_ends)
         self._writer.push_and_commit(grant, flats, commit)
 
-    def abandon(self, grant: Grant, reason: str) -> None:
-        """Give the ticket back unused."""
-        self._control.abandon(grant.ticket, reason)
+    def abandon(self, grant: Grant, reason: str, *, unit_ends: bool = False) -> None:
+        """Give the ticket back unused. `unit_ends`: its work unit had ended before its part; else the part is dealt
+        again."""
+        self._control.abandon(grant.ticket, reason, unit_ends=unit_ends)
         self._watch.end()
 
     def cancelled(self, grant: Grant) -> bool:
@@ -381,9 +432,52 @@ class Session:
         self.commit(grant, samples=0)
 
 
-def _specified(variables: Variables) -> list[tuple[VariableSpec, ArrayLike]]:
-    """With the specifications that their values imply, if they have none."""
+def _specified(variables: Variables, state: Collection[str] | None) -> list[tuple[VariableSpec, ArrayLike]]:
+    """With their specifications. Raises ValueError for a model that is not built, and unknown names of state."""
+    if hasattr(variables, "trainable_weights"):
+        _no_state_beside(state, "a Keras model, which knows its state")
+        return _of_model(variables)
     if not isinstance(variables, Mapping):
+        _no_state_beside(state, "specifications, which say it")
         return list(variables)
-    arrays = {name: np.asarray(value) for name, value in variables.items()}
-    return [(VariableSpec(name, a.shape, str(a.dtype)), a) for name, a in arrays.items()]
+    arrays = {str(name): np.asarray(value) for name, value in variables.items()}
+    unknown = sorted(set(state or ()) - arrays.keys())
+    if unknown:
+        raise ValueError(
+            f"state: there is no variable {unknown[0]!r}{did_you_mean(unknown[0], list(arrays))}"
+        )
+    if state is None:
+        _warn_of_state(arrays)
+    trained = set(arrays) - set(state or ())
+    return [
+        (VariableSpec(name, a.shape, str(a.dtype), "trainable" if name in trained else "state"), a)
+        for name, a in arrays.items()
+    ]
+
+
+def _no_state_beside(state: Collection[str] | None, what: str) -> None:
+    if state is not None:
+        raise ValueError(f"state: expected none beside {what}")
+
+
+def _of_model(model: Any) -> list[tuple[VariableSpec, ArrayLike]]:
+    # Imported here: it loads TensorFlow, which whoever has a Keras model has loaded.
+    from psworker.job.errors import JobError
+    from psworker.tensorflow.variables import collect
+
+    try:
+        found = collect(model)
+    except JobError as error:
+        raise ValueError(str(error)) from error
+    return list(zip(found.specs, found.values(), strict=True))
+
+
+def _warn_of_state(names: Collection[str]) -> None:
+    doubtful = [name for name in names if name.rpartition("/")[2] in _STATE]
+    if doubtful:
+        log.warning(
+            "%s will be trained by the servers' optimizer, and %s like state of a layer: give connect() the Keras "
+            "model itself, or say state=[...] ([] where this is meant)",
+            *(", ".join(doubtful[:4]), "looks" if len(doubtful) == 1 else "they look"),
+            extra=event("state_is_trained"),
+        )

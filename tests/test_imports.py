@@ -70,6 +70,14 @@ RULES = (
         never=IMPURE,
     ),
     Rule("psserver.optimizers", only=(*STDLIB, "numpy", "psserver.optimizers", *KNOBS), never=IMPURE),
+    Rule(
+        "psserver.checkpoint",
+        only=(
+            *(*STDLIB, "numpy", "psserver.checkpoint", "psserver.coordinator", "psserver.policies"),
+            *("psserver.shard", "pswire.model", "pswire.records"),
+        ),
+        never=IMPURE,
+    ),
     # An extra: a server without metrics does not load it.
     Rule("psserver", never=("prometheus_client",), but=("psserver.metrics",)),
     Rule("psworker", never=("psserver", "pslab", "examples")),

@@ -7,22 +7,23 @@ again and again; each batch is answered with one byte. Carry, and a connection w
 messages until one begins with the byte 1, and then send them all back.
 """
 
+import asyncio
 import json
 import socket
 import struct
 import sys
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import grpc
 
-from psserver.service.transport.sockets import Caller, SocketListener
+from psserver.service.loop.owner import Owner
+from psserver.service.transport.sockets import SocketListener
+from psserver.service.transport.streams import Stream
 from pswire.process import keep_large_blocks
 from pswire.transport.channels import SERVER_OPTIONS
-from pswire.transport.framed_socket import Parts
-from pswire.transport.frames import Message
 
 BUFFER = 2 << 20
 
@@ -61,14 +62,38 @@ def _carry(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator
             held.clear()
 
 
-def _carry_on_socket(messages: Iterator[Message], caller: Caller) -> Iterator[Parts]:
+async def _carry_on_socket(stream: Stream) -> None:
     held: list[bytes] = []
-    for message in messages:
+    while (message := await stream.receive()) is not None:
         # It lies where the next one will.
         held.append(bytes(message))
         if message[0]:
-            yield from ([kept] for kept in held)
+            for kept in held:
+                await stream.send([kept])
             held.clear()
+
+
+async def _listening(opened: "Future[SocketListener]", over: asyncio.Event) -> None:
+    owner = Owner()
+    owner.begin()
+    opened.set_result(SocketListener(_carry_on_socket, owner))
+    await over.wait()
+
+
+def _listen() -> tuple[dict[str, Any], list[str]]:
+    """Where a listener on a loop of its own is, and two tokens."""
+    opened: Future[SocketListener] = Future()
+    loop = asyncio.new_event_loop()
+    threading.Thread(
+        target=loop.run_until_complete, args=(_listening(opened, asyncio.Event()),), daemon=True
+    ).start()
+    listener = opened.result()
+
+    async def said() -> tuple[dict[str, Any], list[str]]:
+        places = {"unix": listener.name, "port": listener.port}
+        return places, [listener.issue_token().token.hex() for _ in range(2)]
+
+    return asyncio.run_coroutine_threadsafe(said(), loop).result()
 
 
 def main() -> None:
@@ -76,7 +101,7 @@ def main() -> None:
     listener = socket.create_server(("127.0.0.1", 0))
     threading.Thread(target=swallow, args=(listener,), daemon=True).start()
     server = grpc.server(ThreadPoolExecutor(4), options=SERVER_OPTIONS(10.0))
-    unix = SocketListener(_carry_on_socket)
+    places, tokens = _listen()
     methods: dict[str, Any] = {
         "Unary": grpc.unary_unary_rpc_method_handler(_unary),
         "Stream": grpc.stream_stream_rpc_method_handler(_stream),
@@ -85,10 +110,9 @@ def main() -> None:
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bench.Echo", methods),))
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
-    ports = {"grpc": port, "socket": listener.getsockname()[1], "unix": unix.name, "port": unix.port}
-    print(json.dumps({**ports, "tokens": [unix.issue_token().token.hex() for _ in range(2)]}), flush=True)
+    ports = {"grpc": port, "socket": listener.getsockname()[1], **places}
+    print(json.dumps({**ports, "tokens": tokens}), flush=True)
     sys.stdin.read()
-    unix.close()
     server.stop(None)
 
 

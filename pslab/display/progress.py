@@ -73,7 +73,7 @@ class Lines(Quiet):
         self._phase = ""
 
     def event(self, name: str, event: dict[str, Any]) -> None:
-        _show_metrics(self._console, name, event)
+        _show_addresses(self._console, name, event)
 
     def status(self, status: pb.StatusReply, now: float) -> None:
         self._rate.add(now, status.samples)
@@ -92,7 +92,7 @@ class Table(Quiet):
         self._live = Live(Text("starting servers and workers ..."), console=self._console, auto_refresh=False)
 
     def event(self, name: str, event: dict[str, Any]) -> None:
-        _show_metrics(self._console, name, event)
+        _show_addresses(self._console, name, event)
 
     def status(self, status: pb.StatusReply, now: float) -> None:
         self._rate.add(now, status.samples)
@@ -139,8 +139,13 @@ def choose(*, as_json: bool = False, quiet: bool = False) -> Display:
     return Table(console) if console.is_terminal else Lines()
 
 
-def _show_metrics(console: Console, name: str, event: dict[str, Any]) -> None:
-    if event.get("event") == "ready" and "metrics" in event:
+def _show_addresses(console: Console, name: str, event: dict[str, Any]) -> None:
+    """Where to ask about the run: the address that ps-lab status takes, and that of the metrics."""
+    if event.get("event") != "ready":
+        return
+    if event.get("task_index") == 0:
+        console.print(f"servers are ready; ps-lab status {event.get('address')} asks them", markup=False)
+    if "metrics" in event:
         console.print(f"{name}: metrics at http://{event['metrics']}/metrics", markup=False)
 
 

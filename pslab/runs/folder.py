@@ -5,7 +5,9 @@ decisions.jsonl      the decision log
 metrics.jsonl        loss over time, evaluations
 summary.json         counts and final metrics, once the job has stopped
 weights.safetensors  the final weights
+checkpoints/         what the servers saved on the way, where that was asked for
 logs/*.log           what each process said
+address              where server 0 listens, or did
 metrics.prom         the last metrics of server 0, where it had any
 trace.json           the decision log for a timeline viewer, where it was asked for
 tensorboard/         event files, where they were asked for
@@ -30,6 +32,8 @@ METRICS = "metrics.jsonl"
 SUMMARY = "summary.json"
 WEIGHTS = "weights.safetensors"
 LOGS = "logs"
+# Of server 0, by that server.
+ADDRESS = "address"
 # Made from the others: by ps-lab trace;
 TRACE = "trace.json"
 # By server 0, where it has metrics.
@@ -287,6 +291,18 @@ def _summary(file: Path, record: Any) -> Summary:
         raise RunError(f"{file}: is no summary: {_short(error)}") from error
 
 
+def address_of(path: Path) -> str:
+    """Where server 0 of a run that goes on listens. Raises RunError for a run that is over, and for no run."""
+    if (path / SUMMARY).is_file():
+        raise RunError(f"{path}: this run is over; ps-lab report {path} says how it went")
+    try:
+        return (path / ADDRESS).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise RunError(
+            f"{path}: expected the folder of a run that goes on, and it has no file {ADDRESS!r} that can be read"
+        ) from error
+
+
 def free_folder(name: str, root: Path = Path("runs")) -> Path:
     """The first of ``runs/name``, ``runs/name-2``, ... that does not exist."""
     path, number = root / name, 1
@@ -320,7 +336,7 @@ def make_folder(path: Path, force: bool = False) -> Path:
 
 
 def _clear(path: Path) -> None:
-    for name in (EXPERIMENT, DECISIONS, METRICS, SUMMARY, WEIGHTS, TRACE, PROMETHEUS):
+    for name in (EXPERIMENT, DECISIONS, METRICS, SUMMARY, WEIGHTS, ADDRESS, TRACE, PROMETHEUS):
         (path / name).unlink(missing_ok=True)
     for log in (path / LOGS).glob("*.log"):
         log.unlink()

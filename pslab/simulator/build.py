@@ -22,6 +22,7 @@ from psserver.optimizers import build as build_optimizer
 from psserver.optimizers.schedules import Schedule
 from psserver.policies import Policy
 from psserver.policies import build as build_policy
+from pswire.config.checkpoints import parse_every
 from pswire.config.distributions import Delay, DelayError, Draw, parse, stream
 from pswire.config.experiment import Experiment
 from pswire.config.sections import Fault, Join
@@ -97,6 +98,8 @@ def _numbers(experiment: Experiment) -> list[int]:
 
 def _terms(experiment: Experiment, optimizer: Optimizer) -> JobTerms:
     cluster, run = experiment.cluster, experiment.run
+    # Without arrays there is nothing to save.
+    every = parse_every(run.checkpoint_every if _problem(experiment) != "none" else "")
     return JobTerms(
         job=f"simulated-{run.name}",
         optimizer=optimizer.config,
@@ -106,6 +109,8 @@ def _terms(experiment: Experiment, optimizer: Optimizer) -> JobTerms:
         worker_timeout=cluster.worker_timeout,
         idle_timeout=cluster.idle_timeout,
         versions=run.versions,
+        checkpoint_versions=every.versions,
+        checkpoint_seconds=every.seconds,
         nonfinite_limit=cluster.nonfinite_limit,
         # Time passes in leaps here: only a limit that is said is looked at.
         ticket_timeout=0.0 if cluster.ticket_timeout == "auto" else cluster.ticket_timeout,

@@ -59,6 +59,8 @@ class Counts:
             case entries.Abandon(worker, ticket):
                 self._of(worker).abandoned += 1
                 self._wasted(worker, ticket, t)
+            case entries.Resume(worker):
+                self._free[worker] = t
             case entries.Join(worker, incarnation):
                 self._of(worker)
                 self._free[worker] = t
@@ -107,7 +109,7 @@ class Counts:
 
 
 class CountedRunLog(RunLog):
-    """A run log whose records are counted once they are taken. Owned by the job's lock, `counts` too."""
+    """A run log whose records are counted once they are taken. The loop's thread owns it, `counts` too."""
 
     def __init__(self, folder: Path | None) -> None:
         super().__init__(folder)

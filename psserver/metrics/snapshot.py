@@ -1,4 +1,4 @@
-"""The numbers of one moment: copied under the server's locks, rendered without them."""
+"""The numbers of one moment: copied by the thread that owns them, rendered by another."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -100,14 +100,17 @@ def _add(numbers: WorkerNumbers, coordinator: Coordinator, counts: Counts, name:
 
 
 def shard_numbers(host: ShardHost) -> ShardNumbers:
+    return host.owner.ask(lambda: _shard_numbers(host))
+
+
+def _shard_numbers(host: ShardHost) -> ShardNumbers:
     state = host.state
-    with state.changed:
-        shard = state.shard
-        return ShardNumbers(
-            executed=state.executed,
-            received=state.received,
-            served=state.served,
-            staged=shard.staging.held if shard else 0,
-            buffers=shard.arena.buffers if shard else 0,
-            payload_bytes=host.nbytes,
-        )
+    shard = state.shard
+    return ShardNumbers(
+        executed=state.executed,
+        received=state.received,
+        served=state.served,
+        staged=shard.staging.held if shard else 0,
+        buffers=shard.arena.buffers if shard else 0,
+        payload_bytes=host.nbytes,
+    )

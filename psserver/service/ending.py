@@ -1,9 +1,8 @@
 """The end of a job: the final weights from all shards, the summary, the exit code."""
 
+import asyncio
 import logging
-import threading
 import time
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import grpc
@@ -37,7 +36,6 @@ EXIT_CODES = {
     "abandoned": ExitCode.ABANDONED,
     "server": ExitCode.UNREACHABLE,
     "diverged": ExitCode.DIVERGED,
-    "deaf": ExitCode.RESOURCES,
     "SIGINT": ExitCode.INTERRUPTED,
     "SIGTERM": ExitCode.TERMINATED,
 }
@@ -66,23 +64,22 @@ def _diverged(job: Job) -> bool:
 class Results:
     """Weights and summary of a job, written as soon as it has stopped: before anybody is waited for.
 
-    `begin` writes on a thread of its own, because other servers are asked; `conclude` waits for that, and
-    writes the summary again, with what the evaluator has reported meanwhile. Both are called by one thread.
+    `begin` has it done by a task, because other servers are asked; `conclude` waits for that, and
+    writes the summary again, with what the evaluator has reported meanwhile.
     """
 
     def __init__(self, job: Job) -> None:
         self._job = job
         self._sha256: str | None = None
         self._error: LogError | None = None
-        self._writing: threading.Thread | None = None
+        self._writing: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
         """The job has stopped, or decides nothing more. Any number of times."""
         if self._writing is None:
-            self._writing = threading.Thread(target=self._write, name="results", daemon=True)
-            self._writing.start()
+            self._writing = asyncio.create_task(self._write())
 
-    def conclude(self) -> ExitCode:
+    async def conclude(self) -> ExitCode:
         """The exit code of the whole. Call once the job is over.
 
         A job that could not decide any more has no summary: its counts would be
@@ -91,7 +88,7 @@ class Results:
         self.begin()
         assert self._writing is not None
         # Every wait of it has an end.
-        self._writing.join()
+        await self._writing
         code = exit_code(self._job)
         try:
             if self._error is not None:
@@ -103,9 +100,9 @@ class Results:
             code = ExitCode.STORAGE if code in (ExitCode.OK, ExitCode.STORAGE) else code
         return code
 
-    def _write(self) -> None:
+    async def _write(self) -> None:
         try:
-            self._sha256 = _write_weights(self._job)
+            self._sha256 = await _write_weights(self._job)
             self._job.awaited = None
             self._summarise()
         except LogError as error:
@@ -113,18 +110,21 @@ class Results:
 
     def _summarise(self) -> None:
         if self._job.failure is None:
-            made = self._job.look(lambda *_: summary(self._job, self._sha256))
-            self._job.routes.run_log.write_summary(made)
+            self._job.routes.run_log.write_summary(summary(self._job, self._sha256))
 
 
-def _write_weights(job: Job) -> str | None:
+async def _write_weights(job: Job) -> str | None:
     """The fingerprint of the last version, or None when there is none."""
-    weights = _final_weights(job)
-    if weights is None or job.plan is None:
+    weights, plan = await _final_weights(job), job.plan
+    if weights is None or plan is None:
         return None
-    names = [variable.name for variable in job.plan.variables]
-    job.routes.run_log.write_weights(dict(zip(names, weights, strict=True)))
-    return weights_sha256(job.plan.variables, weights)
+    named = dict(zip([variable.name for variable in plan.variables], weights, strict=True))
+
+    def write() -> str:
+        job.routes.run_log.write_weights(named)
+        return weights_sha256(plan.variables, weights)
+
+    return await job.host.heavy.run(sum(values.nbytes for values in weights), write)
 
 
 def summary(job: Job, sha256: str | None) -> dict[str, Any]:
@@ -139,13 +139,13 @@ def summary(job: Job, sha256: str | None) -> dict[str, Any]:
     return summarise(job.coordinator, metrics=metrics, seconds=seconds, sha256=sha256)
 
 
-def _final_weights(job: Job) -> list[Floats] | None:
+async def _final_weights(job: Job) -> list[Floats] | None:
     """All variables of the last version, or None when no server can give them any more."""
     if job.plan is None or not job.coordinator.initialised:
         return None
     why: object
     entries, version = job.routes.sent, job.routes.version
-    if not job.host.wait_executed(entries, PATIENCE):
+    if not await job.host.wait_executed(entries, PATIENCE):
         why = job.host.state.failure or "too slow"
         log.error("this server did not finish the log: %s", why, extra=event("no_final_weights"))
         return None
@@ -158,7 +158,7 @@ def _final_weights(job: Job) -> list[Floats] | None:
     flats = [own]
     for follower in job.routes.followers:
         job.awaited = (f"server {follower.server} to finish the log", time.monotonic(), PATIENCE)
-        if not follower.wait_executed(entries, PATIENCE):
+        if not await follower.wait_executed(entries, PATIENCE):
             log.error(
                 "server %d did not finish the log; no final weights",
                 follower.server,
@@ -168,7 +168,7 @@ def _final_weights(job: Job) -> list[Floats] | None:
         try:
             limit = transfer(job.plan.shards[follower.server].nbytes, job.terms.worker_timeout)
             job.awaited = (f"the final weights of server {follower.server}", time.monotonic(), limit)
-            flats.append(_read(follower, job.terms, job.host.secret, job.plan, version, limit))
+            flats.append(await _read(follower, job.terms, job.host.secret, job.plan, version, limit))
         except (grpc.RpcError, frames.FrameError) as error:
             why = reason(error) if isinstance(error, grpc.RpcError) else error
             log.error(
@@ -180,7 +180,7 @@ def _final_weights(job: Job) -> list[Floats] | None:
     return job.plan.gather(flats)
 
 
-def _read(
+async def _read(
     follower: Follower, job_terms: JobTerms, secret: bytes, plan: Plan, version: int, limit: float
 ) -> Floats:
     """As long as a link may take for so much: a server that gives nothing must not keep the others from ending."""
@@ -194,12 +194,12 @@ def _read(
         ticket=0,
         membership_token=membership_token(secret, job_terms.job, "", 0),
     )
-    call: Callable[..., Iterator[bytes]] = follower.channel.unary_stream(
+    call: Any = follower.channel.unary_stream(
         "/pswire.v1.Shard/Pull",
         request_serializer=shard_pb2.PullRequest.SerializeToString,
         response_deserializer=None,
     )
-    for message in call(request, timeout=limit):
+    async for message in call(request, timeout=limit):
         chunk, _ = frames.parse_pull(message)
         decoder.feed(chunk.data)
     return values

@@ -1,13 +1,13 @@
 """Follow, seen from the coordinator: one stream of decisions to each other server."""
 
+import asyncio
 import logging
-import queue
-import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import grpc
 
+from psserver.service.loop.waits import Changes
 from psserver.service.rpc.adapters import apply_to_wire, order_to_wire
 from psserver.shard import Apply, Order
 from pswire.addresses import Address
@@ -16,7 +16,7 @@ from pswire.exits import ExitCode
 from pswire.logs.events import event
 from pswire.transport.channels import CHANNEL_OPTIONS
 from pswire.transport.failures import reason
-from pswire.v1 import memory_pb2, shard_pb2, shard_pb2_grpc
+from pswire.v1 import memory_pb2, shard_pb2
 
 log = logging.getLogger("ps-server")
 
@@ -24,13 +24,16 @@ log = logging.getLogger("ps-server")
 ASK_EVERY = 0.5
 # Between attempts to reach a server that is not there yet, in seconds.
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 5.0
+# How long a server may take to read its exit code, in seconds.
+FAREWELL = 5.0
+# Orders of one message.
+MOST_AT_ONCE = 1024
 
 
 class Follower:
     """Delivers the log to one remote shard. `state` is "connecting", "ready", "ended" or "lost".
 
-    Its own thread sends and receives on the stream. `_progress` owns `state`,
-    `executed`, `nbytes` and `memory`; anything may be put into `_outbox`, under the job's lock.
+    The loop's thread owns it. What is to be sent while a message is on its way goes out as one.
     """
 
     def __init__(
@@ -42,6 +45,7 @@ class Follower:
         on_lost: Callable[[int, str, str], None],
         on_tried: Callable[[int, int, bool, float], None],
     ) -> None:
+        """Within the running loop."""
         self.server = server
         self.address = address
         self.state = "connecting"
@@ -56,61 +60,81 @@ class Follower:
         self._on_lost = on_lost
         # Called with the server, and the number, finiteness and largest magnitude of the trial that it has answered.
         self._on_tried = on_tried
-        # The number of the last one. Owned by the stream's thread.
+        # The number of the last one.
         self._tried = 0
-        self._outbox: queue.SimpleQueue[shard_pb2.FollowRequest | None] = queue.SimpleQueue()
-        self._progress = threading.Condition()
-        self._closing = threading.Event()
-        # Connected, or no longer to be.
-        self._woken = threading.Event()
-        self.channel = grpc.insecure_channel(str(address), CHANNEL_OPTIONS(worker_timeout))
-        self._thread = threading.Thread(target=self._run, name=f"follower-{server}", daemon=True)
+        self._loop = asyncio.get_running_loop()
+        # Messages, and orders that are to follow them.
+        self._outbox: list[shard_pb2.FollowRequest] = []
+        self._orders: list[tuple[int, Order]] = []
+        self._filled = asyncio.Event()
+        self._changes = Changes(lambda: self._loop)
+        self._closing = asyncio.Event()
+        self.channel = grpc.aio.insecure_channel(str(address), CHANNEL_OPTIONS(worker_timeout))
+        self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self._thread.start()
+        self._task = self._loop.create_task(self._run())
 
     def configure(self, message: shard_pb2.Configure) -> None:
-        self._outbox.put(shard_pb2.FollowRequest(configure=message))
+        self._put(shard_pb2.FollowRequest(configure=message))
 
     def send(self, orders: Sequence[tuple[int, Order]]) -> None:
-        decisions = shard_pb2.Decisions(decisions=[order_to_wire(i, order) for i, order in orders])
-        self._outbox.put(shard_pb2.FollowRequest(decisions=decisions))
+        self._orders.extend(orders)
+        self._filled.set()
 
     def try_update(self, trial: int, update: Apply) -> None:
         """Would the update be finite there, behind all that was sent?"""
         message = shard_pb2.Trial(number=trial, update=apply_to_wire(update))
-        self._outbox.put(shard_pb2.FollowRequest(trial=message))
+        self._put(shard_pb2.FollowRequest(trial=message))
 
     def ask(self) -> None:
         """Somebody wants to know what it holds: it is asked now and then, and says so when it is."""
-        now = time.monotonic()
+        now = self._loop.time()
         if now - self._asked >= ASK_EVERY:
             self._asked = now
-            self._outbox.put(shard_pb2.FollowRequest(decisions=shard_pb2.Decisions()))
+            self._put(shard_pb2.FollowRequest(decisions=shard_pb2.Decisions()))
 
-    def wait_executed(self, count: int, seconds: float) -> bool:
-        with self._progress:
-            self._progress.wait_for(
-                lambda: self.executed >= count or self.diverged or self.state == "lost", seconds
-            )
-            return self.executed >= count
+    def _put(self, message: shard_pb2.FollowRequest) -> None:
+        self._seal()
+        self._outbox.append(message)
+        self._filled.set()
 
-    def shutdown(self, exit_code: ExitCode, reason: str) -> None:
+    def _seal(self) -> None:
+        """What was ordered so far becomes messages."""
+        for start in range(0, len(self._orders), MOST_AT_ONCE):
+            decisions = [
+                order_to_wire(index, order) for index, order in self._orders[start : start + MOST_AT_ONCE]
+            ]
+            self._outbox.append(shard_pb2.FollowRequest(decisions=shard_pb2.Decisions(decisions=decisions)))
+        self._orders.clear()
+
+    async def wait_executed(self, count: int, seconds: float) -> bool:
+        await self._changes.wait_for(
+            lambda: self.executed >= count or self.diverged or self.state == "lost", seconds
+        )
+        return self.executed >= count
+
+    async def shutdown(self, exit_code: ExitCode, reason: str) -> None:
         """Send the server its exit code, and wait until it has read it."""
-        self._closing.set()
-        self._woken.set()
         message = shard_pb2.Shutdown(reason=reason, exit_code=int(exit_code))
-        self._outbox.put(shard_pb2.FollowRequest(shutdown=message))
-        self._outbox.put(None)
-        self._thread.join(timeout=5.0)
-        self.channel.close()
+        self._put(shard_pb2.FollowRequest(shutdown=message))
+        self._closing.set()
+        if self._task is not None:
+            await asyncio.wait([self._task], timeout=FAREWELL)
+            self._task.cancel()
+        await self.channel.close()
 
-    def _run(self) -> None:
-        if not self._connect():
+    async def _run(self) -> None:
+        if not await self._connect():
             return
-        stub = shard_pb2_grpc.ShardStub(self.channel)
+        call: Any = self.channel.stream_stream(
+            "/pswire.v1.Shard/Follow",
+            request_serializer=shard_pb2.FollowRequest.SerializeToString,
+            response_deserializer=shard_pb2.FollowReply.FromString,
+        )()
+        sender = asyncio.create_task(self._send(call))
         try:
-            for reply in stub.Follow(self._requests()):
+            while (reply := await call.read()) is not grpc.aio.EOF:
                 check(reply)
                 self._received(reply)
             lost = "it ended the decision stream"
@@ -118,47 +142,68 @@ class Follower:
             lost = reason(error)
         except BoundError as error:
             lost = str(error)
+        finally:
+            sender.cancel()
         expected = self._closing.is_set()
-        with self._progress:
-            self.state = "ended" if expected else "lost"
-            self._progress.notify_all()
+        self.state = "ended" if expected else "lost"
+        self._changes.notify()
         if not expected:
             self._on_lost(self.server, "server", f"server {self.server} at {self.address} was lost: {lost}")
 
-    def _connect(self) -> bool:
+    async def _connect(self) -> bool:
         """Keep trying; log which server cannot be reached. False when the job ends meanwhile."""
         pause = FIRST_PAUSE
         waited = 0.0
-        grpc.channel_ready_future(self.channel).add_done_callback(lambda _: self._woken.set())
-        while not self._woken.wait(pause):
-            waited += pause
-            log.warning(
-                "server %d at %s cannot be reached (tried for %.1f s, still trying)",
-                self.server,
-                self.address,
-                waited,
-                extra=event(
-                    "server_unreachable", server=self.server, address=str(self.address), seconds=waited
-                ),
-            )
-            pause = min(2 * pause, LONGEST_PAUSE)
-        return not self._closing.is_set()
+        ready = asyncio.create_task(self.channel.channel_ready())
+        closing = asyncio.create_task(self._closing.wait())
+        try:
+            while True:
+                done, _ = await asyncio.wait(
+                    [ready, closing], timeout=pause, return_when=asyncio.FIRST_COMPLETED
+                )
+                if done:
+                    return not self._closing.is_set()
+                waited += pause
+                log.warning(
+                    "server %d at %s cannot be reached (tried for %.1f s, still trying)",
+                    self.server,
+                    self.address,
+                    waited,
+                    extra=event(
+                        "server_unreachable", server=self.server, address=str(self.address), seconds=waited
+                    ),
+                )
+                pause = min(2 * pause, LONGEST_PAUSE)
+        finally:
+            ready.cancel()
+            closing.cancel()
 
-    def _requests(self) -> Iterator[shard_pb2.FollowRequest]:
-        yield shard_pb2.FollowRequest(open=self._opening)
-        while (request := self._outbox.get()) is not None:
-            yield request
+    async def _send(self, call: Any) -> None:
+        """Until the last message is sent; a stream that broke is the receiving side's to tell of."""
+        try:
+            await call.write(shard_pb2.FollowRequest(open=self._opening))
+            while True:
+                await self._filled.wait()
+                self._filled.clear()
+                self._seal()
+                messages, self._outbox = self._outbox, []
+                for message in messages:
+                    await call.write(message)
+                if messages and messages[-1].HasField("shutdown"):
+                    await call.done_writing()
+                    return
+        except (grpc.RpcError, asyncio.InvalidStateError) as error:
+            log.debug("the decision stream of server %d is over: %r", self.server, error)
 
     def _received(self, reply: shard_pb2.FollowReply) -> None:
-        with self._progress:
-            if self.state == "connecting":
-                self.state = "ready"
-                told = event("server_ready", server=self.server, address=str(self.address))
-                log.info("server %d at %s is ready", self.server, self.address, extra=told)
-            self.executed, self.nbytes, self.diverged = reply.executed, reply.bytes, reply.diverged
-            if reply.HasField("memory"):
-                self.memory = reply.memory
-            self._progress.notify_all()
+        if self.state == "connecting":
+            self.state = "ready"
+            told = event("server_ready", server=self.server, address=str(self.address))
+            log.info("server %d at %s is ready", self.server, self.address, extra=told)
+        self.executed, self.nbytes, self.diverged = reply.executed, reply.bytes, reply.diverged
+        if reply.HasField("memory"):
+            self.memory = reply.memory
+        self._changes.notify()
         if reply.trial > self._tried:
             self._tried = reply.trial
             self._on_tried(self.server, reply.trial, reply.finite, reply.largest)

@@ -1,6 +1,6 @@
-"""The job: one coordinator under one lock.
+"""The job: one coordinator, which the loop's thread owns.
 
-Every input takes the lock and goes three steps: the coordinator decides, the
+Every input goes three steps: the coordinator decides, the
 run log takes its entries, and only then are they sent (`psserver.service.routes`).
 Where one of the steps fails the job ends with a sentence: the log may end
 early, but it has no gap, and nothing has happened that is not in it.
@@ -8,10 +8,8 @@ early, but it has no gap, and nothing has happened that is not in it.
 
 import json
 import logging
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -28,14 +26,16 @@ from psserver.coordinator import (
     Record,
     Trial,
 )
+from psserver.coordinator.entries import Job as JobEntry
 from psserver.coordinator.epochs import EpochSums, Totals
 from psserver.coordinator.epochs import Report as EpochReport
 from psserver.coordinator.members.roster import Member
 from psserver.coordinator.outputs import StopNotice
 from psserver.coordinator.status import JobReport, holdup, report
+from psserver.coordinator.work.units import WorkTerms
 from psserver.optimizers import Optimizer, OptimizerError
 from psserver.policies import Policy, advice
-from psserver.service.agreement import agreed
+from psserver.service.agreement import agreed, explain_other_work
 from psserver.service.errors import Refused, precondition
 from psserver.service.log.json_lines import LogError
 from psserver.service.log.run_log import RunLog
@@ -64,9 +64,10 @@ class Failure:
 
 
 class Job:
-    """Thread-safe face of the coordinator. `_lock` owns it, `routes`, `plan` and `metrics`.
+    """The coordinator among its peers. The loop's thread owns it, with `routes`, `plan` and `metrics`; other threads
+    may use `look` and `report` only.
 
-    `announce` is called with the plan when it is known.
+    `announce` is called with the plan when it is known; `over` once, when the job is over.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class Job:
         host: ShardHost,
         run_log: RunLog,
         announce: Callable[[Plan], None],
+        over: Callable[[], object],
     ) -> None:
         self.terms = terms
         self.policy = policy
@@ -85,39 +87,57 @@ class Job:
         self.routes = Routes(run_log, host.orders, terms.grace)
         self.plan: Plan | None = None
         self.metrics: dict[str, float] = {}
-        self.over = threading.Event()
+        self.over = False
         # Set at most once; nothing is decided or written afterwards.
         self.failure: Failure | None = None
         self.began = time.monotonic()
         # What the end waits for beside members: what, since when (monotonic), and for how many seconds at most.
         self.awaited: tuple[str, float, float] | None = None
-        self._announce = announce
-        # Owns the coordinator, the epochs, and every change of plan, optimizer, metrics, `failure` and `_opened`. These
-        # are set once or replaced whole; without the lock they may be read.
-        self._lock = threading.Lock()
+        self._announce, self._tell_over = announce, over
         self._assurance = ShardAssurance(policy.tensors, optimizer)
         self._coordinator = Coordinator(terms, policy, self.began, self._assurance)
         self._answers = Answers(terms.servers)
         self._epochs = EpochSums()
         self._opened = False
+        # The log's first entry names the optimizer. Where that is the workers', a Join alone decides nothing: what is
+        # to be written waits here until a session stands, and another Join may name another. None: nothing waits.
+        self._unwritten: list[Output] | None = [] if optimizer is None else None
 
     def open(self) -> None:
         """The log's first entry; it names the optimizer, so it may have to wait for the first worker."""
         if self.optimizer is not None:
-            with self._lock:
-                # A worker that came as soon as the server listened was faster.
-                if not self._opened:
-                    self._open(self.optimizer)
+            self._open(self.optimizer)
             self._execute()
 
     def _open(self, optimizer: Optimizer | None) -> None:
         self._opened = True
         if optimizer is not None:
-            self._coordinator.agree(optimizer.config)
-            advised = advice(self.policy.name, optimizer.config)
-            if advised is not None:
-                log.warning("%s", advised, extra=event("advice"))
+            self._agree(optimizer)
         self._step(self._coordinator.opening)
+
+    def _agree(self, optimizer: Optimizer) -> None:
+        self._coordinator.agree(optimizer.config)
+        advised = advice(self.policy.name, optimizer.config)
+        if advised is not None:
+            log.warning("%s", advised, extra=event("advice"))
+
+    def _agree_anew(self, optimizer: Optimizer) -> None:
+        """The optimizer is another one than the first Join said; nothing is written yet."""
+        self._agree(optimizer)
+        assert self._unwritten
+        first = self._unwritten[0]
+        assert isinstance(first, Record) and isinstance(first.entry, JobEntry)
+        self._unwritten[0] = Record(first.index, first.t, replace(first.entry, optimizer=optimizer.config))
+
+    def _to_write(self, outputs: list[Output]) -> list[Output]:
+        """`outputs`, behind those that waited; none while they wait."""
+        if self._unwritten is None:
+            return outputs
+        self._unwritten += outputs
+        if not self._coordinator.roster.here() and self._coordinator.stopped is None:
+            return []
+        outputs, self._unwritten = self._unwritten, None
+        return outputs
 
     @property
     def coordinator(self) -> Coordinator:
@@ -127,8 +147,7 @@ class Job:
     # Inputs
 
     def _input(self, step: Callable[[Coordinator, float], list[Output]]) -> None:
-        with self._lock:
-            self._step(lambda: step(self._coordinator, time.monotonic()))
+        self._step(lambda: step(self._coordinator, time.monotonic()))
         self._execute()
 
     def _step(self, decide: Callable[[], list[Output]]) -> None:
@@ -136,7 +155,7 @@ class Job:
         if self.failure is not None:
             return
         try:
-            outputs = decide()
+            outputs = self._to_write(decide())
             orders = self.routes.write(outputs)
             self.routes.send(outputs, orders, self._coordinator.version)
             for output in outputs:
@@ -152,14 +171,13 @@ class Job:
             self._fail(f"a decision failed: {type(error).__name__}: {error}", ExitCode.INTERNAL)
         else:
             if self._coordinator.over:
-                self.over.set()
+                self._end()
 
     def tried(self, server: int, trial: int, finite: bool, largest: float) -> None:
         """A server's answer to the question whether an update is finite."""
-        with self._lock:
-            found = self._answers.take(server, trial, finite, largest)
-            if found is not None:
-                self._step(lambda: self._coordinator.tried(trial, *found, time.monotonic()))
+        found = self._answers.take(server, trial, finite, largest)
+        if found is not None:
+            self._step(lambda: self._coordinator.tried(trial, *found, time.monotonic()))
         self._execute()
 
     def _fail(self, reason: str, code: ExitCode) -> None:
@@ -167,11 +185,15 @@ class Job:
         log.error("the job ends: %s", reason, extra=event("job_failed"))
         self.failure = Failure(reason, code)
         self.routes.outboxes.post_all(self.routes.stop_notice(reason))
-        self.over.set()
+        self._end()
+
+    def _end(self) -> None:
+        if not self.over:
+            self.over = True
+            self._tell_over()
 
     def _execute(self) -> None:
-        """Without the job's lock: other inputs are taken meanwhile."""
-        self.host.orders.execute_submitted(wait_for_readers=False)
+        self.host.orders.execute_submitted()
 
     # Members
 
@@ -183,37 +205,40 @@ class Job:
         session: str,
         rank: int | None,
         optimizer: str = "",
+        work: WorkTerms | None = None,
     ) -> Member:
-        """Raises Refused when model or optimizer are other ones, PlanError when it cannot be planned."""
+        """Raises Refused when model, optimizer or work units are other ones, PlanError when it cannot be planned."""
         proposed = make_plan(variables, self.terms.servers)
         if plan != proposed.fingerprint:
             raise precondition(
                 f"plan fingerprint: expected {proposed.fingerprint} for these variables on {self.terms.servers} "
                 f"servers, got {plan!r}: is every --ps-hosts the same, and the software the same version?"
             )
-        with self._lock:
-            new = self.plan is None or proposed.fingerprint != self.plan.fingerprint
-            if new:
-                self._check_replaceable(variables)
-            chosen = agreed(self.optimizer, optimizer)
-            if new:
-                # First of all, because it may fail: then nothing has changed.
-                self._hold(proposed, chosen)
-                self.optimizer = chosen
-                self._withdraw_plan()
-            self._check_room(worker, proposed, chosen)
-            if not self._opened:
-                self._open(chosen)
-            try:
-                member = self._admit(worker, session, rank, proposed)
-            except JoinRefused as refusal:
-                raise precondition(str(refusal)) from refusal
-            except JoinDeferred as deferred:
-                raise Refused(grpc.StatusCode.UNAVAILABLE, str(deferred)) from deferred
+        chosen = agreed(None if self._unwritten is not None and optimizer else self.optimizer, optimizer)
+        other = self.optimizer is not None and chosen.config != self.optimizer.config
+        new = self.plan is None or proposed.fingerprint != self.plan.fingerprint or other
+        new = new or work != self._coordinator.work_terms
+        if new:
+            self._check_replaceable(variables, work)
+            # First of all, because it may fail: then nothing has changed.
+            self._hold(proposed, chosen)
+            self.optimizer = chosen
+            self._withdraw_plan()
+            if other:
+                self._agree_anew(chosen)
+        self._check_room(worker, proposed, chosen)
+        if not self._opened:
+            self._open(chosen)
+        try:
+            member = self._admit(worker, session, rank, proposed, work)
+        except JoinRefused as refusal:
+            raise precondition(str(refusal)) from refusal
+        except JoinDeferred as deferred:
+            raise Refused(grpc.StatusCode.UNAVAILABLE, str(deferred)) from deferred
         self._execute()
         return member
 
-    def _check_replaceable(self, variables: tuple[VariableSpec, ...]) -> None:
+    def _check_replaceable(self, variables: tuple[VariableSpec, ...], work: WorkTerms | None) -> None:
         """A model is this job's once it is installed, or while a member that named it has a session, or has lost it and
         may come back. Until then a stray Join must not decide what the job trains. Raises Refused."""
         if self.plan is None:
@@ -221,6 +246,8 @@ class Job:
         coordinator = self._coordinator
         held = bool(coordinator.roster.here())
         if coordinator.initialised or held:
+            if work != coordinator.work_terms:
+                raise precondition(explain_other_work(coordinator.work_terms, work))
             difference = explain_mismatch(self.plan.variables, variables)
             raise precondition(f"this job trains another model: {difference}")
 
@@ -235,17 +262,21 @@ class Job:
         if self.plan is None:
             return
         self.plan = None
-        reason = "named another model than the workers that came"
+        reason = "named another model or optimizer than the workers that came"
         self._step(lambda: self._coordinator.dismiss_absent(reason, time.monotonic()) or [])
 
-    def _admit(self, worker: str, session: str, rank: int | None, plan: Plan) -> Member:
+    def _admit(
+        self, worker: str, session: str, rank: int | None, plan: Plan, work: WorkTerms | None
+    ) -> Member:
         """Raises JoinRefused, with nothing changed; Refused when the job has failed."""
         admitted: list[Member] = []
 
         def decide() -> list[Output]:
-            member, outputs = self._coordinator.join(worker, session, rank, time.monotonic())
+            now = time.monotonic()
+            member, outputs = self._coordinator.join(worker, session, rank, now)
             if self.plan is None:
                 self._adopt(plan)
+                outputs += self._coordinator.declare_work(work, now)
             admitted.append(member)
             return outputs
 
@@ -283,52 +314,45 @@ class Job:
         self._announce(plan)
 
     def next_batch(self, worker: str) -> int:
-        with self._lock:
-            return self._coordinator.roster.tally(worker).next_batch
+        return self._coordinator.roster.tally(worker).next_batch
 
     def attach(self, worker: str, incarnation: int, session: str, cut: Callable[[], object]) -> Outbox:
         """A session stream stands; it takes the place of an older one of the same process.
 
         `cut` breaks it off. Raises Refused for any other process, with nothing changed.
         """
-        outbox = Outbox(session, cut)
-        with self._lock:
-            refusal = self._coordinator.unknown_session(worker, incarnation, session)
-            if refusal is not None:
-                raise precondition(refusal)
-            self.routes.outboxes.open(worker, incarnation, outbox)
-            self._step(lambda: self._coordinator.connect(worker, incarnation, session, time.monotonic()))
-            if self.failure is not None:
-                outbox.put(self.routes.stop_notice(self.failure.reason))
+        refusal = self._coordinator.unknown_session(worker, incarnation, session)
+        if refusal is not None:
+            raise precondition(refusal)
+        outbox = Outbox(self.host.owner.loop, session, cut)
+        self.routes.outboxes.open(worker, incarnation, outbox)
+        self._step(lambda: self._coordinator.connect(worker, incarnation, session, time.monotonic()))
+        if self.failure is not None:
+            outbox.put(self.routes.stop_notice(self.failure.reason))
         self._execute()
         return outbox
 
     def detach(self, worker: str, incarnation: int, outbox: Outbox) -> None:
         """The stream of `outbox` is over. A newer stream of the same worker is left alone."""
-        with self._lock:
-            if self.routes.outboxes.close(worker, incarnation, outbox):
-                self._step(lambda: self._coordinator.disconnect(worker, incarnation, time.monotonic()))
-            outbox.end()
+        if self.routes.outboxes.close(worker, incarnation, outbox):
+            self._step(lambda: self._coordinator.disconnect(worker, incarnation, time.monotonic()))
+        outbox.end()
         self._execute()
 
-    @contextmanager
-    def replying_inline(self, worker: str, incarnation: int, session: str) -> Iterator[InlineReply]:
-        """Collect this worker's notices; what is not delivered goes to its session after all.
+    def begin_inline(self, worker: str, incarnation: int, session: str) -> tuple[Outbox, InlineReply]:
+        """Collect this worker's notices from now on, until `end_inline`.
 
         Raises Refused: UNAVAILABLE while the session is not open, FAILED_PRECONDITION for another worker's.
         """
-        with self._lock:
-            outbox, reply = self.routes.outboxes.begin_inline(worker, incarnation, session)
-        try:
-            yield reply
-        finally:
-            with self._lock:
-                self.routes.outboxes.end_inline(outbox, reply)
+        return self.routes.outboxes.begin_inline(worker, incarnation, session)
+
+    def end_inline(self, outbox: Outbox, reply: InlineReply) -> None:
+        """What is not delivered goes to the worker's session after all."""
+        self.routes.outboxes.end_inline(outbox, reply)
 
     def outboxes(self) -> list[Outbox]:
         """Of the session streams that stand."""
-        with self._lock:
-            return self.routes.outboxes.all()
+        return self.routes.outboxes.all()
 
     # Work
 
@@ -340,12 +364,13 @@ class Job:
 
     def repeated(self, worker: str, ticket: int) -> bool:
         """The worker's ticket is no longer open: a commit of it is a repeated one and changes nothing."""
-        with self._lock:
-            found = self._coordinator.tickets.find(ticket, worker)
-            return found is not None and found.state != "open"
+        found = self._coordinator.tickets.find(ticket, worker)
+        return found is not None and found.state != "open"
 
-    def abandon(self, worker: str, incarnation: int, ticket: int, reason: str) -> None:
-        self._input(lambda c, now: c.abandon(worker, incarnation, ticket, reason, now))
+    def abandon(
+        self, worker: str, incarnation: int, ticket: int, reason: str, *, unit_ends: bool = False
+    ) -> None:
+        self._input(lambda c, now: c.abandon(worker, incarnation, ticket, reason, now, unit_ends=unit_ends))
 
     def done(self, worker: str, incarnation: int, ends: str = "") -> None:
         self._input(lambda c, now: c.done(worker, incarnation, now, ends=ends))
@@ -355,26 +380,26 @@ class Job:
 
     def report_metrics(self, worker: str, version: int, metrics: dict[str, float]) -> str | None:
         """The final version's, of the worker that was asked for them, once. Why they are refused, if they are."""
-        with self._lock:
-            asked, final = self._coordinator.evaluator, self._coordinator.version
-            if worker != asked or version != final or self.metrics:
-                of = f"{asked}'s of version {final}" if asked is not None and not self.metrics else "none"
-                return f"a report of version {version} by {worker}: expected {of} (Stop.evaluate says who is asked)"
-            self.metrics = metrics
-            t = round(time.monotonic() - self.began, 6)
-            line = {"t": t, "kind": "eval", "version": version, "worker": worker, "metrics": metrics}
-            self._write_or_fail(lambda: self.routes.run_log.metric(line))
+        asked, final = self._coordinator.evaluator, self._coordinator.version
+        if worker != asked or version != final or self.metrics:
+            of = f"{asked}'s of version {final}" if asked is not None and not self.metrics else "none"
+            return (
+                f"a report of version {version} by {worker}: expected {of} (Stop.evaluate says who is asked)"
+            )
+        self.metrics = metrics
+        t = round(time.monotonic() - self.began, 6)
+        line = {"t": t, "kind": "eval", "version": version, "worker": worker, "metrics": metrics}
+        self._write_or_fail(lambda: self.routes.run_log.metric(line))
         return None
 
     def gather_epoch(self, worker: str, incarnation: int, epoch: EpochReport) -> Totals:
         """A member's epoch, and the sums over all. Raises Refused for another's, EpochError."""
-        with self._lock:
-            roster = self._coordinator.roster
-            member = roster.present.get(worker)
-            if member is None or member.incarnation != incarnation:
-                # The session finds out by itself, and comes back as another incarnation.
-                raise Refused(grpc.StatusCode.UNAVAILABLE, f"{worker} is no member at present")
-            return replace(self._epochs.add(member, epoch, roster.by_rank()))
+        roster = self._coordinator.roster
+        member = roster.present.get(worker)
+        if member is None or member.incarnation != incarnation:
+            # The session finds out by itself, and comes back as another incarnation.
+            raise Refused(grpc.StatusCode.UNAVAILABLE, f"{worker} is no member at present")
+        return replace(self._epochs.add(member, epoch, roster.by_rank()))
 
     # Time and the outside world
 
@@ -388,10 +413,9 @@ class Job:
                 return
             self._open_without_workers()
         self._input(lambda c, now: c.tick(now))
-        with self._lock:
-            present = self._coordinator.roster.present.values()
-            self.routes.outboxes.end_others({(m.worker, m.incarnation) for m in present})
-            self._write_or_fail(self.routes.run_log.flush)
+        present = self._coordinator.roster.present.values()
+        self.routes.outboxes.end_others({(m.worker, m.incarnation) for m in present})
+        self._write_or_fail(self.routes.run_log.flush)
 
     def _write_or_fail(self, write: Callable[[], None]) -> None:
         if self.failure is None:
@@ -402,43 +426,37 @@ class Job:
 
     def _open_without_workers(self) -> None:
         """The end comes before any worker said what the optimizer is: the log begins all the same."""
-        with self._lock:
-            if not self._opened:
-                self._open(None)
-        self._execute()
+        if not self._opened:
+            self._open(None)
+            self._execute()
 
     def stop(self, reason: str, *, success: bool, cause: str) -> None:
         self._open_without_workers()
         self._input(lambda c, now: c.stop(reason, now, success=success, cause=cause))
 
     def look(self, read: Callable[[Coordinator, float], Seen]) -> Seen:
-        """What `read` makes of the coordinator and the present time, with nothing changing meanwhile."""
-        with self._lock:
-            return read(self._coordinator, time.monotonic())
+        """What `read` makes of the coordinator and the present time. From any thread."""
+        return self.host.owner.ask(lambda: read(self._coordinator, time.monotonic()))
 
     def report(self) -> JobReport:
-        with self._lock:
-            found = report(self._coordinator, time.monotonic())
-        return _with_wait(found, self.awaited)
+        """From any thread."""
+        return _with_wait(self.look(report), self.awaited)
 
     def entries(self, first: int) -> list[Record]:
         """The decision log from entry `first` on, as far as it is remembered, a thousand entries at most."""
-        with self._lock:
-            return self.routes.tail.since(first)
+        return self.routes.tail.since(first)
 
     def holdup(self) -> tuple[float, str] | None:
-        with self._lock:
-            return holdup(self._coordinator, time.monotonic())
+        return holdup(self._coordinator, time.monotonic())
 
     def stopped(self) -> StopNotice | None:
         """Set once the job has stopped."""
-        with self._lock:
-            if self.failure is not None:
-                return self.routes.stop_notice(self.failure.reason)
-            stopped = self._coordinator.stopped
-            if stopped is None:
-                return None
-            return StopNotice(stopped.reason, stopped.version, stopped.success, 0)
+        if self.failure is not None:
+            return self.routes.stop_notice(self.failure.reason)
+        stopped = self._coordinator.stopped
+        if stopped is None:
+            return None
+        return StopNotice(stopped.reason, stopped.version, stopped.success, 0)
 
 
 def _with_wait(found: JobReport, awaited: tuple[str, float, float] | None) -> JobReport:

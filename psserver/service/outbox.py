@@ -1,57 +1,84 @@
 """Notices to workers: an outbox for each session stream, and inline replies to an Exchange that awaits its answer."""
 
 import hmac
-import queue
-import threading
+from asyncio import AbstractEventLoop, Future
 from collections.abc import Callable, Container
-from dataclasses import dataclass, field
 
 import grpc
 
 from psserver.coordinator.outputs import GrantNotice, Notice, RefusalNotice, StopNotice
 from psserver.service.errors import Refused, precondition
+from psserver.service.loop.waits import settle, until
 
 # Notices that a worker has not read yet; a peer with more is not reading.
 OUTBOX_LIMIT = 4096
 
 
-@dataclass(slots=True)
-class Outbox:
-    """Notices for one session stream. None ends the stream.
+# What an exchange waits for.
+DECISIVE = (GrantNotice, StopNotice, RefusalNotice)
+# Of one message.
+MOST_AT_ONCE = 256
 
-    The job's lock owns it, but for the queue: the stream's own thread takes
-    from that, and the thread that reads the stream adds refusals.
+
+class Outbox:
+    """Notices for one session stream. The loop's thread owns it; one task takes from it.
+
+    `cut` breaks the stream off.
     """
 
-    session: str
-    # Breaks the stream off.
-    cut: Callable[[], object]
-    notices: queue.SimpleQueue[Notice | None] = field(default_factory=queue.SimpleQueue)
-    # While an Exchange waits for the answer to its commit, notices go there, to be sent in one message with the next
-    # weights.
-    inline: "InlineReply | None" = None
-    full: bool = False
-    # The stream is over.
-    over: threading.Event = field(default_factory=threading.Event)
+    __slots__ = ("_notices", "_over", "_waker", "cut", "full", "inline", "loop", "session")
+
+    def __init__(self, loop: AbstractEventLoop, session: str, cut: Callable[[], object]) -> None:
+        self.session, self.cut = session, cut
+        self.loop = loop
+        self._notices: list[Notice] = []
+        self._waker: Future[None] | None = None
+        # While an Exchange waits for the answer to its commit, notices go there, to be sent in one message with the
+        # next weights.
+        self.inline: InlineReply | None = None
+        self.full = False
+        # Set when the stream is over.
+        self._over: Future[None] = loop.create_future()
 
     def put(self, notice: Notice) -> None:
         """For the stream itself. A peer that does not read is cut off, lest its notices fill the memory."""
-        if self.notices.qsize() < OUTBOX_LIMIT:
-            self.notices.put(notice)
+        if len(self._notices) < OUTBOX_LIMIT:
+            self._notices.append(notice)
+            self._wake()
         elif not self.full:
             self.full = True
             self.cut()
 
+    async def take(self) -> list[Notice]:
+        """What is there at once, as soon as something is; nothing at the end."""
+        while not self._notices and not self._over.done():
+            self._waker = self.loop.create_future()
+            await self._waker
+        taken = self._notices[:MOST_AT_ONCE]
+        del self._notices[:MOST_AT_ONCE]
+        return taken
+
+    async def ended(self, seconds: float) -> None:
+        """Wait so many seconds, or until the stream is over."""
+        if seconds > 0 and not self._over.done():
+            pause = self.loop.create_future()
+            self._over.add_done_callback(lambda _: settle(pause))
+            await until(pause, seconds)
+
     def end(self) -> None:
         """The stream is over: nothing more is sent on it, nor by an exchange on its behalf."""
-        self.over.set()
-        self.notices.put(None)
+        settle(self._over)
+        self._wake()
         if self.inline is not None:
             self.inline.end()
 
+    def _wake(self) -> None:
+        if self._waker is not None:
+            settle(self._waker)
+
 
 class Outboxes:
-    """The outboxes of all open session streams, by worker and incarnation. The job's lock owns it."""
+    """The outboxes of all open session streams, by worker and incarnation. The loop's thread owns it."""
 
     def __init__(self) -> None:
         self._open: dict[tuple[str, int], Outbox] = {}
@@ -103,7 +130,7 @@ class Outboxes:
             raise Refused(grpc.StatusCode.UNAVAILABLE, message)
         if not hmac.compare_digest(outbox.session.encode(), session.encode()):
             raise precondition(f"worker {worker!r} is another session's; join first")
-        outbox.inline = InlineReply()
+        outbox.inline = InlineReply(outbox.loop)
         return outbox, outbox.inline
 
     @staticmethod
@@ -116,49 +143,47 @@ class Outboxes:
 
 
 class InlineReply:
-    """Collects a worker's notices for the Exchange that waits for them. Its own lock (`_changed`) owns it."""
+    """Collects a worker's notices for the Exchange that waits for them. The loop's thread owns it."""
 
-    def __init__(self) -> None:
+    __slots__ = ("_ended", "_loop", "_notices", "_taken", "_waker")
+
+    def __init__(self, loop: AbstractEventLoop) -> None:
+        self._loop = loop
         self._notices: list[Notice] = []
         self._taken = 0
-        self._changed = threading.Condition()
+        self._waker: Future[None] | None = None
         self._ended = False
 
     def put(self, notice: Notice) -> None:
-        with self._changed:
-            self._notices.append(notice)
-            self._changed.notify_all()
+        self._notices.append(notice)
+        if self._waker is not None and isinstance(notice, DECISIVE):
+            settle(self._waker)
 
-    def take(self, *, wait_for_grant: bool, alive: Callable[[], bool]) -> list[Notice]:
+    async def take(self, *, wait_for_grant: bool) -> list[Notice]:
         """What has come; with `wait_for_grant`, not before a grant, a stop or a refusal is among it.
 
-        Raises Refused when the session ends or the worker has gone meanwhile.
+        Raises Refused when the session ends meanwhile.
         """
-        decisive = (GrantNotice, StopNotice, RefusalNotice)
-        with self._changed:
-            while wait_for_grant and not any(isinstance(n, decisive) for n in self._notices):
-                if self._ended:
-                    raise Refused(
-                        grpc.StatusCode.UNAVAILABLE, "the worker's session broke; the answer is sent there"
-                    )
-                self._changed.wait(1.0)
-                if not alive():
-                    raise Refused(grpc.StatusCode.CANCELLED, "the worker has gone")
-            self._taken = len(self._notices)
-            return list(self._notices)
+        while wait_for_grant and not any(isinstance(n, DECISIVE) for n in self._notices):
+            if self._ended:
+                raise Refused(
+                    grpc.StatusCode.UNAVAILABLE, "the worker's session broke; the answer is sent there"
+                )
+            self._waker = self._loop.create_future()
+            await self._waker
+        self._taken = len(self._notices)
+        return list(self._notices)
 
     def end(self) -> None:
         """What is decided from now on is sent elsewhere."""
-        with self._changed:
-            self._ended = True
-            self._changed.notify_all()
+        self._ended = True
+        if self._waker is not None:
+            settle(self._waker)
 
     def delivered(self) -> None:
         """What `take` returned has been sent. What came since has not."""
-        with self._changed:
-            del self._notices[: self._taken]
-            self._taken = 0
+        del self._notices[: self._taken]
+        self._taken = 0
 
     def undelivered(self) -> list[Notice]:
-        with self._changed:
-            return list(self._notices)
+        return self._notices

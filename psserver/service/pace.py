@@ -1,6 +1,5 @@
 """How often somebody may make the server do something that leaves lines in its logs and no work behind."""
 
-import threading
 import time
 from collections.abc import Callable
 from typing import Final
@@ -14,7 +13,7 @@ AGAIN: Final = 20
 
 
 class Pace:
-    """`burst` at once, then `rate` per second. One thread uses it, or whoever holds the lock of its owner.
+    """`burst` at once, then `rate` per second. The loop's thread owns it.
 
     `clock`: seconds, monotonic.
     """
@@ -42,7 +41,7 @@ class Pace:
 
 class Arrivals:
     """Who may come now: new names at one pace, each known one at a pace of its own, so that no flood of strangers'
-    names keeps a worker from coming back. Any thread may call it; `_lock` owns it.
+    names keeps a worker from coming back. The loop's thread owns it.
 
     `workers`: that the job was started for.
     """
@@ -51,17 +50,14 @@ class Arrivals:
         self._clock = clock
         self._new = Pace(NEW_PER_SECOND, max(FEWEST_NEW, 2 * workers), clock)
         self._known: dict[str, Pace] = {}
-        self._lock = threading.Lock()
 
     def may(self, name: str) -> bool:
-        with self._lock:
-            return self._known.get(name, self._new).wait() == 0
+        return self._known.get(name, self._new).wait() == 0
 
     def came(self, name: str) -> None:
-        with self._lock:
-            known = self._known.get(name)
-            if known is None:
-                self._new.spend()
-                self._known[name] = Pace(AGAIN_PER_SECOND, AGAIN, self._clock)
-            else:
-                known.spend()
+        known = self._known.get(name)
+        if known is None:
+            self._new.spend()
+            self._known[name] = Pace(AGAIN_PER_SECOND, AGAIN, self._clock)
+        else:
+            known.spend()

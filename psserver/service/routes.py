@@ -25,7 +25,7 @@ _OF_EVERY_STEP = (entries.Grant, entries.Commit, entries.Apply, entries.Fold)
 
 
 class Routes:
-    """Writes, then sends, in the order of the outputs. The job's lock owns it, with the outboxes and the run log.
+    """Writes, then sends, in the order of the outputs. The loop's thread owns it, with the outboxes and the run log.
 
     `orders`: executes this server's; `grace`: seconds that a lost worker has to come back, for the log's sentence.
     """
@@ -111,6 +111,12 @@ class Routes:
                 log.info(
                     "%s left: %s", worker, reason, extra=event("worker_left", worker=worker, reason=reason)
                 )
+            case entries.Work():
+                told = event("work_units", units=entry.units, epochs=entry.epochs)
+                log.info("the data is dealt: %d units, %d epochs", entry.units, entry.epochs, extra=told)
+            case entries.Resume(worker):
+                told = event("worker_resumed", worker=worker)
+                log.info("%s takes part again: a work unit came back", worker, extra=told)
             case entries.Rate(worker, rate):
                 told = event("rate_set", worker=worker, learning_rate=rate)
                 log.info("%s sets the learning rate to %g", worker, rate, extra=told)

@@ -1,17 +1,16 @@
 """A ps-server: one shard, and on task 0 the coordinator too. Assembles, runs, ends."""
 
+import asyncio
 import logging
 import secrets
 import signal
-import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import grpc
-from grpc_health.v1 import health
 
 from psserver.coordinator import JobTerms
 from psserver.optimizers import Optimizer
@@ -20,10 +19,10 @@ from psserver.receipts import new_secret, opening
 from psserver.service.ending import Results
 from psserver.service.followers import Follower
 from psserver.service.job import Job
-from psserver.service.limits.pool import CallPool
 from psserver.service.limits.table import CALLS
-from psserver.service.limits.watch import Caller, Watch
+from psserver.service.limits.watch import Watch
 from psserver.service.log.run_log import RunLog, make_folder
+from psserver.service.loop.owner import Owner
 from psserver.service.rpc.coordinator import CoordinatorRpc
 from psserver.service.rpc.exchange import ExchangeRpc
 from psserver.service.rpc.follow import FollowRpc
@@ -31,6 +30,7 @@ from psserver.service.rpc.registration import Registration
 from psserver.service.rpc.services import (
     COORDINATOR,
     SHARD,
+    Health,
     add_services,
     coordinator_methods,
     shard_methods,
@@ -39,14 +39,14 @@ from psserver.service.rpc.shard import ShardRpc
 from psserver.service.shard.host import HostOptions, ShardHost
 from psserver.service.transport.listening import BindError, listen
 from psserver.service.transport.sockets import SocketListener
+from psserver.service.transport.streams import Stream
 from pswire.addresses import Address
 from pswire.exits import ExitCode
 from pswire.logs.events import event
 from pswire.model.plan import Plan
 from pswire.patience import transfer
 from pswire.transport.channels import SERVER_OPTIONS
-from pswire.transport.framed_socket import Parts, SocketError
-from pswire.transport.frames import Message
+from pswire.transport.framed_socket import SocketError
 from pswire.v1 import shard_pb2
 
 if TYPE_CHECKING:
@@ -55,7 +55,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("ps-server")
 
 TICK = 0.2
-STOP_PATIENCE = 3.0
+# Seconds that gRPC may take to let go of what has ended.
+LAST_EVENTS = 0.05
+# How long workers may take to leave a job that a signal has ended, in seconds.
+FAREWELL = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,63 +82,84 @@ class ServerSettings:
     job_secret: bytes = b""
 
 
+class ResourcesError(OSError):
+    """The system gives no thread or descriptor to begin with."""
+
+
 class Server:
     """`announce(event, fields)` is called with "ready", "plan", "stopped" as they happen.
 
-    The thread that calls `run` owns it; a signal handler sets `_signal` and
-    wakes that thread. `host`, `job` (None but on task 0) and `sockets` are
-    there to be looked at; each class says which lock owns it.
+    The thread that calls `run` runs the event loop, and owns all that is here (`psserver.service.loop.owner`). A
+    signal handler tells it to wake. `host`, `job` (None but on task 0) and `sockets` are there to be looked at.
     """
 
     def __init__(self, settings: ServerSettings, announce: Callable[[str, Mapping[str, Any]], None]) -> None:
         self.settings = settings
         self._announce = announce
-        self.host = ShardHost(settings.task_index, settings.host)
+        self.owner = Owner()
+        self.host = ShardHost(settings.task_index, settings.host, self.owner)
         self.job: Job | None = None
         self.watch = Watch()
         self.sockets = SocketListener(
-            self._exchanged, settings.bind, settings.data_port, self.watch, self._patience
+            self._exchanged, self.owner, settings.bind, settings.data_port, self.watch, self._patience
         )
+        self._grpc: grpc.aio.Server | None = None
         self._exchange: ExchangeRpc | None = None
         self._follow: FollowRpc | None = None
         self._metrics: Metrics | None = None
         self._signal: str | None = None
-        self._wake = threading.Event()
-        self._pool = CallPool()
-        # gRPC's own, which take calls and give them to the pool.
-        self._serving: list[threading.Thread] = []
-        # Why no call is served any more: nothing that waits for a peer would ever end.
-        self.deaf: str | None = None
-        self._grpc = grpc.server(
-            self._pool,
-            maximum_concurrent_rpcs=int(CALLS.value),
-            options=SERVER_OPTIONS(settings.terms.worker_timeout, liveness=settings.task_index == 0),
-        )
+        self._wake = asyncio.Event()
 
     def run(self) -> ExitCode:
-        """Serve until the job is over, the coordinator is gone, or a signal. Raises BindError, FolderError."""
-        port = self._listen()
+        """Serve until the job is over, the coordinator is gone, or a signal.
+
+        Raises BindError, FolderError, ResourcesError.
+        """
+        try:
+            loop = asyncio.new_event_loop()
+            self.host.heavy.begin()
+        except (OSError, RuntimeError) as error:
+            raise ResourcesError(
+                f"the system gives no thread or descriptor to begin with ({error}): allow this process more "
+                "(ulimit -n, ulimit -u, the container's pids limit)"
+            ) from error
+        try:
+            return loop.run_until_complete(self._run())
+        finally:
+            self.owner.end()
+            self.host.close()
+            loop.run_until_complete(end_tasks())
+            loop.close()
+
+    async def _run(self) -> ExitCode:
+        self.owner.begin()
+        options = SERVER_OPTIONS(self.settings.terms.worker_timeout, liveness=self.settings.task_index == 0)
+        served = self._grpc = grpc.aio.server(options=options, maximum_concurrent_rpcs=int(CALLS.value))
+        port = self._listen(served)
         address = Address(self.settings.hosts[self.settings.task_index].host, port)
         hosts = list(self.settings.hosts)
         hosts[self.settings.task_index] = address
-        health = self._register(tuple(hosts))
+        health = await self._register(served, tuple(hosts))
         self._open_data_port()
         self._metrics = self._open_metrics(address.host)
-        self.watch.start()
-        before = set(threading.enumerate())
-        self._grpc.start()
-        self._serving = [thread for thread in threading.enumerate() if thread not in before]
+        self.watch.start(self.owner.loop)
+        if self.job is not None:
+            # Before anybody can join.
+            self.job.open()
+        await served.start()
         ready = {"address": str(address), "task_index": self.settings.task_index}
+        if self.job is not None and self.settings.out is not None:
+            ready["out"] = str(self.settings.out)
+            self.job.routes.run_log.write_address(str(address))
         if self._metrics is not None:
             ready["metrics"] = str(self._metrics.address)
         self._announce("ready", ready)
         try:
-            return self._coordinate(self.job) if self.job else self._obey()
+            return await (self._coordinate(self.job) if self.job else self._obey())
         finally:
-            self.host.close()
-            health.enter_graceful_shutdown()
-            # gRPC's own end never comes after some malformed calls (of reflection, say): do not wait for ever.
-            self._grpc.stop(grace=0.5).wait(STOP_PATIENCE)
+            self.host.state.close()
+            await health.enter_graceful_shutdown()
+            await served.stop(grace=0.5)
             self.sockets.close()
             self.watch.close()
             if self._metrics is not None:
@@ -146,13 +170,13 @@ class Server:
         if self._signal is not None:
             raise SystemExit(128 + number)
         self._signal = signal.Signals(number).name
-        self._wake.set()
+        self.owner.tell(self._wake.set)
 
     # Assembly
 
-    def _listen(self) -> int:
+    def _listen(self, served: grpc.aio.Server) -> int:
         own = self.settings.hosts[self.settings.task_index]
-        return listen(self._grpc, Address(self.settings.bind, own.port))
+        return listen(served, Address(self.settings.bind, own.port))
 
     def _open_data_port(self) -> None:
         """One that was asked for is opened at once, or there is no server; any other when a worker first needs it."""
@@ -190,44 +214,40 @@ class Server:
                 told = event("metrics_not_written")
                 log.error("metrics.prom was not written: %s", error.strerror or error, extra=told)
 
-    def _register(self, hosts: tuple[Address, ...]) -> health.HealthServicer:
+    async def _register(self, served: grpc.aio.Server, hosts: tuple[Address, ...]) -> Health:
         services = {}
         rpc = Registration(self.watch, self._patience)
         if self.settings.task_index == 0:
             self.job = self._make_job(hosts)
             services[COORDINATOR] = coordinator_methods(CoordinatorRpc(self.job, hosts), rpc)
         else:
-            self._follow = FollowRpc(self.host, len(hosts), self.settings.job_secret)
+            self._follow = FollowRpc(self.host, len(hosts), self.settings.job_secret, self._wake.set)
         self._exchange = ExchangeRpc(self.host, self.job, self.sockets)
         services[SHARD] = shard_methods(ShardRpc(self.host), self._exchange, self._follow, rpc)
-        return add_services(self._grpc, services)
+        return await add_services(served, services)
 
-    def _exchanged(self, messages: Iterator[Message], caller: Caller) -> Iterator[Parts]:
+    async def _exchanged(self, stream: Stream) -> None:
         """The method Exchange, on a socket. No socket has a token before it is registered."""
         assert self._exchange is not None
-        return self._exchange.exchange(messages, caller)
+        await self._exchange.exchange(stream)
 
     def _patience(self, nbytes: int) -> float:
         return transfer(nbytes, self.settings.terms.worker_timeout)
-
-    def _deafness(self) -> str | None:
-        """Why no call is served any more, found out once; None while calls are."""
-        if self.deaf is None:
-            dead = [thread.name for thread in self._serving if not thread.is_alive()]
-            # Its traceback is on standard error.
-            self.deaf = (
-                "gRPC's serving thread has died: no call is answered" if dead else self._pool.deafness()
-            )
-            if self.deaf is not None:
-                log.error("the server ends: %s", self.deaf, extra=event("server_deaf"))
-        return self.deaf
 
     def _make_job(self, hosts: tuple[Address, ...]) -> Job:
         settings = self.settings
         if settings.out is not None:
             make_folder(settings.out)
         run_log = self._run_log()
-        job = Job(settings.terms, settings.policy, settings.optimizer, self.host, run_log, self._planned)
+        job = Job(
+            settings.terms,
+            settings.policy,
+            settings.optimizer,
+            self.host,
+            run_log,
+            self._planned,
+            self._wake.set,
+        )
         secret = new_secret()
         self.host.open(settings.terms.job, secret)
         for server in range(1, len(hosts)):
@@ -255,48 +275,55 @@ class Server:
 
     # Life
 
-    def _coordinate(self, job: Job) -> ExitCode:
-        executor = threading.Thread(target=self.host.orders.run, name="executor", daemon=True)
-        executor.start()
-        job.open()
+    async def _coordinate(self, job: Job) -> ExitCode:
         for follower in job.routes.followers:
             follower.start()
         results = Results(job)
-        self._watch(job, results)
-        code = results.conclude()
+        await self._watch(job, results)
+        code = await results.conclude()
         self._write_metrics()
         stopped = job.stopped()
         assert stopped is not None
         for follower in job.routes.followers:
-            follower.shutdown(code, stopped.reason)
-        self._announce(
-            "stopped", {"reason": stopped.reason, "version": stopped.version, "exit_code": int(code)}
-        )
+            await follower.shutdown(code, stopped.reason)
+        ended: dict[str, Any] = {"reason": stopped.reason, "version": stopped.version, "exit_code": int(code)}
+        if self.settings.out is not None:
+            ended["out"] = str(self.settings.out)
+        self._announce("stopped", ended)
         return code
 
-    def _watch(self, job: Job, results: Results) -> None:
+    async def _watch(self, job: Job, results: Results) -> None:
         """Let time pass for the coordinator until everybody has left."""
         warn_at = self.settings.wait_warning
-        while not job.over.is_set():
-            self._wake.wait(TICK)
+        while not job.over:
+            await self._awoken(TICK)
             # As long as a link may take for what it was granted.
             for worker in self.host.orders.unread(self._patience(self.host.nbytes)):
                 job.give_up(worker, "does not read the versions that it is granted")
             job.tick()
             if job.stopped() is not None:
                 results.begin()
-            deaf = self._deafness()
-            if deaf is not None:
-                job.stop(deaf, success=False, cause="deaf")
-                return
             if self.host.state.failure is not None:
                 cause = "diverged" if self.host.state.diverged else "server"
                 job.stop(self.host.state.failure, success=False, cause=cause)
             if self._signal is not None:
                 job.stop(f"stopped by {self._signal}", success=False, cause=self._signal)
-                job.over.wait(2.0)
+                await self._farewell(job)
                 return
             warn_at = self._warn(job, warn_at)
+
+    async def _awoken(self, seconds: float) -> None:
+        """Wait so long, or until somebody has something to say."""
+        waiting = asyncio.ensure_future(self._wake.wait())
+        await asyncio.wait([waiting], timeout=seconds)
+        waiting.cancel()
+        self._wake.clear()
+
+    async def _farewell(self, job: Job) -> None:
+        """Workers that were told that the job is over have a moment to leave."""
+        deadline = self.owner.loop.time() + FAREWELL
+        while not job.over and self.owner.loop.time() < deadline:
+            await self._awoken(deadline - self.owner.loop.time())
 
     def _warn(self, job: Job, warn_at: float) -> float:
         """Log what a worker waits for, unasked, each time its wait has doubled."""
@@ -309,18 +336,27 @@ class Server:
         log.warning("%s", sentence, extra=event("worker_waits", seconds=seconds))
         return 2 * seconds
 
-    def _obey(self) -> ExitCode:
+    async def _obey(self) -> ExitCode:
         assert self._follow is not None
-        while not self._follow.ended.is_set() and self._signal is None:
-            self._follow.ended.wait(TICK)
-            if self._deafness() is not None:
-                return ExitCode.RESOURCES
+        while self._follow.ending is None and self._signal is None:
+            await self._wake.wait()
+            self._wake.clear()
         if self._follow.ending is None:
             assert self._signal is not None
             return ExitCode.INTERRUPTED if self._signal == "SIGINT" else ExitCode.TERMINATED
         ending = self._follow.ending
         self._announce("stopped", {"reason": ending.reason, "exit_code": int(ending.exit_code)})
         return ending.exit_code
+
+
+async def end_tasks() -> None:
+    """What still runs is cancelled, and comes to its end. Connections end in a turn of the loop of their own."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    # gRPC has last events for this loop.
+    await asyncio.sleep(LAST_EVENTS)
 
 
 def new_job_name() -> str:

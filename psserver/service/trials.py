@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Answers:
-    """To one trial at a time, of `servers` servers. The job's lock owns it."""
+    """To one trial at a time, of `servers` servers. The loop's thread owns it."""
 
     servers: int
     trial: int = 0

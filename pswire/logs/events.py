@@ -41,10 +41,10 @@ EVENTS: Final[Mapping[str, Event]] = {
     "session_cut": Event(SERVER, ("worker",), "a worker does not read what it is sent"),
     "worker_left": Event(SERVER, ("worker", "reason"), "a worker is no member any more"),
     "worker_done": Event(SERVER, ("worker",), "a worker has no more data"),
+    "worker_resumed": Event(SERVER, ("worker",), "a work unit came back, and it takes part again"),
+    "work_units": Event(SERVER, ("units", "epochs"), "the job's data is dealt by the coordinator"),
     "worker_waits": Event(SERVER, ("seconds",), "somebody has waited long; the message says for what"),
     # Servers
-    "no_thread": Event(SERVER, ("threads",), "the system gives no thread for a call, which waits for one"),
-    "server_deaf": Event(SERVER, (), "no call is served any more; the server ends"),
     "server_ready": Event(SERVER, ("server", "address"), "server 0 follows: another server executes the log"),
     "server_unreachable": Event(
         SERVER, ("server", "address", "seconds"), "another server does not answer yet"
@@ -78,10 +78,12 @@ EVENTS: Final[Mapping[str, Event]] = {
     # Ends
     "no_final_weights": Event(SERVER, (), "the weights of the last version cannot be had"),
     "run_folder_failed": Event(SERVER, (), "the run folder cannot be written to"),
+    "nothing_kept": Event(SERVER, (), "no run folder was named, and the default one cannot be made"),
     "metrics_not_written": Event(SERVER, (), "metrics.prom cannot be written"),
     # Workers
     "contribution_void": Event(WORKER, (), "the coordinator cancelled the ticket meanwhile"),
     "batch_skipped": Event(WORKER, (), "its gradient is not finite"),
+    "state_is_trained": Event(WORKER, (), "a moving average, say, was named as if it were a weight"),
     "no_batches": Event(WORKER, ("index",), "its part of the data is empty; it is done at once"),
     "not_deterministic": Event(WORKER, (), "TensorFlow had started with several threads, which stay"),
     "optimizer_anew": Event(WORKER, (), "Keras: the optimizer's earlier steps are not known to the servers"),

@@ -72,8 +72,8 @@ class EmbeddedServer:
         settings = {"policy": {"name": policy}, "optimizer": dict(optimizer), "run": {"seed": seed}}
         command = [sys.executable, "-m", "psserver", "--ps-hosts", "127.0.0.1:0", "--json"]
         command += ["--parent", str(os.getpid()), *(f"--set={text}" for text in overrides(settings))]
-        if out is not None:
-            command += ["--out", str(out)]
+        # Without a folder: the model is in this process.
+        command += ["--no-out"] if out is None else ["--out", str(out)]
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,

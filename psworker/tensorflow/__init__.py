@@ -22,5 +22,6 @@ except ModuleNotFoundError as error:
 from psworker.tensorflow.device import DeviceError  # noqa: E402
 from psworker.tensorflow.step import StepResult  # noqa: E402
 from psworker.tensorflow.trainer import Trainer  # noqa: E402
+from psworker.tensorflow.variables import named_variables  # noqa: E402
 
-__all__ = ["DeviceError", "StepResult", "Trainer"]
+__all__ = ["DeviceError", "StepResult", "Trainer", "named_variables"]

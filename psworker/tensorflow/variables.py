@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from pswire.model.plan import VariableSpec
 from psworker.job.errors import JobError
+from psworker.tensorflow.names import stable_names
 
 Kind = Literal["trainable", "state"]
 _SEED = "seed_generator_state"
@@ -51,8 +52,8 @@ def collect(model: Any) -> ModelVariables:
     """The variables of a Keras model or layer, a `tf.Module`, or any nest of lists, tuples, dicts and
     objects that holds `tf.Variable`s; a variable reached twice counts once.
 
-    Names are Keras' paths, else the way to the variable ("layers/0/w"); equal
-    names get "#1", "#2", ... in order. Raises JobError when nothing in it can
+    Names in a Keras model are those of `stable_names`, else the way to
+    the variable ("layers/0/w"); equal names get "#1", "#2", ... in order. Raises JobError when nothing in it can
     be trained, when a Keras model is not built, and on shapes with unknown sizes.
     """
     found: list[tuple[str, Any, Kind]] = []
@@ -81,6 +82,15 @@ def collect(model: Any) -> ModelVariables:
     )
 
 
+def named_variables(model: Any) -> dict[str, Any]:
+    """The variables of a model that travel, by the names by which `psworker.Session` knows them: `tf.Variable`s.
+
+    Raises JobError, as for a model of a job.
+    """
+    found = collect(model)
+    return {spec.name: variable for spec, variable in zip(found.specs, found.variables, strict=True)}
+
+
 def _spec(name: str, variable: Any, kind: Kind) -> VariableSpec:
     if not variable.shape.is_fully_defined():
         raise JobError(f"variable {name!r} has the shape {variable.shape}: every size must be known")
@@ -107,11 +117,11 @@ def _of_layer(layer: Any, path: str) -> Iterator[tuple[str, Any, Kind]]:
             f"the Keras model {layer.name!r} is not built yet, so its variables are not known: "
             "begin it with keras.Input(shape), or call model.build(shape) in model()"
         )
-    prefix = f"{path}/" if path else ""
+    prefix, names = f"{path}/" if path else "", stable_names(layer)
     for variable in layer.trainable_weights:
-        yield prefix + variable.path, variable.value, "trainable"
+        yield prefix + names.get(id(variable.value), variable.path), variable.value, "trainable"
     for variable in layer.non_trainable_variables:
-        yield prefix + variable.path, variable.value, "state"
+        yield prefix + names.get(id(variable.value), variable.path), variable.value, "state"
 
 
 def _children(node: Any) -> list[tuple[str, Any]]:

@@ -1,9 +1,11 @@
 """Two ways to call a method of a server with raw messages: as gRPC calls its handlers, and over the wire."""
 
+import asyncio
 import logging
+import queue
 import threading
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, NoReturn, Protocol, Self
 from unittest import mock
@@ -11,6 +13,8 @@ from unittest import mock
 import grpc
 
 from psserver.service import server as server_module
+from psserver.service.loop.owner import Owner
+from tests.service.serving import PATIENCE
 
 
 class Refusal(Exception):
@@ -36,77 +40,71 @@ class Door(Protocol):
 
 
 class Call:
-    """What a method sees of gRPC: a `grpc.ServicerContext` without a wire."""
+    """What a method sees of gRPC: a `grpc.aio.ServicerContext` without a wire. Its requests are read on a thread of
+    the attacker's."""
 
-    def __init__(self, seconds: float) -> None:
-        self._end = time.monotonic() + seconds
-        self._cancelled = threading.Event()
-        self._callbacks: list[Callable[[], None]] = []
+    def __init__(self, requests: Iterator[bytes], loop: asyncio.AbstractEventLoop, reading: Executor) -> None:
+        self._requests, self._loop, self._reading = requests, loop, reading
+        self.replies: queue.SimpleQueue[bytes | BaseException | None] = queue.SimpleQueue()
 
-    def is_active(self) -> bool:
-        return not self._cancelled.is_set() and time.monotonic() < self._end
+    async def read(self) -> object:
+        # Those of a Broken stream raise.
+        message = await self._loop.run_in_executor(self._reading, next, self._requests, None)
+        return grpc.aio.EOF if message is None else message
 
-    def time_remaining(self) -> float:
-        return max(0.0, self._end - time.monotonic())
+    async def write(self, message: bytes) -> None:
+        self.replies.put(message)
 
-    def cancel(self) -> None:
-        self._cancelled.set()
-        callbacks, self._callbacks = self._callbacks, []
-        for callback in callbacks:
-            callback()
-
-    def add_callback(self, callback: Callable[[], None]) -> bool:
-        self._callbacks.append(callback)
-        return True
-
-    def abort(self, code: grpc.StatusCode, details: str) -> NoReturn:
+    async def abort(self, code: grpc.StatusCode, details: str) -> NoReturn:
         raise Refusal(code, details)
-
-    def peer(self) -> str:
-        return "ipv4:127.0.0.1:1"
-
-    def invocation_metadata(self) -> tuple[()]:
-        return ()
-
-    def set_trailing_metadata(self, metadata: object) -> None:
-        """Nobody reads it."""
 
 
 class HandlerDoor:
-    """Calls handlers as gRPC does, without threads and HTTP/2: thousands of messages a second."""
+    """Calls handlers as gRPC does, without HTTP/2: thousands of messages a second. `owner`: of the server."""
 
-    def __init__(self, methods: Mapping[str, Any]) -> None:
-        self._methods = methods
+    def __init__(self, methods: Mapping[str, Any], owner: Owner) -> None:
+        self._methods, self._owner = methods, owner
+        # Read by threads of ours, however many attackers wait in their requests.
+        self._reading = ThreadPoolExecutor(64, thread_name_prefix="rpc_attack")
 
     def close(self) -> None:
-        """Nothing is open."""
+        self._reading.shutdown(wait=False)
 
     def call(self, path: str, requests: Iterable[bytes], seconds: float) -> Iterator[bytes]:
-        handler, call = self._methods[path], Call(seconds)
-        # Whoever reads the requests on a thread of its own finds them ended when the call is over.
-        given: Iterator[Any] = map(handler.request_deserializer or bytes, requests)
+        handler, loop = self._methods[path], self._owner.loop
+        call = Call(iter(requests), loop, self._reading)
+
+        async def serve() -> None:
+            try:
+                async with asyncio.timeout(seconds):
+                    await handler.stream_stream(None, call)
+            except TimeoutError:
+                call.replies.put(Refusal(grpc.StatusCode.DEADLINE_EXCEEDED, "the caller is gone"))
+            except BaseException as error:
+                call.replies.put(error)
+                if isinstance(error, asyncio.CancelledError):
+                    raise
+            else:
+                call.replies.put(None)
+
+        serving = asyncio.run_coroutine_threadsafe(serve(), loop)
         try:
-            for reply in self._replies(handler, given, call):
-                yield reply if handler.response_serializer is None else handler.response_serializer(reply)
-        except (Refusal, Broken, GeneratorExit):
-            raise
-        except Exception as error:
-            # As gRPC says it: a method is to refuse, never to fail.
-            logging.getLogger("grpc._server").exception("Exception calling application: %s", path)
-            raise Refusal(grpc.StatusCode.UNKNOWN, repr(error)) from error
+            while (reply := call.replies.get(timeout=PATIENCE)) is not None:
+                if isinstance(reply, BaseException):
+                    raise self._ended(path, reply)
+                yield reply
         finally:
-            call.cancel()
+            serving.cancel()
 
     @staticmethod
-    def _replies(handler: Any, given: Iterator[Any], call: Call) -> Iterator[Any]:
-        if handler.request_streaming and handler.response_streaming:
-            yield from handler.stream_stream(given, call)
-        elif handler.request_streaming:
-            yield handler.stream_unary(given, call)
-        elif handler.response_streaming:
-            yield from handler.unary_stream(next(given), call)
-        else:
-            yield handler.unary_unary(next(given), call)
+    def _ended(path: str, error: BaseException) -> BaseException:
+        if isinstance(error, Refusal | Broken):
+            return error
+        if isinstance(error, asyncio.CancelledError):
+            return Refusal(grpc.StatusCode.CANCELLED, "")
+        # As gRPC says it: a method is to refuse, never to fail.
+        logging.getLogger("grpc._server").error("Exception calling application: %s", path, exc_info=error)
+        return Refusal(grpc.StatusCode.UNKNOWN, repr(error))
 
 
 class WireDoor:

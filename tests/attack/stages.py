@@ -73,7 +73,11 @@ def inside(scenario: Scenario, out: Path) -> Iterator[Inside]:
         ) as cluster,
     ):
         # The last server is started first.
-        yield Inside(cluster, [HandlerDoor(each) for each in reversed(methods)])
+        servers = [served.server for served in cluster.servers]
+        doors = [
+            HandlerDoor(each, server.owner) for each, server in zip(reversed(methods), servers, strict=True)
+        ]
+        yield Inside(cluster, doors)
 
 
 @dataclass

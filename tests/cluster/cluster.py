@@ -147,7 +147,9 @@ class Cluster:
     # Starting
 
     def launch(self, name: str, *command: str, **environment: str) -> Process:
-        """python COMMAND..., in the repository's root."""
+        """python COMMAND..., in the repository's root; servers keep nothing but in a folder that is named."""
+        if "psserver" in command and not {"--out", "--no-out"} & set(command):
+            command = (*command, "--no-out")
         inherited = {key: value for key, value in os.environ.items() if key != "TF_CONFIG"}
         # Many small workers share two cores: no thread pools of BLAS beside them.
         quiet = {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}

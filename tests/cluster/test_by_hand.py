@@ -3,6 +3,7 @@
 import json
 import re
 import signal
+import zipfile
 from pathlib import Path
 
 import psutil
@@ -141,12 +142,17 @@ def test_batch_normalisation_trains_in_parallel(cluster: Cluster, tmp_path: Path
         '[job]\nmodule = "examples/digits_cnn.py:DigitsCNN"\nepochs = 8\n',
         encoding="utf-8",
     )
-    lab = cluster.launch("lab", "-m", "pslab", "run", str(file), "--out", str(folder), "--json")
+    model = tmp_path / "cnn.keras"
+    options = ("--out", str(folder), "--save", str(model))
+    lab = cluster.launch("lab", "-m", "pslab", "run", str(file), *options)
     cluster.workers.append(lab)
     assert lab.wait_exit(patience=100) == 0, lab.errors
     run = Run(folder)
     assert check_run(run).ok
     assert run.summary.metrics["accuracy"] > 0.9
+    address = (folder / "address").read_text().strip()
+    assert f"servers are ready; ps-lab status {address} asks them" in lab.lines
+    assert lab.lines[-1] == f"model: {model}" and zipfile.is_zipfile(model)
 
 
 def test_a_loop_of_ones_own(cluster: Cluster) -> None:

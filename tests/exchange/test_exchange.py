@@ -24,7 +24,7 @@ pytestmark = pytest.mark.cluster
 
 
 def start_server(*options: str) -> tuple[subprocess.Popen[str], str]:
-    command = [sys.executable, "-m", "psserver", "--ps-hosts", "127.0.0.1:0", "--json", *options]
+    command = [sys.executable, "-m", "psserver", "--ps-hosts", "127.0.0.1:0", "--json", "--no-out", *options]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     return process, json.loads(process.stdout.readline())["address"]

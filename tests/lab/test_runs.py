@@ -3,11 +3,16 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+from click.testing import CliRunner
 
+import psworker
 from pslab.check.checker import check_run
+from pslab.commands.live.status import status
 from pslab.runs.folder import Run, RunError, free_folder, make_folder
 from tests.lab.logs import async_log, bounded_log, sync_log, write_run
+from tests.service.serving import serving
 
 
 def test_a_run_is_read_back(tmp_path: Path) -> None:
@@ -147,3 +152,21 @@ def test_null_metrics_are_no_error(tmp_path: Path) -> None:
         file.write(json.dumps({"t": 3.0, "version": 12, "kind": "eval", "metrics": {"loss": None}}) + "\n")
     assert Run(folder).summary.metrics == {"loss": None}
     assert list(Run(folder).metrics())[-1].kind == "eval"
+
+
+def test_a_run_that_goes_on_is_asked_by_its_folder(tmp_path: Path) -> None:
+    """While it goes on; afterwards, and where there is none, a sentence says so."""
+    folder = tmp_path / "run"
+    with serving(out=folder) as cluster:
+        asked = CliRunner().invoke(status, [str(folder), "--json"])
+        assert asked.exit_code == 0, asked.output
+        assert json.loads(asked.output)["servers"][0]["address"] == cluster.hosts
+        with psworker.connect(cluster.hosts, {"w": np.zeros(2, np.float32)}) as session:
+            grant = session.ready()
+            assert grant is not None
+            session.push(grant, {"w": np.ones(2)})
+            session.commit(grant, samples=1)
+            session.done()
+    for place, words in ((folder, "this run is over; ps-lab report"), (tmp_path, "no file 'address'")):
+        asked = CliRunner().invoke(status, [str(place)])
+        assert asked.exit_code == 2 and words in asked.output.replace("\n", " ")

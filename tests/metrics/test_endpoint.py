@@ -126,7 +126,7 @@ def test_a_port_that_is_taken_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         done = subprocess.run(
-            [sys.executable, "-m", "psserver", "--ps-hosts", "127.0.0.1:0", "--metrics-port", port],
+            [sys.executable, "-m", "psserver", "--ps-hosts", "127.0.0.1:0", "--no-out", "--metrics-port", port],
             cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip
     assert done.returncode == 4 and f"--metrics-port {port}: Address already in use" in done.stderr

@@ -1,12 +1,12 @@
 """What tests ask of a running server beyond its Status, and how they disturb it.
 
-Everything goes by the server's public parts (`host`, `job`, `sockets`). Their
-owners' locks are not taken: a test reads what has come to rest, or waits until
-it has (`wait_until`).
+Everything goes by the server's public parts (`host`, `job`, `sockets`). The
+thread that owns them is not asked: a test reads what has come to rest, or waits
+until it has (`wait_until`). What disturbs them is done by that thread.
 """
 
+import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -75,29 +75,13 @@ class Probe:
         """Allocated so far, the initialisation's among them."""
         return self.coordinator.tickets.next_number - 1
 
-    # Calls
-
-    def refuse_threads(self, patch: pytest.MonkeyPatch) -> None:
-        """From now on the system gives no thread for a call."""
-
-        def refuse() -> None:
-            raise RuntimeError("can't start new thread")
-
-        patch.setattr(ThreadPoolExecutor, "_adjust_thread_count", lambda pool: refuse())
-
-    def end_serving_thread(self, patch: pytest.MonkeyPatch) -> None:
-        """The next call is the end of the thread that takes calls."""
-
-        def submit(*_: object) -> None:
-            raise RuntimeError("planted")
-
-        patch.setattr(self.server._pool, "submit", submit)
-
     # Connections
 
     def stop_listening(self) -> None:
         """As a kill would: all calls break, and the address is free."""
-        assert self.server._grpc.stop(0).wait(30.0)
+        served = self.server._grpc
+        assert served is not None
+        asyncio.run_coroutine_threadsafe(served.stop(0), self.server.owner.loop).result(30.0)
 
     @property
     def sessions(self) -> int:
@@ -118,12 +102,10 @@ class Probe:
 
     def end_sessions(self) -> None:
         """End every session stream; the workers are alive and will be back."""
-        for outbox in self.job.outboxes():
-            outbox.notices.put(None)
+        self.server.owner.ask(lambda: [outbox.end() for outbox in self.job.outboxes()])
 
     def cut_sockets(self) -> None:
-        for connection in self.server.sockets.connections:
-            connection.cut()
+        self.server.owner.ask(lambda: [each.cut() for each in self.server.sockets.connections])
 
     def refuse_memory(self, reason: str) -> None:
         """From now on no worker is given shared memory."""

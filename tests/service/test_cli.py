@@ -1,6 +1,8 @@
 """The ps-server command: what it says, what it refuses, what it loads, and how it ends."""
 
 import json
+import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -407,3 +409,28 @@ def test_a_server_that_others_reach_says_so(start: Start) -> None:
     alone.send(signal.SIGTERM)
     assert alone.wait_exit() == ExitCode.TERMINATED
     assert "WARNING" not in alone.errors
+
+
+def test_a_server_without_a_folder_makes_one_and_says_so(tmp_path: Path) -> None:
+    """At the beginning and at the end; where none can be made a warning says what is lost."""
+    command = [sys.executable, "-m", "psserver", "--ps-hosts", "127.0.0.1:0", "--idle-timeout", "0.1"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment.pop("TF_CONFIG", None)
+
+    def ran(*options: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*command, *options], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
+        )
+
+    done = ran()
+    assert done.returncode == ExitCode.ABANDONED, done.stderr
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert f"run folder: {folder}\n" in done.stdout
+    assert done.stdout.endswith(f"log, summary and weights: {folder}\n")
+    assert (folder / "summary.json").is_file() and (folder / "decisions.jsonl").is_file()
+    assert (folder / "address").read_text().startswith("127.0.0.1:")
+    assert "folder" not in ran("--no-out").stdout and list((tmp_path / "runs").iterdir()) == [folder]
+    assert "--out and --no-out exclude each other" in ran("--no-out", "--out", "x").stderr
+    shutil.rmtree(tmp_path / "runs")
+    (tmp_path / "runs").write_text("in the way")
+    assert "the trained model will not be kept: no folder can be made in" in ran().stderr

@@ -1,8 +1,8 @@
 """Results are written before anybody is waited for, and every wait of the end has a limit and a name."""
 
+import asyncio
 import json
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
@@ -10,13 +10,12 @@ import numpy as np
 import pytest
 
 from psserver.service import ending
-from psserver.service.rpc import shard
-from psserver.service.transport.payloads import Piece
+from psserver.service.transport.payloads import Outgoing
 from psserver.weights_file import load
 from pswire.exits import ExitCode
 from pswire.v1 import coordinator_pb2 as pb
 from tests.service.peer import Peer
-from tests.service.serving import PATIENCE, Cluster, serving, wait_until
+from tests.service.serving import Cluster, serving, wait_until
 
 QUICK = ["cluster.worker_timeout=0.5"]  # six of it: 3 s to leave, 30 s to report
 
@@ -58,78 +57,26 @@ def test_a_server_that_gives_no_weights_keeps_nobody(
 ) -> None:
     """It takes the call and never answers: the job ends, without final weights, and says why."""
     out = tmp_path / "run"
-    asked, over = threading.Event(), threading.Event()
+    asked = threading.Event()
 
-    def silent(*_: object) -> Iterator[Piece]:
+    async def silent(*_: object) -> Outgoing:
         asked.set()
-        over.wait(PATIENCE)
-        yield from ()
+        await asyncio.Event().wait()
+        raise AssertionError("nobody wakes it")
 
     monkeypatch.setattr(ending, "transfer", lambda *_: 2.0)
     with serving(2, overrides=QUICK, out=out) as cluster:
         with Peer(cluster, "a") as peer:
             peer.step()
-            monkeypatch.setattr(shard, "outgoing", silent)
+            monkeypatch.setattr(Outgoing, "begin", silent)
             finished(cluster, peer)
             named = "waiting for the final weights of server 1 (since"
             wait_until(lambda: named in cluster.status().note, "the wait to be named")
             assert "at most 2 s" in cluster.status().note
-        try:
-            assert cluster.servers[0].ended() == ExitCode.OK
-        finally:
-            over.set()
+        assert cluster.servers[0].ended() == ExitCode.OK
         assert asked.is_set()
     assert json.loads((out / "summary.json").read_text())["weights_sha256"] is None
     assert "server 1 did not give its final weights: no answer in time" in caplog.text
-
-
-@pytest.mark.parametrize("servers", [1, 2])
-def test_idle_streams_keep_no_end(tmp_path: Path, servers: int) -> None:
-    """Seventy on each method of each server, which say nothing and do not end by themselves."""
-    out, over = tmp_path / "run", threading.Event()
-
-    def nothing() -> Iterator[bytes]:
-        over.wait(PATIENCE)
-        yield from ()
-
-    with serving(servers, overrides=QUICK, out=out) as cluster:
-        with Peer(cluster, "a") as peer:
-            peer.step()
-            calls = [
-                cluster.raw(server, path)(nothing(), timeout=PATIENCE)
-                for server in range(servers)
-                for path in ("/pswire.v1.Shard/Exchange", "/pswire.v1.Shard/Push", "/pswire.v1.Shard/Pull")
-                for _ in range(70)
-            ]
-            finished(cluster, peer)
-        try:
-            assert [served.ended() for served in cluster.servers] == [ExitCode.OK] * servers
-        finally:
-            over.set()
-    assert json.loads((out / "summary.json").read_text())["weights_sha256"] is not None
-    assert all(call.code() is not None for call in calls)
-
-
-def test_who_brings_the_initial_values_has_a_name_and_a_limit() -> None:
-    with serving(workers=2) as cluster, Peer(cluster, "a") as a, Peer(cluster, "b") as b:
-        a.send(ready=pb.Ready())
-        assert a.receive("grant").initialise
-        b.send(ready=pb.Ready())
-        assert "waiting for a to bring the initial values (since" in cluster.status().note
-        assert "at most 300" in cluster.status().note
-        # The one that was asked goes: the next one is.
-        a.send(abandon=pb.Abandon(ticket=1, reason="test"))
-        assert b.receive("grant").initialise
-
-
-def test_who_keeps_a_ticket_has_a_name_and_a_limit() -> None:
-    with (
-        serving(workers=1, overrides=["cluster.ticket_timeout=60"]) as cluster,
-        Peer(cluster, "slow") as slow,
-    ):
-        ticket = slow.ready().ticket
-        assert f"waiting for slow to commit ticket {ticket} (since" in cluster.status().note
-        assert "at most 60 s" in cluster.status().note
 
 
 def test_a_member_that_is_given_up_while_its_connection_stands_joins_again() -> None:

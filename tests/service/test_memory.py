@@ -161,7 +161,7 @@ def test_sixteen_workers_on_25_million_parameters() -> None:
     """100 MB each. What the kernel counts for the server grows by far less than 16 payloads."""
     elements = 25_000_000
     payload = 4 * elements / MEGABYTE
-    command = [sys.executable, "-m", "psserver", "--ps-hosts", "127.0.0.1:0", "--json"]
+    command = [sys.executable, "-m", "psserver", "--ps-hosts", "127.0.0.1:0", "--json", "--no-out"]
     command += ["--policy", "sync", "--workers", str(WORKERS), "--staging-limit", str(LIMIT)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None

@@ -1,14 +1,11 @@
 """Sessions of our own library against a real server: beginnings and ends."""
 
-import json
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import psworker
-from psserver.service.job import Job
 from psworker.errors import PayloadRefused, Refused, SessionError
 from tests.service.serving import PATIENCE, serving, wait_until
 
@@ -19,26 +16,6 @@ def test_a_session_that_closes_at_once_sends_leave() -> None:
         for round in range(5):
             psworker.connect(cluster.hosts, {"w": np.zeros(3)}, name=f"brief{round}").close()
         wait_until(lambda: {w.state for w in cluster.status().workers} == {"left"}, "all to have left")
-
-
-def test_a_worker_that_joins_before_the_log_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server listens first. The log describes the job once, before anything else."""
-    joined, begin = threading.Event(), Job.open
-
-    def late(job: Job) -> None:
-        assert joined.wait(PATIENCE)
-        begin(job)
-
-    monkeypatch.setattr(Job, "open", late)
-    with serving(out=tmp_path / "run") as cluster:
-        with psworker.connect(cluster.hosts, {"w": np.zeros(3)}) as session:
-            joined.set()
-            assert session.ready() is not None
-            session.done()
-        assert cluster.servers[0].ended() == 0
-    lines = (tmp_path / "run" / "decisions.jsonl").read_text(encoding="utf-8").splitlines()
-    kinds = [json.loads(line)["kind"] for line in lines]
-    assert kinds.count("job") == 1 and kinds[:2] == ["job", "join"]
 
 
 def test_another_model_is_refused_in_words() -> None:

@@ -182,6 +182,7 @@ def test_a_worker_that_ends_leaves_no_segment(end: signal.Signals) -> None:
 def test_a_server_that_ends_leaves_no_segment(end: signal.Signals) -> None:
     before_all = segments_of("self")
     command = [sys.executable, "-m", "psserver", "--ps-hosts", "127.0.0.1:0", "--json", "--policy", "async"]
+    command.append("--no-out")
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
     session = connect(json.loads(line(server))["address"])
     step(session, 0)

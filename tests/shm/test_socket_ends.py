@@ -1,9 +1,9 @@
 """How a connection ends: the peer receives the reason, and neither end keeps anything of it."""
 
+import asyncio
 import signal
 import socket
 import threading
-from collections.abc import Iterator
 from contextlib import closing
 
 import grpc
@@ -12,18 +12,19 @@ import pytest
 
 import psworker
 from psserver.service.errors import Refused, precondition
+from psserver.service.transport import connection as connection_module
 from psserver.service.transport import in_place
-from psserver.service.transport.sockets import Caller
+from psserver.service.transport.streams import Stream
 from pswire.model.plan import VariableSpec
+from pswire.transport import framed_socket
 from pswire.transport import socket_handshake as handshake
 from pswire.transport.codecs import FLOAT32
-from pswire.transport.framed_socket import FramedSocket, Parts, SocketError
-from pswire.transport.frames import Message
+from pswire.transport.framed_socket import FramedSocket, SocketError, keep_alive
 from pswire.v1 import shard_pb2
 from psworker.data.shared_memory import Attachment
 from psworker.data.streams import SocketBroken
 from psworker.errors import PayloadRefused
-from tests.probes import SessionProbe, socket_option
+from tests.probes import SessionProbe
 from tests.service.serving import LOOK_EVERY, PATIENCE, Cluster, serving, wait_until
 from tests.shm.sessions import connect, granted, proof, step
 from tests.shm.test_sockets import KINDS, listening, socket_to, stream_to
@@ -36,10 +37,9 @@ BIG = VariableSpec("big", (6 << 20,))
 def test_a_refusal_reaches_a_peer_that_is_still_sending(kind: str) -> None:
     """A socket that is closed with something unread takes back what was sent on it last."""
 
-    def picky(messages: Iterator[Message], caller: Caller) -> Iterator[Parts]:
-        next(messages)
+    async def picky(stream: Stream) -> None:
+        await stream.receive()
         raise precondition("expected another word")
-        yield [b""]
 
     with listening(picky) as opened, closing(stream_to(opened, kind=kind)) as stream:
         for _ in range(32):
@@ -64,13 +64,12 @@ def test_a_bad_number_early_in_a_large_payload_is_named(transport: str) -> None:
 
 
 def test_a_signal_handler_may_close_what_it_interrupts() -> None:
-    hold, asked = threading.Event(), threading.Event()
+    asked = threading.Event()
 
-    def stuck(messages: Iterator[Message], caller: Caller) -> Iterator[Parts]:
-        next(messages)
+    async def stuck(stream: Stream) -> None:
+        await stream.receive()
         asked.set()
-        hold.wait(PATIENCE)
-        yield [b""]
+        await asyncio.Event().wait()
 
     main, told = threading.get_ident(), threading.Event()
 
@@ -91,7 +90,6 @@ def test_a_signal_handler_may_close_what_it_interrupts() -> None:
             assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
         finally:
             told.set()
-            hold.set()
             other.join(PATIENCE)
             signal.signal(signal.SIGUSR1, before)
 
@@ -139,17 +137,26 @@ def test_a_descriptor_is_kept_until_nobody_sends_on_it() -> None:
 
 
 def test_an_idle_connection_is_kept_alive_by_both_ends() -> None:
-    with listening() as opened, closing(socket_to(opened, "tcp")) as connection:
-        for end in (connection, opened.connections[0]):
-            assert socket_option(end, socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-            assert socket_option(end, socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) < 60
+    """What either end does with a connection of TCP; `keep_alive` is both ends' own."""
+    with socket.create_server(("127.0.0.1", 0)) as waiting:
+        with socket.create_connection(waiting.getsockname()) as end:
+            keep_alive(end)
+            assert end.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            assert end.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) < 60
+    asked: list[socket.socket] = []
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (framed_socket, connection_module):
+            patch.setattr(module, "keep_alive", asked.append)
+        with listening() as opened, closing(socket_to(opened, "tcp")):
+            # The worker's end and the server's.
+            assert len(asked) == 2
 
 
 def test_a_server_that_goes_away_while_it_is_dialled_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is not available, only a server that is there can say."""
     dial, reason = handshake.connect_tcp, in_place.reason_against
 
-    def ending(*_: object) -> str | None:
+    async def ending(*_: object) -> str | None:
         monkeypatch.setattr(in_place, "reason_against", reason)
         raise Refused(grpc.StatusCode.UNAVAILABLE, "server 0 is shutting down")
 

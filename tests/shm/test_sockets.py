@@ -1,26 +1,29 @@
 """A socket beside gRPC: who may use it, what ends it, and that a step on it is a step."""
 
+import asyncio
 import errno
 import os
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, closing, suppress
 
 import grpc
 import pytest
 
 import psworker
 from psserver.service.errors import precondition
+from psserver.service.limits.table import Limit
 from psserver.service.transport import sockets as served
-from psserver.service.transport.sockets import Caller, SocketListener
+from psserver.service.transport.streams import Serve, Stream
 from pswire.transport import framed_socket
 from pswire.transport import socket_handshake as handshake
-from pswire.transport.framed_socket import FRAME_BYTES, FramedSocket, Parts, SocketError
-from pswire.transport.frames import Message
+from pswire.transport.framed_socket import FRAME_BYTES, FramedSocket, SocketError
 from psworker.data.streams import SocketBroken, SocketStream
 from tests.probes import SessionProbe, forget_socket, send_raw
+from tests.service.loops import Opened
+from tests.service.loops import opened as opened_by
 from tests.service.serving import PATIENCE, serving, wait_until
 from tests.shm.sessions import begun, connect, granted, step
 
@@ -35,37 +38,32 @@ class Liveness:
         self.over = call
 
 
-def echo(messages: Iterator[Message], caller: Caller) -> Iterator[Parts]:
-    for message in messages:
+async def echo(stream: Stream) -> None:
+    while (message := await stream.receive()) is not None:
         if message == b"refuse":
             raise precondition("expected another word")
         if message == b"quote":
             raise precondition("got " + "x" * FRAME_BYTES)
         if message == b"fail":
             raise KeyError("nothing there")
-        yield b"", message
+        await stream.send((b"", message))
 
 
-@contextmanager
-def listening(serve: served.Serve = echo) -> Iterator[SocketListener]:
-    opened = SocketListener(serve)
-    try:
-        yield opened
-    finally:
-        opened.close()
+def listening(serve: Serve = echo) -> AbstractContextManager[Opened]:
+    return opened_by(serve)
 
 
 KINDS = ("unix", "tcp")
 
 
-def socket_to(opened: SocketListener, kind: str, token: bytes | None = None) -> FramedSocket:
+def socket_to(opened: Opened, kind: str, token: bytes | None = None) -> FramedSocket:
     token = opened.issue_token().token if token is None else token
     if kind == "unix":
         return handshake.connect_unix(opened.name, token)
     return handshake.connect_tcp("127.0.0.1", opened.port, token)
 
 
-def stream_to(opened: SocketListener, liveness: Liveness | None = None, kind: str = "tcp") -> SocketStream:
+def stream_to(opened: Opened, liveness: Liveness | None = None, kind: str = "tcp") -> SocketStream:
     return SocketStream(socket_to(opened, kind), liveness or Liveness())  # type: ignore[arg-type]
 
 
@@ -100,9 +98,9 @@ def test_a_connection_ends_with_the_stream_that_its_token_came_on(kind: str) -> 
     with listening() as opened:
         used, unused = opened.issue_token(), opened.issue_token()
         with closing(socket_to(opened, kind, used.token)) as connection:
-            used.withdraw()
+            opened.withdraw(used)
             assert connection.receive() is None
-            unused.withdraw()
+            opened.withdraw(unused)
             with pytest.raises(SocketError, match="did not accept this connection"):
                 socket_to(opened, kind, unused.token)
             wait_until(lambda: not opened.connections and not opened.tokens, "both to be forgotten")
@@ -153,13 +151,12 @@ def test_a_failure_of_the_server_is_told() -> None:
 
 def test_a_connection_ends_with_its_liveness_stream() -> None:
     """A stopped server closes no socket: it is gRPC that notices."""
-    hold, asked = threading.Event(), threading.Event()
+    asked = threading.Event()
 
-    def stuck(messages: Iterator[Message], caller: Caller) -> Iterator[Parts]:
-        next(messages)
+    async def stuck(stream: Stream) -> None:
+        await stream.receive()
         asked.set()
-        hold.wait(PATIENCE)
-        yield [b""]
+        await asyncio.Event().wait()
 
     liveness = Liveness()
     with listening(stuck) as opened, closing(stream_to(opened, liveness)) as stream:
@@ -175,23 +172,28 @@ def test_a_connection_ends_with_its_liveness_stream() -> None:
             stream.receive()
         assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
         other.join(PATIENCE)
-        hold.set()
 
 
 def test_the_server_knows_that_its_caller_is_gone() -> None:
-    callers: list[Caller] = []
+    """Also while it waits for something else."""
+    asked, over = threading.Event(), threading.Event()
 
-    def keep(messages: Iterator[Message], caller: Caller) -> Iterator[Parts]:
-        callers.append(caller)
-        yield from ([message] for message in messages)
+    async def busy(stream: Stream) -> None:
+        await stream.receive()
+        asked.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            over.set()
 
-    with listening(keep) as opened:
+    with listening(busy) as opened:
         stream = stream_to(opened)
         stream.send([b"here"])
-        assert stream.receive() == b"here"
-        assert callers[0].is_active()
+        assert asked.wait(PATIENCE)
+        assert not over.is_set()
         stream.close()
-        wait_until(lambda: not callers[0].is_active(), "the server to notice")
+        assert over.wait(PATIENCE), "the server is to notice"
+        wait_until(lambda: not opened.connections, "it to be forgotten")
 
 
 def test_what_is_no_frame_ends_only_its_own_connection() -> None:
@@ -216,7 +218,7 @@ def test_another_user_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_one_too_many_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(served, "MOST_CONNECTIONS", 1)
+    monkeypatch.setattr(served, "CONNECTIONS", Limit(1, "test"))
     with listening() as opened, closing(stream_to(opened)) as first:
         first.send([b"first"])
         assert first.receive() == b"first"
@@ -267,7 +269,7 @@ def refused(*_: object) -> FramedSocket:
 def test_a_session_whose_socket_was_refused_shares_memory_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(served, "MOST_CONNECTIONS", 1)
+    monkeypatch.setattr(served, "CONNECTIONS", Limit(1, "test"))
     with serving(workers=2) as cluster, connect(cluster.hosts, name="w0") as one:
         with connect(cluster.hosts, name="w1") as other:
             for session, grant in zip((one, other), begun(one, other), strict=True):
@@ -300,28 +302,54 @@ def test_a_port_that_is_out_of_reach_is_logged_once(
 
 
 class Backlog:
-    """A listening socket of a process that has no descriptor left."""
+    """A listening socket of a process that has no descriptor left, for a while."""
 
-    def __init__(self) -> None:
+    def __init__(self, listening: socket.socket, refusals: int) -> None:
+        self._listening, self._left = listening, refusals
         self.calls = 0
-        self.called = threading.Event()
 
-    def accept(self) -> tuple[socket.socket, str]:
+    def fileno(self) -> int:
+        return self._listening.fileno()
+
+    def getsockname(self) -> tuple[str, int]:
+        host, port = self._listening.getsockname()
+        return host, port
+
+    def setblocking(self, flag: bool) -> None:
+        self._listening.setblocking(flag)
+
+    def accept(self) -> tuple[socket.socket, object]:
         self.calls += 1
-        self.called.set()
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        if self._left:
+            self._left -= 1
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return self._listening.accept()
+
+    def close(self) -> None:
+        self._listening.close()
 
 
-def test_a_server_without_descriptors_pauses_before_it_accepts_again() -> None:
-    """What cannot be accepted stays in the backlog: `accept` fails at once, again and again."""
-    opened, backlog = SocketListener(echo), Backlog()
-    waiting = threading.Thread(target=opened.accept, args=(backlog,))
-    waiting.start()
-    assert backlog.called.wait(PATIENCE)
-    opened.close()
-    waiting.join(PATIENCE)
-    assert not waiting.is_alive()
-    assert backlog.calls <= 2
+def test_a_server_without_descriptors_pauses_before_it_accepts_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What cannot be accepted stays in the backlog, where nobody is lost; one line says so."""
+    made: list[Backlog] = []
+    listen = handshake.listen_tcp
+
+    def full(host: str, port: int) -> Backlog:
+        listening = listen(host, port)
+        made.append(Backlog(listening, 3))
+        return made[0]
+
+    monkeypatch.setattr(handshake, "listen_tcp", full)
+    with listening() as opened, closing(socket_to(opened, "tcp")) as connection:
+        connection.send([b"hello"])
+        assert connection.receive() == (b"hello", 0)
+    # Each refused attempt is followed by a pause, and what came at last is taken in one go.
+    assert 4 <= made[0].calls <= 6
+    assert [record.message for record in caplog.records].count(
+        "a connection cannot be accepted yet: Too many open files"
+    ) == 1
 
 
 def test_a_connection_that_is_closed_here_is_over() -> None:

@@ -7,16 +7,18 @@ from types import SimpleNamespace
 
 import pytest
 
+from psserver.service.limits.table import Limit
 from psserver.service.transport import sockets as served
-from psserver.service.transport.sockets import SocketListener
 from pswire.transport import framed_socket
 from pswire.transport import socket_handshake as handshake
 from pswire.transport.framed_socket import SocketError
+from tests.service.loops import Opened
+from tests.service.loops import opened as opened_by
 from tests.service.serving import PATIENCE, wait_until
 from tests.shm.test_sockets import echo, listening, socket_to
 
 
-def without_token(stack: ExitStack, opened: SocketListener) -> socket.socket:
+def without_token(stack: ExitStack, opened: Opened) -> socket.socket:
     connection = stack.enter_context(socket.create_connection(("127.0.0.1", opened.port), PATIENCE))
     wait_until(lambda: opened.unauthenticated > 0, "the connection to be accepted")
     return connection
@@ -24,8 +26,8 @@ def without_token(stack: ExitStack, opened: SocketListener) -> socket.socket:
 
 def test_silent_connections_keep_no_others_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither as connections with a token, nor as ones that have not shown it yet."""
-    monkeypatch.setattr(served, "MOST_CONNECTIONS", 1)
-    monkeypatch.setattr(served, "MOST_UNAUTHENTICATED", 2)
+    monkeypatch.setattr(served, "CONNECTIONS", Limit(1, "test"))
+    monkeypatch.setattr(served, "UNAUTHENTICATED", Limit(2, "test"))
     with listening() as opened, ExitStack() as stack:
         silent = [without_token(stack, opened) for _ in range(3)]
         assert silent[0].recv(1) == b"", "the first of them is cut"
@@ -56,7 +58,7 @@ def test_every_interface_is_that_of_both_protocols() -> None:
     """As for gRPC: a worker that reaches a server there reaches its sockets."""
     if not socket.has_dualstack_ipv6():
         pytest.skip("no IPv6 here")
-    with closing(SocketListener(echo, "0.0.0.0")) as opened:
+    with opened_by(echo, "0.0.0.0") as opened:
         for host in ("127.0.0.1", "::1", "localhost"):
             with closing(handshake.connect_tcp(host, opened.port, opened.issue_token().token)) as connection:
                 connection.send([b"hello"])

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import click
 from rich.live import Live
@@ -10,24 +11,26 @@ from pslab.commands.failure import EPILOG, Failure, console
 from pslab.display.progress import print_json
 from pslab.display.status import SampleRate, status_json, status_view
 from pslab.launch.status_poll import INTERVAL, StatusClient, StatusError
+from pslab.runs.folder import RunError, address_of
 from pswire.addresses import AddressError, parse_address
 from pswire.exits import ExitCode
 from pswire.v1 import coordinator_pb2 as pb
 
 
 @click.command(epilog=EPILOG)
-@click.argument("address", metavar="HOST:PORT")
+@click.argument("address", metavar="HOST:PORT|RUN")
 @click.option("--json", "as_json", is_flag=True, help="The whole status as one JSON object.")
 @click.option("--watch", is_flag=True, help="Ask again and again until the server is gone, or Ctrl-C.")
 def status(address: str, as_json: bool, watch: bool) -> None:
     """What a cluster is doing, and why each waiting worker waits.
 
-    HOST:PORT is the server with task index 0. For every waiting worker there is a sentence
-    that says what would release it and since when it waits.
+    HOST:PORT is the server with task index 0, RUN the folder of a run that goes on. For every
+    waiting worker there is a sentence that says what would release it and since when it waits.
     """
     try:
-        client = StatusClient(str(parse_address(address)))
-    except AddressError as error:
+        place = address_of(Path(address)) if Path(address).is_dir() else address
+        client = StatusClient(str(parse_address(place)))
+    except (AddressError, RunError) as error:
         raise Failure(error) from error
     try:
         first = client.ask()

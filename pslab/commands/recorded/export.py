@@ -1,21 +1,20 @@
 """``ps-lab export``"""
 
 from pathlib import Path
-from typing import Any
 
 import click
 
 from pslab.commands.failure import EPILOG, Failure, say_unfinished
 from pslab.display.progress import print_json
 from pslab.export import target
-from pslab.export.source import OtherWeightsError, weights_of
+from pslab.export.exporting import exported
+from pslab.export.source import OtherWeightsError
 from pslab.replay.execution import Replayed
 from pslab.replay.worker_replica import DataError
-from pslab.runs.folder import EXPERIMENT, Run, RunError
+from pslab.runs.folder import Run, RunError
 from pswire.config.experiment import ExperimentError
 from pswire.exits import ExitCode
 from psworker.job.errors import JobError
-from psworker.trainers import load_trainer
 
 # Versions between two lines of progress.
 EVERY = 500
@@ -58,8 +57,7 @@ def export(folder: Path, path: Path, version: int | None, as_json: bool) -> None
         target.check(path)
         run = Run(folder)
         say_unfinished([run])
-        found = weights_of(run, version, None if as_json else _progress)
-        target.write(path, found.arrays, _model(run) if target.needs_model(path) else None)
+        found = exported(run, path, version, None if as_json else _progress)
     except JobError as error:
         raise Failure(f"{error}\n{error.details}".rstrip(), ExitCode.JOB_FAILED) from error
     except OtherWeightsError as error:
@@ -84,11 +82,3 @@ def export(folder: Path, path: Path, version: int | None, as_json: bool) -> None
 def _progress(replayed: Replayed) -> None:
     if replayed.version and replayed.version % EVERY == 0:
         click.echo(f"version {replayed.version}", err=True)
-
-
-def _model(run: Run) -> Any:
-    if not run.experiment.job.module:
-        raise RunError(
-            f"{run.path / EXPERIMENT}: names no [job]: there is no model to write; export weights.safetensors instead"
-        )
-    return load_trainer(run.experiment, "cpu")

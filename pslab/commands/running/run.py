@@ -8,6 +8,8 @@ import click
 
 from pslab.commands.failure import EPILOG, Failure, console
 from pslab.display.progress import choose, print_json
+from pslab.export import target
+from pslab.export.exporting import exported
 from pslab.launch.experiments import FinishedRun, load, of_script, run_local
 from pslab.launch.local import Daemons
 from pslab.launch.outcome import outcome_json, outcome_text
@@ -15,7 +17,7 @@ from pslab.launch.simulated import run_simulated
 from pslab.observe.live import Sink
 from pslab.observe.tensorboard import EventSink
 from pslab.observe.trackers import TrackerError, TrackerSink, load_trackers
-from pslab.runs.folder import RunError
+from pslab.runs.folder import Run, RunError
 from psserver.optimizers import OptimizerError
 from psserver.optimizers import build as build_optimizer
 from psserver.policies import advice
@@ -58,6 +60,17 @@ from psworker.job.errors import JobError
     help="local: processes on this machine. simulated: a virtual clock, see [simulation].",
 )
 @click.option(
+    "--resume",
+    metavar="latest|NAME",
+    help="Go on in --out from this checkpoint, also with another cluster.servers. Simulated runs only.",
+)
+@click.option(
+    "--save",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Export the trained model at the end, too: model.keras, or what else ps-lab export --to takes.",
+)
+@click.option(
     "--deterministic",
     is_flag=True,
     help="Workers compute on one thread each, so that the run repeats and replays to the bit; costs the other cores.",
@@ -91,6 +104,8 @@ def run(
     overrides: tuple[str, ...],
     out: Path | None,
     engine: str,
+    resume: str | None,
+    save: Path | None,
     deterministic: bool,
     tensorboard: bool,
     trackers: tuple[str, ...],
@@ -127,7 +142,15 @@ def run(
     said = {key: value for key, value in settings.items() if value is not None}
     overrides = (*(f"{key}={json.dumps(value)}" for key, value in said.items()), *overrides)
     experiment = _experiment_path(arguments) if script is None else None
+    if resume is not None and (out is None or force or engine != "simulated"):
+        raise Failure(
+            "--resume goes on in the folder of a simulated run: expected --engine simulated --out RUN, without --force"
+        )
     try:
+        if save is not None:
+            target.check(save)
+            if script is not None and target.needs_model(save):
+                raise RunError(f"--save {save}: the script has the model: let it call model.save(...)")
         if experiment is None:
             assert script is not None
             if engine == "simulated":
@@ -144,11 +167,15 @@ def run(
             simulated = load_experiment(experiment, overrides)
             _advise(simulated)
             sinks = _sinks(simulated, tensorboard, trackers)
-            finished = run_simulated(simulated, out=out, force=force, quiet=quiet or as_json, sinks=sinks)
+            finished = run_simulated(
+                simulated, out=out, force=force, quiet=quiet or as_json, sinks=sinks, going_on=resume
+            )
         else:
             loaded = load(experiment, overrides)
             _advise(loaded)
             finished = _run_real(loaded, out, force, log_format, tensorboard, trackers, as_json, quiet)
+        if save is not None and finished.result.ok:
+            exported(Run(finished.folder), save)
     except JobError as error:
         raise Failure(f"{error}\n{error.details}".rstrip(), ExitCode.JOB_FAILED) from error
     except (ExperimentError, OptimizerError, RunError, TrackerError) as error:
@@ -157,6 +184,8 @@ def run(
         print_json(outcome_json(finished))
     else:
         console().print(outcome_text(finished))
+        if save is not None and finished.result.ok:
+            click.echo(f"model: {save}")
     context.exit(int(finished.result.verdict.code))
 
 

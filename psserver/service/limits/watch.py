@@ -1,37 +1,32 @@
-"""Deadlines of calls: one thread cuts whatever lets this server wait for too long."""
+"""Deadlines of calls: whatever lets this server wait for too long is cut."""
 
-import threading
+import asyncio
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
 
 from psserver.service.limits.table import FIRST_MESSAGE, SILENT
 
 # Between looks at all calls; seconds.
 LOOK_EVERY = 0.2
 
-M = TypeVar("M")
-
 
 class Caller:
-    """The peer of one call: is it there, and until when must it have moved?
+    """The peer of one call: until when must it have moved? `deadline`: None while nothing is expected of it.
 
-    `deadline` belongs to the thread of the call, None while nothing is expected of the peer; the watch reads it.
+    The loop's thread owns it.
     """
 
-    __slots__ = ("_cut", "_is_active", "cut_off", "deadline")
+    __slots__ = ("_cut", "cut_off", "deadline")
 
-    def __init__(self, is_active: Callable[[], bool], cut: Callable[[], object]) -> None:
-        self._is_active, self._cut = is_active, cut
+    def __init__(self, cut: Callable[[], object]) -> None:
+        """`cut` ends the call soon: whatever it waits for is cancelled."""
+        self._cut = cut
         self.deadline: float | None = None
         self.cut_off = False
 
-    def is_active(self) -> bool:
-        return not self.cut_off and self._is_active()
-
     def cancel(self) -> None:
-        """End the call, from any thread: whatever waits for its peer is woken."""
+        """End the call."""
         self.cut_off = True
         self._cut()
 
@@ -46,75 +41,54 @@ class Caller:
 
 
 class Watch:
-    """All calls of a server. Any thread may call it; `_lock` owns the collections. Close it at the end."""
+    """All calls of a server. The loop's thread owns it; close it at the end."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._calls: set[Caller] = set()
         # That have said nothing yet, in the order in which they came.
         self._silent: dict[Caller, None] = {}
-        self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="deadlines", daemon=True)
+        self._next: asyncio.TimerHandle | None = None
 
-    def start(self) -> None:
-        self._thread.start()
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._next = loop.call_later(LOOK_EVERY, self._look, loop)
 
     def close(self) -> None:
-        self._ending.set()
+        if self._next is not None:
+            self._next.cancel()
 
     @property
     def silent(self) -> int:
         """Calls that have said nothing yet."""
-        with self._lock:
-            return len(self._silent)
+        return len(self._silent)
 
     @contextmanager
     def watching(self, caller: Caller) -> Iterator[Caller]:
         """Its deadlines hold inside the block."""
-        with self._lock:
-            self._calls.add(caller)
+        self._calls.add(caller)
         try:
             yield caller
         finally:
-            with self._lock:
-                self._calls.discard(caller)
+            self._calls.discard(caller)
 
-    def heard(self, messages: Iterable[M], caller: Caller) -> Iterator[M]:
-        """`messages`, of which the first must come in time. A new call that says nothing is cut before an older
-        member's waits for a thread."""
-        incoming = iter(messages)
-        oldest = None
-        with self._lock:
-            if len(self._silent) >= SILENT.value:
-                oldest = next(iter(self._silent))
-                del self._silent[oldest]
-            self._silent[caller] = None
-        if oldest is not None:
+    @contextmanager
+    def silence(self, caller: Caller) -> Iterator[None]:
+        """The call's first message is awaited inside the block: in time, and among so many others at most. A new
+        call that says nothing is cut before an older one that has spoken is refused anything."""
+        if len(self._silent) >= SILENT.value:
+            oldest = next(iter(self._silent))
+            del self._silent[oldest]
             oldest.cancel()
+        self._silent[caller] = None
         try:
             with caller.within(FIRST_MESSAGE.value):
-                first = next(incoming, None)
+                yield
         finally:
-            with self._lock:
-                self._silent.pop(caller, None)
-        if first is not None:
-            yield first
-            yield from incoming
+            self._silent.pop(caller, None)
 
-    def _run(self) -> None:
-        while not self._ending.wait(LOOK_EVERY):
-            now = time.monotonic()
-            with self._lock:
-                late = [c for c in self._calls if c.deadline is not None and c.deadline < now]
-                for caller in late:
-                    self._calls.discard(caller)
-            for caller in late:
-                caller.cancel()
-
-
-def sent(replies: Iterable[M], caller: Caller, seconds: Callable[[M], float]) -> Iterator[M]:
-    """`replies`, each of which the peer must take within `seconds` of it: a peer that does not read holds nothing."""
-    for reply in replies:
-        caller.deadline = time.monotonic() + seconds(reply)
-        yield reply
-        caller.deadline = None
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        now = time.monotonic()
+        late = [c for c in self._calls if c.deadline is not None and c.deadline < now]
+        for caller in late:
+            self._calls.discard(caller)
+            caller.cancel()
+        self._next = loop.call_later(LOOK_EVERY, self._look, loop)

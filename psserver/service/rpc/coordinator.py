@@ -1,15 +1,15 @@
 """Join, Session and Status: workers' messages to the job, the job's notices to workers."""
 
+import asyncio
 import logging
-import threading
 import time
-from collections.abc import Iterator
 
 import grpc
 
 from psserver import receipts
 from psserver.coordinator.epochs import EpochError, Report
-from psserver.coordinator.outputs import Notice, RefusalNotice
+from psserver.coordinator.outputs import RefusalNotice
+from psserver.coordinator.work.units import WorkError
 from psserver.policies import LocalRule
 from psserver.service.agreement import FROM_JOB
 from psserver.service.errors import Refused, invalid, precondition
@@ -18,8 +18,14 @@ from psserver.service.limits.watch import Caller
 from psserver.service.log.tail import lines
 from psserver.service.outbox import Outbox
 from psserver.service.pace import Arrivals, Pace
-from psserver.service.rpc.adapters import event_to_wire, facts_from_wire, memory_to_wire, report_to_wire
-from psserver.service.rpc.registration import bounded, start
+from psserver.service.rpc.adapters import (
+    event_to_wire,
+    facts_from_wire,
+    memory_to_wire,
+    report_to_wire,
+    work_from_wire,
+)
+from psserver.service.rpc.registration import Call, bounded, parsed
 from pswire.addresses import Address
 from pswire.bounds import BoundError, check
 from pswire.logs.events import event
@@ -43,7 +49,7 @@ IDLE_WORDS_PER_SECOND, IDLE_WORDS = 100.0, 1000
 
 
 class CoordinatorRpc:
-    """Called by the thread of each call; it keeps nothing of its own but who came how often."""
+    """Called by the task of each call; it keeps nothing of its own but who came how often."""
 
     def __init__(self, job: Job, addresses: tuple[Address, ...]) -> None:
         self._job = job
@@ -52,7 +58,7 @@ class CoordinatorRpc:
 
     # Join
 
-    def join(self, request: pb.JoinRequest, caller: Caller) -> pb.JoinReply:
+    async def join(self, request: pb.JoinRequest, caller: Caller) -> pb.JoinReply:
         terms = self._job.terms
         if request.job and request.job != terms.job:
             raise precondition(
@@ -74,10 +80,11 @@ class CoordinatorRpc:
         try:
             codec_numbered(request.wire_dtype)
             variables = specs_from_wire(request.variables)
+            work = work_from_wire(request)
             member = self._job.join(
-                variables, request.plan, request.worker, request.session, rank, request.optimizer
+                variables, request.plan, request.worker, request.session, rank, request.optimizer, work
             )
-        except (PlanError, WireDtypeError) as error:
+        except (PlanError, WireDtypeError, WorkError) as error:
             raise invalid(str(error)) from error
         self._joins.came(member.worker)
         log.info(
@@ -105,9 +112,10 @@ class CoordinatorRpc:
 
     # Session
 
-    def session(self, requests: Iterator[pb.SessionRequest], caller: Caller) -> Iterator[pb.SessionReply]:
-        """Notices go out on this thread; a second one reads the worker's messages."""
-        first = next(requests, None)
+    async def session(self, call: Call) -> None:
+        """Notices go out in this task; a second one reads the worker's messages."""
+        data = await call.receive()
+        first = None if data is None else parsed(pb.SessionRequest, data)
         if first is None or first.WhichOneof("message") != "hello":
             raise invalid("expected a SessionRequest with hello first")
         hello = bounded(first).hello
@@ -120,29 +128,29 @@ class CoordinatorRpc:
         def cut() -> None:
             told = event("session_cut", worker=hello.worker)
             log.warning("worker %s does not read its session: closing it", hello.worker, extra=told)
-            caller.cancel()
+            call.caller.cancel()
 
         outbox = self._job.attach(hello.worker, hello.incarnation, hello.session, cut)
         self._streams.came(hello.worker)
-        reader = threading.Thread(
-            target=self._listen, args=(requests, hello, outbox), name=f"session-{hello.worker}", daemon=True
-        )
+        reader = asyncio.create_task(self._listen(call, hello, outbox))
         try:
-            start(reader, "a session")
-            yield pb.SessionReply(events=[pb.SessionEvent(welcome=pb.Welcome())])
-            yield from _replies(outbox)
+            await call.reply(pb.SessionReply(events=[pb.SessionEvent(welcome=pb.Welcome())]))
+            await _reply(call, outbox)
         finally:
+            reader.cancel()
             self._job.detach(hello.worker, hello.incarnation, outbox)
 
-    def _listen(self, requests: Iterator[pb.SessionRequest], hello: pb.Hello, outbox: Outbox) -> None:
+    async def _listen(self, call: Call, hello: pb.Hello, outbox: Outbox) -> None:
         pace = Pace(IDLE_WORDS_PER_SECOND, IDLE_WORDS)
         try:
-            for request in requests:
+            while (data := await call.receive()) is not None:
+                # A field beyond its bound costs a worker that message, not its session.
+                request = parsed(pb.SessionRequest, data)
                 self._take(request, hello, outbox)
                 if request.WhichOneof("message") not in WORK:
                     pace.spend()
                     # What is unread meanwhile waits at its sender.
-                    outbox.over.wait(pace.wait())
+                    await outbox.ended(pace.wait())
         except Refused as refused:
             outbox.put(RefusalNotice(refused.message, fatal=True))
         except Exception as error:
@@ -165,7 +173,8 @@ class CoordinatorRpc:
                 self._commit(request.commit, hello, outbox)
             case "abandon":
                 reason = escaped(request.abandon.reason, REASON_LIMIT)
-                job.abandon(worker, incarnation, request.abandon.ticket, reason)
+                abandon = request.abandon
+                job.abandon(worker, incarnation, abandon.ticket, reason, unit_ends=abandon.unit_ends)
             case "done":
                 job.done(worker, incarnation, escaped(request.done.ends, REASON_LIMIT))
             case "leave":
@@ -198,7 +207,7 @@ class CoordinatorRpc:
 
     # Epochs
 
-    def gather_epoch(self, request: pb.GatherEpochRequest, caller: Caller) -> pb.GatherEpochReply:
+    async def gather_epoch(self, request: pb.GatherEpochRequest, caller: Caller) -> pb.GatherEpochReply:
         claim = receipts.Claim(request.job, request.worker, request.incarnation, request.membership_token)
         if request.job != self._job.terms.job or not claim.proven(self._job.host.secret):
             raise Refused(
@@ -216,7 +225,7 @@ class CoordinatorRpc:
 
     # Status
 
-    def status(self, request: pb.StatusRequest, caller: Caller) -> pb.StatusReply:
+    async def status(self, request: pb.StatusRequest, caller: Caller) -> pb.StatusReply:
         job = self._job
         reply = report_to_wire(job.report())
         reply.job = job.terms.job
@@ -256,17 +265,11 @@ def _local_rule_to_wire(rule: LocalRule) -> pb.LocalRule:
     return pb.LocalRule(name=rule.name, knobs=rule.knobs)
 
 
-def _replies(outbox: Outbox) -> Iterator[pb.SessionReply]:
-    """What is there at once goes out as one message. Ends after a fatal refusal or at None."""
-    while True:
-        notices: list[Notice | None] = [outbox.notices.get()]
-        # No other thread takes from it, so what is not empty has one.
-        while notices[-1] is not None and len(notices) < 256 and not outbox.notices.empty():
-            notices.append(outbox.notices.get_nowait())
-        sent = [notice for notice in notices if notice is not None]
-        if sent:
-            yield pb.SessionReply(events=[event_to_wire(notice) for notice in sent])
-        if notices[-1] is None or any(isinstance(n, RefusalNotice) and n.fatal for n in sent):
+async def _reply(call: Call, outbox: Outbox) -> None:
+    """What is there at once goes out as one message. Until a fatal refusal, or the end of the stream."""
+    while notices := await outbox.take():
+        await call.reply(pb.SessionReply(events=[event_to_wire(notice) for notice in notices]))
+        if any(isinstance(n, RefusalNotice) and n.fatal for n in notices):
             return
 
 

@@ -1,6 +1,6 @@
 """Exchange: payloads of all steps on one open stream; with one server, a whole step in one round trip."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -17,9 +17,9 @@ from psserver.service.transport import in_place
 from psserver.service.transport.payloads import Intake
 from psserver.service.transport.shared_memory import Attachment
 from psserver.service.transport.sockets import SocketListener, SocketToken
+from psserver.service.transport.streams import Stream
 from pswire.patience import CHUNK_SECONDS
 from pswire.transport import frames
-from pswire.transport.framed_socket import Parts
 from pswire.transport.frames import Message
 from pswire.v1 import shard_pb2
 
@@ -33,7 +33,7 @@ LIGHT = (
 
 @dataclass(slots=True)
 class StreamResources:
-    """What a stream holds of its server beyond answers, until it ends. At most one of each. Its thread owns it."""
+    """What a stream holds of its server beyond answers, until it ends. At most one of each."""
 
     attachment: Attachment | None = None
     token: SocketToken | None = None
@@ -52,7 +52,7 @@ class StreamResources:
 class ExchangeRpc:
     """`job` is set on the server that hosts the coordinator; `sockets` are offered beside gRPC.
 
-    Called by the thread of each stream; it keeps nothing of its own.
+    It keeps nothing of its own.
     """
 
     def __init__(self, host: ShardHost, job: Job | None, sockets: SocketListener) -> None:
@@ -60,33 +60,34 @@ class ExchangeRpc:
         self._job = job
         self._sockets = sockets
 
-    def exchange(self, messages: Iterator[Message], caller: Caller) -> Iterator[Parts]:
-        """One request, one answer, in turn; messages in pieces. A refusal ends the stream; nothing has changed then."""
+    async def exchange(self, stream: Stream) -> None:
+        """One request, one answer, in turn. A refusal ends the stream; nothing has changed then."""
         resources = StreamResources()
         try:
-            for received in messages:
+            while (received := await stream.receive()) is not None:
                 request, chunk = _request(received)
                 if request.HasField("attach"):
-                    yield message(attached=self._attach(request.attach, resources, caller))
+                    attached = await self._attach(request.attach, resources, stream.caller)
+                    await stream.send(message(attached=attached))
                 else:
-                    yield from self._serve(request, chunk, messages, resources.attachment, caller)
+                    await self._serve(request, chunk, stream, resources.attachment)
         finally:
             resources.release()
 
-    def _attach(
+    async def _attach(
         self, request: shard_pb2.Attach, resources: StreamResources, caller: Caller
     ) -> shard_pb2.Attached:
         if request.ask:
-            return self._offer(request, resources)
+            return await self._offer(request, resources)
         if resources.attachment is not None:
             raise invalid("expected one attach on a stream, got another")
         resources.detach = partial(self._host.detach, request.worker, caller)
-        resources.attachment, reply = in_place.attach(self._host, request, caller)
+        resources.attachment, reply = await in_place.attach(self._host, request, caller)
         return reply
 
-    def _offer(self, request: shard_pb2.Attach, resources: StreamResources) -> shard_pb2.Attached:
+    async def _offer(self, request: shard_pb2.Attach, resources: StreamResources) -> shard_pb2.Attached:
         """What is available to this stream. A token that it got before is withdrawn."""
-        reason = in_place.reason_against(self._host, request)
+        reason = await in_place.reason_against(self._host, request)
         if resources.token is not None:
             resources.token.withdraw()
         offer = shard_pb2.Attached(refusal=reason or "")
@@ -96,77 +97,71 @@ class ExchangeRpc:
             offer.socket = "" if reason else self._sockets.name
         return offer
 
-    def _serve(
+    async def _serve(
         self,
         request: shard_pb2.ExchangeRequest,
         chunk: frames.ChunkView | None,
-        messages: Iterator[Message],
+        stream: Stream,
         attachment: Attachment | None,
-        caller: Caller,
-    ) -> Iterator[Parts]:
+    ) -> None:
         if request.HasField("push") and request.slot:
-            yield from self._push_slot(request, attachment, caller)
+            await self._push_slot(request, stream, attachment)
         elif request.HasField("push"):
-            yield from self._push(request, chunk, messages, attachment, caller)
+            await self._push(request, chunk, stream, attachment)
         elif request.HasField("pull"):
-            readable = attachment if request.in_place else None
-            yield from version(self._host, request.pull, [], readable, caller)
+            await version(self._host, request.pull, [], attachment if request.in_place else None, stream)
         else:
             raise invalid("expected an ExchangeRequest with push or pull, got one with neither")
 
-    def _push_slot(
-        self,
-        request: shard_pb2.ExchangeRequest,
-        attachment: Attachment | None,
-        caller: Caller,
-    ) -> Iterator[Parts]:
+    async def _push_slot(
+        self, request: shard_pb2.ExchangeRequest, stream: Stream, attachment: Attachment | None
+    ) -> None:
         """A payload that is here already. A refusal of it does not cost the stream, nor what is attached to it."""
         if attachment is None:
             raise invalid("expected attach before a push of a slot")
         try:
-            receipt = in_place.stage(self._host, request.push, attachment, request.slot, caller)
+            receipt = await in_place.stage(self._host, request.push, attachment, request.slot, stream.caller)
         except Refused as refused:
             if refused.code not in LIGHT or isinstance(refused, MembershipOver):
                 raise
-            yield message(code=refused.code.value[0], refusal=refused.message)
+            await stream.send(message(code=refused.code.value[0], refusal=refused.message))
             return
-        yield from self._staged(request, receipt, attachment, caller)
+        await self._staged(request, receipt, stream, attachment)
 
-    def _push(
+    async def _push(
         self,
         request: shard_pb2.ExchangeRequest,
         chunk: frames.ChunkView | None,
-        messages: Iterator[Message],
+        stream: Stream,
         attachment: Attachment | None,
-        caller: Caller,
-    ) -> Iterator[Parts]:
-        intake = Intake(self._host, request.push, caller)
+    ) -> None:
+        intake = await Intake.begin(self._host, request.push, stream.caller)
         arrived = False
         try:
             if chunk is not None:
-                intake.take(chunk)
+                await intake.take(chunk)
             while not intake.complete:
-                with caller.within(self._host.options.worker_timeout + CHUNK_SECONDS):
-                    next_chunk = _next_chunk(messages)
-                intake.take(next_chunk)
+                with stream.caller.within(self._host.options.worker_timeout + CHUNK_SECONDS):
+                    next_chunk = await _next_chunk(stream)
+                await intake.take(next_chunk)
             arrived = True
         finally:
             if not arrived:
                 intake.give_up()
-        yield from self._staged(request, intake.finish(), attachment, caller)
+        await self._staged(request, intake.finish(), stream, attachment)
 
-    def _staged(
+    async def _staged(
         self,
         request: shard_pb2.ExchangeRequest,
         receipt: bytes,
+        stream: Stream,
         attachment: Attachment | None,
-        caller: Caller,
-    ) -> Iterator[Parts]:
+    ) -> None:
         if request.HasField("commit"):
             readable = attachment if request.in_place else None
-            yield from committed(self._host, self._job, request, receipt, readable, caller)
+            await committed(self._host, self._job, request, receipt, readable, stream)
         else:
-            yield message(receipt=receipt)
+            await stream.send(message(receipt=receipt))
 
 
 def _request(received: Message) -> tuple[shard_pb2.ExchangeRequest, frames.ChunkView | None]:
@@ -186,8 +181,8 @@ def _request(received: Message) -> tuple[shard_pb2.ExchangeRequest, frames.Chunk
     return request, chunk
 
 
-def _next_chunk(messages: Iterator[Message]) -> frames.ChunkView:
-    received = next(messages, None)
+async def _next_chunk(stream: Stream) -> frames.ChunkView:
+    received = await stream.receive()
     if received is None:
         raise invalid("expected more chunks of the payload, but the stream ended")
     request, chunk = _request(received)

@@ -1,19 +1,18 @@
 """Answers of Exchange: a version, where it lies or in chunks; and what came of a commit, with the next version."""
 
 import logging
-from collections.abc import Iterator
 from typing import Any
 
 from psserver.coordinator.outputs import GrantNotice, Notice
 from psserver.receipts import examine
 from psserver.service.errors import Refused, invalid, precondition
 from psserver.service.job import Job
-from psserver.service.limits.watch import Caller
 from psserver.service.rpc.adapters import event_to_wire, facts_from_wire
 from psserver.service.shard.host import ShardHost
 from psserver.service.transport import in_place
-from psserver.service.transport.payloads import outgoing
+from psserver.service.transport.payloads import Outgoing
 from psserver.service.transport.shared_memory import Attachment
+from psserver.service.transport.streams import Stream
 from pswire.logs.events import event
 from pswire.transport import frames
 from pswire.transport.framed_socket import Parts
@@ -28,35 +27,39 @@ def message(**fields: Any) -> Parts:
     return (shard_pb2.ExchangeReply(**fields).SerializeToString(),)
 
 
-def version(
+async def version(
     host: ShardHost,
     pull: shard_pb2.PullRequest,
     events: list[pb.SessionEvent],
     attachment: Attachment | None,
-    caller: Caller,
-) -> Iterator[Parts]:
+    stream: Stream,
+) -> None:
     """Where the version lies, for an `attachment`; its chunks otherwise, and when it cannot be read there.
 
     Raises Refused when it is gone.
     """
-    located = in_place.locate(host, pull, attachment) if attachment is not None else None
+    located = await in_place.locate(host, pull, attachment) if attachment is not None else None
     if located is not None:
-        yield message(located=located, events=events)
+        await stream.send(message(located=located, events=events))
         return
-    for piece in outgoing(host, pull, caller):
-        head: Parts = message(bytes=piece.total, events=events) if piece.offset == 0 else ()
-        yield *head, *frames.chunk_field(piece.offset, piece.data, reply=True)
+    reading = await Outgoing.begin(host, pull, stream.caller)
+    try:
+        for piece in reading.pieces():
+            head: Parts = message(bytes=piece.total, events=events) if piece.offset == 0 else ()
+            await stream.send((*head, *frames.chunk_field(piece.offset, piece.data, reply=True)))
+    finally:
+        reading.end()
 
 
-def committed(
+async def committed(
     host: ShardHost,
     job: Job | None,
     request: shard_pb2.ExchangeRequest,
     receipt: bytes,
     attachment: Attachment | None,
-    caller: Caller,
-) -> Iterator[Parts]:
-    """Commit the staged payload on this thread, wait for what comes of it, send the next version along.
+    stream: Stream,
+) -> None:
+    """Commit the staged payload, wait for what comes of it, send the next version along.
 
     Raises Refused with nothing changed, except when the worker or its session goes while it waits.
     """
@@ -70,24 +73,27 @@ def committed(
     # The job has no other server that could have given one.
     found = examine(host.secret, job.terms.job, commit.ticket, 1, (receipt,))
     facts = facts_from_wire(commit, ordinary=found.ordinary)
-    with job.replying_inline(hello.worker, hello.incarnation, hello.session) as reply:
+    outbox, reply = job.begin_inline(hello.worker, hello.incarnation, hello.session)
+    try:
         job.commit(hello.worker, hello.incarnation, commit.ticket, facts, ready=commit.ready)
-        notices = reply.take(wait_for_grant=commit.ready, alive=caller.is_active)
-        yield from _outcome(host, request, notices, attachment, caller)
+        notices = await reply.take(wait_for_grant=commit.ready)
+        await _outcome(host, request, notices, attachment, stream)
         reply.delivered()
+    finally:
+        job.end_inline(outbox, reply)
 
 
-def _outcome(
+async def _outcome(
     host: ShardHost,
     request: shard_pb2.ExchangeRequest,
     notices: list[Notice],
     attachment: Attachment | None,
-    caller: Caller,
-) -> Iterator[Parts]:
+    stream: Stream,
+) -> None:
     grant = next((n for n in notices if isinstance(n, GrantNotice)), None)
     events = [event_to_wire(notice) for notice in notices]
     if grant is None:
-        yield message(events=events)
+        await stream.send(message(events=events))
         return
     push = request.push
     pull = shard_pb2.PullRequest(
@@ -101,15 +107,26 @@ def _outcome(
         incarnation=push.incarnation,
         membership_token=push.membership_token,
     )
-    begun = False
+    answer = Answer(stream)
     try:
-        for part in version(host, pull, events, attachment, caller):
-            yield part
-            begun = True
+        await version(host, pull, events, attachment, answer)
     except Refused as refused:
-        if begun:
+        if answer.begun:
             raise
         # The commit stands; the worker learns of its grant and pulls, or is refused, by itself.
         told = event("grant_without_version", ticket=grant.ticket)
         log.info("no version with the grant of ticket %d: %s", grant.ticket, refused, extra=told)
-        yield message(events=events)
+        await stream.send(message(events=events))
+
+
+class Answer:
+    """A stream, and whether something was sent on it."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self.caller, self.receive = stream.caller, stream.receive
+        self.begun = False
+
+    async def send(self, parts: Parts) -> None:
+        self.begun = True
+        await self._stream.send(parts)

@@ -3,9 +3,8 @@
 import hmac
 import json
 import logging
-import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import grpc
@@ -15,8 +14,8 @@ from psserver.optimizers import build as build_optimizer
 from psserver.policies.declarations import from_config
 from psserver.receipts import opens
 from psserver.service.errors import Refused, invalid, precondition
-from psserver.service.limits.watch import Caller
 from psserver.service.rpc.adapters import apply_from_wire, memory_to_wire, order_from_wire
+from psserver.service.rpc.registration import Call, bounded, parsed
 from psserver.service.shard.host import ShardHost
 from pswire.exits import ExitCode
 from pswire.logs.events import event
@@ -25,6 +24,7 @@ from pswire.model.specs import specs_from_wire
 from pswire.v1 import shard_pb2
 
 log = logging.getLogger("ps-server")
+
 
 # Seconds between two looks at the memory that the coordinator is told of.
 MEMORY_EVERY = 0.5
@@ -41,34 +41,37 @@ class Ending:
 class FollowRpc:
     """At most one coordinator at a time; when its stream ends, so does this server's job."""
 
-    def __init__(self, host: ShardHost, servers: int, job_secret: bytes = b"") -> None:
+    def __init__(
+        self,
+        host: ShardHost,
+        servers: int,
+        job_secret: bytes = b"",
+        ended: Callable[[], object] = lambda: None,
+    ) -> None:
+        """`ended` is called when this server may end, and `ending` says why."""
         self._host = host
         self._servers = servers
         self._secret = job_secret
-        # Two that open at once: one of them is the coordinator.
-        self._opening = threading.Lock()
-        # The number of the entry that comes next, and the answer to the last trial. Owned by the stream's thread.
-        self._next = 0
+        self._ended = ended
+        # The number of the entry that comes next, and the answer to the last trial.
+        self._next_entry = 0
         self._answer = shard_pb2.FollowReply()
-        # When the coordinator was last told of the memory. Owned by the thread of its stream.
+        # When the coordinator was last told of the memory.
         self._memory_told = 0.0
-        # Set once, by the thread of the coordinator's stream, before `ended`; others read it after that.
+        # Set once.
         self.ending: Ending | None = None
-        self.ended = threading.Event()
 
-    def follow(
-        self, requests: Iterator[shard_pb2.FollowRequest], caller: Caller
-    ) -> Iterator[shard_pb2.FollowReply]:
+    async def follow(self, call: Call) -> None:
         # A call that sends nothing owns nothing: the first that opens, with the proof, is the coordinator.
-        first = next(requests, None)
+        first = await _next(call)
         if first is None or first.WhichOneof("message") != "open":
             raise invalid("expected a FollowRequest with open first")
         self._open(first.open)
         try:
-            yield self._progress()
-            for request in requests:
-                self._take(request)
-                yield self._progress()
+            await call.reply(self._progress())
+            while (request := await _next(call)) is not None:
+                await self._take(request)
+                await call.reply(self._progress())
         finally:
             if self.ending is None:
                 self._end(ExitCode.UNREACHABLE, "the coordinator (server 0) is gone")
@@ -80,10 +83,6 @@ class FollowRpc:
                 f"server {self._host.server} takes orders from a coordinator with its own job secret only: "
                 "give all servers of the job the same PS_JOB_SECRET (ps-lab run does)"
             )
-        with self._opening:
-            self._adopt(message)
-
-    def _adopt(self, message: shard_pb2.Open) -> None:
         if self._host.job:
             raise precondition(
                 f"server {self._host.server} follows a coordinator already, that of job {self._host.job}"
@@ -96,7 +95,7 @@ class FollowRpc:
         self._host.open(message.job, message.secret)
         log.info("following job %s", message.job, extra=event("following", job=message.job))
 
-    def _take(self, request: shard_pb2.FollowRequest) -> None:
+    async def _take(self, request: shard_pb2.FollowRequest) -> None:
         match request.WhichOneof("message"):
             case "configure":
                 self._configure(request.configure)
@@ -113,19 +112,20 @@ class FollowRpc:
                 if orders and orders[0][0] != expected:
                     raise invalid(f"expected entry {expected} of the decision log next, got {orders[0][0]}")
                 self._host.orders.submit(orders)
-                self._host.orders.execute_submitted()
-                self._next = orders[-1][0] + 1 if orders else self._next
+                if orders:
+                    self._next_entry = orders[-1][0] + 1
+                    await self._host.execute(self._next_entry)
             case "trial":
-                self._try(request.trial)
+                await self._try(request.trial)
             case "shutdown":
                 self._end(_exit_code(request.shutdown.exit_code), request.shutdown.reason)
             case other:
                 raise invalid(f"expected configure, decisions or shutdown, got {other}")
 
-    def _try(self, trial: shard_pb2.Trial) -> None:
+    async def _try(self, trial: shard_pb2.Trial) -> None:
         if self._host.state.failure is not None:
             return
-        finite, largest = self._host.rehearse(self._next, apply_from_wire(trial.update))
+        finite, largest = await self._host.rehearse(self._next_entry, apply_from_wire(trial.update))
         self._answer = shard_pb2.FollowReply(
             trial=trial.number, finite=finite, largest=largest if finite else 0.0
         )
@@ -171,16 +171,20 @@ class FollowRpc:
 
     def _end(self, code: ExitCode, reason: str) -> None:
         self.ending = Ending(code, reason)
-        self.ended.set()
+        self._ended()
 
 
-def follow_nobody(
-    requests: Iterator[shard_pb2.FollowRequest], caller: Caller
-) -> Iterator[shard_pb2.FollowReply]:
+async def follow_nobody(call: Call) -> None:
     """Follow at the coordinator's own server."""
+    await _next(call)
     raise precondition(
         "server 0 hosts the coordinator and follows nobody: expected Follow at servers 1 and up"
     )
+
+
+async def _next(call: Call) -> shard_pb2.FollowRequest | None:
+    message = await call.receive()
+    return None if message is None else bounded(parsed(shard_pb2.FollowRequest, message))
 
 
 def _exit_code(number: int) -> ExitCode:

@@ -3,7 +3,7 @@
 Left to themselves they would be an internal error, with a traceback in the log for each call of a stranger.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -22,7 +22,7 @@ NAMES = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
 class Parsed:
     """Stands for `server` where a generated function registers methods."""
 
-    def __init__(self, server: grpc.Server) -> None:
+    def __init__(self, server: grpc.aio.Server) -> None:
         self._server = server
 
     def add_generic_rpc_handlers(self, handlers: Sequence[object]) -> None:
@@ -38,18 +38,20 @@ def _parsed(method: Any) -> "Method":
     (name,) = (name for name in NAMES if getattr(method, name) is not None)
     serve = getattr(method, name)
 
-    def one(request: bytes, context: grpc.ServicerContext) -> Any:
+    async def one(request: bytes, context: Any) -> Any:
         try:
             message = _message(method.request_deserializer, request)
         except Refused as refused:
-            abort(context, refused)
-        return serve(message, context)
+            await abort(context, refused)
+        return await serve(message, context)
 
-    def many(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[Any]:
+    async def many(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[Any]:
+        messages = (_message(method.request_deserializer, request) async for request in requests)
         try:
-            yield from serve((_message(method.request_deserializer, r) for r in requests), context)
+            async for reply in serve(messages, context):
+                yield reply
         except Refused as refused:
-            abort(context, refused)
+            await abort(context, refused)
 
     make = getattr(grpc, f"{name}_rpc_method_handler")
     handler: Method = make(many if method.request_streaming else one, None, method.response_serializer)

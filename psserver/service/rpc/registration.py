@@ -2,11 +2,11 @@
 
 The generated registration lets a message that does not parse surface as an
 internal error. Here it is refused as INVALID_ARGUMENT with the name of the
-message that was expected.
+message that was expected. Calls are tasks of the event loop.
 """
 
-import threading
-from collections.abc import Callable, Iterable, Iterator
+import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -14,56 +14,26 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 from psserver.service.errors import Refused, invalid
-from psserver.service.limits.watch import Caller, Watch, sent
+from psserver.service.limits.watch import Caller, Watch
 from pswire.bounds import BoundError, check
 from pswire.transport.framed_socket import Parts
 
 if TYPE_CHECKING:
     # Generic in the stubs only.
     Method = grpc.RpcMethodHandler[Any, Any]
-
-
-def start(thread: threading.Thread, what: str) -> None:
-    """Raises Refused when the system gives no thread."""
-    try:
-        thread.start()
-    except RuntimeError as error:
-        raise Refused(
-            grpc.StatusCode.RESOURCE_EXHAUSTED, f"the server has no thread for {what}: {error}"
-        ) from error
-
+    Context = grpc.aio.ServicerContext[Any, Any]
 
 MESSAGE_LIMIT = 2000
 
 
-@dataclass(frozen=True, slots=True)
-class Malformed:
-    expected: str
-    length: int
-
-
-def parse(kind: type[Message]) -> Callable[[bytes], Any]:
-    """A deserializer for `kind` that never raises (an exception there would hide its cause)."""
-
-    def deserialize(data: bytes) -> Any:
-        try:
-            return kind.FromString(data)
-        except DecodeError:
-            return Malformed(kind.DESCRIPTOR.full_name, len(data))
-
-    return deserialize
-
-
-def parsed(request: Any) -> Any:
-    """The request itself; raises Refused when it is no message of the expected kind."""
-    if isinstance(request, Malformed):
-        raise invalid(f"expected a {request.expected}, got {request.length} bytes that do not parse")
-    return request
-
-
-def checked(request: Any) -> Any:
-    """The request itself; raises Refused when it is no message of the expected kind, or a field is beyond its bound."""
-    return bounded(parsed(request))
+def parsed(kind: type[Message], data: bytes) -> Any:
+    """The message of that kind. Raises Refused for bytes that are none."""
+    try:
+        return kind.FromString(data)
+    except DecodeError as error:
+        raise invalid(
+            f"expected a {kind.DESCRIPTOR.full_name}, got {len(data)} bytes that do not parse"
+        ) from error
 
 
 def bounded(message: Any) -> Any:
@@ -75,8 +45,9 @@ def bounded(message: Any) -> Any:
     return message
 
 
-def abort(context: grpc.ServicerContext, refused: Refused) -> NoReturn:
-    context.abort(refused.code, clipped(refused.message))
+async def abort(context: "Context", refused: Refused) -> NoReturn:
+    await context.abort(refused.code, clipped(refused.message))
+    raise AssertionError("abort raises")
 
 
 def clipped(message: str) -> str:
@@ -91,96 +62,87 @@ def clipped(message: str) -> str:
     return text[:MESSAGE_LIMIT].decode("utf-8", "ignore") + " ..."
 
 
-class Registration:
-    """Makes handlers of methods. `watch` holds every call to its deadlines; `patience`: seconds that a peer may take
-    to read so many bytes.
+@dataclass(slots=True)
+class Call:
+    """A call's messages, each way, as its method sees them: bytes. The call's task owns it.
 
-    Every method takes a stream of messages, those with one request, too: gRPC would let a thread wait for a request
-    that never comes.
+    `patience`: seconds that the peer may take to read so many bytes.
+    """
+
+    context: "Context"
+    caller: Caller
+    watch: Watch
+    patience: Callable[[int], float]
+    spoken: bool = False
+
+    async def receive(self) -> bytes | None:
+        """The next message, of which the first must come in time; None when the peer sends no more."""
+        if self.spoken:
+            return await self._read()
+        with self.watch.silence(self.caller):
+            message = await self._read()
+        self.spoken = True
+        return message
+
+    async def _read(self) -> bytes | None:
+        message = await self.context.read()
+        return None if message is grpc.aio.EOF else message
+
+    async def only(self, kind: type[Message]) -> Any:
+        """The one request of a method that takes one. Raises Refused."""
+        message = await self.receive()
+        if message is None:
+            raise invalid(f"expected a {kind.DESCRIPTOR.full_name}, got nothing")
+        return bounded(parsed(kind, message))
+
+    async def send(self, parts: Parts) -> None:
+        """One message, in pieces. A peer that does not read holds nothing: it must take it in time."""
+        message = b"".join(parts)
+        self.caller.deadline = asyncio.get_running_loop().time() + self.patience(len(message))
+        await self.context.write(message)
+        self.caller.deadline = None
+
+    async def reply(self, message: Message) -> None:
+        await self.send((message.SerializeToString(),))
+
+
+class Registration:
+    """Makes handlers of methods. `watch` holds every call to its deadlines; `patience` as of `Call`.
+
+    Every method takes a stream of messages, those with one request, too: gRPC would wait for a request that never
+    comes, and would answer bytes that do not parse with an internal error.
     """
 
     def __init__(self, watch: Watch, patience: Callable[[int], float]) -> None:
         self._watch = watch
         self._patience = patience
 
-    def _caller(self, context: grpc.ServicerContext) -> Caller:
-        return Caller(context.is_active, context.cancel)
+    def method(self, function: Callable[[Call], Awaitable[None]]) -> "Method":
+        """`function` receives and sends raw messages. What it refuses ends the call with the reason."""
+
+        async def serve(_: object, context: "Context") -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            with self._watch.watching(Caller(task.cancel)) as caller:
+                try:
+                    await function(Call(context, caller, self._watch, self._patience))
+                except Refused as refused:
+                    await abort(context, refused)
+                except asyncio.CancelledError:
+                    if not caller.cut_off:
+                        # The peer has gone.
+                        raise
+                    task.uncancel()
+                    await abort(context, Refused(grpc.StatusCode.CANCELLED, "the server ended this call"))
+
+        return grpc.stream_stream_rpc_method_handler(serve, None, None)
 
     def unary(
-        self, function: Callable[[Any, Caller], Any], request: type[Message], reply: type[Message]
+        self, function: Callable[[Any, Caller], Awaitable[Message]], request: type[Message]
     ) -> "Method":
         """One message in, one out."""
 
-        def serve(messages: Iterator[Any], context: grpc.ServicerContext) -> Any:
-            with self._watch.watching(self._caller(context)) as caller:
-                try:
-                    return function(checked(self._only(messages, caller, request)), caller)
-                except Refused as refused:
-                    abort(context, refused)
+        async def serve(call: Call) -> None:
+            await call.reply(await function(await call.only(request), call.caller))
 
-        return grpc.stream_unary_rpc_method_handler(serve, parse(request), reply.SerializeToString)
-
-    def _only(self, messages: Iterator[Any], caller: Caller, request: type[Message]) -> Any:
-        first = next(self._watch.heard(messages, caller), None)
-        if first is None:
-            raise invalid(f"expected a {request.DESCRIPTOR.full_name}, got nothing")
-        return first
-
-    def bidirectional(
-        self,
-        function: Callable[[Iterator[Any], Caller], Iterable[Any]],
-        request: type[Message],
-        reply: type[Message],
-        admit: Callable[[Any], Any] = checked,
-    ) -> "Method":
-        """A stream each way. `admit` is asked for each message; what it raises ends the stream."""
-
-        def serve(messages: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
-            with self._watch.watching(self._caller(context)) as caller:
-                try:
-                    replies = function(map(admit, self._watch.heard(messages, caller)), caller)
-                    yield from sent(replies, caller, lambda made: self._patience(made.ByteSize()))
-                except Refused as refused:
-                    abort(context, refused)
-
-        return grpc.stream_stream_rpc_method_handler(serve, parse(request), reply.SerializeToString)
-
-    def stream_in(self, function: Callable[[Iterator[bytes], Caller], Any], reply: type[Message]) -> "Method":
-        """A stream of raw messages in, one message out; `function` parses by itself."""
-
-        def serve(messages: Iterator[bytes], context: grpc.ServicerContext) -> Any:
-            with self._watch.watching(self._caller(context)) as caller:
-                try:
-                    return function(self._watch.heard(messages, caller), caller)
-                except Refused as refused:
-                    abort(context, refused)
-
-        return grpc.stream_unary_rpc_method_handler(serve, None, reply.SerializeToString)
-
-    def stream_out(
-        self, function: Callable[[Any, Caller], Iterable[bytes]], request: type[Message]
-    ) -> "Method":
-        """One message in, a stream of raw messages out."""
-
-        def serve(messages: Iterator[Any], context: grpc.ServicerContext) -> Iterator[bytes]:
-            with self._watch.watching(self._caller(context)) as caller:
-                try:
-                    replies = function(checked(self._only(messages, caller, request)), caller)
-                    yield from sent(replies, caller, lambda made: self._patience(len(made)))
-                except Refused as refused:
-                    abort(context, refused)
-
-        return grpc.stream_stream_rpc_method_handler(serve, parse(request), None)
-
-    def raw(self, function: Callable[[Iterator[bytes], Caller], Iterable[Parts]]) -> "Method":
-        """A stream of raw messages each way; `function` parses by itself, and answers in pieces of messages."""
-
-        def serve(messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[Parts]:
-            with self._watch.watching(self._caller(context)) as caller:
-                try:
-                    replies = function(self._watch.heard(messages, caller), caller)
-                    yield from sent(replies, caller, lambda made: self._patience(sum(map(len, made))))
-                except Refused as refused:
-                    abort(context, refused)
-
-        return grpc.stream_stream_rpc_method_handler(serve, None, b"".join)
+        return self.method(serve)

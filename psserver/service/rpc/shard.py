@@ -1,56 +1,54 @@
 """Push and Pull, a call per payload: the contract that any generated client can speak."""
 
-from collections.abc import Iterator
-
 from psserver.service.errors import invalid
-from psserver.service.limits.watch import Caller
-from psserver.service.rpc.registration import bounded
+from psserver.service.rpc.registration import Call, bounded
 from psserver.service.shard.host import ShardHost
-from psserver.service.transport.payloads import Intake, outgoing
+from psserver.service.transport.payloads import Intake, Outgoing
 from pswire.patience import CHUNK_SECONDS
 from pswire.transport import frames
 from pswire.v1 import shard_pb2
 
 
 class ShardRpc:
-    """Called by the thread of each call; it keeps nothing of its own."""
+    """Called by the task of each call; it keeps nothing of its own."""
 
     def __init__(self, host: ShardHost) -> None:
         self._host = host
 
-    def push(self, messages: Iterator[bytes], caller: Caller) -> shard_pb2.PushReply:
+    async def push(self, call: Call) -> None:
         """Stage a payload: each chunk is copied once, from its message into the slot, and checked."""
-        intake = Intake(self._host, _header(messages), caller)
+        intake = await Intake.begin(self._host, await _header(call), call.caller)
         finished = False
         try:
-            for message in self._prompt(messages, caller):
+            while (message := await self._prompt(call)) is not None:
                 part = _parse(message)
                 if not isinstance(part, frames.ChunkView):
                     raise invalid("expected chunks after the header, got another header")
-                intake.take(part)
+                await intake.take(part)
             finished = True
         finally:
             if not finished:
                 intake.give_up()
-        return shard_pb2.PushReply(receipt=intake.finish())
+        await call.reply(shard_pb2.PushReply(receipt=intake.finish()))
 
-    def _prompt(self, messages: Iterator[bytes], caller: Caller) -> Iterator[bytes]:
+    async def _prompt(self, call: Call) -> bytes | None:
         """A payload that was begun goes on: whoever stops in the middle of one holds memory of this server."""
-        while True:
-            with caller.within(self._host.options.worker_timeout + CHUNK_SECONDS):
-                message = next(messages, None)
-            if message is None:
-                return
-            yield message
+        with call.caller.within(self._host.options.worker_timeout + CHUNK_SECONDS):
+            return await call.receive()
 
-    def pull(self, request: shard_pb2.PullRequest, caller: Caller) -> Iterator[bytes]:
+    async def pull(self, call: Call) -> None:
         """Stream a version: each chunk is copied once, from the arena into its message."""
-        for piece in outgoing(self._host, request, caller):
-            yield frames.pull_chunk(piece.offset, piece.data, piece.total if piece.offset == 0 else None)
+        reading = await Outgoing.begin(self._host, await call.only(shard_pb2.PullRequest), call.caller)
+        try:
+            for piece in reading.pieces():
+                total = piece.total if piece.offset == 0 else None
+                await call.send((frames.pull_chunk(piece.offset, piece.data, total),))
+        finally:
+            reading.end()
 
 
-def _header(messages: Iterator[bytes]) -> shard_pb2.PushHeader:
-    first = next(messages, None)
+async def _header(call: Call) -> shard_pb2.PushHeader:
+    first = await call.receive()
     if first is None:
         raise invalid("expected a PushRequest with a header first, got an empty stream")
     part = _parse(first)

@@ -1,15 +1,18 @@
-"""Which thread executes a shard's orders: the one that brings them, or one that waits for what is left."""
+"""Executes a shard's orders, in log order, as they come: small ones at once, large passes beside the loop."""
 
+import asyncio
 import logging
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from psserver.service.limits.table import FORBEARANCE
+from psserver.service.loop.heavy import LARGE, HeavyWork
+from psserver.service.loop.owner import Owner
 from psserver.service.shard.shared import SharedShard
-from psserver.shard import Apply, NonfiniteError, Order, Seal, Shard
+from psserver.shard import Apply, Install, NonfiniteError, Order, Release, Seal, Shard
+from psserver.shard.shard import PendingUpdate
 from pswire.logs.events import event
 
 log = logging.getLogger("ps-server")
@@ -22,8 +25,8 @@ LOOK_EVERY = 0.001
 class Rehearsal:
     """A question behind the orders that were submitted before it: would `update` be finite? Nothing changes.
 
-    `answer` is called with that, and with the largest magnitude of all that it would change; never where the shard
-    has failed. It stands under the number of the entry that comes next.
+    `answer` is called in a later turn with that, and with the largest magnitude of all that it would change; never
+    where the shard has failed. It stands under the number of the entry that comes next.
     """
 
     update: Apply
@@ -34,146 +37,185 @@ Submitted = Order | Rehearsal
 
 
 class Executor:
-    """Executes the orders of one shard, each under the state's lock but for its heavy half.
+    """Executes the orders of one shard. The loop's thread owns it.
 
-    Orders are submitted in log order. They are executed by the submitting
-    thread if no other executes (an update of a small model then costs no
-    thread switch), else by the thread that runs `run`. That one also takes
-    over an update that must wait for readers.
-
-    `_executing` owns the head of `_queue`: its holder looks at the first order
-    and removes it. Its tail belongs to the one thread that submits: that of
-    the Follow stream, or whichever holds the job's lock.
+    The first order of `_queue` is being executed while `_busy`: its arithmetic
+    runs on the pool, or it is an update that waits for readers to leave a buffer.
 
     `lease`: seconds that an unread grant may hold up an update. `evicted`: called when versions were taken from
-    those who read them, under the state's lock.
+    those who read them.
     """
 
     def __init__(
-        self, state: SharedShard, server: int, lease: float, evicted: Callable[[], None] = lambda: None
+        self,
+        state: SharedShard,
+        server: int,
+        lease: float,
+        owner: Owner,
+        heavy: HeavyWork,
+        evicted: Callable[[], None] = lambda: None,
     ) -> None:
         self._state = state
         self._server = server
         self._lease = lease
+        self._owner = owner
+        self._heavy = heavy
         self._evicted = evicted
-        self._executing = threading.Lock()
-        # There is something to do for `run`. It does not wait for the state's `changed`: to be woken at
-        # every change, and to fight for the lock then, would cost a small step a fifth of its time.
-        self._left = threading.Event()
         self._queue: deque[tuple[int, Submitted]] = deque()
-        # Workers that left a granted version unread until it was taken back: how often, and since when. Owned by
-        # the state's lock.
+        self._busy = False
+        # Until when the first order waits for readers, and when it looks again.
+        self._deadline: float | None = None
+        self._look_again: asyncio.TimerHandle | None = None
+        # Workers that left a granted version unread until it was taken back: how often, and since when.
         self._unread: dict[str, tuple[int, float]] = {}
         # Called with each order that has arithmetic, and its seconds, where they are measured.
         self.timed: Callable[[Order, float], None] | None = None
-
-    def wake(self) -> None:
-        """Let `run` look whether the state is closed."""
-        self._left.set()
 
     def submit(self, orders: Iterable[tuple[int, Submitted]]) -> None:
         """Queue orders; they carry the indices that follow on what was submitted before."""
         self._queue.extend(orders)
 
-    def execute_submitted(self, *, wait_for_readers: bool = True) -> None:
-        """Execute what is queued now, unless another thread executes; that one, or `run`, goes on.
+    def execute_submitted(self) -> None:
+        """Execute what can be executed now; what has to wait goes on by itself."""
+        while self._queue and not self._busy:
+            index, order = self._queue[0]
+            if self._state.failure is None:
+                self._attempt(index, order, self._execute)
+            else:
+                self._queue.popleft()
 
-        Not `wait_for_readers`: leave an update that must wait for readers to `run`. The caller may be what
-        they wait for: a worker's next version, granted ahead, comes by the stream that its commit is on.
-        """
+    def _attempt(self, index: int, order: Submitted, step: Callable[[int, Submitted], bool]) -> None:
+        """`step`, which says whether the order is executed. A failure is the shard's: nothing is executed any more."""
         try:
-            last = self._queue[-1][0]
-        except IndexError:
-            return
-        if last >= self._state.executed and self._executing.acquire(blocking=False):
-            try:
-                while (
-                    self._queue and self._queue[0][0] <= last and (wait_for_readers or not self._must_wait())
-                ):
-                    self._next()
-            finally:
-                self._executing.release()
-        if self._queue:
-            self._left.set()
+            executed = step(index, order)
+        except Exception as error:
+            self._failed(index, error)
+            executed = True
+        if executed:
+            self._queue.popleft()
 
-    def run(self) -> None:
-        """Execute what no other thread does, until the state is closed."""
-        while not self._state.closed:
-            self._left.wait()
-            self._left.clear()
-            with self._executing:
-                while self._queue:
-                    self._next()
+    def _failed(self, index: int, error: BaseException) -> None:
+        told = event("entry_failed", entry=index)
+        if isinstance(error, NonfiniteError):
+            log.error("%s", error, extra=told)
+            self._state.fail(str(error), diverged=True)
+        else:
+            log.error("entry %d of the decision log cannot be executed", index, exc_info=error, extra=told)
+            self._state.fail(f"server {self._server} cannot execute entry {index}: {error}")
 
-    def _must_wait(self) -> bool:
-        """The first order is an update for which readers leave no buffer."""
-        order = self._queue[0][1]
-        if not isinstance(order, Apply):
-            return False
-        with self._state.changed:
-            shard = self._state.shard
-            if shard is None or not shard.blocked(order):
-                return False
-            self._state.end_reads(shard)
-            return shard.blocked(order)
-
-    def _next(self) -> None:
-        index, order = self._queue[0]
-        if self._state.failure is None:
-            try:
-                self._execute(index, order)
-            except NonfiniteError as error:
-                log.error("%s", error, extra=event("entry_failed", entry=index))
-                self._state.fail(str(error), diverged=True)
-            except Exception as error:
-                told = event("entry_failed", entry=index)
-                log.exception("entry %d of the decision log cannot be executed", index, extra=told)
-                self._state.fail(f"server {self._server} cannot execute entry {index}: {error}")
-        self._queue.popleft()
-
-    def _execute(self, index: int, order: Submitted) -> None:
-        state = self._state
+    def _execute(self, index: int, order: Submitted) -> bool:
+        state, shard = self._state, self._state.shard
         if isinstance(order, Rehearsal):
-            if state.shard is not None:
-                # No other thread writes to what it reads.
-                order.answer(*state.shard.rehearse(order.update))
-            return
-        with state.changed:
-            work = None
-            if state.shard is not None:
-                if isinstance(order, Seal):
-                    # It has what it was granted, whatever way it read it.
-                    self.forgive(state.shard, order.ticket)
-                self._wait_for_buffer(state.shard, order)
-                work = state.shard.prepare(order)
-            if work is None:
-                state.finish(index)
-                return
+            return shard is None or self._rehearse(shard, order)
+        if shard is None:
+            state.finish(index)
+            return True
+        if isinstance(order, Apply):
+            if not self._has_buffer(shard, order):
+                self._busy = True
+                return False
+        elif isinstance(order, Seal | Release):
+            if isinstance(order, Seal):
+                # It has what it was granted, whatever way it read it.
+                self.forgive(shard, order.ticket)
+            state.settle_read(order.ticket)
+            state.entrance.changed(order.ticket)
+        work = shard.prepare(order)
+        if work is None:
+            if isinstance(order, Release | Install):
+                state.entrance.freed()
+            state.finish(index)
+            return True
+        if shard.layout.nbytes > LARGE:
+            self._busy = True
+            self._compute_beside(index, order, work)
+            return False
         began = time.perf_counter()
         work.compute()
+        self._computed(index, order, work, began)
+        return True
+
+    def _compute_beside(self, index: int, order: Order, work: PendingUpdate) -> None:
+        began = time.perf_counter()
+
+        def finish(index: int, _: Submitted) -> bool:
+            self._computed(index, order, work, began)
+            return True
+
+        def ended(error: BaseException | None) -> None:
+            self._busy = False
+            if error is None:
+                self._attempt(index, order, finish)
+            else:
+                self._failed(index, error)
+                self._queue.popleft()
+            self.execute_submitted()
+
+        self._heavy.start(work.compute, ended)
+
+    def _computed(self, index: int, order: Order, work: PendingUpdate, began: float) -> None:
         if self.timed is not None:
             self.timed(order, time.perf_counter() - began)
-        with state.changed:
-            work.finish()
-            state.finish(index)
+        work.finish()
+        self._state.entrance.freed()
+        self._state.finish(index)
 
-    def _wait_for_buffer(self, shard: Shard, order: Order) -> None:
+    def _rehearse(self, shard: Shard, asked: Rehearsal) -> bool:
+        """Nothing is executed meanwhile, so that nobody writes to what it reads."""
+        found: list[tuple[bool, float]] = []
+
+        def ended(error: BaseException | None) -> None:
+            self._busy = False
+            if error is not None:
+                self._failed(self._queue[0][0], error)
+            else:
+                self._owner.loop.call_soon(asked.answer, *found[0])
+            self._queue.popleft()
+            self.execute_submitted()
+
+        def pass_over() -> None:
+            found.append(shard.rehearse(asked.update))
+
+        if shard.layout.nbytes > LARGE:
+            self._busy = True
+            self._heavy.start(pass_over, ended)
+            return False
+        pass_over()
+        self._owner.loop.call_soon(asked.answer, *found[0])
+        return True
+
+    # Waiting for readers
+
+    def _has_buffer(self, shard: Shard, order: Order) -> bool:
         """An update waits for readers of old versions, but no longer than their lease."""
-        state = self._state
-        state.end_reads(shard)
+        if shard.blocked(order):
+            self._state.end_reads(shard)
+        if shard.blocked(order) and self._deadline is None:
+            shard.arena.evict_unpinned()
+            self._evicted()
+            self._deadline = time.monotonic() + self._lease_of_holders(shard)
         if not shard.blocked(order):
+            self._deadline = None
+            return True
+        assert self._deadline is not None
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            self._take_back(shard)
+            self._deadline = None
+            return True
+        # A worker that reads in place calls nobody when it has read.
+        pause = min(left, LOOK_EVERY) if self._state.reading else left
+        self._look_again = self._owner.loop.call_later(pause, self.look)
+        return False
+
+    def look(self) -> None:
+        """A reader may have left a buffer: try again what waits for one."""
+        if self._look_again is None:
             return
-        shard.arena.evict_unpinned()
-        self._evicted()
-        deadline = time.monotonic() + self._lease_of_holders(shard)
-        while shard.blocked(order) and not state.closed:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                self._take_back(shard)
-                return
-            # A worker that reads in place wakes no thread when it has read.
-            state.changed.wait(min(left, LOOK_EVERY) if state.reading else left)
-            state.end_reads(shard)
+        self._look_again.cancel()
+        self._look_again, self._busy = None, False
+        if not self._state.closed:
+            self.execute_submitted()
 
     def _take_back(self, shard: Shard) -> None:
         log.warning(
@@ -198,7 +240,7 @@ class Executor:
         return float(self._lease / FORBEARANCE.value ** min(times, default=0))
 
     def forgive(self, shard: Shard, ticket: int) -> None:
-        """The ticket's version was read. Hold the state's lock."""
+        """The ticket's version was read."""
         if self._unread:
             opened = shard.staging.tickets.get(ticket)
             if opened is not None:
@@ -206,11 +248,8 @@ class Executor:
 
     def unread(self, seconds: float) -> list[str]:
         """Workers that have read nothing for so long although they were granted versions. They are forgotten."""
-        if not self._unread:
-            return []
         now = time.monotonic()
-        with self._state.changed:
-            found = [worker for worker, (_, since) in self._unread.items() if now - since >= seconds]
-            for worker in found:
-                del self._unread[worker]
+        found = [worker for worker, (_, since) in self._unread.items() if now - since >= seconds]
+        for worker in found:
+            del self._unread[worker]
         return found

@@ -18,7 +18,7 @@ class Read:
 
 
 class Reads:
-    """The lock of the server's SharedShard owns it."""
+    """The loop's thread owns it."""
 
     def __init__(self) -> None:
         # In the order in which they began.

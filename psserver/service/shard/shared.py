@@ -1,7 +1,8 @@
-"""What the threads of a server share of its shard."""
+"""What the parts of a server share of its shard."""
 
-import threading
-
+from psserver.service.loop.owner import Owner
+from psserver.service.loop.waits import Changes, Countdown
+from psserver.service.shard.entrance import Entrance
 from psserver.service.transport.shared_memory import Words
 from psserver.shard import Shard
 
@@ -9,14 +10,15 @@ from psserver.shard import Shard
 class SharedShard:
     """The shard, how far it has executed the log, why no further, and who reads its versions in place.
 
-    `changed` owns everything here and the shard with all that it holds, except
-    that the arrays of a `PendingUpdate` belong to the thread that computes it. A
-    thread that changes something notifies it. Single values may be read without
-    it, for a report or a first look.
+    The loop's thread owns everything here and the shard with all that it holds,
+    except that the arrays of a `PendingUpdate` belong to the thread that computes it.
     """
 
-    def __init__(self) -> None:
-        self.changed = threading.Condition()
+    def __init__(self, owner: Owner) -> None:
+        # Those that wait: for something rare, for the log, for room.
+        self.changes = Changes(lambda: owner.loop)
+        self.catching_up = Countdown(lambda: owner.loop)
+        self.entrance = Entrance(owner)
         self.shard: Shard | None = None
         # Entries [0, executed) of the log are executed.
         self.executed = 0
@@ -32,39 +34,48 @@ class SharedShard:
         self._readers: dict[int, Words] = {}
 
     def finish(self, index: int) -> None:
-        """Entry `index` is executed. Hold `changed`."""
-        if self.shard is not None:
-            self.end_reads(self.shard)
+        """Entry `index` is executed."""
         self.executed = index + 1
-        self.changed.notify_all()
+        self.catching_up.risen(index + 1)
+        self.changes.notify()
 
     def fail(self, reason: str, *, diverged: bool = False) -> None:
-        with self.changed:
-            self.failure, self.diverged = reason, diverged
-            self.changed.notify_all()
+        self.failure, self.diverged = reason, diverged
+        self._end_waits()
 
     def close(self) -> None:
         """No more orders; every wait ends."""
-        with self.changed:
-            self.closed = True
-            self.changed.notify_all()
+        self.closed = True
+        self._end_waits()
+
+    def _end_waits(self) -> None:
+        self.catching_up.drop_all()
+        self.entrance.wake_all()
+        self.changes.notify()
+
+    @property
+    def over(self) -> bool:
+        """Nothing that is waited for will come."""
+        return self.closed or self.failure is not None
 
     # Reading in place
 
     @property
     def reading(self) -> bool:
-        """A worker reads in place, and wakes no thread when it has read."""
+        """A worker reads in place, and says in its words only when it has read."""
         return bool(self._readers)
 
     def begin_read(self, ticket: int, reader: Words) -> None:
-        """The ticket's version is read in place. Hold `changed`."""
-        if not self._readers:
-            # An update that waits for this version must look for the word that it is read.
-            self.changed.notify_all()
+        """The ticket's version is read in place."""
         self._readers[ticket] = reader
 
+    def settle_read(self, ticket: int) -> None:
+        """The pin of the ticket has ended in another way."""
+        if self._readers:
+            self._readers.pop(ticket, None)
+
     def end_reads(self, shard: Shard) -> None:
-        """Unpin what workers say that they have read. Hold `changed`."""
+        """Unpin what workers say that they have read: a look at each of them."""
         if not self._readers:
             return
         for ticket in [t for t, reader in self._readers.items() if reader.has_read(t)]:

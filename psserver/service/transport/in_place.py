@@ -5,17 +5,16 @@ from psserver.service.limits.watch import Caller
 from psserver.service.shard.host import ShardHost
 from psserver.service.transport.payloads import claim_of
 from psserver.service.transport.shared_memory import Attachment, to_wire
-from psserver.shard import Shard
 from pswire.transport import segments
 from pswire.transport.segments import SegmentError
 from pswire.v1 import shard_pb2
 
 
-def attach(
+async def attach(
     host: ShardHost, request: shard_pb2.Attach, caller: Caller
 ) -> tuple[Attachment | None, shard_pb2.Attached]:
     """Memory for a worker of this machine, or why there is none. Raises Refused as `reason_against`."""
-    reason = reason_against(host, request) or host.attach(request.worker, caller)
+    reason = await reason_against(host, request) or await host.attach(request.worker, caller)
     if reason is None:
         try:
             attachment = host.sharing.lend(host.elements)
@@ -28,9 +27,9 @@ def attach(
     return attachment, shard_pb2.Attached(control=control, slots=slots, arena_versions=versions)
 
 
-def reason_against(host: ShardHost, request: shard_pb2.Attach) -> str | None:
+async def reason_against(host: ShardHost, request: shard_pb2.Attach) -> str | None:
     """Why no memory is shared with this worker; None when it can be. Raises Refused for another job, plan or worker."""
-    shard = host.serving(claim_of(request), request.plan, request.after)
+    shard = await host.serving(claim_of(request), request.plan, request.after)
     if host.sharing.refusal is not None:
         return host.sharing.refusal
     if request.place != segments.here():
@@ -40,7 +39,7 @@ def reason_against(host: ShardHost, request: shard_pb2.Attach) -> str | None:
     return None
 
 
-def stage(
+async def stage(
     host: ShardHost,
     header: shard_pb2.PushHeader,
     attachment: Attachment,
@@ -48,21 +47,20 @@ def stage(
     caller: Caller,
 ) -> bytes:
     """Stage the payload that the worker wrote into its slot; the receipt. Raises Refused."""
-    shard = host.serving(claim_of(header), header.plan, header.after)
+    shard = await host.serving(claim_of(header), header.plan, header.after)
     if not attachment.holds(number):
         raise invalid(
             f"payload of ticket {header.ticket}: expected a slot that was lent, got number {number}"
         )
     if not attachment.fits(shard.layout.elements):
         raise precondition("the job's model is another one since this memory was lent; join again")
-    if shard.tensors.lists:
-        return _stage_copy(host, shard, header, attachment, number, caller)
-    slot = host.begin_push(
-        shard, header.ticket, header.worker, caller, lambda: attachment.borrow(number, header.ticket)
-    )
+    # A copy: the worker could write into its slot at any time, and what was received must be what is committed,
+    # checked and applied.
+    slot = await host.begin_push(shard, header.ticket, header.worker, caller)
     finite = False
     try:
-        bad = shard.nonfinite(slot.values, 0, slot)
+        filled = attachment.values(number)
+        bad = await host.heavy.run(filled.nbytes, lambda: shard.copy_in(slot, filled, 0))
         if bad is not None:
             raise invalid(f"payload of ticket {header.ticket}: expected finite numbers, got {bad}")
         finite = True
@@ -72,36 +70,11 @@ def stage(
     return host.finish_push(shard, slot)
 
 
-def _stage_copy(
-    host: ShardHost,
-    shard: Shard,
-    header: shard_pb2.PushHeader,
-    attachment: Attachment,
-    number: int,
-    caller: Caller,
-) -> bytes:
-    """As `stage`, for contributions that are compared with each other: a worker that writes into its slot later
-    must not become another after it was chosen. Where contributions are summed, that has no more effect than to have
-    pushed something else, the version is checked before it is published, and a copy would cost a large model a tenth
-    of its step."""
-    slot = host.begin_push(shard, header.ticket, header.worker, caller)
-    finite = False
-    try:
-        bad = shard.copy_in(slot, attachment.values(number), 0)
-        if bad is not None:
-            raise invalid(f"payload of ticket {header.ticket}: expected finite numbers, got {bad}")
-        finite = True
-    finally:
-        if not finite:
-            host.give_up_push(shard, slot)
-    return host.finish_push(shard, slot)
-
-
-def locate(
+async def locate(
     host: ShardHost, request: shard_pb2.PullRequest, attachment: Attachment
 ) -> shard_pb2.Located | None:
     """Where the ticket's version lies, pinned for reading there; None when it has to be sent."""
-    shard = host.serving(claim_of(request), request.plan, request.after)
+    shard = await host.serving(claim_of(request), request.plan, request.after)
     found = host.read_in_place(shard, request.ticket, request.version, request.worker, attachment.words)
     if found is None:
         return None

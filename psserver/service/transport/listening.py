@@ -12,7 +12,7 @@ class BindError(OSError):
     """The address cannot be listened on."""
 
 
-def listen(server: grpc.Server, bind: Address) -> int:
+def listen(server: grpc.aio.Server, bind: Address) -> int:
     """Let `server` listen on `bind`; the port, which is the system's choice where that of `bind` is 0.
 
     Raises BindError when none of the addresses that `bind` stands for can be

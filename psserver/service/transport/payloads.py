@@ -12,6 +12,7 @@ from psserver.receipts import Claim
 from psserver.service.errors import Refused, invalid
 from psserver.service.limits.watch import Caller
 from psserver.service.shard.host import ShardHost
+from psserver.service.shard.reads import Read
 from psserver.shard import Shard
 from psserver.shard.staging import Slot
 from pswire.transport import frames
@@ -64,27 +65,33 @@ def _reception(shard: Shard, codec: Codec, slot: Slot) -> _Reception:
 class Intake:
     """A pushed payload on its way into its staging slot. Either `finish` or `give_up` must follow."""
 
-    def __init__(self, host: ShardHost, header: shard_pb2.PushHeader, caller: Caller) -> None:
-        self._host = host
-        self._ticket = header.ticket
-        self._shard = host.serving(claim_of(header), header.plan, header.after)
-        self._codec = known_codec(header.dtype)
-        elements = self._shard.layout.elements
-        self._total = self._codec.size(elements)
-        if header.bytes != self._total:
+    def __init__(self, host: ShardHost, shard: Shard, ticket: int, codec: Codec, slot: Slot) -> None:
+        self._host, self._shard, self._ticket, self._slot = host, shard, ticket, slot
+        self._codec = codec
+        self._total = codec.size(shard.layout.elements)
+        self._received = 0
+        self._reception = _reception(shard, codec, slot)
+
+    @classmethod
+    async def begin(cls, host: ShardHost, header: shard_pb2.PushHeader, caller: Caller) -> "Intake":
+        """Once there is room for it. Raises Refused."""
+        shard = await host.serving(claim_of(header), header.plan, header.after)
+        codec = known_codec(header.dtype)
+        elements = shard.layout.elements
+        total = codec.size(elements)
+        if header.bytes != total:
             raise invalid(
-                f"payload of ticket {header.ticket}: expected {self._total} bytes ({elements} {self._codec.name} "
+                f"payload of ticket {header.ticket}: expected {total} bytes ({elements} {codec.name} "
                 f"elements of server {host.server}'s part), got {header.bytes}"
             )
-        self._received = 0
-        self._slot = host.begin_push(self._shard, header.ticket, header.worker, caller)
-        self._reception = _reception(self._shard, self._codec, self._slot)
+        slot = await host.begin_push(shard, header.ticket, header.worker, caller)
+        return cls(host, shard, header.ticket, codec, slot)
 
     @property
     def complete(self) -> bool:
         return self._received == self._total
 
-    def take(self, chunk: frames.ChunkView) -> None:
+    async def take(self, chunk: frames.ChunkView) -> None:
         """The next chunk: in order, what the codec encodes, finite numbers. Raises Refused."""
         length = chunk.data.nbytes
         if chunk.offset != self._received:
@@ -98,7 +105,7 @@ class Intake:
                 f"got {self._received + length} or more"
             )
         try:
-            bad = self._reception.feed(chunk.data)
+            bad = await self._host.heavy.run(length, lambda: self._reception.feed(chunk.data))
         except WireDtypeError as error:
             raise invalid(f"payload of ticket {self._ticket}: {error} at offset {chunk.offset}") from error
         if bad is not None:
@@ -129,33 +136,46 @@ class Piece:
     total: int
 
 
-def outgoing(
-    host: ShardHost, request: shard_pb2.PullRequest, caller: Caller | None = None
-) -> Iterator[Piece]:
-    """A version, piece by piece; at least one. Raises Refused when it is gone, also on the way. `caller`: who reads
-    it, and is cut when it holds too much."""
-    shard = host.serving(claim_of(request), request.plan, request.after)
-    codec = known_codec(request.dtype)
-    read, granted = host.start_read(shard, request.ticket, request.version, request.worker, caller)
-    version = read.version
-    complete = False
-    try:
-        total, offset = codec.size(version.values.size), 0
+class Outgoing:
+    """A version on its way out. `end` must follow."""
+
+    def __init__(
+        self, host: ShardHost, shard: Shard, ticket: int, codec: Codec, read: Read, granted: bool
+    ) -> None:
+        self._host, self._shard, self._ticket, self._codec = host, shard, ticket, codec
+        self._read, self._granted = read, granted
+        self._complete = False
+
+    @classmethod
+    async def begin(cls, host: ShardHost, request: shard_pb2.PullRequest, caller: Caller) -> "Outgoing":
+        """`caller`: who reads it, and is cut when it holds too much. Raises Refused when it is gone."""
+        shard = await host.serving(claim_of(request), request.plan, request.after)
+        codec = known_codec(request.dtype)
+        read, granted = await host.start_read(shard, request.ticket, request.version, request.worker, caller)
+        return cls(host, shard, request.ticket, codec, read, granted)
+
+    def pieces(self) -> Iterator[Piece]:
+        """At least one. Raises Refused when the version is taken back on the way."""
+        values = self._read.version.values
+        total, offset = self._codec.size(values.size), 0
         if total == 0:
             yield Piece(0, memoryview(b""), 0)
         # Encoded piece by piece: readers never hold a copy of the model each.
-        for encoded in _encoded(shard, version.values, codec):
+        for encoded in _encoded(self._shard, values, self._codec):
             # A read under way of a granted version goes on when that is taken back: over a slow link no lease would do.
-            if not granted and not host.still_readable(shard, read):
-                raise Refused(
-                    grpc.StatusCode.ABORTED, f"version {version.number} was taken back: its lease is over"
-                )
+            if not self._granted and not self._host.still_readable(self._shard, self._read):
+                number = self._read.version.number
+                raise Refused(grpc.StatusCode.ABORTED, f"version {number} was taken back: its lease is over")
             data = frames.as_bytes(encoded)
             yield Piece(offset, data, total)
             offset += data.nbytes
-        complete = True
-    finally:
-        host.end_read(shard, request.ticket, read, granted=granted, complete=complete)
+        self._complete = True
+
+    def end(self) -> None:
+        """The version is needed no longer; that of a ticket neither, if all of it was taken."""
+        self._host.end_read(
+            self._shard, self._ticket, self._read, granted=self._granted, complete=self._complete
+        )
 
 
 def _encoded(shard: Shard, values: Floats, codec: Codec) -> Iterator[NDArray[Any]]:

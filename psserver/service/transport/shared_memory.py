@@ -25,7 +25,7 @@ SLOTS = 2
 
 
 class Sharing:
-    """Makes segments and knows which array lies in which. The lock of the server's SharedShard owns it.
+    """Makes segments and knows which array lies in which. The loop's thread owns it.
 
     `transport`: "auto" goes on without shared memory when the system gives
     none, "shared-memory" raises SegmentError then, "grpc" and "socket" never ask for any.
@@ -84,7 +84,7 @@ class Sharing:
 class Words:
     """The control words of one worker: few bytes that may outlast its slots.
 
-    Word 0 has one writer, the worker; the others have one, the server, under the lock of its SharedShard.
+    Word 0 has one writer, the worker; the others have one, the server.
     """
 
     def __init__(self) -> None:
@@ -102,7 +102,7 @@ class Words:
 
 
 class Attachment:
-    """What one worker shares with this server, for as long as its exchange lasts. The lock of the SharedShard owns it.
+    """What one worker shares with this server, for as long as its exchange lasts. The loop's thread owns it.
 
     The server keeps what it still needs of it: a slot until its contribution
     is settled, the control words until the pins of the worker's tickets end.

@@ -1,32 +1,34 @@
 """Exchange over plain sockets: the same requests and answers, for workers that got a token on a gRPC stream."""
 
+import asyncio
 import logging
 import secrets
 import socket
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import grpc
 
 from psserver.service.errors import Refused
+from psserver.service.limits.table import CONNECTIONS, UNAUTHENTICATED
 from psserver.service.limits.watch import Caller, Watch
+from psserver.service.loop.owner import Owner
 from psserver.service.rpc.registration import clipped
+from psserver.service.transport.buffers import Buffers
+from psserver.service.transport.connection import Connection
+from psserver.service.transport.streams import Serve
 from pswire.logs.events import event
+from pswire.transport import framed_socket
 from pswire.transport import socket_handshake as handshake
-from pswire.transport.framed_socket import TOKEN_BYTES, FramedSocket, Parts, SocketError
-from pswire.transport.frames import Message
+from pswire.transport.framed_socket import TOKEN_BYTES, Parts, SocketError
 
 log = logging.getLogger("ps-server")
 
-# Each has a thread. One more is refused, and its worker uses gRPC.
-MOST_CONNECTIONS = 256
-# Connections that have not shown their token yet. Each has a thread, too; one more, and the oldest is cut.
-MOST_UNAUTHENTICATED = 64
 # Between attempts to accept a connection when the system does not let us; seconds.
 PAUSE = 0.2
-
-
-Serve = Callable[[Iterator[Message], Caller], Iterator[Parts]]
+# Connections that are accepted in one turn of the loop.
+AT_ONCE = 64
+# How long a peer that was refused may take to close; seconds.
+FAREWELL = 10.0
 
 
 class SocketToken:
@@ -41,18 +43,29 @@ class SocketToken:
         self._listener.withdraw(self.token)
 
 
+class SocketStream:
+    """A connection as the method that serves it sees it."""
+
+    def __init__(self, connection: Connection, caller: Caller, patience: Callable[[int], float]) -> None:
+        self._connection, self._patience = connection, patience
+        self.caller = caller
+        self.receive = connection.receive
+
+    async def send(self, parts: Parts) -> None:
+        with self.caller.within(self._patience(sum(map(len, parts)))):
+            await self._connection.send(parts)
+
+
 class SocketListener:
     """Listens from the first time that it is asked for its name or port. Close it at the end.
 
-    `bind`: where the port is; `port`: 0 for one that the system chooses.
-
-    Any thread may call it. `_lock` owns all that changes; each connection has
-    a thread of its own, which alone receives and sends on it.
+    `bind`: where the port is; `port`: 0 for one that the system chooses. The loop's thread owns it.
     """
 
     def __init__(
         self,
         serve: Serve,
+        owner: Owner,
         bind: str = "127.0.0.1",
         port: int = 0,
         watch: Watch | None = None,
@@ -60,71 +73,66 @@ class SocketListener:
     ) -> None:
         """`watch` and `patience` as of `psserver.service.rpc.registration.Registration`."""
         self._serve = serve
+        self._owner = owner
         self._watch, self._patience = watch or Watch(), patience
         self._bind, self._wanted = bind, port
-        self._lock = threading.Lock()
+        self._buffers = Buffers()
         self._name: str | None = None
         self._port: int | None = None
         self._listening: list[socket.socket] = []
         # With the connection that showed it, if any has.
-        self._tokens: dict[bytes, FramedSocket | None] = {}
-        self._connections: set[FramedSocket] = set()
+        self._tokens: dict[bytes, Connection | None] = {}
+        self._connections: set[Connection] = set()
         # In the order in which they came.
-        self._unauthenticated: dict[FramedSocket, None] = {}
-        self._ending = threading.Event()
+        self._unauthenticated: dict[Connection, None] = {}
+        # It was said that none can be accepted, and none was since.
+        self._pausing = False
+        self._ending = False
 
     @property
     def name(self) -> str:
         """Of the Unix socket; empty where that is impossible."""
-        with self._lock:
-            if self._name is None and not self._ending.is_set():
-                self._name = self._listen_unix()
-            return self._name or ""
+        if self._name is None and not self._ending:
+            self._name = self._listen_unix()
+        return self._name or ""
 
     @property
     def port(self) -> int:
         """The TCP port, for workers of other machines; 0 where that is impossible."""
-        with self._lock:
-            if self._port is None and not self._ending.is_set():
-                try:
-                    self._port = self._listen_tcp()
-                except SocketError as error:
-                    log.warning("payloads of workers use gRPC: %s", error, extra=event("data_port_refused"))
-                    self._port = 0
-            return self._port or 0
+        if self._port is None and not self._ending:
+            try:
+                self._port = self._listen_tcp()
+            except SocketError as error:
+                log.warning("payloads of workers use gRPC: %s", error, extra=event("data_port_refused"))
+                self._port = 0
+        return self._port or 0
 
     @property
     def tokens(self) -> int:
         """That were issued and not withdrawn."""
-        with self._lock:
-            return len(self._tokens)
+        return len(self._tokens)
 
     @property
-    def connections(self) -> list[FramedSocket]:
+    def connections(self) -> list[Connection]:
         """That have shown their token."""
-        with self._lock:
-            return list(self._connections)
+        return list(self._connections)
 
     @property
     def unauthenticated(self) -> int:
         """Connections that have not shown a token yet."""
-        with self._lock:
-            return len(self._unauthenticated)
+        return len(self._unauthenticated)
 
     def open_port(self) -> None:
         """Now, rather than for the first worker that asks. Raises SocketError."""
-        with self._lock:
-            self._port = self._listen_tcp()
+        self._port = self._listen_tcp()
 
     def issue_token(self) -> SocketToken:
         token = SocketToken(self)
-        with self._lock:
-            self._tokens[token.token] = None
+        self._tokens[token.token] = None
         return token
 
     def withdraw(self, token: bytes) -> None:
-        with self._lock:
-            connection = self._tokens.pop(token, None)
+        connection = self._tokens.pop(token, None)
         if connection is not None:
             connection.cut()
 
@@ -148,98 +156,89 @@ class SocketListener:
         return port
 
     def _start(self, listening: socket.socket) -> None:
+        listening.setblocking(False)
         self._listening.append(listening)
-        threading.Thread(target=self.accept, args=(listening,), name="accept", daemon=True).start()
+        self._owner.loop.add_reader(listening, self.accept, listening)
 
     def accept(self, listening: socket.socket) -> None:
-        """Accept connections until the listener is closed."""
-        while True:
+        """Accept what has come, some connections at a time."""
+        for _ in range(AT_ONCE):
             try:
                 connected, _ = listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
             except OSError as error:
-                if self._ending.is_set():
-                    return
-                # Out of descriptors, say. The connection stays in the backlog: `accept` would fail again at once.
-                why, told = error.strerror or error, event("accept_failed")
-                log.warning("a connection cannot be accepted yet: %s", why, extra=told)
-                self._ending.wait(PAUSE)
-                continue
+                self._pause(listening, error)
+                return
+            self._pausing = False
             self._begin(connected)
+
+    def _pause(self, listening: socket.socket, error: OSError) -> None:
+        """Out of descriptors, say. The connection stays in the backlog: `accept` would fail again at once."""
+        if not self._pausing:
+            why, told = error.strerror or error, event("accept_failed")
+            log.warning("a connection cannot be accepted yet: %s", why, extra=told)
+        self._pausing = True
+        self._owner.loop.remove_reader(listening)
+        self._owner.loop.call_later(PAUSE, self._go_on, listening)
+
+    def _go_on(self, listening: socket.socket) -> None:
+        if not self._ending:
+            self._owner.loop.add_reader(listening, self.accept, listening)
 
     def _begin(self, connected: socket.socket) -> None:
         try:
             if connected.family == socket.AF_UNIX:
                 handshake.check_same_user(connected)
-            connection = FramedSocket(connected)
+            connection = Connection(self._owner.loop, connected, self._buffers)
         except OSError as error:
             log.warning("a connection was refused: %s", error, extra=event("connection_refused"))
             connected.close()
             return
-        if not self._admit(connection):
-            connection.close()
-            return
-        try:
-            threading.Thread(target=self._run, args=(connection,), name="socket", daemon=True).start()
-        except RuntimeError as error:
-            log.warning("a connection was refused: %s", error, extra=event("connection_refused"))
-            self._end(connection)
+        self._admit(connection)
+        connection.run(self._run(connection), lambda error: self._ended(connection, error))
 
-    def _admit(self, connection: FramedSocket) -> bool:
+    def _admit(self, connection: Connection) -> None:
         """Unauthenticated connections that send nothing must not keep out those with a token, which send it at once."""
-        with self._lock:
-            if self._ending.is_set():
-                return False
-            if len(self._unauthenticated) >= MOST_UNAUTHENTICATED:
-                oldest = next(iter(self._unauthenticated))
-                del self._unauthenticated[oldest]
-                oldest.cut()
-            self._unauthenticated[connection] = None
-            return True
+        if len(self._unauthenticated) >= UNAUTHENTICATED.value:
+            oldest = next(iter(self._unauthenticated))
+            del self._unauthenticated[oldest]
+            oldest.cut()
+        self._unauthenticated[connection] = None
 
     # One connection
 
-    def _run(self, connection: FramedSocket) -> None:
-        try:
-            if self._authenticated(connection):
-                self._answer(connection)
-        except SocketError as error:
-            log.info("the connection to a worker is broken: %s", error, extra=event("connection_broken"))
-        finally:
-            self._end(connection)
+    async def _run(self, connection: Connection) -> None:
+        caller = Caller(connection.cut)
+        with self._watch.watching(caller):
+            with caller.within(framed_socket.HANDSHAKE_TIMEOUT):
+                if not await self._authenticated(connection):
+                    return
+            await connection.send([])
+            refusal = await self._exchanged(connection, caller)
+            if refusal is not None:
+                with caller.within(FAREWELL):
+                    await connection.send([clipped(refusal.message).encode()], int(refusal.code.value[0]))
+                    await connection.drain()
 
-    def _authenticated(self, connection: FramedSocket) -> bool:
+    async def _authenticated(self, connection: Connection) -> bool:
         """The first frame must be an unused token. Nothing else is read before it."""
-        token = connection.first(most=TOKEN_BYTES)
-        with self._lock:
-            room = connection in self._unauthenticated and len(self._connections) < MOST_CONNECTIONS
-            if not room or token is None or self._tokens.get(token, connection) is not None:
-                return False
-            self._tokens[token] = connection
-            del self._unauthenticated[connection]
-            self._connections.add(connection)
-        connection.send([])
+        connection.expect(most=TOKEN_BYTES)
+        frame = await connection.receive()
+        token = None if frame is None else bytes(frame)
+        room = connection in self._unauthenticated and len(self._connections) < CONNECTIONS.value
+        if not room or token is None or self._tokens.get(token, connection) is not None:
+            return False
+        connection.expect(most=framed_socket.FRAME_BYTES)
+        self._tokens[token] = connection
+        del self._unauthenticated[connection]
+        self._connections.add(connection)
         return True
 
-    def _end(self, connection: FramedSocket) -> None:
-        with self._lock:
-            self._unauthenticated.pop(connection, None)
-            self._connections.discard(connection)
-        connection.close()
-
-    def _answer(self, connection: FramedSocket) -> None:
-        refusal = self._exchanged(connection)
-        if refusal is not None:
-            connection.send([clipped(refusal.message).encode()], int(refusal.code.value[0]))
-            connection.drain()
-
-    def _exchanged(self, connection: FramedSocket) -> Refused | None:
+    async def _exchanged(self, connection: Connection, caller: Caller) -> Refused | None:
         """Until the connection is over; or why it is to be ended."""
         try:
-            caller = Caller(lambda: connection.alive, connection.cut)
-            with self._watch.watching(caller):
-                for reply in self._serve(_messages(connection), caller):
-                    with caller.within(self._patience(sum(map(len, reply)))):
-                        connection.send(reply)
+            await self._serve(SocketStream(connection, caller, self._patience))
         except Refused as refused:
             return refused
         except SocketError:
@@ -250,19 +249,19 @@ class SocketListener:
             return Refused(grpc.StatusCode.UNKNOWN, f"{type(error).__name__}: {error}")
         return None
 
+    def _ended(self, connection: Connection, error: BaseException | None) -> None:
+        self._unauthenticated.pop(connection, None)
+        self._connections.discard(connection)
+        if isinstance(error, SocketError):
+            log.info("the connection to a worker is broken: %s", error, extra=event("connection_broken"))
+        elif error is not None and not isinstance(error, asyncio.CancelledError):
+            log.error("a connection failed", exc_info=error, extra=event("exchange_failed"))
+
     def close(self) -> None:
-        """No connection is accepted any more, and those that stand are cut."""
-        with self._lock:
-            self._ending.set()
-            listening, connections = list(self._listening), [*self._unauthenticated, *self._connections]
-        for each in listening:
-            # Closing alone would leave `accept` waiting.
-            each.shutdown(socket.SHUT_RDWR)
+        """No connection is accepted any more, and those that stand are cut, soon."""
+        self._ending = True
+        for each in self._listening:
+            self._owner.loop.remove_reader(each)
             each.close()
-        for connection in connections:
+        for connection in [*self._unauthenticated, *self._connections]:
             connection.cut()
-
-
-def _messages(connection: FramedSocket) -> Iterator[Message]:
-    while (frame := connection.receive()) is not None:
-        yield frame[0]

@@ -1,0 +1,89 @@
+"""An event loop on a thread of its own, for parts of a server that need no more than that."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from psserver.service.limits.watch import Watch
+from psserver.service.loop.owner import Owner
+from psserver.service.transport.sockets import Serve, SocketListener, SocketToken
+from tests.service.serving import PATIENCE
+
+
+@contextmanager
+def running() -> Iterator[Owner]:
+    """Owns whatever is made by its `ask`."""
+    owner, begun, loop = Owner(), threading.Event(), asyncio.new_event_loop()
+
+    async def live() -> None:
+        owner.begin()
+        begun.set()
+        await over.wait()
+        # Connections that were cut end in turns of their own.
+        for _ in range(3):
+            await asyncio.sleep(0)
+
+    def run() -> None:
+        loop.run_until_complete(live())
+        owner.end()
+        loop.close()
+
+    over = asyncio.Event()
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    assert begun.wait(PATIENCE)
+    try:
+        yield owner
+    finally:
+        owner.tell(over.set)
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+
+
+class Opened:
+    """A listener, asked by the thread that owns it."""
+
+    def __init__(self, owner: Owner, serve: Serve, bind: str = "127.0.0.1") -> None:
+        self._ask, watch = owner.ask, Watch()
+        self._listener = SocketListener(serve, owner, bind, watch=watch)
+        owner.ask(lambda: watch.start(owner.loop))
+
+    @property
+    def name(self) -> str:
+        return self._ask(lambda: self._listener.name)
+
+    @property
+    def port(self) -> int:
+        return self._ask(lambda: self._listener.port)
+
+    @property
+    def connections(self) -> int:
+        return self._ask(lambda: len(self._listener.connections))
+
+    @property
+    def tokens(self) -> int:
+        return self._ask(lambda: self._listener.tokens)
+
+    @property
+    def unauthenticated(self) -> int:
+        return self._ask(lambda: self._listener.unauthenticated)
+
+    def issue_token(self) -> SocketToken:
+        return self._ask(self._listener.issue_token)
+
+    def withdraw(self, token: SocketToken) -> None:
+        self._ask(token.withdraw)
+
+    def close(self) -> None:
+        self._ask(self._listener.close)
+
+
+@contextmanager
+def opened(serve: Serve, bind: str = "127.0.0.1") -> Iterator[Opened]:
+    with running() as owner:
+        made = Opened(owner, serve, bind)
+        try:
+            yield made
+        finally:
+            made.close()
