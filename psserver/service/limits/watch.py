@@ -52,7 +52,7 @@ class Watch:
     def __init__(self, most_silent: int = int(SILENT.value)) -> None:
         """`most_silent`: calls that have said nothing yet; of more, the oldest is cut."""
         self._calls: set[Caller] = set()
-        self._most_silent = most_silent
+        self.most_silent = most_silent
         # Bytes of the last message of each call, either way, where it is large.
         self._messages: dict[Caller, int] = {}
         self.message_bytes = 0
@@ -124,7 +124,7 @@ class Watch:
     def silence(self, caller: Caller) -> Iterator[None]:
         """The call's first message is awaited inside the block: in time, and among so many others at most. A new
         call that says nothing is cut before an older one that has spoken is refused anything."""
-        if len(self._silent) >= self._most_silent:
+        if len(self._silent) >= self.most_silent:
             oldest = next(iter(self._silent))
             del self._silent[oldest]
             oldest.cancel()
