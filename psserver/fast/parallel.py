@@ -22,6 +22,8 @@ class ParallelRunner:
             raise ValueError(f"grain is {grain}; expected at least 1")
         self.threads = threads
         self._grain = grain
+        # Fewer elements are not divided.
+        self.least = 2 * grain
         self._closed = False
         self._pool: ThreadPoolExecutor | None = None
         if threads > 1:
@@ -32,7 +34,7 @@ class ParallelRunner:
 
         Returns when all are done. An exception in a part is raised here, after that.
         """
-        if self._pool is None or size < 2 * self._grain:
+        if self._pool is None or size < self.least:
             return part(0, size)
         # One iterator for all: a free thread takes the next range.
         starts = iter(range(0, size, self._grain))
