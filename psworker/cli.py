@@ -279,6 +279,8 @@ def _train(
         transport=experiment.cluster.transport,
         prefetch=experiment.cluster.prefetch,
         local_rules=True,
+        work=trainer.work,
+        epochs=experiment.job.epochs,
         optimizer=requested_optimizer(trainer),
     ) as session:
         trainer.attach(session.plan, session.dtypes)

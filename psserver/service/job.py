@@ -26,14 +26,16 @@ from psserver.coordinator import (
     Record,
     Trial,
 )
+from psserver.coordinator.entries import Job as JobEntry
 from psserver.coordinator.epochs import EpochSums, Totals
 from psserver.coordinator.epochs import Report as EpochReport
 from psserver.coordinator.members.roster import Member
 from psserver.coordinator.outputs import StopNotice
 from psserver.coordinator.status import JobReport, holdup, report
+from psserver.coordinator.work.units import WorkTerms
 from psserver.optimizers import Optimizer, OptimizerError
 from psserver.policies import Policy, advice
-from psserver.service.agreement import agreed
+from psserver.service.agreement import agreed, explain_other_work
 from psserver.service.errors import Refused, precondition
 from psserver.service.limits.workers import capacity
 from psserver.service.log.json_lines import LogError
@@ -99,6 +101,9 @@ class Job:
         self._answers = Answers(terms.servers)
         self._epochs = EpochSums()
         self._opened = False
+        # The log's first entry names the optimizer. Where that is the workers', a Join alone decides nothing: what is
+        # to be written waits here until a session stands, and another Join may name another. None: nothing waits.
+        self._unwritten: list[Output] | None = [] if optimizer is None else None
 
     def open(self) -> None:
         """The log's first entry; it names the optimizer, so it may have to wait for the first worker."""
@@ -109,11 +114,32 @@ class Job:
     def _open(self, optimizer: Optimizer | None) -> None:
         self._opened = True
         if optimizer is not None:
-            self._coordinator.agree(optimizer.config)
-            advised = advice(self.policy.name, optimizer.config)
-            if advised is not None:
-                log.warning("%s", advised, extra=event("advice"))
+            self._agree(optimizer)
         self._step(self._coordinator.opening)
+
+    def _agree(self, optimizer: Optimizer) -> None:
+        self._coordinator.agree(optimizer.config)
+        advised = advice(self.policy.name, optimizer.config)
+        if advised is not None:
+            log.warning("%s", advised, extra=event("advice"))
+
+    def _agree_anew(self, optimizer: Optimizer) -> None:
+        """The optimizer is another one than the first Join said; nothing is written yet."""
+        self._agree(optimizer)
+        assert self._unwritten
+        first = self._unwritten[0]
+        assert isinstance(first, Record) and isinstance(first.entry, JobEntry)
+        self._unwritten[0] = Record(first.index, first.t, replace(first.entry, optimizer=optimizer.config))
+
+    def _to_write(self, outputs: list[Output]) -> list[Output]:
+        """`outputs`, behind those that waited; none while they wait."""
+        if self._unwritten is None:
+            return outputs
+        self._unwritten += outputs
+        if not self._coordinator.roster.here() and self._coordinator.stopped is None:
+            return []
+        outputs, self._unwritten = self._unwritten, None
+        return outputs
 
     @property
     def coordinator(self) -> Coordinator:
@@ -131,7 +157,7 @@ class Job:
         if self.failure is not None:
             return
         try:
-            outputs = decide()
+            outputs = self._to_write(decide())
             orders = self.routes.write(outputs)
             self.routes.send(outputs, orders, self._coordinator.version)
             for output in outputs:
@@ -181,28 +207,32 @@ class Job:
         session: str,
         rank: int | None,
         optimizer: str = "",
+        work: WorkTerms | None = None,
     ) -> Member:
-        """Raises Refused when model or optimizer are other ones, PlanError when it cannot be planned."""
+        """Raises Refused when model, optimizer or work units are other ones, PlanError when it cannot be planned."""
         proposed = make_plan(variables, self.terms.servers)
         if plan != proposed.fingerprint:
             raise precondition(
                 f"plan fingerprint: expected {proposed.fingerprint} for these variables on {self.terms.servers} "
                 f"servers, got {plan!r}: is every --ps-hosts the same, and the software the same version?"
             )
-        new = self.plan is None or proposed.fingerprint != self.plan.fingerprint
+        chosen = agreed(None if self._unwritten is not None and optimizer else self.optimizer, optimizer)
+        other = self.optimizer is not None and chosen.config != self.optimizer.config
+        new = self.plan is None or proposed.fingerprint != self.plan.fingerprint or other
+        new = new or work != self._coordinator.work_terms
         if new:
-            self._check_replaceable(variables)
-        chosen = agreed(self.optimizer, optimizer)
-        if new:
+            self._check_replaceable(variables, work)
             # First of all, because it may fail: then nothing has changed.
             self._hold(proposed, chosen)
             self.optimizer = chosen
             self._withdraw_plan()
+            if other:
+                self._agree_anew(chosen)
         self._check_room(worker, proposed, chosen)
         if not self._opened:
             self._open(chosen)
         try:
-            member = self._admit(worker, session, rank, proposed)
+            member = self._admit(worker, session, rank, proposed, work)
         except JoinRefused as refusal:
             raise precondition(str(refusal)) from refusal
         except JoinDeferred as deferred:
@@ -210,7 +240,7 @@ class Job:
         self._execute()
         return member
 
-    def _check_replaceable(self, variables: tuple[VariableSpec, ...]) -> None:
+    def _check_replaceable(self, variables: tuple[VariableSpec, ...], work: WorkTerms | None) -> None:
         """A model is this job's once it is installed, or while a member that named it has a session, or has lost it and
         may come back. Until then a stray Join must not decide what the job trains. Raises Refused."""
         if self.plan is None:
@@ -218,6 +248,8 @@ class Job:
         coordinator = self._coordinator
         held = bool(coordinator.roster.here())
         if coordinator.initialised or held:
+            if work != coordinator.work_terms:
+                raise precondition(explain_other_work(coordinator.work_terms, work))
             difference = explain_mismatch(self.plan.variables, variables)
             raise precondition(f"this job trains another model: {difference}")
 
@@ -238,17 +270,21 @@ class Job:
         if self.plan is None:
             return
         self.plan = None
-        reason = "named another model than the workers that came"
+        reason = "named another model or optimizer than the workers that came"
         self._step(lambda: self._coordinator.dismiss_absent(reason, time.monotonic()) or [])
 
-    def _admit(self, worker: str, session: str, rank: int | None, plan: Plan) -> Member:
+    def _admit(
+        self, worker: str, session: str, rank: int | None, plan: Plan, work: WorkTerms | None
+    ) -> Member:
         """Raises JoinRefused, with nothing changed; Refused when the job has failed."""
         admitted: list[Member] = []
 
         def decide() -> list[Output]:
-            member, outputs = self._coordinator.join(worker, session, rank, time.monotonic())
+            now = time.monotonic()
+            member, outputs = self._coordinator.join(worker, session, rank, now)
             if self.plan is None:
                 self._adopt(plan)
+                outputs += self._coordinator.declare_work(work, now)
             admitted.append(member)
             return outputs
 
@@ -339,8 +375,10 @@ class Job:
         found = self._coordinator.tickets.find(ticket, worker)
         return found is not None and found.state != "open"
 
-    def abandon(self, worker: str, incarnation: int, ticket: int, reason: str) -> None:
-        self._input(lambda c, now: c.abandon(worker, incarnation, ticket, reason, now))
+    def abandon(
+        self, worker: str, incarnation: int, ticket: int, reason: str, *, unit_ends: bool = False
+    ) -> None:
+        self._input(lambda c, now: c.abandon(worker, incarnation, ticket, reason, now, unit_ends=unit_ends))
 
     def done(self, worker: str, incarnation: int, ends: str = "") -> None:
         self._input(lambda c, now: c.done(worker, incarnation, now, ends=ends))

@@ -10,9 +10,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
+from pswire.config.checkpoints import EveryError, parse_every
 from pswire.config.files import TooLong, read_text
 from pswire.config.overrides import OverrideError, apply_overrides
 from pswire.config.problems import describe_problems
@@ -48,6 +57,18 @@ class ExperimentError(ValueError):
     """An experiment that cannot be used; the message lists every problem with its file and key."""
 
 
+def _every(text: str) -> str:
+    try:
+        parse_every(text)
+    except EveryError as error:
+        raise PydanticCustomError("every", "{problem}", {"problem": str(error)}) from error
+    return text
+
+
+# As pswire.config.checkpoints reads it.
+EveryText = Annotated[str, AfterValidator(_every)]
+
+
 class RunSection(Section):
     """[run]"""
 
@@ -63,6 +84,12 @@ class RunSection(Section):
     deterministic: bool = False
     """each worker computes on one thread, with TensorFlow's deterministic operations: the run repeats (under a barrier)
     and replays to the bit, at the price of the other cores. A simulated run computes so always"""
+
+    checkpoint_every: EveryText = ""
+    """take a checkpoint after so many versions (`"1000v"`) or seconds (`"60s"`), and at the end; `""`: none"""
+
+    keep: Annotated[int, Field(ge=1)] = 3
+    """of complete checkpoints, the newest so many; older ones are removed"""
 
 
 class ClusterSection(Section):

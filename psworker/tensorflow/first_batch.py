@@ -9,6 +9,7 @@ import keras
 from psworker.job import Job
 from psworker.job.errors import JobError, in_words
 from psworker.tensorflow.batches import numbered_batches
+from psworker.tensorflow.dealt import declared_work, unit_batches
 
 
 def built(job: Job, model: Any, seed: int) -> Any:
@@ -18,7 +19,11 @@ def built(job: Job, model: Any, seed: int) -> Any:
     """
     if not isinstance(model, keras.Model) or model.built:
         return model
-    _, batch = next(numbered_batches(job.dataset(0, 1, seed), 1, 0), (0, None))
+    work = declared_work(job)
+    if work is not None:
+        batch = next(unit_batches(job, work.of(0, 0, seed)), None)
+    else:
+        _, batch = next(numbered_batches(job.dataset(0, 1, seed), 1, 0), (0, None))
     if batch is None:
         raise JobError(
             f"the dataset of job {type(job).__name__} is empty (dataset(0, 1, {seed}) has no batch), and the Keras "

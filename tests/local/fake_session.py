@@ -46,6 +46,7 @@ class FakeSession:
     worker_index: int = 0
     worker_count: int = 1
     seed: int = 0
+    work: None = None
 
     def local_work(self) -> LocalWork:
         return LocalWork(build(self.rule, self.knobs, [2]), self.incarnation)

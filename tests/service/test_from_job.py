@@ -3,13 +3,17 @@
 import json
 from pathlib import Path
 
+import grpc
 import numpy as np
 import pytest
 
 import psworker
 from psserver.settings import Options, SettingsError, resolve
+from pswire.model.plan import VariableSpec, make_plan
+from pswire.v1 import coordinator_pb2 as pb
 from psworker import Refused
-from tests.service.serving import serving
+from tests.service.peer import join_request
+from tests.service.serving import PATIENCE, refused, serving
 
 START = {"w": np.zeros(3, np.float32)}
 ADAM = {"name": "adam", "learning_rate": 0.25}
@@ -77,3 +81,43 @@ def test_nothing_goes_beside_from_job() -> None:
             ),
             None,
         )
+
+
+def test_a_stray_join_does_not_choose_the_optimizer(tmp_path: Path) -> None:
+    """Nobody's session stands behind it: the next one that names another is taken, and entry 0 has only that."""
+    with serving(overrides=["optimizer={name='from-job'}"], out=tmp_path / "run", servers=2) as cluster:
+        plan = make_plan([VariableSpec("w", (3,))], 2)
+        stray = {"optimizer": json.dumps({"name": "ftrl", "learning_rate": 7.0}), "session": "stray"}
+        cluster.coordinator.Join(join_request(plan, worker="w0", **stray), timeout=PATIENCE)
+        assert entries(tmp_path / "run") == []
+        with psworker.connect(cluster.hosts, START, optimizer=ADAM, name="w0") as session:
+            grant = session.ready()
+            assert grant is not None
+            # The stray's membership is over, though it has the same name.
+            job = cluster.status().job
+            hello = pb.Hello(job=job, worker="w0", incarnation=0, session="stray")
+            with refused(grpc.StatusCode.FAILED_PRECONDITION, "is not a member of this job"):
+                list(cluster.coordinator.Session(iter([pb.SessionRequest(hello=hello)]), timeout=PATIENCE))
+            session.push(grant, {"w": np.ones(3)})
+            session.commit(grant, samples=1, ready=True)
+            grant = session.ready()
+            assert grant is not None
+            np.testing.assert_allclose(session.pull(grant)["w"], -0.25, rtol=1e-5)
+            session.abandon(grant, "enough")
+            assert session.done().success
+    log = entries(tmp_path / "run")
+    assert [entry["i"] for entry in log] == list(range(len(log)))
+    assert log[0]["optimizer"]["name"] == "adam"  # type: ignore[index]
+    assert [entry["kind"] for entry in log[1:4]] == ["join", "leave", "join"]
+
+
+def test_a_server_that_nobody_but_a_stray_came_to_ends_with_a_log(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with serving(overrides=["optimizer={name='from-job'}"], out=out) as cluster:
+        plan = make_plan([VariableSpec("w", (3,))], 1)
+        stray = {"optimizer": json.dumps(ADAM), "session": "stray"}
+        cluster.coordinator.Join(join_request(plan, worker="w0", **stray), timeout=PATIENCE)
+        cluster.servers[0].interrupt()
+        cluster.servers[0].ended()
+    assert [entry["kind"] for entry in entries(out)][:2] == ["job", "join"]
+    assert "stop" in [entry["kind"] for entry in entries(out)]

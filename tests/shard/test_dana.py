@@ -9,7 +9,7 @@ from pslab.simulator import build as build_cluster
 from pslab.simulator.store import ShardStore
 from psserver.optimizers import OptimizerError, build
 from psserver.settings import Options, resolve
-from psserver.shard import Apply, Fold, Pin
+from psserver.shard import Admit, Apply, Discard, Dismiss, Fold, Pin, Release, Shard
 from tests.shard.reference import Arrays, install, numbers, same_bits, shards_of, stage
 from tests.simulator.lab import experiment, simulate
 
@@ -142,3 +142,40 @@ def test_an_aggregate_is_nobodys_gradient() -> None:
     with pytest.raises(OptimizerError, match=sentence):
         resolve(Options(ps_hosts="127.0.0.1:0", task_index=0, overrides=chosen), None)
     assert not build({"name": "nesterov"}).per_worker
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_nothing_is_kept_for_a_worker_that_left_with_contributions_pending(refused: bool) -> None:
+    """Two of them: each needs a velocity once more, and the last takes it along. A refused update makes none."""
+    plan, shards = shards_of(2, DANA)
+    install(plan, shards, numbers(1))
+    for shard in shards:
+        for worker in ("w0", "w1"):
+            shard.execute(Admit(worker, 0))
+        for ticket, worker in ((2, "w0"), (3, "w0"), (4, "w1")):
+            shard.execute(Pin(ticket, 0, worker=worker))
+    for ticket in (2, 3, 4):
+        stage(plan, shards, ticket, numbers(ticket))
+    for shard in shards:
+        shard.execute(Dismiss("w0"))
+        if refused:
+            shard.rehearse(Apply(1, 1.0, 1.0, (Fold(2, 1.0),)))
+            shard.execute(Discard())
+            shard.execute(Release(2))
+        else:
+            shard.execute(Apply(1, 1.0, 1.0, (Fold(2, 1.0),)))
+        assert kept(shard) == set()
+        version = shard.version
+        shard.execute(Apply(version + 1, 0.5, 1.0, (Fold(3, 1.0), Fold(4, 1.0))))
+        assert kept(shard) == {"w1"}
+        shard.execute(Admit("w0", 1))
+        shard.execute(Pin(5, version + 1, worker="w0"))
+    stage(plan, shards, 5, numbers(5))
+    for shard in shards:
+        shard.execute(Apply(shard.version + 1, 1.0, 1.0, (Fold(5, 1.0),)))
+        assert kept(shard) == {"w0", "w1"}
+
+
+def kept(shard: Shard) -> set[str]:
+    """Workers with a velocity of their own."""
+    return set(shard.state().facts.slot_workers)

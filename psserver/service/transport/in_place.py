@@ -5,7 +5,6 @@ from psserver.service.limits.watch import Caller
 from psserver.service.shard.host import ShardHost
 from psserver.service.transport.payloads import claim_of
 from psserver.service.transport.shared_memory import Attachment, to_wire
-from psserver.shard import Shard
 from pswire.transport import segments
 from pswire.transport.segments import SegmentError
 from pswire.v1 import shard_pb2
@@ -55,35 +54,8 @@ async def stage(
         )
     if not attachment.fits(shard.layout.elements):
         raise precondition("the job's model is another one since this memory was lent; join again")
-    if shard.tensors.lists:
-        return await _stage_copy(host, shard, header, attachment, number, caller)
-    slot = await host.begin_push(
-        shard, header.ticket, header.worker, caller, lambda: attachment.borrow(number, header.ticket)
-    )
-    finite = False
-    try:
-        bad = await host.heavy.run(slot.values.nbytes, lambda: shard.nonfinite(slot.values, 0, slot))
-        if bad is not None:
-            raise invalid(f"payload of ticket {header.ticket}: expected finite numbers, got {bad}")
-        finite = True
-    finally:
-        if not finite:
-            host.give_up_push(shard, slot)
-    return host.finish_push(shard, slot)
-
-
-async def _stage_copy(
-    host: ShardHost,
-    shard: Shard,
-    header: shard_pb2.PushHeader,
-    attachment: Attachment,
-    number: int,
-    caller: Caller,
-) -> bytes:
-    """As `stage`, for contributions that are compared with each other: a worker that writes into its slot later
-    must not become another after it was chosen. Where contributions are summed, that has no more effect than to have
-    pushed something else, the version is checked before it is published, and a copy would cost a large model a tenth
-    of its step."""
+    # A copy: the worker could write into its slot at any time, and what was received must be what is committed,
+    # checked and applied.
     slot = await host.begin_push(shard, header.ticket, header.worker, caller)
     finite = False
     try:
