@@ -10,6 +10,7 @@ from pslab.commands.live.status import status
 from pslab.commands.live.watch import watch
 from pslab.commands.policies import optimizers, policies
 from pslab.commands.recorded.check import check
+from pslab.commands.recorded.checkpoints import checkpoints
 from pslab.commands.recorded.export import export
 from pslab.commands.recorded.replay import replay
 from pslab.commands.recorded.report import report
@@ -47,6 +48,7 @@ COMMANDS = (
     watch,
     dashboard,
     check,
+    checkpoints,
     replay,
     export,
     compare,

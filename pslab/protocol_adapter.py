@@ -26,6 +26,7 @@ from psworker.engine import (
     Report,
     Request,
     Stop,
+    UnitPart,
 )
 
 
@@ -44,21 +45,15 @@ def deliver(
     """
     match request:
         case Commit():
+            told = (request.batch, request.samples, request.loss, request.norm)
             times = request.times or UNTOLD
-            facts = CommitFacts(
-                request.batch,
-                request.samples,
-                request.loss,
-                request.norm,
-                times,
-                request.learning_rate,
-                ordinary,
-            )
+            facts = CommitFacts(*told, times, request.learning_rate, ordinary, request.unit_ends)
             return coordinator.commit(worker, incarnation, request.ticket, now, facts, ready=request.ready)
         case Ready():
             return coordinator.ready(worker, incarnation, now, holding=request.holding)
         case Abandon():
-            return coordinator.abandon(worker, incarnation, request.ticket, request.reason, now)
+            ticket, reason, ends = request.ticket, request.reason, request.unit_ends
+            return coordinator.abandon(worker, incarnation, ticket, reason, now, unit_ends=ends)
         case Done():
             return coordinator.done(worker, incarnation, now, ends=request.ends)
         case Leave():
@@ -73,7 +68,9 @@ def event_of(notice: Notice, now: float) -> Event:
     """What a worker receives of a notice at `now`."""
     match notice:
         case GrantNotice():
-            return Grant(notice.ticket, notice.version, notice.index, notice.initialise, now)
+            dealt = notice.part
+            part = None if dealt is None else UnitPart(dealt.epoch, dealt.unit, dealt.part)
+            return Grant(notice.ticket, notice.version, notice.index, notice.initialise, now, part)
         case DispositionNotice(ticket, fate, version, staleness, weight, reason):
             return Disposition(ticket, fate, version, staleness, weight, reason)
         case CancelNotice(ticket, reason):

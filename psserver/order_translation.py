@@ -39,15 +39,26 @@ class OrderTranslator:
                 return orders.Install(ticket)
             case entries.Drop(_, ticket) | entries.Cancel(_, ticket) | entries.Abandon(_, ticket):
                 return orders.Release(ticket)
-            case entries.Job() | entries.Start() | entries.Stop():
+            case entries.Job() | entries.Start():
                 return orders.Note()
+            case entries.Stop():
+                # All that was pending was dropped right before, summed or not.
+                self._folded.clear()
+                return orders.Note()
+            case entries.Checkpoint(version):
+                return orders.Save(version)
+            case entries.Restore():
+                # A sum that a stop has left behind is of contributions that were dropped.
+                return orders.Note() if self._folded else orders.Discard()
             case entries.Join(worker, incarnation):
                 return orders.Admit(worker, incarnation)
-            case entries.Leave(worker):
+            case entries.Leave(worker, kept=kept):
                 # Its tickets have entries of their own.
-                return orders.Dismiss(worker)
-            # The applies that follow say what it means.
-            case entries.Rate() | entries.Lost() | entries.Back() | entries.Done():
+                return orders.Dismiss(worker, bool(kept))
+            # The applies that follow say what a rate means.
+            case entries.Rate() | entries.Work() | entries.Resume():
+                return orders.Note()
+            case entries.Lost() | entries.Back() | entries.Done():
                 return orders.Note()
             case _:
                 assert_never(entry)

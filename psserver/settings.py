@@ -62,6 +62,11 @@ def resolve(options: Options, tf_config: str | None) -> ServerSettings:
     hosts, index, workers = _cluster(options, tf_config)
     experiment = _experiment(options, len(hosts), workers)
     cluster, run = experiment.cluster, experiment.run
+    if run.checkpoint_every:
+        raise SettingsError(
+            f"run.checkpoint_every is {run.checkpoint_every!r}: servers take no checkpoints yet, simulated runs do; "
+            'expected ""'
+        )
     optimizer = _optimizer(experiment)
     policy = build_policy(experiment.policy.name, experiment.policy.knobs, cluster.workers, len(hosts))
     if optimizer is not None:

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from psworker.job import Job, JobError
     from psworker.loop import Outcome, train
     from psworker.session import Session, connect
+    from psworker.work import WorkUnits
 
 __all__ = [
     "Disposition",
@@ -24,6 +25,7 @@ __all__ = [
     "Stop",
     "Unreachable",
     "Voided",
+    "WorkUnits",
     "connect",
     "train",
 ]
@@ -37,6 +39,7 @@ _LATE = {
     "JobError": "job",
     "Session": "session",
     "connect": "session",
+    "WorkUnits": "work",
     "Outcome": "loop",
     "train": "loop",
 }

@@ -6,7 +6,7 @@ is decided by the local rule (`psworker.local`): usually it is one, pushed as it
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,9 +17,11 @@ from numpy.typing import NDArray
 from pswire.logs.events import event
 from psworker.data.payloads import payloads_of
 from psworker.engine import Disposition, Grant, Stop
-from psworker.errors import PayloadRefused, SessionError, Voided
+from psworker.errors import PayloadRefused, Refused, SessionError, Voided
+from psworker.evaluating import Evaluations
 from psworker.local import NONFINITE_LIMIT, PLAIN, LocalWork, Result, TicketBatches, Trainer, by_ticket
 from psworker.session import Session
+from psworker.work.source import UnitSource, UnitTrainer
 
 log = logging.getLogger("ps-worker")
 
@@ -53,25 +55,26 @@ def no_pause() -> None:
 
 
 def train(
-    session: Session, trainer: Trainer, epochs: int, progress: Progress, pause: Pause = no_pause
+    session: Session,
+    trainer: Trainer,
+    epochs: int,
+    progress: Progress,
+    pause: Pause = no_pause,
+    evaluations: Evaluations | None = None,
 ) -> Outcome:
-    """Work through this worker's data, then wait for the end of the job.
+    """Work through this worker's data, or through what it is dealt, then wait for the end of the job.
 
     `progress(steps, loss, dispositions)` is called after every commit, `pause`
-    after every gradient. Raises SessionError, and whatever the trainer raises.
+    after every gradient. `evaluations`: what is measured meanwhile; it may end the job.
+    Raises SessionError, and whatever the trainer raises.
     """
     outcome = Outcome()
     work = session.local_work()
-    batches = trainer.batches(
-        session.worker_index, session.worker_count, session.seed, epochs, session.next_batch
-    )
+    tickets = dealt_tickets if session.work is not None else own_tickets
     bad = 0
-    outcome.empty = session.next_batch == 0
-    for ticket in by_ticket(batches, work.steps):
-        outcome.empty = False
-        if session.stop is not None:
+    for committed in tickets(session, trainer, work, epochs, outcome, progress, pause, evaluations):
+        if evaluations is not None and evaluations.watched.ends:
             break
-        committed = step(session, trainer, work, ticket, outcome, progress, pause)
         bad = 0 if committed else bad + 1
         if bad >= NONFINITE_LIMIT:
             raise Diverged(
@@ -84,12 +87,73 @@ def train(
             *(session.worker_index, session.worker_count),
             extra=event("no_batches", index=session.worker_index),
         )
-    outcome.stop = session.stop or session.done()
+    ends = evaluations.watched.ends if evaluations is not None else ""
+    outcome.stop = session.stop or (session.done(ends) if ends else session.done())
     if outcome.stop.evaluate:
-        outcome.metrics = trainer.evaluate(session.pull_final())
+        final = session.pull_final()
+        outcome.metrics = trainer.evaluate(final)
         if outcome.metrics:
-            session.report(outcome.metrics)
+            if evaluations is not None:
+                evaluations.judge(outcome.stop.version, final, outcome.metrics)
+            else:
+                session.report(outcome.metrics)
     return outcome
+
+
+def own_tickets(
+    session: Session,
+    trainer: Trainer,
+    work: LocalWork,
+    epochs: int,
+    outcome: Outcome,
+    progress: Progress,
+    pause: Pause,
+    evaluations: Evaluations | None,
+) -> Iterator[bool]:
+    """Ticket after ticket of this worker's own data; whether it was committed."""
+    batches = trainer.batches(
+        session.worker_index, session.worker_count, session.seed, epochs, session.next_batch
+    )
+    outcome.empty = session.next_batch == 0
+    for ticket in by_ticket(batches, work.steps):
+        outcome.empty = False
+        if session.stop is not None:
+            return
+        yield step(session, trainer, work, ticket, outcome, progress, pause, evaluations)
+
+
+def dealt_tickets(
+    session: Session,
+    trainer: Trainer,
+    work: LocalWork,
+    epochs: int,
+    outcome: Outcome,
+    progress: Progress,
+    pause: Pause,
+    evaluations: Evaluations | None,
+) -> Iterator[bool]:
+    """As `own_tickets`, of the work units that the coordinator deals with the grants, until the job is over."""
+    if work.steps_before_pull:
+        raise Refused(
+            f"the local rule {session.local_rule!r} takes its steps before it asks for a ticket, and work units are "
+            "dealt with the tickets: expected another policy, or a job without `work`"
+        )
+    if not isinstance(trainer, UnitTrainer):
+        raise TypeError("the session deals work units: expected a trainer with `work` and `unit_batches`")
+    assert session.work is not None
+    opened = trainer.unit_batches(session.worker_index, session.seed)
+    source = UnitSource(session.work, opened, work.steps, session.seed)
+    while (grant := session.ready()) is not None:
+        assert grant.part is not None
+        batches = source.of(grant.part)
+        if batches is None:
+            session.abandon(grant, "the unit has ended", unit_ends=True)
+            yield True
+        else:
+            done = attempt(
+                session, trainer, work, batches, grant, outcome, progress, pause, evaluations, source
+            )
+            yield done is not False
 
 
 def step(
@@ -100,49 +164,83 @@ def step(
     outcome: Outcome,
     progress: Progress,
     pause: Pause = no_pause,
+    evaluations: Evaluations | None = None,
 ) -> bool:
     """The batches of one ticket, with a fresh grant whenever it is cancelled. False: a gradient is not finite."""
     if work.has_own_weights and not take_steps(session, trainer, work, batches, pause):
         return False
     while work.can_use(batches) and (grant := session.ready()) is not None:
-        try:
-            result = payload(session, trainer, work, batches, grant, pause)
-            session.contribute(
-                grant,
-                payloads_of(result),
-                samples=result.samples,
-                loss=result.loss,
-                norm=result.norm,
-                batch=batches.last,
-                # Steps that come before a pull come before asking for it, too.
-                ready=batches.more and not work.steps_before_pull,
-            )
-        except Voided as reason:
-            log.info("%s", reason, extra=event("contribution_void"))
-            session.abandon(grant, "cancelled")
-            continue
-        except PayloadRefused as refusal:
-            log.warning("%s skipped: %s", described(batches), refusal, extra=event("batch_skipped"))
-            session.abandon(grant, "nonfinite")
-            return False
-        work.keep()
-        outcome.steps += 1
-        fates = session.dispositions()
-        for disposition in fates:
-            outcome.fates[disposition.fate] = outcome.fates.get(disposition.fate, 0) + 1
-        progress(outcome.steps, result.loss, fates)
-        return True
+        committed = attempt(session, trainer, work, batches, grant, outcome, progress, pause, evaluations)
+        if committed is not None:
+            return committed
+    return True
+
+
+def attempt(
+    session: Session,
+    trainer: Trainer,
+    work: LocalWork,
+    batches: TicketBatches,
+    grant: Grant,
+    outcome: Outcome,
+    progress: Progress,
+    pause: Pause,
+    evaluations: Evaluations | None = None,
+    source: UnitSource | None = None,
+) -> bool | None:
+    """The batches under one grant. None: the ticket was cancelled. False: a gradient is not finite.
+
+    `source`: where dealt batches come from; the coordinator knows then whether there are more.
+    """
+    try:
+        result = payload(session, trainer, work, batches, grant, pause, evaluations)
+        pending = evaluations is not None and evaluations.pending
+        session.contribute(
+            grant,
+            payloads_of(result),
+            samples=result.samples,
+            loss=result.loss,
+            norm=result.norm,
+            batch=batches.last,
+            # Steps that come before a pull come before asking for it, too, and so does an evaluation.
+            ready=not pending and (source is not None or (batches.more and not work.steps_before_pull)),
+            unit_ends=source is not None and source.ends(),
+        )
+    except Voided as reason:
+        log.info("%s", reason, extra=event("contribution_void"))
+        session.abandon(grant, "cancelled")
+        return None
+    except PayloadRefused as refusal:
+        log.warning("%s skipped: %s", described(batches), refusal, extra=event("batch_skipped"))
+        session.abandon(grant, "nonfinite")
+        return False
+    work.keep()
+    outcome.steps += 1
+    fates = session.dispositions()
+    for disposition in fates:
+        outcome.fates[disposition.fate] = outcome.fates.get(disposition.fate, 0) + 1
+    progress(outcome.steps, result.loss, fates)
+    if evaluations is not None and session.stop is None:
+        evaluations.measure()
     return True
 
 
 def payload(
-    session: Session, trainer: Trainer, work: LocalWork, batches: TicketBatches, grant: Grant, pause: Pause
+    session: Session,
+    trainer: Trainer,
+    work: LocalWork,
+    batches: TicketBatches,
+    grant: Grant,
+    pause: Pause,
+    evaluations: Evaluations | None = None,
 ) -> Result:
     """What to push under `grant`. Raises Voided, and PayloadRefused when it is not finite."""
     work.renew(session.incarnation)
     if not work.can_use(batches):
         raise Voided(f"{described(batches)} used up by a ticket of another incarnation")
     with weights_of(session, trainer, grant, work) as weights:
+        if evaluations is not None:
+            evaluations.look(grant, weights)
         result = work.payload(weights, Gradients(session, trainer, pause, batches, grant), batches)
     if not work.steps_taken:
         pause()

@@ -32,6 +32,7 @@ from psworker.data.writer import GradientWriter
 from psworker.engine import Commit, Disposition, Grant, Stop
 from psworker.errors import Refused, Voided
 from psworker.local import PLAIN, LocalRuleError, LocalWork, build
+from psworker.work import Unit, WorkUnits
 
 log = logging.getLogger("ps-worker")
 
@@ -55,6 +56,8 @@ def connect(
     local_rules: bool = False,
     optimizer: Mapping[str, Any] | None = None,
     state: Collection[str] | None = None,
+    work: WorkUnits | None = None,
+    epochs: int = 1,
 ) -> "Session":
     """Join the job on `hosts` ("host:port,host:port", in task order) and open a session.
 
@@ -78,6 +81,8 @@ def connect(
     that wants more than gradients refuses the worker.
     `optimizer`: the [optimizer] that these workers expect ({"name": "adam", "learning_rate": 0.001}); a
     server that was started with another one refuses them, one with "from-job" takes it.
+    `work`: the data is dealt by the coordinator, for `epochs` epochs: each grant then names a part
+    (`Session.unit`). All workers of a job say the same.
 
     Raises Refused (another model, optimizer or job, a local rule), Unreachable, and ValueError for
     variables, addresses, a dtype or a transport that make no sense.
@@ -93,6 +98,8 @@ def connect(
         transport,
         prefetch,
         optimizer,
+        work,
+        epochs,
     )
     rule = session.local_rule
     if rule != PLAIN and not local_rules:
@@ -123,6 +130,8 @@ class Session:
         transport: str = "auto",
         prefetch: bool = False,
         optimizer: Mapping[str, Any] | None = None,
+        work: WorkUnits | None = None,
+        epochs: int = 1,
     ) -> None:
         codec = codec_named(wire_dtype)
         if transport not in TRANSPORTS:
@@ -135,8 +144,18 @@ class Session:
         backoff = Backoff(0, hosts[0], server_timeout, self._servers.closing)
         channel, admit = self._servers.control, self._servers.admit
         requested_optimizer = "" if optimizer is None else json.dumps(optimizer)
+        self.work = work
         registration = Registration(
-            channel, self.plan, wire_dtype, name, task_index, backoff, requested_optimizer, admit
+            channel,
+            self.plan,
+            wire_dtype,
+            name,
+            task_index,
+            backoff,
+            requested_optimizer,
+            admit,
+            work,
+            epochs,
         )
         try:
             self._control = Control(
@@ -202,6 +221,21 @@ class Session:
     def next_batch(self) -> int:
         """The first batch that no incarnation of this worker has committed: where a restart goes on."""
         return self._control.reply.next_batch
+
+    def unit(self, grant: Grant) -> Unit:
+        """The work unit that the grant's part belongs to. Only after `connect(work=...)`."""
+        assert self.work is not None and grant.part is not None, "the job deals no work units"
+        return self.work.of(grant.part.epoch, grant.part.unit, self.seed)
+
+    def indices(self, grant: Grant) -> NDArray[np.int64]:
+        """The numbers of the samples to work on under this grant, for ``WorkUnits(samples=...)``; none where the
+        unit has ended before that part: then `abandon` it with `unit_ends`."""
+        unit = self.unit(grant)
+        assert self.work is not None and self.work.samples and grant.part is not None, (
+            "units are not of samples"
+        )
+        start = grant.part.part * unit.batch_size
+        return unit.indices[start : start + unit.batch_size]
 
     @property
     def stop(self) -> Stop | None:
@@ -291,6 +325,7 @@ class Session:
         batch: int = 0,
         ready: bool = False,
         learning_rate: float | None = None,
+        unit_ends: bool = False,
     ) -> None:
         """The pushed payload counts from now on, exactly once.
 
@@ -298,10 +333,10 @@ class Session:
         worker's data; `ready`: ask for the next grant in the same message;
         `learning_rate`: the optimizer's from this contribution on, which an entry of the log says. It takes the
         place of a number, not of a schedule, and a job that began with 0 keeps it.
+        `unit_ends`: the grant's work unit has nothing behind this part.
         """
-        self._writer.commit(
-            Commit(grant.ticket, batch, samples, loss, norm, ready, learning_rate=learning_rate)
-        )
+        told = (grant.ticket, batch, samples, loss, norm, ready)
+        self._writer.commit(Commit(*told, learning_rate=learning_rate, unit_ends=unit_ends))
 
     def contribute(
         self,
@@ -314,17 +349,20 @@ class Session:
         batch: int = 0,
         ready: bool = False,
         learning_rate: float | None = None,
+        unit_ends: bool = False,
     ) -> None:
         """`push_flat` and `commit` in one; with a single server also the next grant and its version.
 
         That saves most of a small step's time. Raises as `push_flat`.
         """
-        commit = Commit(grant.ticket, batch, samples, loss, norm, ready, learning_rate=learning_rate)
+        told = (grant.ticket, batch, samples, loss, norm, ready)
+        commit = Commit(*told, learning_rate=learning_rate, unit_ends=unit_ends)
         self._writer.push_and_commit(grant, flats, commit)
 
-    def abandon(self, grant: Grant, reason: str) -> None:
-        """Give the ticket back unused."""
-        self._control.abandon(grant.ticket, reason)
+    def abandon(self, grant: Grant, reason: str, *, unit_ends: bool = False) -> None:
+        """Give the ticket back unused. `unit_ends`: its work unit had ended before its part; else the part is dealt
+        again."""
+        self._control.abandon(grant.ticket, reason, unit_ends=unit_ends)
         self._watch.end()
 
     def cancelled(self, grant: Grant) -> bool:
@@ -363,10 +401,13 @@ class Session:
         assert stop is not None, "pull_final is for after the stop"
         return self._reader.final(stop)
 
-    def report(self, metrics: Mapping[str, float]) -> None:
-        """Metrics of the final version, for the run's summary."""
-        assert self.stop is not None, "report is for after the stop"
-        self._control.report(self.stop.version, metrics)
+    def report(self, metrics: Mapping[str, float], version: int | None = None) -> None:
+        """Metrics of the final version, for the run's summary, after the stop; or of a `version` that was granted, for
+        metrics.jsonl, while the job goes on. The latter are taken from worker 0, of rising versions."""
+        if version is None:
+            assert self.stop is not None, "report without a version is for after the stop"
+            version = self.stop.version
+        self._control.report(version, metrics)
 
     def close(self, reason: str = "finished") -> None:
         """Leave the job. Open tickets are void, commits stay valid. Safe to call twice."""

@@ -70,6 +70,14 @@ RULES = (
         never=IMPURE,
     ),
     Rule("psserver.optimizers", only=(*STDLIB, "numpy", "psserver.optimizers", *KNOBS), never=IMPURE),
+    Rule(
+        "psserver.checkpoint",
+        only=(
+            *(*STDLIB, "numpy", "psserver.checkpoint", "psserver.coordinator", "psserver.policies"),
+            *("psserver.shard", "pswire.model", "pswire.records"),
+        ),
+        never=IMPURE,
+    ),
     # An extra: a server without metrics does not load it.
     Rule("psserver", never=("prometheus_client",), but=("psserver.metrics",)),
     Rule("psworker", never=("psserver", "pslab", "examples")),
@@ -96,7 +104,7 @@ RULES = (
             "psserver.service",
         ),
         but=("pslab.simulator.folder",),
-        save=("psworker.engine", "psworker.local"),
+        save=("psworker.engine", "psworker.local", "psworker.work"),
     ),
     Rule("pslab.protocol_adapter", never=(*IMPURE, "psserver.service")),
     Rule("pslab.simulator.folder", never=("grpc", "time", "psserver.service.server", "psserver.service.job")),
@@ -290,9 +298,10 @@ def test_simulator_loads_no_network() -> None:
     found = loaded(import_all("pslab/simulator"))
     assert not found & {*TENSORFLOW, "grpc"}
     worker = {name for name in found if name.startswith("psworker.")}
-    assert all(within(name, ("psworker.engine", "psworker.local", "psworker.errors")) for name in worker), (
-        worker
-    )
+    assert all(
+        within(name, ("psworker.engine", "psworker.local", "psworker.work", "psworker.errors"))
+        for name in worker
+    ), worker
 
 
 def test_light_parts_of_the_wire_stay_light() -> None:

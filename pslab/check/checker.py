@@ -8,11 +8,13 @@ from pslab.check.checks.members import Members
 from pslab.check.checks.ordering import Clock, Frame, Indices
 from pslab.check.checks.rates import Rates
 from pslab.check.checks.refusals import Refusals
+from pslab.check.checks.resumptions import Resumptions
 from pslab.check.checks.run_files import MetricsAgree, SummaryAgrees, WeightsAgree
 from pslab.check.checks.sums import Folds, Turns, Weights
 from pslab.check.checks.tickets import Accounting, OneAtATime, TicketLife
 from pslab.check.checks.times import WorkersTimes
 from pslab.check.checks.versions import Staleness, Versions
+from pslab.check.checks.work_units import WorkUnits
 from pslab.check.conservation import Conservation, ConservationCounter
 from pslab.check.ledger import Ledger
 from pslab.check.log_check import LogCheck, Violation
@@ -49,6 +51,7 @@ def log_checks() -> list[LogCheck]:
         TicketLife(),
         OneAtATime(),
         Accounting(),
+        WorkUnits(),
         WorkersTimes(),
         Versions(),
         Rates(),
@@ -57,6 +60,7 @@ def log_checks() -> list[LogCheck]:
         Folds(),
         Turns(),
         Refusals(),
+        Resumptions(),
         PolicyGuarantee(),
     ]
 

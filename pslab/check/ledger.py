@@ -5,7 +5,7 @@ The ledger believes the log and never complains; checks compare each new entry w
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pslab.runs import log as e
 
@@ -47,7 +47,10 @@ class Member:
 
 @dataclass
 class Ledger:
-    """State after the entries recorded so far. `version` is None until the first values are installed."""
+    """State after the entries recorded so far. `version` is None until the first values are installed.
+
+    `job`: as the newest resume names it. `saved`: the number of the last entry, where that is a checkpoint.
+    """
 
     job: e.JobEntry | None = None
     version: int | None = None
@@ -55,6 +58,7 @@ class Ledger:
     tickets: dict[int, Ticket] = field(default_factory=dict)
     members: dict[str, Member] = field(default_factory=dict)
     stop: e.Stop | None = None
+    saved: int | None = None
     contributions: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     staleness: defaultdict[str, Counter[int]] = field(default_factory=lambda: defaultdict(Counter))
     samples: int = 0
@@ -80,6 +84,7 @@ class Ledger:
     def record(self, entry: e.Entry) -> None:
         """Take one entry as true."""
         self.entries += 1
+        self.saved = entry.i if isinstance(entry.fact, e.Checkpoint) else None
         match entry.fact:
             case e.JobEntry() as job:
                 self.job = job
@@ -98,9 +103,13 @@ class Ledger:
                 self.stop = stop
             case e.Commit() | e.Fold() | e.Apply() | e.Drop() | e.Cancel() | e.Abandon() as fate:
                 self._record_fate(fate)
-            case e.Lost(worker) | e.Back(worker) | e.Leave(worker) | e.Done(worker):
+            case e.Lost(worker) | e.Back(worker) | e.Leave(worker) | e.Done(worker) | e.Resume(worker):
                 self._record_presence(worker, entry.fact)
-            case e.Start() | e.Rate() | e.Refuse():
+            case e.Restore(job, _, servers):
+                self.stop = None
+                if self.job is not None:
+                    self.job = replace(self.job, job=job, servers=servers)
+            case e.Start() | e.Work() | e.Rate() | e.Checkpoint() | e.Refuse():
                 # What a refusal does are the drops behind it.
                 pass
 
@@ -142,6 +151,9 @@ class Ledger:
                 member.gone = True
             case e.Done():
                 member.done = True
+            case e.Resume():
+                # To the policy it is a newcomer.
+                member.done = member.granted = False
 
     def _open(self, ticket: Ticket) -> None:
         self.tickets[ticket.number] = self._held[ticket.number] = ticket

@@ -2,6 +2,7 @@
 
 import gc
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,8 +17,12 @@ from pslab.launch.local import RunResult
 from pslab.launch.supervisor import Verdict
 from pslab.observe.live import Observing, Sink
 from pslab.observe.trackers import RunInfo
-from pslab.runs.folder import EXPERIMENT, free_folder, make_folder
+from pslab.runs.folder import EXPERIMENT, RunError, free_folder, make_folder
 from pslab.simulator import Cluster, Folder, TrainerFactory, build
+from pslab.simulator.checkpoints import FOLDER as CHECKPOINTS
+from pslab.simulator.checkpoints import Saver, resume
+from psserver.checkpoint import CheckpointError, FolderLock
+from psserver.checkpoint.rewind import Mark, RewindError
 from pswire.config.experiment import Experiment, ExperimentError
 from pswire.exits import ExitCode
 from psworker.local import Trainer
@@ -35,23 +40,42 @@ def run_simulated(
     force: bool = False,
     quiet: bool = False,
     sinks: Sequence[Sink] = (),
+    going_on: str | None = None,
 ) -> FinishedRun:
     """Simulate; the run folder is ``runs/<name>`` where `out` is not given. `sinks` get the run at its end.
 
+    `going_on`: go on in `out` from the checkpoint of that name, or "latest".
     Raises ExperimentError, RunError, TrackerError, and JobError where the job's own code fails.
     """
     try:
         cluster = build(experiment, _job_trainers)
     except ValueError as error:
         raise ExperimentError(str(error)) from error
-    folder = make_folder(out or free_folder(experiment.run.name), force)
+    if going_on is None:
+        folder, mark = make_folder(out or free_folder(experiment.run.name), force), None
+    else:
+        assert out is not None
+        folder, mark = out.resolve(), _resumed(cluster, out, going_on)
     info = RunInfo(experiment.run.name, folder, experiment.model_dump(), virtual=True)
     with Observing(info, sinks, live=False) as observing:
         (folder / EXPERIMENT).write_text(experiment.to_toml(), encoding="utf-8")
-        cluster.folder = Folder(folder, record=experiment.simulation.record)
+        cluster.folder = Folder(folder, record=experiment.simulation.record, going_on=mark)
+        saver = Saver(cluster, folder, experiment.run.keep)
         _simulate(cluster, quiet)
-    warnings = (*_warnings(cluster), *observing.warnings)
+    warnings = (*_warnings(cluster), *saver.problems, *observing.warnings)
     return FinishedRun(folder, RunResult(_verdict(cluster), warnings), "")
+
+
+def _resumed(cluster: Cluster, folder: Path, which: str) -> Mark:
+    """Raises RunError."""
+    try:
+        with FolderLock(folder / CHECKPOINTS):
+            mark, passed = resume(cluster, folder, which)
+    except (CheckpointError, RewindError) as error:
+        raise RunError(f"--resume {which}: {error}") from error
+    for sentence in passed:
+        print(f"note: passed over {sentence}", file=sys.stderr)
+    return mark
 
 
 def _simulate(cluster: Cluster, quiet: bool) -> None:

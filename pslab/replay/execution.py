@@ -18,6 +18,7 @@ from psserver.policies.declarations import from_config
 from psserver.shard import NonfiniteError, ShardError
 from pswire.model.plan import Plan, make_plan
 from pswire.transport.codecs import codec_named
+from psworker.engine import UnitPart
 from psworker.local import LocalRuleError, LocalWork, Result, Trainer
 from psworker.local import build as build_local
 
@@ -74,6 +75,8 @@ class Replayed:
 class _OpenTicket:
     worker: str
     base: int
+    # What it takes of the job's work units.
+    part: UnitPart | None = None
 
 
 @dataclass
@@ -169,8 +172,8 @@ class Replay:
                 self._join(worker, rank)
             case entries.Install(_, ticket):
                 self._push(ticket, self._initial)
-            case entries.Grant(worker, ticket, version):
-                self._open[ticket] = _OpenTicket(worker, version)
+            case entries.Grant(worker, ticket, version) as grant:
+                self._open[ticket] = _OpenTicket(worker, version, _dealt(grant))
                 self._tallies.setdefault(worker, Tally()).granted += 1
             case entries.Commit():
                 self._commit(entry)
@@ -215,7 +218,7 @@ class Replay:
             f"version {opened.base} is gone before the commit of ticket {commit.ticket}"
         )
         result = self._replicas[commit.worker].compute(
-            weights, commit.batch, lambda found: _difference(commit, found) is None
+            weights, opened.part or commit.batch, lambda found: _difference(commit, found) is None
         )
         self._judge(commit, opened.base, result)
         if needed:
@@ -249,6 +252,11 @@ class Replay:
             losses = [self._losses.pop(part.ticket, math.nan) for part in entry.parts]
             finite = [loss for loss in losses if math.isfinite(loss)]
             self.result.loss = sum(finite) / len(finite) if finite else math.nan
+
+
+def _dealt(grant: entries.Grant) -> UnitPart | None:
+    epoch, unit, part = grant.epoch, grant.unit, grant.part
+    return None if epoch is None or unit is None or part is None else UnitPart(epoch, unit, part)
 
 
 def local_work(job: entries.Job, plan: Plan) -> LocalWork:

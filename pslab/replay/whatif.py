@@ -19,7 +19,7 @@ from pslab.replay import schedule as s
 from pslab.replay.log_entries import Step, job_of
 from psserver.coordinator import CommitFacts, Coordinator, JobTerms, Output, Record, Send, entries
 from psserver.coordinator.outputs import GrantNotice
-from psserver.policies import Policy
+from psserver.policies import Policy, PolicyError
 from psserver.policies import build as build_policy
 
 
@@ -62,8 +62,15 @@ class Alternative:
 
 
 def what_if(steps: Sequence[Step], name: str, knobs: Mapping[str, object]) -> Alternative:
-    """Feed the schedule of a decision log to policy `name`. Raises PolicyError when there is no such policy."""
+    """Feed the schedule of a decision log to policy `name`. Raises PolicyError when there is no such policy, and for
+    a run that deals work units."""
     job = job_of(steps)
+    if any(isinstance(step.entry, entries.Work) and step.entry.units for step in steps):
+        raise PolicyError(
+            "this run dealt its data as work units: under another policy others would have worked on them, which the "
+            "log does not show; expected a run in which each worker has data of its own (ps-lab run --simulate plays "
+            "the same experiment under another policy)"
+        )
     policy = build_policy(name, knobs, job.workers, job.servers)
     counterfactual = Counterfactual(_terms(job), policy)
     for move in s.schedule(steps):

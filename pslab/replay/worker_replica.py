@@ -8,7 +8,9 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from psworker.engine import UnitPart
 from psworker.local import LocalWork, Result, Trainer
+from psworker.work.source import UnitSource, UnitTrainer
 
 Floats = NDArray[np.float32]
 
@@ -55,15 +57,17 @@ class WorkerReplica:
     _memory: list[NDArray[Any]] = field(default_factory=list)
     _batches: Iterator[tuple[int, Any]] | None = None
     _ahead: tuple[int, Any] | None = None
+    _units: UnitSource | None = None
 
-    def compute(self, weights: list[Floats], number: int, fits: Callable[[Result], bool]) -> Result:
-        """The contribution whose last batch is `number`, from `weights`. Raises DataError without such a batch.
+    def compute(self, weights: list[Floats], place: int | UnitPart, fits: Callable[[Result], bool]) -> Result:
+        """The contribution whose last batch has the number `place`, or of that part of a work unit, from `weights`.
+        Raises DataError without such a batch.
 
         A model that draws random numbers depends on how often its worker has
         drawn before. Where that is uncertain, the count with which the result `fits`
         is taken, else the lowest.
         """
-        batches = self._batches_of(number)
+        batches = self._batches_of(place) if isinstance(place, int) else self._batches_dealt(place)
         before = self._memory
         found: tuple[Result, list[NDArray[Any]], LocalWork] | None = None
         for spare in range(self.uncertain * self.work.steps + 1 if before else 1):
@@ -94,6 +98,23 @@ class WorkerReplica:
         first = number - max(0, number - self.skip) % self.work.steps
         return [self._batch(each) for each in range(first, number + 1)]
 
+    def _batches_dealt(self, part: UnitPart) -> list[Any]:
+        if self._units is None:
+            trainer: Any = self.trainer
+            if not (isinstance(trainer, UnitTrainer) and trainer.work is not None):
+                raise DataError("the log deals work units, and the job declares none")
+            self._remember_fresh()
+            opened = trainer.unit_batches(self.part.rank, self.part.seed)
+            self._memory = memory_of(self.trainer)
+            self._units = UnitSource(trainer.work, opened, self.work.steps, self.part.seed)
+        found = self._units.of(part)
+        if found is None:
+            raise DataError(
+                f"the job's data has no part {part.part} in unit {part.unit} of epoch {part.epoch}, which "
+                f"{self.worker} has committed"
+            )
+        return list(found)
+
     def _batch(self, number: int) -> Any:
         if self._batches is None:
             self._batches = self._begin()
@@ -108,13 +129,16 @@ class WorkerReplica:
         return self._ahead[1]
 
     def _begin(self) -> Iterator[tuple[int, Any]]:
-        if isinstance(self.trainer, Remembering):
-            self.trainer.remember(self.fresh)
+        self._remember_fresh()
         part = self.part
         batches = self.trainer.batches(part.rank, part.workers, part.seed, part.epochs, self.skip)
         # The call has given the worker its own random stream.
         self._memory = memory_of(self.trainer)
         return batches
+
+    def _remember_fresh(self) -> None:
+        if isinstance(self.trainer, Remembering):
+            self.trainer.remember(self.fresh)
 
 
 def memory_of(trainer: Trainer) -> list[NDArray[Any]]:

@@ -5,6 +5,7 @@ decisions.jsonl      the decision log
 metrics.jsonl        loss over time, evaluations
 summary.json         counts and final metrics, once the job has stopped
 weights.safetensors  the final weights
+checkpoints/         what the servers saved on the way, where that was asked for
 logs/*.log           what each process said
 address              where server 0 listens, or did
 metrics.prom         the last metrics of server 0, where it had any

@@ -36,6 +36,19 @@ class Join:
 
 
 @dataclass(frozen=True, slots=True)
+class Work:
+    units: int
+    epochs: int
+    length: int = 0
+    data: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
 class Start:
     pass
 
@@ -59,6 +72,10 @@ class Grant:
     version: int
     turn: int | None = None
     ahead: bool = False
+    # Of the job's work units; None in a job that deals none.
+    epoch: int | None = None
+    unit: int | None = None
+    part: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +90,7 @@ class Commit:
     pull: float | None = None
     compute: float | None = None
     before: float | None = None
+    ends: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +150,7 @@ class Drop:
     ticket: int
     staleness: int
     reason: str
+    skipped: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +165,8 @@ class Abandon:
     worker: str
     ticket: int
     reason: str
+    skipped: bool = False
+    ends: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,11 +183,25 @@ class Back:
 class Leave:
     worker: str
     reason: str
+    kept: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
     worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    job: str
+    version: int
+    servers: int
+    rolled_back: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,15 +212,16 @@ class Stop:
 
 
 Fact = (
-    JobEntry | Join | Start | Initialise | Install | Grant | Commit | Rate | Fold | Apply | Refuse | Drop
-    | Cancel | Abandon | Lost | Back | Leave | Done | Stop
+    JobEntry | Join | Work | Resume | Start | Initialise | Install | Grant | Commit | Rate | Fold | Apply | Refuse
+    | Drop
+    | Cancel | Abandon | Lost | Back | Leave | Done | Checkpoint | Restore | Stop
 )  # fmt: skip
 
 KINDS: Mapping[str, type[Any]] = {"job": JobEntry} | {
     kind.__name__.lower(): kind
     for kind in (
-        Join, Start, Initialise, Install, Grant, Commit, Rate, Fold, Apply, Refuse, Drop,
-        Cancel, Abandon, Lost, Back, Leave, Done, Stop,
+        Join, Work, Resume, Start, Initialise, Install, Grant, Commit, Rate, Fold, Apply, Refuse, Drop,
+        Cancel, Abandon, Lost, Back, Leave, Done, Checkpoint, Restore, Stop,
     )
 }  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 
 from pslab.protocol_adapter import deliver
 from pslab.simulator.channel import Channel, LinkFaults
+from pslab.simulator.dealt import Dealing
 from pslab.simulator.event_queue import EventQueue
 from pslab.simulator.folder import Folder
 from pslab.simulator.network import Network
@@ -17,7 +19,7 @@ from pslab.simulator.store import ShardStore, Store
 from pslab.simulator.worker import Worker
 from psserver.coordinator import Coordinator, JobTerms, JoinRefused, Output, Record, Send, Trial
 from psserver.coordinator.assurance import Assurance
-from psserver.coordinator.entries import Apply, Grant
+from psserver.coordinator.entries import Apply, Checkpoint, Grant
 from psserver.coordinator.outputs import DispositionNotice, GrantNotice, Notice
 from psserver.policies import Policy
 from psserver.shard import NonfiniteError
@@ -46,6 +48,7 @@ class Cluster:
         store: Store,
         *,
         batches: Batches,
+        dealing: Dealing | None = None,
         network: Network,
         queue: EventQueue,
         link_faults: LinkFaults,
@@ -58,10 +61,12 @@ class Cluster:
         self.queue, self.network, self.store = queue, network, store
         self.terms, self.policy = terms, policy
         self.batches, self.batch_size, self.interrupt = batches, batch_size, interrupt
+        self.dealing = dealing
         # Versions between evaluations, and the accuracy that ends the job; 0: not at all.
         self.every, self.until_accuracy = evaluate, until_accuracy
         self.workers: dict[str, Worker] = {}
         self.metrics: dict[str, float] = {}
+        self.assurance = assurance
         self.coordinator = Coordinator(terms, policy, 0.0, assurance)
         # When the first grant was given.
         self.first_grant: float | None = None
@@ -70,6 +75,9 @@ class Cluster:
         self.folder = Folder(None, record=False)
         # Set from outside, by a signal's handler say: `run` returns before the next action.
         self.halted = False
+        # Called with each checkpoint's entry, when all that is decided with it is executed.
+        self.save: Callable[[Record], None] = lambda _: None
+        self._begin: Callable[[], list[Output]] = self._open
         self._link_faults = link_faults
         # Notices that arrive in the moment in which they were sent.
         self._inbox: deque[tuple[Worker, int, Notice]] = deque()
@@ -87,7 +95,7 @@ class Cluster:
 
     def run(self, watch: Callable[["Cluster"], None] | None = None, every: int = 4096) -> None:
         """Until the job is over, or `halted`. `watch` is called after `every` actions."""
-        self._route(self.coordinator.opening())
+        self._route(self._begin())
         queue, coordinator, inbox = self.queue, self.coordinator, self._inbox
         while not (self.halted or coordinator.over):
             if not queue.step():
@@ -97,6 +105,18 @@ class Cluster:
                 worker.receive(life, notice)
             if watch is not None and queue.done % every == 0:
                 watch(self)
+
+    def _open(self) -> list[Output]:
+        outputs = self.coordinator.opening()
+        if self.dealing is not None:
+            outputs += self.coordinator.declare_work(self.dealing.terms, 0.0)
+        return outputs
+
+    def resume(self, coordinator: Coordinator, rolled_back: int) -> None:
+        """`run` begins with this coordinator, which has taken up the state of a checkpoint, as the store has. See
+        `Coordinator.resume`."""
+        self.coordinator = coordinator
+        self._begin = partial(coordinator.resume, rolled_back, self.queue.now)
 
     def _strand(self) -> None:
         """Nothing will ever happen again: time may still end the job (idle_timeout), or it is stuck."""
@@ -235,6 +255,9 @@ class Cluster:
                 trial = output
             elif read:
                 self._read(output)
+        last = outputs[-1] if outputs else None
+        if isinstance(last, Record) and isinstance(last.entry, Checkpoint):
+            self.save(last)
         if trial is not None and not self._diverged:
             # The shards have executed all that was recorded before. The answer takes no time.
             finite, largest = self.store.rehearse(trial.update)

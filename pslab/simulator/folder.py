@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pslab.simulator.store import ShardStore, Store
+from psserver.checkpoint.rewind import Mark
 from psserver.coordinator import Coordinator
 from psserver.coordinator.outputs import Record
 from psserver.service.log.run_log import RunLog
@@ -18,10 +19,14 @@ class Folder:
     `record`: every decision and metric; otherwise summary and weights only.
     """
 
-    def __init__(self, path: Path | None, *, record: bool = True) -> None:
+    def __init__(self, path: Path | None, *, record: bool = True, going_on: Mark | None = None) -> None:
         self.summary: dict[str, Any] = {}
-        self._log = RunLog(path)
+        self._log = RunLog(path, going_on)
         self._path, self.record = path, record
+
+    def sync(self) -> None:
+        """What was decided survives a loss of power."""
+        self._log.sync()
 
     def append(self, record: Record) -> None:
         """For folders that record."""

@@ -11,7 +11,7 @@ from psserver.coordinator.entries import Entry
 from psserver.optimizers import Optimizer
 from psserver.order_translation import OrderTranslator
 from psserver.policies import TensorParts
-from psserver.shard import Shard
+from psserver.shard import Shard, ShardState
 from pswire.model.plan import Plan, VariableSpec, weights_sha256
 from pswire.transport.codecs import Encoder, codec_named
 
@@ -194,6 +194,18 @@ class ShardStore:
         else:
             self._codec.decoder(out).feed(payload.data)
         return out
+
+    # Checkpoints
+
+    def states(self) -> list[ShardState]:
+        """Of all servers, as they are now."""
+        return [shard.state() for shard in self._shards]
+
+    def restore(self, states: Sequence[ShardState], folded: Sequence[int]) -> None:
+        """Go on from there, in place of the first entry. `folded`: what the coming update has. Raises StateError."""
+        for shard, state in zip(self._shards, states, strict=True):
+            shard.restore(state)
+        self._translator = OrderTranslator(folded)
 
     # What workers' encoders remember, as `psworker.data.shard_client` has it
 

@@ -12,6 +12,7 @@ from psserver.coordinator import CommitFacts, Coordinator, JobTerms, Output, Rec
 from psserver.coordinator.entries import Entry
 from psserver.coordinator.members.roster import Member
 from psserver.coordinator.outputs import GrantNotice, RefusalNotice
+from psserver.coordinator.work.units import WorkTerms
 from psserver.policies import Policy, build
 
 E = TypeVar("E", bound=Entry)
@@ -27,6 +28,8 @@ class CoordinatorHarness:
     workers: int = 2
     terms: Mapping[str, Any] = field(default_factory=dict)
     now: float = 100.0
+    # Of a job that deals work units.
+    work: WorkTerms | None = None
     # Everything in order, and the same sorted into what is logged and what workers are told.
     outputs: list[Output] = field(default_factory=list)
     log: list[Record] = field(default_factory=list)
@@ -47,6 +50,8 @@ class CoordinatorHarness:
         }
         self.coordinator = Coordinator(JobTerms(**settings | dict(self.terms)), policy, self.now)
         self.take(self.coordinator.opening())
+        if self.work is not None:
+            self.take(self.coordinator.declare_work(self.work, self.now))
 
     def take(self, outputs: list[Output]) -> list[Output]:
         self.outputs += outputs
@@ -92,10 +97,13 @@ class CoordinatorHarness:
         """To what they were asked last."""
         return self.take(self.coordinator.tried(self.trials[-1].number, finite, largest, self.now))
 
-    def abandons(self, worker: str, ticket: int | None = None, reason: str = "test") -> list[Output]:
+    def abandons(
+        self, worker: str, ticket: int | None = None, reason: str = "test", *, unit_ends: bool = False
+    ) -> list[Output]:
         ticket = self.holds(worker) if ticket is None else ticket
         assert ticket is not None, f"{worker} holds nothing"
-        return self.take(self.coordinator.abandon(worker, self.incarnation(worker), ticket, reason, self.now))
+        who = (worker, self.incarnation(worker))
+        return self.take(self.coordinator.abandon(*who, ticket, reason, self.now, unit_ends=unit_ends))
 
     def done(self, worker: str, ends: str = "") -> list[Output]:
         return self.take(self.coordinator.done(worker, self.incarnation(worker), self.now, ends=ends))
@@ -167,7 +175,7 @@ class CoordinatorHarness:
         known = (c.version, c.initialised, c.started, c.stopped, c.loss, c.entries, c.folded)
         people = (c.roster.present, c.roster.tallies, c.roster.unfinished)
         tickets = (c.tickets.next_number, c.tickets.live, c.tickets.settled)
-        return repr((known, people, tickets, vars(c.policy)))
+        return repr((known, people, tickets, c.work, vars(c.policy)))
 
 
 def notices(outputs: list[Output], kind: type[N]) -> list[N]:

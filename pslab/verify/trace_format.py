@@ -7,6 +7,8 @@ comment. Only the head and the lines at the margin are read when it is replayed.
 "w0 commits" what it holds and asks for more, "commits-its-last" asks for no more;
 "w0 commits 7 loss=nan" names a ticket and a loss; "w0 commits large" says that its payload is no ordinary one, so that
 the shards are asked about the update ("-> shards"), which "shards answer finite" or "shards answer nonfinite" ends.
+"work: units=3 epochs=2 batches=4" in the head: the job deals work units; "w0 commits ends" and "w0 abandons ends" say
+that the unit has no more.
 """
 
 import re
@@ -27,6 +29,7 @@ from psserver.coordinator.outputs import (
     StopNotice,
 )
 from psserver.coordinator.status import explain
+from psserver.coordinator.work.units import WorkTerms
 
 INDENT = "    "
 
@@ -58,9 +61,11 @@ def _harness(head: list[str]) -> CoordinatorHarness:
     name, *knobs = terms.pop("policy").split()
     values: dict[str, Any] = {key: _value(text) for key, text in (knob.split("=") for knob in knobs)}
     workers = int(terms.pop("workers"))
-    return CoordinatorHarness(
-        name, values, workers, {key: _value(text) for key, text in terms.items()}, now=0.0
-    )
+    said = [pair.split("=") for pair in terms.pop("work", "").split()]
+    numbers: dict[str, Any] = {key: int(number) for key, number in said}
+    work = WorkTerms(**numbers) if said else None
+    settings = {key: _value(text) for key, text in terms.items()}
+    return CoordinatorHarness(name, values, workers, settings, now=0.0, work=work)
 
 
 def _value(text: str) -> Any:
@@ -90,10 +95,12 @@ def _do(harness: CoordinatorHarness, line: str) -> Iterator[str]:
         case "commits" | "commits-its-last", [*facts]:
             ticket = next((int(fact) for fact in facts if fact.isdigit()), None)
             loss = next((float(fact[5:]) for fact in facts if fact.startswith("loss=")), 0.5)
-            ordinary = "large" not in facts
-            harness.commits(who, ticket, loss=loss, ready=verb == "commits", ordinary=ordinary)
+            told = {"unit_ends": "ends" in facts, "ordinary": "large" not in facts}
+            harness.commits(who, ticket, loss=loss, ready=verb == "commits", **told)
         case "answer", ["finite" | "nonfinite" as answer]:
             harness.shards_answer(finite=answer == "finite")
+        case "abandons", ["ends"]:
+            harness.abandons(who, unit_ends=True)
         case "abandons", [*ticket]:
             harness.abandons(who, int(ticket[0]) if ticket else None)
         case "done", []:
@@ -142,8 +149,9 @@ def _part(part: AppliedPart) -> str:
 
 def _notice(notice: Notice) -> str:
     match notice:
-        case GrantNotice(ticket, version, _, initialise):
-            return f"grant of {ticket}" + (", initialise" if initialise else f" from version {version}")
+        case GrantNotice(ticket, version, _, initialise, part):
+            what = "" if part is None else f": epoch {part.epoch}, unit {part.unit}, part {part.part}"
+            return f"grant of {ticket}" + (", initialise" if initialise else f" from version {version}{what}")
         case CancelNotice(ticket, reason):
             return f"cancel of {ticket}: {reason}"
         case DispositionNotice(ticket, "applied", version, staleness, weight):

@@ -18,6 +18,9 @@ from psserver.coordinator.state import CoordinatorState, save, take_up
 from psserver.coordinator.terms import JobTerms, Stopped
 from psserver.coordinator.tickets.contributions import Contributions
 from psserver.coordinator.tickets.table import TicketTable
+from psserver.coordinator.work.dealer import Dealer
+from psserver.coordinator.work.queue import WorkQueue
+from psserver.coordinator.work.units import WorkTerms
 from psserver.policies import Policy
 from pswire.records import StateError
 
@@ -28,8 +31,8 @@ class Coordinator:
     """Membership, tickets and one policy: a deterministic state machine.
 
     It is made of a `Ledger` (what is known of the job), a `PolicyDriver` (the policy and its decisions),
-    a `Lifecycle` (beginning and end), a `Membership`, and `Contributions` (what members ask for and bring).
-    Each knows those before it, but the last two do not know each other. After each input the state is
+    a `Lifecycle` (beginning and end), a `Membership`, a `Dealer` (work units), and `Contributions` (what members ask
+    for and bring). Each knows those before it, but the `Membership` is known to none. After each input the state is
     consistent again. `now` is any monotonic number of seconds. Inputs of an unknown or superseded
     incarnation are answered by a fatal refusal and change nothing.
 
@@ -49,7 +52,8 @@ class Coordinator:
         self._kept: deque[Callable[[float], list[Output]]] = deque()
         self._lifecycle = Lifecycle(self._ledger, self._driver, self._assurance)
         self._membership = Membership(self._ledger, self._driver, self._lifecycle)
-        self._contributions = Contributions(self._ledger, self._driver, self._lifecycle)
+        self._dealer = Dealer(self._ledger, self._driver, self._lifecycle)
+        self._contributions = Contributions(self._ledger, self._driver, self._lifecycle, self._dealer)
 
     def agree(self, optimizer: Mapping[str, object]) -> None:
         """The job's optimizer, where it was not known at the start. Before `opening`."""
@@ -141,6 +145,11 @@ class Coordinator:
         return self._ledger.stopped is not None and not self._ledger.roster.present
 
     @property
+    def work(self) -> WorkQueue | None:
+        """The work units that the job deals; None where it deals none. To be read only."""
+        return self._ledger.work
+
+    @property
     def evaluator(self) -> str | None:
         """The worker that is asked to evaluate the last version; None before the stop, and where nobody is."""
         return self._ledger.evaluator
@@ -171,6 +180,27 @@ class Coordinator:
             # How large the numbers on the shards are is not part of the state: they are asked at the first update.
             self._assurance.installed(False)
 
+    def resume(self, rolled_back: int, now: float) -> list[Output]:
+        """Go on in new processes, right after `restore` of a state that a checkpoint's entry ends.
+
+        Open tickets are cancelled and members leave; what they committed stays. Grants begin again when as many
+        workers are ready as at the start. `rolled_back`: how many entries the log has lost for it.
+        """
+        self._membership.resume(rolled_back, now)
+        return self._ledger.emit()
+
+    def checkpoint(self, now: float) -> list[Output]:
+        """Have everything saved now, unless the newest version is, or it is `trying`: before a signal ends the job."""
+        ledger = self._ledger
+        if (
+            ledger.stopped is None
+            and not self.trying
+            and ledger.initialised
+            and ledger.version > ledger.saved_version
+        ):
+            ledger.checkpoint(now)
+        return ledger.emit()
+
     # Another policy
 
     def check_succession(self, policy: Policy) -> None:
@@ -186,6 +216,27 @@ class Coordinator:
         self.policy = policy
         return self._ledger.emit()
 
+    # Work units
+
+    def declare_work(self, terms: WorkTerms | None, now: float) -> list[Output]:
+        """What the job's data is dealt as; None: it is not dealt. Before version 0; said again, it changes nothing.
+        Raises WorkError for terms that make no sense, with nothing changed."""
+        if terms is not None:
+            terms.check()
+        self._dealer.declare(terms, now)
+        return self._ledger.emit()
+
+    @property
+    def work_terms(self) -> WorkTerms | None:
+        """Those of `declare_work`."""
+        return None if self._ledger.work is None else self._ledger.work.terms
+
+    def _emit(self, now: float) -> list[Output]:
+        """The end of an input that may have brought a work unit back."""
+        if not self.trying:
+            self._dealer.go_on(now)
+        return self._ledger.emit()
+
     # Membership
 
     def join(self, worker: str, session: str, rank: int | None, now: float) -> tuple[Member, list[Output]]:
@@ -199,7 +250,7 @@ class Coordinator:
         if self.trying:
             raise JoinDeferred("an update is being looked at; expected the Join again in a moment")
         member = self._membership.join(worker, session, rank, now)
-        return member, self._ledger.emit()
+        return member, self._emit(now)
 
     def unknown_session(self, worker: str, incarnation: int, session: str) -> str | None:
         """Why the process with this `session` is not that member; None when it is."""
@@ -216,12 +267,12 @@ class Coordinator:
         if member is None or member.session != session:
             return self._ledger.refuse_unknown_session(worker, incarnation)
         self._membership.connect(member, now)
-        return self._ledger.emit()
+        return self._emit(now)
 
     def dismiss_absent(self, reason: str, now: float) -> list[Output] | None:
         """Everybody who is a member departs, if nobody's session stream stands; else None, with nothing changed."""
         if self._membership.dismiss_absent(reason, now):
-            return self._ledger.emit()
+            return self._emit(now)
         return None
 
     def disconnect(self, worker: str, incarnation: int, now: float) -> list[Output]:
@@ -231,7 +282,7 @@ class Coordinator:
         member = self._ledger.member(worker, incarnation)
         if member is not None:
             self._membership.disconnect(member, now)
-        return self._ledger.emit()
+        return self._emit(now)
 
     def give_up(self, worker: str, reason: str, now: float) -> list[Output]:
         """The member lives and does not do its part, as its server found out: it departs. It may join again."""
@@ -241,7 +292,7 @@ class Coordinator:
         if member is not None:
             self._membership.depart(member, reason, now)
             self._lifecycle.start_when_complete(now)
-        return self._ledger.emit()
+        return self._emit(now)
 
     def leave(self, worker: str, incarnation: int, reason: str, now: float) -> list[Output]:
         """The worker leaves of its own will."""
@@ -251,7 +302,7 @@ class Coordinator:
         if member is not None:
             self._membership.depart(member, reason, now)
             self._lifecycle.start_when_complete(now)
-        return self._ledger.emit()
+        return self._emit(now)
 
     # Work
 
@@ -266,7 +317,7 @@ class Coordinator:
         if member is None:
             return self._ledger.refuse_unknown_session(worker, incarnation)
         self._contributions.ready(member, holding, now)
-        return self._ledger.emit()
+        return self._emit(now)
 
     def commit(
         self,
@@ -288,17 +339,23 @@ class Coordinator:
         if member is None:
             return self._ledger.refuse_unknown_session(worker, incarnation)
         self._contributions.commit(member, ticket, facts, ready, now)
-        return self._ledger.emit()
+        return self._emit(now)
 
-    def abandon(self, worker: str, incarnation: int, ticket: int, reason: str, now: float) -> list[Output]:
-        """The worker will not use the ticket. Abandoning a settled one (a cancelled one, say) is a no-op."""
+    def abandon(
+        self, worker: str, incarnation: int, ticket: int, reason: str, now: float, *, unit_ends: bool = False
+    ) -> list[Output]:
+        """The worker will not use the ticket. Abandoning a settled one (a cancelled one, say) is a no-op.
+
+        `unit_ends`: because the work unit that it takes a part of had ended before that part.
+        """
         if self.trying:
-            return self._keep(lambda at: self.abandon(worker, incarnation, ticket, reason, at))
+            given = (worker, incarnation, ticket, reason)
+            return self._keep(lambda at: self.abandon(*given, at, unit_ends=unit_ends))
         member = self._ledger.member(worker, incarnation)
         if member is None:
             return self._ledger.refuse_unknown_session(worker, incarnation)
-        self._contributions.abandon(member, ticket, reason, now)
-        return self._ledger.emit()
+        self._contributions.abandon(member, ticket, reason, now, ends=unit_ends)
+        return self._emit(now)
 
     def done(self, worker: str, incarnation: int, now: float, *, ends: str = "") -> list[Output]:
         """The worker has no more data. Barriers shrink; when all are done the job is, or at once where `ends` says why.
@@ -312,7 +369,7 @@ class Coordinator:
         if member is None:
             return self._ledger.refuse_unknown_session(worker, incarnation)
         self._contributions.done(member, now, ends)
-        return self._ledger.emit()
+        return self._emit(now)
 
     # Time and the outside world
 
@@ -326,13 +383,13 @@ class Coordinator:
         idle, empty_since = self.terms.idle_timeout, self._ledger.roster.empty_since
         if empty_since is not None and idle > 0 and now - empty_since >= idle:
             self._ledger.stop(f"no worker for {idle:g} s", now, success=False, cause="abandoned")
-        return self._ledger.emit()
+        return self._emit(now)
 
     def stop(self, reason: str, now: float, *, success: bool, cause: str) -> list[Output]:
         """End the job from outside (a signal, a lost server)."""
         self._driver.drop_trial()
         self._ledger.stop(reason, now, success=success, cause=cause)
-        return [*self._ledger.emit(), *self._take_kept(now)]
+        return [*self._emit(now), *self._take_kept(now)]
 
     # Updates that may not be finite
 
@@ -348,7 +405,7 @@ class Coordinator:
         if not self.trying:
             self._lifecycle.finish_when_done(now)
             self._driver.watch(now)
-        return [*self._ledger.emit(), *self._take_kept(now)]
+        return [*self._emit(now), *self._take_kept(now)]
 
     def _keep(self, step: Callable[[float], list[Output]]) -> list[Output]:
         self._kept.append(step)

@@ -23,18 +23,18 @@ class Fields:
 
     def _fields(self) -> dict[str, Any]:
         found = {}
-        for name in _names(type(self)):
+        for name in field_names(type(self)):
             value = getattr(self, name)
             # Nearly all values are these; a run has millions.
             if type(value) in (str, int):
                 found[name] = value
             elif value is not None:
-                found[name] = _plain(value)
+                found[name] = plain(value)
         return found
 
 
-def _names(kind: type[Fields]) -> tuple[str, ...]:
-    """Looked up once per kind."""
+def field_names(kind: type[Fields]) -> tuple[str, ...]:
+    """Of what can be written to the log, in that order. Looked up once per kind."""
     names = _NAMES.get(kind)
     if names is None:
         names = _NAMES[kind] = tuple(field.name for field in fields(kind))
@@ -44,11 +44,12 @@ def _names(kind: type[Fields]) -> tuple[str, ...]:
 _NAMES: dict[type[Fields], tuple[str, ...]] = {}
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """What JSON has for a field's value: NaN and infinity become null."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, tuple):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, Fields):
         return value._fields()
     return dict(value) if isinstance(value, Mapping) else value
@@ -78,6 +79,25 @@ class Join(Fields):
     worker: str
     incarnation: int
     rank: int
+
+
+@value
+class Work(Fields):
+    """The job deals work units: so many per epoch, of `length` parts (0: the data shows it). No units: it does not."""
+
+    kind = "work"
+    units: int
+    epochs: int
+    length: int
+    data: str | None = None
+
+
+@value
+class Resume(Fields):
+    """A work unit came back: a worker that was done for want of one takes part again."""
+
+    kind = "resume"
+    worker: str
 
 
 @value
@@ -116,6 +136,10 @@ class Grant(Fields):
     turn: int | None = None
     # The worker held another open ticket.
     ahead: bool | None = None
+    # What the ticket takes of a job's work units, where it has them.
+    epoch: int | None = None
+    unit: int | None = None
+    part: int | None = None
 
 
 class Times(NamedTuple):
@@ -135,7 +159,8 @@ class CommitFacts:
     """What a worker reports of the contribution that it commits: the number of its (last) batch in the worker's data,
     over how many samples it was averaged, its mean loss and the L2 norm of its gradient.
 
-    `times` are for the log, as in `Times`; nothing is decided by them.
+    `times` are for the log, as in `Times`; nothing is decided by them. `unit_ends`: the ticket's work unit has no
+    more parts.
     """
 
     batch: int = 0
@@ -147,6 +172,7 @@ class CommitFacts:
     learning_rate: float | None = None
     # By the receipts of the shards: no number of the payload is beyond what `Assurance` takes for ordinary.
     ordinary: bool = True
+    unit_ends: bool = False
 
 
 NO_FACTS = CommitFacts()
@@ -165,6 +191,8 @@ class Commit(Fields):
     pull: float | None = None
     compute: float | None = None
     before: float | None = None
+    # The worker found that its work unit has nothing behind this part.
+    ends: bool | None = None
 
     def _fields(self) -> dict[str, Any]:
         found = Fields._fields(self)
@@ -244,6 +272,8 @@ class Drop(Fields):
     ticket: int
     staleness: int
     reason: str
+    # Its part of a work unit is not dealt again.
+    skipped: bool | None = None
 
 
 @value
@@ -260,6 +290,9 @@ class Abandon(Fields):
     worker: str
     ticket: int
     reason: str
+    # Its part of a work unit is not dealt again: it was given up too often, or the unit had ended before it.
+    skipped: bool | None = None
+    ends: bool | None = None
 
 
 @value
@@ -281,6 +314,8 @@ class Leave(Fields):
     kind = "leave"
     worker: str
     reason: str
+    # What the servers keep for this worker alone stays: it is expected back.
+    kept: bool | None = None
 
 
 @value
@@ -297,9 +332,34 @@ class Stop(Fields):
     success: bool
 
 
+@value
+class Checkpoint(Fields):
+    """All that is known behind this entry is to be saved. Whether the disks took it, the store says."""
+
+    kind = "checkpoint"
+    version: int
+
+
+@value
+class Restore(Fields):
+    """New processes go on from the checkpoint that the entry before this one ordered, under the name `job`.
+
+    Nobody of before is a member any more; what is open is cancelled. `rolled_back`: entries that had followed on
+    that checkpoint, and are void.
+    """
+
+    kind = "restore"
+    job: str
+    version: int
+    servers: int
+    rolled_back: int
+
+
 Entry = (
     Job
     | Join
+    | Work
+    | Resume
     | Start
     | Initialise
     | Install
@@ -316,6 +376,8 @@ Entry = (
     | Back
     | Leave
     | Done
+    | Checkpoint
+    | Restore
     | Stop
 )
 

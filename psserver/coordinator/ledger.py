@@ -5,20 +5,24 @@ from psserver.coordinator.members.roster import Member, Roster
 from psserver.coordinator.outputs import DispositionNotice, Notice, Output, Record, Send, StopNotice, Trial
 from psserver.coordinator.terms import JobTerms, Stopped
 from psserver.coordinator.tickets.table import Ticket, TicketEvent, TicketTable
+from psserver.coordinator.work.queue import WorkQueue
 
 
 class Ledger:
     """Members, tickets, the version, and what the present input puts out. One per coordinator; its parts share it.
 
     Each field has one writer. `roster`: membership (the state of a member: whatever handles its input).
-    `tickets`, `stopped` and what goes with it: the moves below. `version`: the policy driver. `loss`, `lr_scale`,
-    `usual_step`: the commit. `initialised` and `started`: the lifecycle. Times are seconds of the caller's clock.
+    `tickets`, `version`, `stopped` and what goes with it, `saved_*`: the moves below. `loss`, `lr_scale`,
+    `usual_step`: the commit. `initialised` and `started`: the lifecycle. `work`: the dealer; its queue changes with
+    the tickets. Times are seconds of the caller's clock.
     """
 
     def __init__(self, terms: JobTerms, now: float) -> None:
         self.terms = terms
         self.roster = Roster(now)
         self.tickets = TicketTable()
+        # None in a job that deals no work units.
+        self.work: WorkQueue | None = None
         self.version = 0
         self.initialised = False
         self.started = False
@@ -35,24 +39,34 @@ class Ledger:
         # The worker that is asked to evaluate at the end, and the number of the stop's entry.
         self.evaluator: str | None = None
         self.stop_index = 0
+        # Of the newest checkpoint, or of the beginning.
+        self.saved_version, self.saved_at = 0, now
+        # A version was made for which a checkpoint is due; none is taken while the shards are asked about an update.
+        self._due = False
+        self.trying = False
+        # The time of the newest entry.
+        self._newest = now
         self._outputs: list[Output] = []
 
     # Outputs
 
     def emit(self) -> list[Output]:
-        """What was put out since the last call, in order."""
+        """What was put out since the last call, in order. The end of an input: a checkpoint that is due comes last."""
+        if self._due and not self.trying:
+            self.checkpoint(self._newest)
         out, self._outputs = self._outputs, []
         return out
 
     def record(self, entry: entries.Entry, now: float) -> int:
         """Append an entry to the log. Returns its number."""
-        index = self.entries
+        index, self._newest = self.entries, now
         self._outputs.append(Record(index, now - self.began, entry))
         self.entries += 1
         return index
 
     def ask(self, trial: Trial) -> None:
         """Have the shards asked."""
+        self.trying = True
         self._outputs.append(trial)
 
     def notify(self, member: Member, notice: Notice) -> None:
@@ -67,7 +81,7 @@ class Ledger:
         return [Send(worker, incarnation, notice)]
 
     def notify_grant(self, member: Member, ticket: Ticket) -> None:
-        grant = outputs.GrantNotice(ticket.number, ticket.base, ticket.index, ticket.initialise)
+        grant = outputs.GrantNotice(ticket.number, ticket.base, ticket.index, ticket.initialise, ticket.part)
         self.notify(member, grant)
 
     # Lookups
@@ -101,6 +115,30 @@ class Ledger:
 
     # Moves
 
+    def made(self, version: int, now: float) -> None:
+        """There is a new version."""
+        self.version = version
+        terms = self.terms
+        if not terms.checkpoints:
+            return
+        enough = 0 < terms.checkpoint_versions <= version - self.saved_version
+        if enough or 0 < terms.checkpoint_seconds <= now - self.saved_at:
+            self._due = True
+
+    def checkpoint(self, now: float) -> None:
+        """Order that everything is saved as it is behind this input."""
+        self._due = False
+        self.saved_version, self.saved_at = self.version, now
+        self.record(entries.Checkpoint(self.version), now)
+
+    def reopen(self) -> None:
+        """The job goes on in new processes: grants begin when as many workers have come as at its first start."""
+        self.stopped, self.evaluator, self.stop_index = None, None, 0
+        self.started = False
+        self.roster.prepared.clear()
+        for tally in self.roster.tallies.values():
+            tally.arrived = False
+
     def rest(self, member: Member, now: float) -> None:
         """The member has ended its work on a ticket; it may hold another one, or wait for one already."""
         if member.worker in self.tickets.opened:
@@ -111,7 +149,12 @@ class Ledger:
     def drop(self, ticket: Ticket, reason: str, now: float) -> None:
         """A pending ticket is not applied."""
         staleness = self.version - ticket.base
-        self.record(entries.Drop(ticket.worker, ticket.number, staleness, reason), now)
+        skipped = None
+        if self.stopped is not None:
+            self.deal_again(ticket)
+        elif self.work is not None and ticket.part is not None:
+            skipped = self.work.lose(ticket.part, self.version, dropped=True) or None
+        self.record(entries.Drop(ticket.worker, ticket.number, staleness, reason, skipped), now)
         self.roster.tally(ticket.worker).dropped += 1
         self.settle(
             ticket, "drop", DispositionNotice(ticket.number, "dropped", staleness=staleness, reason=reason)
@@ -120,11 +163,17 @@ class Ledger:
     def cancel(self, ticket: Ticket, reason: str, now: float) -> None:
         """An open ticket is void; its worker is notified."""
         self.record(entries.Cancel(ticket.worker, ticket.number, reason), now)
+        self.deal_again(ticket)
         member = self.member(ticket.worker, ticket.incarnation)
         if member is not None:
             self.notify(member, outputs.CancelNotice(ticket.number, reason))
         fate = DispositionNotice(ticket.number, "dropped", reason="cancelled")
         self.tickets.settle(ticket, "cancel", fate)
+
+    def deal_again(self, ticket: Ticket) -> None:
+        """A ticket is void: what it took of a work unit comes back."""
+        if self.work is not None and ticket.part is not None:
+            self.work.come_back(ticket.part)
 
     def settle(self, ticket: Ticket, event: TicketEvent, fate: DispositionNotice) -> None:
         """`event`, whose entry is in the log, has decided the ticket's fate; its worker is notified."""
@@ -145,6 +194,8 @@ class Ledger:
         for ticket in self.tickets.in_state("pending"):
             self.drop(ticket, "stopped", now)
         self.stop_index = self.record(entries.Stop(reason, self.version, success), now)
+        if success and self.terms.checkpoints and self.version > self.saved_version:
+            self._due = True
         connected = [m for m in self.roster.by_rank() if m.absent_since is None]
         if success and connected:
             self.evaluator = connected[0].worker

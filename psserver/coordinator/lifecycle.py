@@ -76,6 +76,8 @@ class Lifecycle:
             return
         if ledger.tickets.opened or self._driver.trial is not None:
             return  # its holder is not done, or the shards are asked about an update
+        if ledger.work is not None and ledger.work.standby and ledger.work.available > 0:
+            return  # somebody takes up what came back
         present = roster.here()
         finished_before = not present and not roster.unfinished
         if not finished_before and (not present or any(m.state != "done" for m in present)):
@@ -84,7 +86,17 @@ class Lifecycle:
         since = max([since, *roster.unfinished.values()])
         if roster.unfinished and now - since < ledger.terms.worker_timeout:
             return
-        self._finish(now)
+        if ledger.work is not None and ledger.work.complete:
+            self.finish_work(now)
+        else:
+            self._finish(now)
+
+    def finish_work(self, now: float) -> None:
+        """Every work unit is done: nobody need be waited for."""
+        work = self._ledger.work
+        assert work is not None
+        skipped = f"; {work.skipped} parts of them were skipped" if work.skipped else ""
+        self._ledger.stop(f"all work units are done{skipped}", now, success=True, cause="done")
 
     def _finish(self, now: float) -> None:
         ledger = self._ledger
@@ -99,6 +111,8 @@ class Lifecycle:
             reason = (
                 f"all workers are done; {gone} left before its data ended" if gone else "all workers are done"
             )
+            if ledger.work is not None:
+                reason += "; not all work units were trained"
             ledger.stop(reason, now, success=True, cause="done")
         else:
             reason = "all workers are done and nothing was trained: there is no model"

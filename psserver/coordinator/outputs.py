@@ -1,6 +1,7 @@
 """What the coordinator asks its shell to do: append to the log, send a worker a notice."""
 
 from psserver.coordinator.entries import Apply, Entry
+from psserver.coordinator.work.units import UnitPart
 from psserver.policies.values import value
 
 
@@ -28,6 +29,8 @@ class GrantNotice:
     # Number of the grant in the decision log.
     index: int
     initialise: bool = False
+    # What to work on, in a job that deals work units.
+    part: UnitPart | None = None
 
 
 @value

@@ -105,6 +105,7 @@ class PolicyDriver:
     def settle_trial(self, finite: bool, largest: float, now: float) -> None:
         """The shards have answered: the update is made, or refused as a whole; then what waited for that goes on."""
         trial, self.trial = self.trial, None
+        self._ledger.trying = False
         assert trial is not None
         if finite:
             self._make(trial.update, trial.tickets, now)
@@ -124,6 +125,7 @@ class PolicyDriver:
     def drop_trial(self) -> None:
         """The job stops: nobody waits for the answer any more."""
         self.trial = None
+        self._ledger.trying = False
 
     def _refuse(self, trial: PendingTrial, now: float) -> None:
         ledger, update = self._ledger, trial.update
@@ -203,6 +205,9 @@ class PolicyDriver:
         if ledger.stopped is not None:
             return
         match decision:
+            case Grant() | Cancel() if not ledger.started and decision.ticket not in ledger.tickets.live:
+                # Everybody leaves, for the job goes on in new processes: the policy is told next that this one has.
+                pass
             case Grant():
                 check_grant(decision)
                 self._grant(decision, now)
@@ -234,13 +239,17 @@ class PolicyDriver:
         member.enter("computing", now)
         version = ledger.version
         ahead = True if grant.worker in ledger.tickets.opened else None
-        index = ledger.record(entries.Grant(grant.worker, grant.ticket, version, grant.turn, ahead), now)
+        part = None if ledger.work is None else ledger.work.deal(grant.worker)
+        dealt = (None, None, None) if part is None else (part.epoch, part.unit, part.part)
+        entry = entries.Grant(grant.worker, grant.ticket, version, grant.turn, ahead, *dealt)
+        index = ledger.record(entry, now)
         tally = ledger.roster.tally(grant.worker)
         tally.granted += 1
         former, tally.granted_at = tally.granted_at, now
-        ticket = Ticket(grant.ticket, member.worker, member.incarnation, version, now, index, former=former)
+        who = (member.worker, member.incarnation)
+        ticket = Ticket(grant.ticket, *who, version, now, index, former=former, part=part)
         ledger.tickets.open(ticket)
-        ledger.notify(member, outputs.GrantNotice(grant.ticket, version, index))
+        ledger.notify(member, outputs.GrantNotice(grant.ticket, version, index, part=part))
 
     def _fold(self, fold: Fold, now: float) -> None:
         number = fold.ticket
@@ -293,7 +302,7 @@ class PolicyDriver:
         self.folded.clear()
         if self.refusals.count:
             self.refusals.clear()
-        ledger.version = version
+        ledger.made(version, now)
         for applied, ticket in zip(update.parts, tickets, strict=True):
             tally = ledger.roster.tally(applied.worker)
             tally.applied += 1
@@ -302,5 +311,7 @@ class PolicyDriver:
             counts[applied.staleness] = counts.get(applied.staleness, 0) + 1
             fate = DispositionNotice(ticket.number, "applied", version, applied.staleness, applied.weight)
             ledger.settle(ticket, "apply", fate)
+            if ledger.work is not None and ticket.part is not None:
+                ledger.work.count()
         if ledger.terms.versions and version >= ledger.terms.versions:
             ledger.stop(f"version {version} is reached", now, success=True, cause="versions")

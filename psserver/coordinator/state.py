@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter, deque
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,6 +12,7 @@ from psserver.coordinator.policy_driver import PolicyDriver
 from psserver.coordinator.terms import JobTerms, Stopped
 from psserver.coordinator.tickets.table import AHEAD, REMEMBERED, Ticket, TicketTable
 from psserver.coordinator.trials import Refusals
+from psserver.coordinator.work.queue import QueueState, WorkQueue
 from psserver.policies import Part, Policy
 from pswire.records import StateError, from_plain, to_plain
 
@@ -61,6 +63,8 @@ class CoordinatorState:
     stopped: Stopped | None
     evaluator: str | None
     stop_index: int
+    saved_version: int
+    saved_at: float
     loss: float | None
     lr_scale: float
     usual_step: float | None
@@ -76,6 +80,8 @@ class CoordinatorState:
     prepared: list[str]
     unfinished: list[tuple[str, float]]
     empty_since: float | None
+    # None in a job that deals no work units.
+    work: QueueState | None = None
 
     def to_json(self) -> dict[str, object]:
         """As plain data that `json.dumps(..., allow_nan=False)` takes."""
@@ -103,6 +109,8 @@ def save(ledger: Ledger, driver: PolicyDriver) -> CoordinatorState:
         stopped=ledger.stopped,
         evaluator=ledger.evaluator,
         stop_index=ledger.stop_index,
+        saved_version=ledger.saved_version,
+        saved_at=ledger.saved_at,
         loss=ledger.loss,
         lr_scale=ledger.lr_scale,
         usual_step=ledger.usual_step,
@@ -110,7 +118,8 @@ def save(ledger: Ledger, driver: PolicyDriver) -> CoordinatorState:
         next_number=tickets.next_number,
         tickets=[replace(ticket) for ticket in tickets.live.values()],
         settled=[replace(ticket) for recent in tickets.settled.values() for ticket in recent],
-        folded=list(driver.folded.values()),
+        # At the stop all that was pending was dropped.
+        folded=list(driver.folded.values()) if ledger.stopped is None else [],
         refused=driver.refusals.count,
         refused_workers=list(driver.refusals.workers),
         members=[replace(member) for member in roster.present.values()],
@@ -118,6 +127,7 @@ def save(ledger: Ledger, driver: PolicyDriver) -> CoordinatorState:
         prepared=sorted(roster.prepared),
         unfinished=list(roster.unfinished.items()),
         empty_since=roster.empty_since,
+        work=None if ledger.work is None else ledger.work.state(),
     )
 
 
@@ -182,6 +192,22 @@ def take_up(state: CoordinatorState, ledger: Ledger, driver: PolicyDriver, shift
     ledger.stopped = None if stopped is None else replace(stopped, at=stopped.at + shift)
     ledger.evaluator, ledger.stop_index = state.evaluator, state.stop_index
     ledger.began = state.began + shift
+    ledger.saved_version, ledger.saved_at = state.saved_version, state.saved_at + shift
+    ledger.work = None if state.work is None else WorkQueue.restored(state.work)
+
+
+def reopened(state: CoordinatorState, policy: Policy) -> CoordinatorState:
+    """Of a job that had stopped, a state that goes on: the policy begins anew, as `policy` is, for it was not told
+    what became of its last tickets. Any other state is as it was."""
+    if state.stopped is None:
+        return state
+    return replace(
+        state,
+        stopped=None,
+        evaluator=None,
+        policy_state=_policy_state(policy),
+        members=[replace(member, known_to_policy=False) for member in state.members],
+    )
 
 
 def _policy_state(policy: Policy) -> dict[str, object]:
@@ -244,9 +270,36 @@ def _check(state: CoordinatorState) -> None:
             (state.empty_since is None) == any(member.ever_connected for member in state.members),
             "empty_since contradicts the members",
         ),
+        *_work_agrees(state, present),
     ):
         if not holds:
             raise StateError(f"coordinator state: {what}")
+
+
+def _work_agrees(state: CoordinatorState, present: Collection[str]) -> list[tuple[bool, str]]:
+    """As in `_check`: of the work units, the tickets that take parts of them, and those that wait for one."""
+    work, dealt = state.work, [ticket for ticket in state.tickets if ticket.part is not None]
+    if work is None:
+        return [(not dealt, "a ticket takes a part of a work unit, and the job deals none")]
+    waiting = [worker for worker, _ in (*work.held, *work.promised, *work.standby)]
+    reserved = sum(kept for _, kept in work.promised)
+    queue = WorkQueue.restored(work)
+    return [
+        (work.outstanding == len(dealt), "the work units dealt are not those of the tickets"),
+        (set(waiting) <= set(present), "a work unit is kept for somebody who is not a member"),
+        (
+            queue.fresh >= 0 and reserved <= queue.fresh + len(work.lost),
+            "more work units are kept than there are",
+        ),
+        (
+            all(0 <= rest.unit < work.terms.units for rest in work.lost),
+            "a work unit came back that there is not",
+        ),
+        (
+            all(number < state.next_number for _, number in work.standby),
+            "a ticket's number is yet to be given",
+        ),
+    ]
 
 
 def roster_from(state: CoordinatorState, shift: float) -> Roster:

@@ -29,10 +29,18 @@ class JobTerms:
     # Seconds after which a member that keeps a ticket is given up. 0: never; None: a multiple of the usual step, and
     # only while somebody waits for it.
     ticket_timeout: float | None = None
+    # A checkpoint is due after so many versions, and after so many seconds with a new one; 0: never for that reason.
+    checkpoint_versions: int = 0
+    checkpoint_seconds: float = 0.0
     # So many updates in a row that would not be finite end the job.
     nonfinite_limit: int = 10
     # How long the largest payload may be under way.
     transfer: float = 0.0
+
+    @property
+    def checkpoints(self) -> bool:
+        """The job takes some."""
+        return bool(self.checkpoint_versions or self.checkpoint_seconds)
 
     @property
     def grace(self) -> float:

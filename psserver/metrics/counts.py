@@ -59,6 +59,8 @@ class Counts:
             case entries.Abandon(worker, ticket):
                 self._of(worker).abandoned += 1
                 self._wasted(worker, ticket, t)
+            case entries.Resume(worker):
+                self._free[worker] = t
             case entries.Join(worker, incarnation):
                 self._of(worker)
                 self._free[worker] = t

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from psserver.coordinator.work.units import WorkTerms
 from psserver.optimizers import Optimizer, OptimizerError, build
 from psserver.service.errors import precondition
 from pswire.config.experiment import FROM_JOB
@@ -53,6 +54,15 @@ def explain_difference(configured: Mapping[str, object], wanted: Mapping[str, ob
         if not _same(ours, theirs):
             return f"{key} is {json.dumps(ours)} here and {json.dumps(theirs)} there"
     return None
+
+
+def explain_other_work(ours: WorkTerms | None, theirs: WorkTerms | None) -> str:
+    """Why a worker whose data is dealt otherwise than the job's cannot take part."""
+    here = f"deals {ours}" if ours is not None else "deals no work units: each worker brings data of its own"
+    there = f"expects {theirs}" if theirs is not None else "expects none"
+    return (
+        f"this job {here}; this worker {there}: start all workers with the same script and the same --epochs"
+    )
 
 
 def _same(one: object, other: object) -> bool:

@@ -32,10 +32,12 @@ from psserver.coordinator.epochs import Report as EpochReport
 from psserver.coordinator.members.roster import Member
 from psserver.coordinator.outputs import StopNotice
 from psserver.coordinator.status import JobReport, holdup, report
+from psserver.coordinator.work.units import WorkTerms
 from psserver.optimizers import Optimizer, OptimizerError
 from psserver.policies import Policy, advice
-from psserver.service.agreement import agreed
+from psserver.service.agreement import agreed, explain_other_work
 from psserver.service.errors import Refused, precondition
+from psserver.service.limits.workers import capacity
 from psserver.service.log.json_lines import LogError
 from psserver.service.log.run_log import RunLog
 from psserver.service.outbox import InlineReply, Outbox
@@ -86,12 +88,15 @@ class Job:
         self.routes = Routes(run_log, host.orders, terms.grace)
         self.plan: Plan | None = None
         self.metrics: dict[str, float] = {}
+        # The newest version that was evaluated while the job went on.
+        self._evaluated = -1
         self.over = False
         # Set at most once; nothing is decided or written afterwards.
         self.failure: Failure | None = None
         self.began = time.monotonic()
         # What the end waits for beside members: what, since when (monotonic), and for how many seconds at most.
         self.awaited: tuple[str, float, float] | None = None
+        self.capacity = capacity(host.memory.ledger.limit)
         self._announce, self._tell_over = announce, over
         self._assurance = ShardAssurance(policy.tensors, optimizer)
         self._coordinator = Coordinator(terms, policy, self.began, self._assurance)
@@ -204,8 +209,9 @@ class Job:
         session: str,
         rank: int | None,
         optimizer: str = "",
+        work: WorkTerms | None = None,
     ) -> Member:
-        """Raises Refused when model or optimizer are other ones, PlanError when it cannot be planned."""
+        """Raises Refused when model, optimizer or work units are other ones, PlanError when it cannot be planned."""
         proposed = make_plan(variables, self.terms.servers)
         if plan != proposed.fingerprint:
             raise precondition(
@@ -215,8 +221,9 @@ class Job:
         chosen = agreed(None if self._unwritten is not None and optimizer else self.optimizer, optimizer)
         other = self.optimizer is not None and chosen.config != self.optimizer.config
         new = self.plan is None or proposed.fingerprint != self.plan.fingerprint or other
+        new = new or work != self._coordinator.work_terms
         if new:
-            self._check_replaceable(variables)
+            self._check_replaceable(variables, work)
             # First of all, because it may fail: then nothing has changed.
             self._hold(proposed, chosen)
             self.optimizer = chosen
@@ -227,7 +234,7 @@ class Job:
         if not self._opened:
             self._open(chosen)
         try:
-            member = self._admit(worker, session, rank, proposed)
+            member = self._admit(worker, session, rank, proposed, work)
         except JoinRefused as refusal:
             raise precondition(str(refusal)) from refusal
         except JoinDeferred as deferred:
@@ -235,7 +242,7 @@ class Job:
         self._execute()
         return member
 
-    def _check_replaceable(self, variables: tuple[VariableSpec, ...]) -> None:
+    def _check_replaceable(self, variables: tuple[VariableSpec, ...], work: WorkTerms | None) -> None:
         """A model is this job's once it is installed, or while a member that named it has a session, or has lost it and
         may come back. Until then a stray Join must not decide what the job trains. Raises Refused."""
         if self.plan is None:
@@ -243,13 +250,21 @@ class Job:
         coordinator = self._coordinator
         held = bool(coordinator.roster.here())
         if coordinator.initialised or held:
+            if work != coordinator.work_terms:
+                raise precondition(explain_other_work(coordinator.work_terms, work))
             difference = explain_mismatch(self.plan.variables, variables)
             raise precondition(f"this job trains another model: {difference}")
 
     def _check_room(self, worker: str, plan: Plan, optimizer: Optimizer) -> None:
-        """A worker that has no place yet needs memory of its own under some policies. Raises Refused."""
+        """A worker that has no place yet needs descriptors, and memory of its own under some policies. Raises
+        Refused."""
         present = self._coordinator.roster.present
         if worker not in present:
+            if len(present) >= self.capacity.workers:
+                raise Refused(
+                    grpc.StatusCode.RESOURCE_EXHAUSTED,
+                    f"server 0 has room for {self.capacity.workers} workers at once, and has them: {self.capacity.why}",
+                )
             self.host.memory.admit_members(len(present) + 1, plan, optimizer, self.policy.tensors)
 
     def _withdraw_plan(self) -> None:
@@ -260,14 +275,18 @@ class Job:
         reason = "named another model or optimizer than the workers that came"
         self._step(lambda: self._coordinator.dismiss_absent(reason, time.monotonic()) or [])
 
-    def _admit(self, worker: str, session: str, rank: int | None, plan: Plan) -> Member:
+    def _admit(
+        self, worker: str, session: str, rank: int | None, plan: Plan, work: WorkTerms | None
+    ) -> Member:
         """Raises JoinRefused, with nothing changed; Refused when the job has failed."""
         admitted: list[Member] = []
 
         def decide() -> list[Output]:
-            member, outputs = self._coordinator.join(worker, session, rank, time.monotonic())
+            now = time.monotonic()
+            member, outputs = self._coordinator.join(worker, session, rank, now)
             if self.plan is None:
                 self._adopt(plan)
+                outputs += self._coordinator.declare_work(work, now)
             admitted.append(member)
             return outputs
 
@@ -358,8 +377,10 @@ class Job:
         found = self._coordinator.tickets.find(ticket, worker)
         return found is not None and found.state != "open"
 
-    def abandon(self, worker: str, incarnation: int, ticket: int, reason: str) -> None:
-        self._input(lambda c, now: c.abandon(worker, incarnation, ticket, reason, now))
+    def abandon(
+        self, worker: str, incarnation: int, ticket: int, reason: str, *, unit_ends: bool = False
+    ) -> None:
+        self._input(lambda c, now: c.abandon(worker, incarnation, ticket, reason, now, unit_ends=unit_ends))
 
     def done(self, worker: str, incarnation: int, ends: str = "") -> None:
         self._input(lambda c, now: c.done(worker, incarnation, now, ends=ends))
@@ -368,14 +389,22 @@ class Job:
         self._input(lambda c, now: c.leave(worker, incarnation, reason, now))
 
     def report_metrics(self, worker: str, version: int, metrics: dict[str, float]) -> str | None:
-        """The final version's, of the worker that was asked for them, once. Why they are refused, if they are."""
+        """The final version's, of the worker that was asked for them, once; before that any version's, of worker 0, in
+        rising order: others of worker 0 come late, and are left out. Why they are refused, if they are."""
         asked, final = self._coordinator.evaluator, self._coordinator.version
-        if worker != asked or version != final or self.metrics:
+        stopped = self._coordinator.stopped is not None
+        member = self._coordinator.roster.present.get(worker)
+        if stopped and worker == asked and version == final and not self.metrics:
+            self.metrics = metrics
+        elif member is None or member.rank or version > final or (stopped and version == final):
             of = f"{asked}'s of version {final}" if asked is not None and not self.metrics else "none"
+            of = of if stopped else f"worker 0's, of versions up to {final}"
             return (
                 f"a report of version {version} by {worker}: expected {of} (Stop.evaluate says who is asked)"
             )
-        self.metrics = metrics
+        elif stopped or version <= self._evaluated:
+            return None
+        self._evaluated = version
         t = round(time.monotonic() - self.began, 6)
         line = {"t": t, "kind": "eval", "version": version, "worker": worker, "metrics": metrics}
         self._write_or_fail(lambda: self.routes.run_log.metric(line))

@@ -111,6 +111,12 @@ class Routes:
                 log.info(
                     "%s left: %s", worker, reason, extra=event("worker_left", worker=worker, reason=reason)
                 )
+            case entries.Work():
+                told = event("work_units", units=entry.units, epochs=entry.epochs)
+                log.info("the data is dealt: %d units, %d epochs", entry.units, entry.epochs, extra=told)
+            case entries.Resume(worker):
+                told = event("worker_resumed", worker=worker)
+                log.info("%s takes part again: a work unit came back", worker, extra=told)
             case entries.Rate(worker, rate):
                 told = event("rate_set", worker=worker, learning_rate=rate)
                 log.info("%s sets the learning rate to %g", worker, rate, extra=told)

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from typing import Any, assert_never
 
 import numpy as np
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 from psserver.optimizers import NUMPY, Backend, Loop, Optimizer
 from psserver.policies import TensorParts
 from psserver.policies.declarations import BARE
+from psserver.policies.values import value
 from psserver.shard import arithmetic
 from psserver.shard.arena import Allocate, Arena, plain
 from psserver.shard.compensators import Gap
@@ -25,6 +25,7 @@ from psserver.shard.orders import (
     Order,
     Pin,
     Release,
+    Save,
     Seal,
 )
 from psserver.shard.ordinary import ordinary
@@ -44,7 +45,7 @@ class ShardError(RuntimeError):
     """An order that cannot be executed: the log and this shard's state disagree."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class PendingUpdate:
     """What remains of a Fold or an Apply: `compute` touches only arrays that nobody else writes, `finish` is quick."""
 
@@ -224,24 +225,29 @@ class Shard:
                 self.arena.forget(ticket)
             case Admit(worker, incarnation):
                 self.members[worker] = incarnation
-                self._left.discard(worker)
-                self._updater.forget(worker)
-            case Dismiss(worker):
-                self._dismiss(worker)
-            case Note():
+                if worker in self._left:
+                    self._left.discard(worker)
+                    self._updater.forget(worker)
+            case Dismiss(worker, kept):
+                self._dismiss(worker, kept=kept)
+            case Save() | Note():
+                # Whoever executes a Save asks for `state` behind it.
                 pass
             case _:
                 assert_never(order)
         return None
 
-    def _dismiss(self, worker: str) -> None:
+    def _dismiss(self, worker: str, *, kept: bool) -> None:
         self.members.pop(worker, None)
+        if kept:
+            # It is expected back, and goes on with what is kept for it alone.
+            return
         self._updater.forget(worker)
         if worker in self._summed or any(t.worker == worker for t in self.staging.tickets.values()):
             self._left.add(worker)
 
     def _pin(self, pin: Pin) -> None:
-        self.staging.tickets[pin.ticket] = OpenTicket(pin.ticket, pin.worker, pin.turn, pin.initialise)
+        self.staging.open(OpenTicket(pin.ticket, pin.worker, pin.turn, pin.initialise))
         if not pin.initialise:
             if pin.version != self.version:
                 raise ShardError(

@@ -70,6 +70,20 @@ ROWS: Final[tuple[Row, ...]] = (
         ("task_index", Whole(WORKERS - 1), "a worker's index; index + 1 is sent back in 32 bits"),
         ("optimizer", JSON, "a name and a few numbers"),
         ("job", NAME, NAMED),
+        ("work", SUB, PART),
+    ),
+    *rows(
+        "WorkUnits",
+        ("units", Whole(2**40), "numbers of units and of epochs together stay below 2**62"),
+        ("epochs", Whole(2**20), "passes over the data"),
+        ("batches", Whole(2**32), "of one unit"),
+        ("data", Text(1024), "a sentence; stands in the log"),
+    ),
+    *rows(
+        "UnitPart",
+        ("epoch", Whole(2**20), "an epoch's number"),
+        ("unit", Whole(2**40), "a unit's number"),
+        ("part", COUNTER, COUNTED),
     ),
     *rows(
         "SessionRequest",
@@ -93,12 +107,13 @@ ROWS: Final[tuple[Row, ...]] = (
         ("receipts", Many(SERVERS, SECRET), "one of every server"),
         ("ready", FLAG, TYPED),
         ("times", SUB, PART),
+        ("unit_ends", FLAG, TYPED),
         ("learning_rate", Real(1e30, 0.0), "float32, with room for a policy's scaling"),
     ),
     *rows(
         "Times", ("pull", SECONDS, DURATION), ("compute", SECONDS, DURATION), ("before", SECONDS, DURATION)
     ),
-    *rows("Abandon", ("ticket", COUNTER, COUNTED), ("reason", REASON, SAID)),
+    *rows("Abandon", ("ticket", COUNTER, COUNTED), ("reason", REASON, SAID), ("unit_ends", FLAG, TYPED)),
     *rows("Done", ("ends", REASON, SAID)),
     *rows("Leave", ("reason", REASON, SAID)),
     *rows(
@@ -154,6 +169,7 @@ ROWS: Final[tuple[Row, ...]] = (
         ("version", COUNTER, COUNTED),
         ("initialise", FLAG, TYPED),
         ("index", COUNTER, COUNTED),
+        ("part", SUB, PART),
     ),
     *rows("Cancel", ("ticket", COUNTER, COUNTED), ("reason", REASON, SAID)),
     *rows(

@@ -102,6 +102,7 @@ ROWS: Final[tuple[Row, ...]] = (
         *((n, SUB, PART) for n in ("pin", "install", "fold", "apply", "release", "seal", "admit", "dismiss")),
         ("note", FLAG, TYPED),
         ("discard", FLAG, TYPED),
+        ("save", SUB, PART),
     ),
     *rows(
         "PinVersion",
@@ -112,7 +113,8 @@ ROWS: Final[tuple[Row, ...]] = (
         ("worker", NAME, NAMED),
     ),
     *rows("Admit", ("worker", NAME, NAMED), ("incarnation", Whole(2**31), COUNTED)),
-    *rows("Dismiss", ("worker", NAME, NAMED)),
+    *rows("Dismiss", ("worker", NAME, NAMED), ("kept", FLAG, TYPED)),
+    *rows("Save", ("version", COUNTER, COUNTED)),
     *rows("Install", ("ticket", COUNTER, COUNTED)),
     *rows("Seal", ("ticket", COUNTER, COUNTED)),
     *rows("Fold", ("ticket", COUNTER, COUNTED), ("factor", FACTOR, NUMBER), ("compensation", FACTOR, NUMBER)),

@@ -10,9 +10,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
+from pswire.config.checkpoints import EveryError, parse_every
 from pswire.config.files import TooLong, read_text
 from pswire.config.overrides import OverrideError, apply_overrides
 from pswire.config.problems import describe_problems
@@ -48,6 +57,18 @@ class ExperimentError(ValueError):
     """An experiment that cannot be used; the message lists every problem with its file and key."""
 
 
+def _every(text: str) -> str:
+    try:
+        parse_every(text)
+    except EveryError as error:
+        raise PydanticCustomError("every", "{problem}", {"problem": str(error)}) from error
+    return text
+
+
+# As pswire.config.checkpoints reads it.
+EveryText = Annotated[str, AfterValidator(_every)]
+
+
 class RunSection(Section):
     """[run]"""
 
@@ -63,6 +84,12 @@ class RunSection(Section):
     deterministic: bool = False
     """each worker computes on one thread, with TensorFlow's deterministic operations: the run repeats (under a barrier)
     and replays to the bit, at the price of the other cores. A simulated run computes so always"""
+
+    checkpoint_every: EveryText = ""
+    """take a checkpoint after so many versions (`"1000v"`) or seconds (`"60s"`), and at the end; `""`: none"""
+
+    keep: Annotated[int, Field(ge=1)] = 3
+    """of complete checkpoints, the newest so many; older ones are removed"""
 
 
 class ClusterSection(Section):
@@ -170,6 +197,16 @@ class JobSection(Section):
     epochs: Annotated[int, Field(ge=1)] = 1
     """passes over the data"""
 
+    evaluate_every: Annotated[str, Field(pattern=r"^([1-9][0-9]{0,8} ?(epochs?|versions?|s))?$")] = ""
+    """measure the held-out data while training: `1 epoch`, `200 versions` or `30 s`; empty: at the end only. Worker 0
+    does it between two steps, into metrics.jsonl; under a barrier the others wait meanwhile. Real runs only"""
+
+    monitor: Annotated[str, Field(pattern=r"^((min|max) )?[^ ]+$")] = "loss"
+    """the metric by which the best evaluation is known; `max NAME` or `min NAME` where the name does not say it"""
+
+    patience: Annotated[int, Field(ge=0, le=10**6)] = 0
+    """end the job when `monitor` was not better in so many evaluations in a row; 0: never"""
+
     options: dict[str, Any] = Field(default_factory=dict)
     """the job's own options"""
 
@@ -244,6 +281,8 @@ class Experiment(Section):
             raise PydanticCustomError("absent", "job.module: missing; expected package.module:attribute")
         if self.job.script:
             self._check_script()
+        if self.job.patience and not self.job.evaluate_every:
+            raise PydanticCustomError("unused", 'job.patience: needs job.evaluate_every, "1 epoch", say')
         beyond = sorted(number for number in self.workers if not 0 <= number < self.cluster.workers)
         if beyond:
             raise PydanticCustomError(
@@ -259,6 +298,12 @@ class Experiment(Section):
             (self.job.module, "job.module", "a job is a module or a script"),
             (self.job.epochs != 1, "job.epochs", "the script says it, in fit(epochs=...)"),
             (self.job.options, "job.options", "a script has arguments"),
+            (
+                self.job.evaluate_every,
+                "job.evaluate_every",
+                "the script says it, in fit(validation_data=...)",
+            ),
+            (self.job.patience, "job.patience", "the script says it, by the callback EarlyStopping"),
             (self.cluster.prefetch, "cluster.prefetch", "fit does not fetch ahead"),
             (self.run.deterministic, "run.deterministic", "a script settles TensorFlow's threads itself"),
             (self.workers, "workers", "a script chooses its device itself, and has no delays"),

@@ -41,8 +41,13 @@ EVENTS: Final[Mapping[str, Event]] = {
     "session_cut": Event(SERVER, ("worker",), "a worker does not read what it is sent"),
     "worker_left": Event(SERVER, ("worker", "reason"), "a worker is no member any more"),
     "worker_done": Event(SERVER, ("worker",), "a worker has no more data"),
+    "worker_resumed": Event(SERVER, ("worker",), "a work unit came back, and it takes part again"),
+    "work_units": Event(SERVER, ("units", "epochs"), "the job's data is dealt by the coordinator"),
     "worker_waits": Event(SERVER, ("seconds",), "somebody has waited long; the message says for what"),
     # Servers
+    "too_many_workers": Event(
+        SERVER, ("workers", "room"), "more workers are expected than the server has descriptors or memory for"
+    ),
     "server_ready": Event(SERVER, ("server", "address"), "server 0 follows: another server executes the log"),
     "server_unreachable": Event(
         SERVER, ("server", "address", "seconds"), "another server does not answer yet"

@@ -34,6 +34,7 @@ class JoinRequest(_message.Message):
     TASK_INDEX_FIELD_NUMBER: _builtins.int
     OPTIMIZER_FIELD_NUMBER: _builtins.int
     JOB_FIELD_NUMBER: _builtins.int
+    WORK_FIELD_NUMBER: _builtins.int
     worker: _builtins.str
     """Empty: the coordinator picks the lowest free name ("w0", "w1", ...)."""
     session: _builtins.str
@@ -56,6 +57,12 @@ class JoinRequest(_message.Message):
     """
     @_builtins.property
     def variables(self) -> _containers.RepeatedCompositeFieldContainer[_model_pb2.VariableSpec]: ...
+    @_builtins.property
+    def work(self) -> Global___WorkUnits:
+        """How the worker's data is dealt. Absent: each worker has data of its own.
+        Workers of one job say the same.
+        """
+
     def __init__(
         self,
         *,
@@ -68,16 +75,78 @@ class JoinRequest(_message.Message):
         task_index: _builtins.int | None = ...,
         optimizer: _builtins.str = ...,
         job: _builtins.str = ...,
+        work: Global___WorkUnits | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_task_index", b"_task_index", "task_index", b"task_index"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_task_index", b"_task_index", "task_index", b"task_index", "work", b"work"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_task_index", b"_task_index", "job", b"job", "optimizer", b"optimizer", "plan", b"plan", "servers", b"servers", "session", b"session", "task_index", b"task_index", "variables", b"variables", "wire_dtype", b"wire_dtype", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_task_index", b"_task_index", "job", b"job", "optimizer", b"optimizer", "plan", b"plan", "servers", b"servers", "session", b"session", "task_index", b"task_index", "variables", b"variables", "wire_dtype", b"wire_dtype", "work", b"work", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__task_index: _TypeAlias = _typing.Literal["task_index"]  # noqa: Y015
     _WhichOneofArgType__task_index: _TypeAlias = _typing.Literal["_task_index", b"_task_index"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__task_index) -> _WhichOneofReturnType__task_index | None: ...
 
 Global___JoinRequest: _TypeAlias = JoinRequest  # noqa: Y015
+
+@_typing.final
+class WorkUnits(_message.Message):
+    """Data as work units, numbered from 0 in each epoch: ranges of samples, files
+    or batches. The coordinator deals them with the grants.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    UNITS_FIELD_NUMBER: _builtins.int
+    EPOCHS_FIELD_NUMBER: _builtins.int
+    BATCHES_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    units: _builtins.int
+    epochs: _builtins.int
+    batches: _builtins.int
+    """Of each unit; 0: the data shows it (see Commit.unit_ends)."""
+    data: _builtins.str
+    """What the units are made of, for people and for comparing workers."""
+    def __init__(
+        self,
+        *,
+        units: _builtins.int = ...,
+        epochs: _builtins.int = ...,
+        batches: _builtins.int = ...,
+        data: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "data", b"data", "epochs", b"epochs", "units", b"units"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WorkUnits: _TypeAlias = WorkUnits  # noqa: Y015
+
+@_typing.final
+class UnitPart(_message.Message):
+    """What one ticket takes: part 0, 1, ... of a unit."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EPOCH_FIELD_NUMBER: _builtins.int
+    UNIT_FIELD_NUMBER: _builtins.int
+    PART_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    unit: _builtins.int
+    part: _builtins.int
+    def __init__(
+        self,
+        *,
+        epoch: _builtins.int = ...,
+        unit: _builtins.int = ...,
+        part: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "part", b"part", "unit", b"unit"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UnitPart: _TypeAlias = UnitPart  # noqa: Y015
 
 @_typing.final
 class JoinReply(_message.Message):
@@ -296,6 +365,7 @@ class Commit(_message.Message):
     READY_FIELD_NUMBER: _builtins.int
     TIMES_FIELD_NUMBER: _builtins.int
     LEARNING_RATE_FIELD_NUMBER: _builtins.int
+    UNIT_ENDS_FIELD_NUMBER: _builtins.int
     ticket: _builtins.int
     batch: _builtins.int
     samples: _builtins.int
@@ -307,6 +377,8 @@ class Commit(_message.Message):
     """The learning rate that the optimizer is to have from this contribution on, in place of the one that it began
     with; the policy's own scaling comes on top. Absent: as before.
     """
+    unit_ends: _builtins.bool
+    """The ticket's work unit has no part behind this one."""
     @_builtins.property
     def receipts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """What each shard returned from Push, in task order."""
@@ -327,10 +399,11 @@ class Commit(_message.Message):
         ready: _builtins.bool = ...,
         times: Global___Times | None = ...,
         learning_rate: _builtins.float | None = ...,
+        unit_ends: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate", "learning_rate", b"learning_rate", "times", b"times"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate", "batch", b"batch", "learning_rate", b"learning_rate", "loss", b"loss", "norm", b"norm", "ready", b"ready", "receipts", b"receipts", "samples", b"samples", "ticket", b"ticket", "times", b"times"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate", "batch", b"batch", "learning_rate", b"learning_rate", "loss", b"loss", "norm", b"norm", "ready", b"ready", "receipts", b"receipts", "samples", b"samples", "ticket", b"ticket", "times", b"times", "unit_ends", b"unit_ends"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__learning_rate: _TypeAlias = _typing.Literal["learning_rate"]  # noqa: Y015
     _WhichOneofArgType__learning_rate: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate"]  # noqa: Y015
@@ -379,17 +452,21 @@ class Abandon(_message.Message):
 
     TICKET_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    UNIT_ENDS_FIELD_NUMBER: _builtins.int
     ticket: _builtins.int
     reason: _builtins.str
+    unit_ends: _builtins.bool
+    """Because the ticket's work unit had ended before its part."""
     def __init__(
         self,
         *,
         ticket: _builtins.int = ...,
         reason: _builtins.str = ...,
+        unit_ends: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason", "ticket", b"ticket"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason", "ticket", b"ticket", "unit_ends", b"unit_ends"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -572,6 +649,7 @@ class Grant(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     INITIALISE_FIELD_NUMBER: _builtins.int
     INDEX_FIELD_NUMBER: _builtins.int
+    PART_FIELD_NUMBER: _builtins.int
     ticket: _builtins.int
     version: _builtins.int
     initialise: _builtins.bool
@@ -580,6 +658,10 @@ class Grant(_message.Message):
     """
     index: _builtins.int
     """The grant's number in the decision log; Pull and Push carry it as `after`."""
+    @_builtins.property
+    def part(self) -> Global___UnitPart:
+        """What to work on, in a job that deals work units."""
+
     def __init__(
         self,
         *,
@@ -587,10 +669,11 @@ class Grant(_message.Message):
         version: _builtins.int = ...,
         initialise: _builtins.bool = ...,
         index: _builtins.int = ...,
+        part: Global___UnitPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["part", b"part"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "initialise", b"initialise", "ticket", b"ticket", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "initialise", b"initialise", "part", b"part", "ticket", b"ticket", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

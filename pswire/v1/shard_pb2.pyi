@@ -652,11 +652,14 @@ class Decision(_message.Message):
     ADMIT_FIELD_NUMBER: _builtins.int
     DISMISS_FIELD_NUMBER: _builtins.int
     DISCARD_FIELD_NUMBER: _builtins.int
+    SAVE_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     note: _builtins.bool
     """An entry that changes nothing on a shard (start, lost, done, ...)."""
     discard: _builtins.bool
-    """The coming update is refused: what was summed for it is void."""
+    """The coming update is refused, or a job goes on behind its stop: what was
+    summed is void.
+    """
     @_builtins.property
     def pin(self) -> Global___PinVersion: ...
     @_builtins.property
@@ -673,6 +676,8 @@ class Decision(_message.Message):
     def admit(self) -> Global___Admit: ...
     @_builtins.property
     def dismiss(self) -> Global___Dismiss: ...
+    @_builtins.property
+    def save(self) -> Global___Save: ...
     def __init__(
         self,
         *,
@@ -687,12 +692,13 @@ class Decision(_message.Message):
         admit: Global___Admit | None = ...,
         dismiss: Global___Dismiss | None = ...,
         discard: _builtins.bool = ...,
+        save: Global___Save | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["admit", b"admit", "apply", b"apply", "decision", b"decision", "discard", b"discard", "dismiss", b"dismiss", "fold", b"fold", "install", b"install", "note", b"note", "pin", b"pin", "release", b"release", "seal", b"seal"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["admit", b"admit", "apply", b"apply", "decision", b"decision", "discard", b"discard", "dismiss", b"dismiss", "fold", b"fold", "install", b"install", "note", b"note", "pin", b"pin", "release", b"release", "save", b"save", "seal", b"seal"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admit", b"admit", "apply", b"apply", "decision", b"decision", "discard", b"discard", "dismiss", b"dismiss", "fold", b"fold", "index", b"index", "install", b"install", "note", b"note", "pin", b"pin", "release", b"release", "seal", b"seal"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admit", b"admit", "apply", b"apply", "decision", b"decision", "discard", b"discard", "dismiss", b"dismiss", "fold", b"fold", "index", b"index", "install", b"install", "note", b"note", "pin", b"pin", "release", b"release", "save", b"save", "seal", b"seal"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_decision: _TypeAlias = _typing.Literal["pin", "install", "fold", "apply", "release", "note", "seal", "admit", "dismiss", "discard"]  # noqa: Y015
+    _WhichOneofReturnType_decision: _TypeAlias = _typing.Literal["pin", "install", "fold", "apply", "release", "note", "seal", "admit", "dismiss", "discard", "save"]  # noqa: Y015
     _WhichOneofArgType_decision: _TypeAlias = _typing.Literal["decision", b"decision"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_decision) -> _WhichOneofReturnType_decision | None: ...
 
@@ -729,19 +735,46 @@ class Dismiss(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     WORKER_FIELD_NUMBER: _builtins.int
+    KEPT_FIELD_NUMBER: _builtins.int
     worker: _builtins.str
+    kept: _builtins.bool
+    """What is kept for it alone stays: it is expected back."""
     def __init__(
         self,
         *,
         worker: _builtins.str = ...,
+        kept: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kept", b"kept", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Dismiss: _TypeAlias = Dismiss  # noqa: Y015
+
+@_typing.final
+class Save(_message.Message):
+    """All that the shard holds behind this entry belongs to the checkpoint of
+    `version`.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    version: _builtins.int
+    def __init__(
+        self,
+        *,
+        version: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Save: _TypeAlias = Save  # noqa: Y015
 
 @_typing.final
 class PinVersion(_message.Message):

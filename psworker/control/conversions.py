@@ -21,8 +21,10 @@ from psworker.engine import (
     Report,
     Request,
     Stop,
+    UnitPart,
 )
 from psworker.errors import SessionError
+from psworker.work import WorkUnits
 
 M = TypeVar("M", bound=Message)
 
@@ -42,8 +44,8 @@ def request_to_wire(request: Request) -> pb.SessionRequest:
             return pb.SessionRequest(ready=pb.Ready(holding=holding))
         case Commit():
             return pb.SessionRequest(commit=commit_to_wire(request))
-        case Abandon(ticket, reason):
-            return pb.SessionRequest(abandon=pb.Abandon(ticket=ticket, reason=reason))
+        case Abandon(ticket, reason, unit_ends):
+            return pb.SessionRequest(abandon=pb.Abandon(ticket=ticket, reason=reason, unit_ends=unit_ends))
         case Done(ends):
             return pb.SessionRequest(done=pb.Done(ends=ends))
         case Leave(reason):
@@ -73,6 +75,11 @@ def fill_commit(message: pb.Commit, commit: Commit) -> None:
         message.learning_rate = commit.learning_rate
     else:
         message.ClearField("learning_rate")
+    message.unit_ends = commit.unit_ends
+
+
+def work_to_wire(work: WorkUnits, epochs: int) -> pb.WorkUnits:
+    return pb.WorkUnits(units=work.count, epochs=epochs, batches=work.batches_each, data=str(work))
 
 
 def bounded(reply: M) -> M:
@@ -82,6 +89,10 @@ def bounded(reply: M) -> M:
     except BoundError as error:
         raise beyond(error) from error
     return reply
+
+
+def _part_from_wire(part: pb.UnitPart) -> UnitPart:
+    return UnitPart(part.epoch, part.unit, part.part)
 
 
 def beyond(error: BoundError) -> SessionError:
@@ -98,7 +109,8 @@ def event_from_wire(message: pb.SessionEvent, received_at: float) -> Event | Non
     match message.WhichOneof("event"):
         case "grant":
             grant = message.grant
-            return Grant(grant.ticket, grant.version, grant.index, grant.initialise, received_at)
+            part = _part_from_wire(grant.part) if grant.HasField("part") else None
+            return Grant(grant.ticket, grant.version, grant.index, grant.initialise, received_at, part)
         case "cancel":
             return Cancel(message.cancel.ticket, escaped(message.cancel.reason, REASON))
         case "disposition":

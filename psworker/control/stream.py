@@ -16,9 +16,10 @@ from pswire.transport.codecs import codec_named
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import coordinator_pb2_grpc
 from psworker.control.backoff import PASSING, Backoff, insist, translated
-from psworker.control.conversions import bounded, event_from_wire, request_to_wire
+from psworker.control.conversions import bounded, event_from_wire, request_to_wire, work_to_wire
 from psworker.engine import ClientEngine, Commit, Disposition, Event, Grant, Request, Stop
 from psworker.errors import Refused, SessionError, Unreachable, Voided
+from psworker.work import WorkUnits
 
 log = logging.getLogger("ps-worker")
 
@@ -41,8 +42,11 @@ class Registration:
         backoff: Backoff,
         optimizer: str,
         admit: Callable[[pb.JoinReply], None],
+        work: WorkUnits | None = None,
+        epochs: int = 1,
     ) -> None:
-        """`optimizer`: the one that is expected, as JSON, or empty. `admit` is called with every answer."""
+        """`optimizer`: the one that is expected, as JSON, or empty. `admit` is called with every answer. `work`: the
+        data is dealt, for so many epochs."""
         self.session = secrets.token_hex(16)
         self._plan = plan
         self._wire_dtype = wire_dtype
@@ -50,6 +54,7 @@ class Registration:
         self._optimizer = optimizer
         self._backoff = backoff
         self._admit = admit
+        self._work = None if work is None else work_to_wire(work, epochs)
         self._stub = coordinator_pb2_grpc.CoordinatorStub(channel)
         # Of the first answer: other servers on this address are none of ours.
         self._job = ""
@@ -66,6 +71,7 @@ class Registration:
             task_index=self._task_index,
             optimizer=self._optimizer,
             job=self._job,
+            work=self._work,
         )
         reply = bounded(insist(lambda: self._stub.Join(request), self._backoff))
         if self._job and reply.job != self._job:
@@ -168,10 +174,10 @@ class Control:
             self._raise_error()
             self._send(self._engine.commit(commit))
 
-    def abandon(self, ticket: int, reason: str) -> None:
+    def abandon(self, ticket: int, reason: str, *, unit_ends: bool = False) -> None:
         with self._lock:
             self._raise_error()
-            self._send(self._engine.abandon(ticket, reason))
+            self._send(self._engine.abandon(ticket, reason, unit_ends=unit_ends))
 
     def done(self, ends: str = "") -> None:
         with self._lock:

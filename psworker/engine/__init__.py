@@ -25,6 +25,7 @@ from psworker.engine.messages import (
     Request,
     Stop,
     Times,
+    UnitPart,
 )
 from psworker.engine.state import EngineState
 
@@ -46,5 +47,6 @@ __all__ = [
     "Request",
     "Stop",
     "Times",
+    "UnitPart",
     "WorkState",
 ]

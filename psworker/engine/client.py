@@ -110,7 +110,7 @@ class ClientEngine:
         self._unanswered: dict[int, Commit] = {}
         self._awaited: dict[int, None] = {}
         # Abandoned, and not yet known to have been received.
-        self._abandoned: dict[int, str] = {}
+        self._abandoned: dict[int, Abandon] = {}
         self._dispositions: deque[Disposition] = deque(maxlen=KEPT_DISPOSITIONS)
 
     # State
@@ -256,15 +256,16 @@ class ClientEngine:
             self._awaited[ticket] = None
         return [commit]
 
-    def abandon(self, ticket: int, reason: str) -> Requests:
+    def abandon(self, ticket: int, reason: str, *, unit_ends: bool = False) -> Requests:
         """Give the ticket in hand back; nothing to send for one that was cancelled."""
         self._require("abandon", ticket)
         self.held = None
         if self.void.pop(ticket, None) is not None:
             return []
+        abandon = Abandon(ticket, reason, unit_ends)
         if not self.lossless_link:
-            self._abandoned[ticket] = reason
-        return [Abandon(ticket, reason)]
+            self._abandoned[ticket] = abandon
+        return [abandon]
 
     def done(self, ends: str = "") -> Requests:
         """There is no more data here, or, with a reason, the whole job is to end. The coordinator abandons a ticket
@@ -314,7 +315,7 @@ class ClientEngine:
 
     def owed(self) -> Requests:
         """What may not have been received: to be sent first on a new stream."""
-        requests: Requests = [Abandon(ticket, reason) for ticket, reason in self._abandoned.items()]
+        requests: Requests = list(self._abandoned.values())
         requests += [commit for ticket, commit in self._unanswered.items() if ticket != self._exchanged]
         # Also when a commit above asks: asking twice gives one ticket.
         if self.asked and self._exchanged not in self._unanswered:
@@ -377,7 +378,7 @@ class ClientEngine:
             grants=tuple(self.grants),
             unanswered=tuple(self._unanswered.values()),
             awaited=tuple(self._awaited),
-            abandoned=tuple(Abandon(ticket, reason) for ticket, reason in self._abandoned.items()),
+            abandoned=tuple(self._abandoned.values()),
             void=tuple(Cancel(ticket, reason) for ticket, reason in self.void.items()),
             dispositions=tuple(self._dispositions),
         )
@@ -399,7 +400,7 @@ class ClientEngine:
         engine.grants.extend(state.grants)
         engine._unanswered.update((commit.ticket, commit) for commit in state.unanswered)
         engine._awaited.update(dict.fromkeys(state.awaited))
-        engine._abandoned.update((each.ticket, each.reason) for each in state.abandoned)
+        engine._abandoned.update((each.ticket, each) for each in state.abandoned)
         engine.void.update((each.ticket, each.reason) for each in state.void)
         engine._dispositions.extend(state.dispositions)
         return engine

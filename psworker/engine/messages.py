@@ -42,6 +42,7 @@ class Commit:
 
     `samples`: over how many the payload was averaged. `ready`: the worker asks for its next ticket as well.
     `learning_rate`: the optimizer's, from this contribution on; None: as before.
+    `unit_ends`: the ticket's work unit has no more parts.
     """
 
     ticket: int
@@ -53,19 +54,21 @@ class Commit:
     times: Times | None = None
     receipts: tuple[bytes, ...] = ()
     learning_rate: float | None = None
+    unit_ends: bool = False
 
     def measured(self, times: Times | None, receipts: tuple[bytes, ...] = ()) -> "Commit":
         """With these. `dataclasses.replace` does the same in four times the time, and this is on every step's path."""
         facts = (self.ticket, self.batch, self.samples, self.loss, self.norm, self.ready)
-        return Commit(*facts, times, receipts, self.learning_rate)
+        return Commit(*facts, times, receipts, self.learning_rate, self.unit_ends)
 
 
 @message
 class Abandon:
-    """The ticket will not be used."""
+    """The ticket will not be used. `unit_ends`: because its work unit had ended before its part."""
 
     ticket: int
     reason: str
+    unit_ends: bool = False
 
 
 @message
@@ -94,11 +97,21 @@ class Report:
 
 
 @message
+class UnitPart:
+    """What a ticket takes of the job's work units: part 0, 1, ... of `unit` in `epoch`."""
+
+    epoch: int
+    unit: int
+    part: int
+
+
+@message
 class Grant:
     """Permission for one unit of work, starting from `version`.
 
     `index`: the grant's number in the decision log. `initialise`: push the variables' initial values instead of a
-    gradient. `received_at`: seconds on the clock of the program that received it.
+    gradient. `received_at`: seconds on the clock of the program that received it. `part`: what to work on, in a job
+    that deals work units.
     """
 
     ticket: int
@@ -106,6 +119,7 @@ class Grant:
     index: int
     initialise: bool = False
     received_at: float = field(default=0.0, compare=False)
+    part: UnitPart | None = None
 
 
 @message

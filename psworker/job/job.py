@@ -23,6 +23,7 @@ from pswire.nearest import nearest
 from psworker.job.errors import JobError, blame
 from psworker.job.importing import import_job_module, split_target
 from psworker.job.options import checked, declared, require_all, unknown_option
+from psworker.work.units import WorkUnits
 
 __all__ = ["Job", "JobError", "load_job"]
 
@@ -40,6 +41,11 @@ class Job(ABC):
     #: these for several outputs. The latter are for batches ``(x, y)`` or ``(x, y, sample_weight)``. A Keras model's
     #: `losses` (regularisers) are added. None: `model` returns a compiled model, which is trained as it was compiled.
     loss: ClassVar[Any] = None
+
+    #: The data as work units, which the coordinator deals to workers as they come: a `psworker.WorkUnits`, or a
+    #: property that returns one. `dataset` then is ``dataset(self, unit)``, from a `psworker.work.Unit` to its batches.
+    #: None: `dataset` gives each worker a part of its own.
+    work: ClassVar[WorkUnits | None] = None
 
     #: What the default `evaluate` measures beside the loss, as in Keras' `compile`.
     metrics: ClassVar[Any] = ()
@@ -69,7 +75,8 @@ class Job(ABC):
 
     @abstractmethod
     def dataset(self, worker_index: int, worker_count: int, seed: int) -> Any:
-        """This worker's part of the training data, as batches.
+        """This worker's part of the training data, as batches. In a job with `work`: ``dataset(self, unit)``, the
+        batches of one work unit.
 
         A `tf.data.Dataset`, any iterable of batches, or a function of the epoch
         (0, 1, ...) that returns one. A batch is an array or a tuple or dict of

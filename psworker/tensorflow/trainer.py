@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,9 @@ import numpy as np
 
 from pswire.model.plan import Plan, VariableSpec
 from psworker.job import Job
-from psworker.job.errors import blame
+from psworker.job.errors import JobError, blame
 from psworker.tensorflow.batches import grouped_batches
+from psworker.tensorflow.dealt import declared_work, unit_batches
 from psworker.tensorflow.device import set_up
 from psworker.tensorflow.evaluation import evaluate
 from psworker.tensorflow.export import save_model
@@ -21,6 +22,7 @@ from psworker.tensorflow.objectives.processing import Processing
 from psworker.tensorflow.objectives.training import Training
 from psworker.tensorflow.step import Flat, FlatStep, StepResult
 from psworker.tensorflow.variables import collect
+from psworker.work import Unit, WorkUnits
 
 
 class Trainer:
@@ -39,6 +41,8 @@ class Trainer:
     def __init__(self, job: Job, *, device: str = "auto", seed: int = 0, deterministic: bool = False) -> None:
         self.device = set_up(device, deterministic=deterministic)
         self.job = job
+        #: The epoch of its data, from 0, in which the newest batch lies that was read.
+        self.epoch = 0
         self._name = type(job).__name__
         # Keras numbers the layers' names within a process; begin at the beginning, as every worker does.
         keras.utils.clear_session()
@@ -123,13 +127,48 @@ class Trainer:
         """
         if self._step is None:
             raise RuntimeError("attach(plan) comes before batches()")
+        self._own_randomness(worker_index, seed)
+        with blame(f"dataset() of job {self._name}"):
+            dataset = self.job.dataset(worker_index, worker_count, seed)
+        return self._prepared(
+            grouped_batches(dataset, epochs, skip, self._process.every, self._begin_epoch), self._step
+        )
+
+    @property
+    def work(self) -> WorkUnits | None:
+        """What the job's data is dealt as; None where each worker has data of its own. Raises JobError."""
+        found = declared_work(self.job)
+        if found is not None and self._process.every > 1:
+            raise JobError(
+                f"job {self._name} accumulates gradients over {self._process.every} batches and declares work units, "
+                "of which each batch counts by itself: expected larger batches instead"
+            )
+        return found
+
+    def unit_batches(self, worker_index: int, seed: int) -> Callable[[Unit], Iterator[Any]]:
+        """From a work unit to its batches, in a job with `work`.
+
+        Gives this worker its own stream of random numbers and warms the step up, as `batches` does, on the first
+        batch of the first unit.
+        """
+        work = self.work
+        if self._step is None or work is None:
+            raise RuntimeError("unit_batches() is for a trainer that is attached, of a job with `work`")
+        self._own_randomness(worker_index, seed)
+        first = next(unit_batches(self.job, work.of(0, 0, seed)), None)
+        if first is not None:
+            with blame(f"a training step of job {self._name}"):
+                self._step.prepare(first, self._dtypes)
+        return lambda unit: unit_batches(self.job, unit)
+
+    def _own_randomness(self, worker_index: int, seed: int) -> None:
         own = np.random.SeedSequence([seed, worker_index]).generate_state(2)
         keras.utils.set_random_seed(int(own[0]))
         for number, variable in enumerate(self._variables.seeds):
             variable.assign(np.array([own[1], number], dtype=variable.dtype.as_numpy_dtype))
-        with blame(f"dataset() of job {self._name}"):
-            dataset = self.job.dataset(worker_index, worker_count, seed)
-        return self._prepared(grouped_batches(dataset, epochs, skip, self._process.every), self._step)
+
+    def _begin_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
 
     def _prepared(self, batches: Iterator[tuple[int, Any]], step: FlatStep) -> Iterator[tuple[int, Any]]:
         first = next(batches, None)

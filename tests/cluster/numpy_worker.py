@@ -21,7 +21,8 @@ from unittest import mock
 import numpy as np
 
 from pswire.transport import frames
-from psworker import Refused, Session, SessionError, Unreachable, connect, loop
+from psworker import Refused, Session, SessionError, Unreachable, WorkUnits, connect, loop
+from psworker.work import Unit
 from tests.probes import SessionProbe
 
 MOMENTS = ("initialising", "pulling", "computing", "pushing", "pushed")
@@ -50,10 +51,16 @@ class Hold:
         """Put the hold where no parameter reaches: half-way through a payload, and between two messages."""
         writer = SessionProbe(session).writer
         step, chunks, split_reply, commit = loop.step, frames.chunks, frames.split_reply, writer.commit
+        attempt, dealt = loop.attempt, session.work is not None
 
         def numbered_step(session: Session, trainer: Any, work: Any, portion: Any, *rest: Any) -> bool:
             self.now = portion.first if self.now >= 0 else self.now
             return step(session, trainer, work, portion, *rest)
+
+        def numbered_attempt(*args: Any) -> bool | None:
+            # Of dealt batches: the how manieth of this worker.
+            self.now += dealt
+            return attempt(*args)
 
         def half_pushed(payload: Any) -> Iterator[tuple[int, memoryview]]:
             size = max(4, payload.nbytes // 8 * 4)
@@ -65,7 +72,7 @@ class Hold:
         def half_pulled(message: bytes) -> Any:
             rest, chunk = split_reply(message)
             if chunk is not None:
-                self.now = max(self.now, 0)
+                self.now = max(self.now, 0) if not dealt else self.now
                 self.reach("pulling")
             return rest, chunk
 
@@ -74,6 +81,7 @@ class Hold:
             commit(*args, **named)
 
         mock.patch.object(loop, "step", numbered_step).start()
+        mock.patch.object(loop, "attempt", numbered_attempt).start()
         mock.patch.object(frames, "chunks", half_pushed).start()
         mock.patch.object(frames, "split_reply", half_pulled).start()
         mock.patch.object(writer, "commit", before_commit).start()
@@ -97,6 +105,8 @@ class Trainer:
     nonfinite: bool
     target: float = 0.0
     narrow: bool = False
+    samples: int = 0
+    work: WorkUnits | None = None
 
     def batches(
         self, worker_index: int, worker_count: int, seed: int, epochs: int, skip: int
@@ -107,7 +117,19 @@ class Trainer:
             yield number, number
             number += 1
 
-    def step(self, flats: list[np.ndarray], batch: int) -> Result:
+    def unit_batches(self, worker_index: int, seed: int) -> Callable[[Unit], Iterator[Any]]:
+        """Of dealt samples a batch is their numbers, nothing else."""
+        self.target = float(worker_index)
+
+        def batches(unit: Unit) -> Iterator[Any]:
+            if unit.file:
+                # A file of a few batches of ten samples: its name says how many.
+                return iter([np.arange(10)] * int(unit.file.split("-")[1]))
+            return unit.batches(np.arange(self.samples))
+
+        return batches
+
+    def step(self, flats: list[np.ndarray], batch: Any) -> Result:
         self.hold.reach("computing")
         if self.seconds:
             threading.Event().wait(self.seconds)
@@ -115,7 +137,8 @@ class Trainer:
         if self.nonfinite:
             gradients = [gradient * np.float32(math.nan) for gradient in gradients]
         norm = math.sqrt(sum(float(np.dot(g, g)) for g in gradients))
-        return Result(gradients, norm * norm / 2, norm, samples=32)
+        samples = 32 if isinstance(batch, int) else len(batch)
+        return Result(gradients, norm * norm / 2, norm, samples)
 
     def evaluate(self, flats: list[np.ndarray]) -> dict[str, float]:
         return {"mean": float(np.mean(np.concatenate(flats)))}
@@ -132,6 +155,10 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=0.0, help="per step")
     parser.add_argument("--nonfinite", action="store_true")
     parser.add_argument("--server-timeout", type=float, default=60.0)
+    parser.add_argument("--samples", type=int, default=0, help="work units of them")
+    parser.add_argument("--unit", type=int, default=0)
+    parser.add_argument("--files", nargs="*", default=(), metavar="NAME-BATCHES", help="work units of files")
+    parser.add_argument("--epochs", type=int, default=1)
     # The moments to hold at are between chunks, which shared memory does not have.
     parser.add_argument("--transport", help="default: auto, or grpc with --hold")
     options = parser.parse_args()
@@ -142,7 +169,12 @@ def main() -> int:
     def more(number: int) -> bool:
         return number < options.batches and not (options.until and options.until.exists())
 
-    trainer = Trainer(hold, more, options.seconds, options.nonfinite)
+    work = None
+    if options.samples:
+        work = WorkUnits(samples=options.samples, unit=options.unit, batch_size=10)
+    elif options.files:
+        work = WorkUnits(files=options.files)
+    trainer = Trainer(hold, more, options.seconds, options.nonfinite, samples=options.samples, work=work)
     start = {"w": np.full((options.elements // 10, 10), 0.5, np.float32), "b": np.ones(3, np.float32)}
     try:
         with connect(
@@ -152,6 +184,8 @@ def main() -> int:
             server_timeout=options.server_timeout,
             transport=options.transport or ("auto" if options.hold == "@-1" else "grpc"),
             local_rules=True,
+            work=work,
+            epochs=options.epochs,
         ) as session:
             hold.install(session)
             say("joined", worker=session.worker, next_batch=session.next_batch)

@@ -27,7 +27,8 @@ def test_the_run_of_a_killed_server_is_readable(cluster: Cluster, tmp_path: Path
     # What was decided is in the file within 0.2 s.
     cluster.wait_for(lambda _: Run(cluster.out).summary.versions >= 20, "20 versions are in the log's file")
     cluster.servers[0].kill()
-    assert sorted(path.name for path in cluster.out.iterdir()) == ["decisions.jsonl", "metrics.jsonl"]
+    left = ["address", "decisions.jsonl", "metrics.jsonl"]
+    assert sorted(path.name for path in cluster.out.iterdir()) == left
     run = cluster.checked_run()
     assert run.summary.versions >= 20 and not run.summary.success
     assert run.unfinished is not None and "cut off (killed, say)" in run.unfinished

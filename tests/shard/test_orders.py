@@ -14,6 +14,8 @@ PART = entries.AppliedPart(7, "w0", 0, 0, 0.25, 0.5)
 MEANING: tuple[tuple[entries.Entry, orders.Order], ...] = (
     (entries.Job("j", {}, {}, 1, 2, 0), orders.Note()),
     (entries.Join("w0", 2, 0), orders.Admit("w0", 2)),
+    (entries.Work(4, 1, 2), orders.Note()),
+    (entries.Resume("w0"), orders.Note()),
     (entries.Start(2), orders.Note()),
     (entries.Initialise("w0", 1), orders.Pin(1, 0, initialise=True, worker="w0")),
     (entries.Install("w0", 1), orders.Install(1)),
@@ -29,7 +31,10 @@ MEANING: tuple[tuple[entries.Entry, orders.Order], ...] = (
     (entries.Lost("w0"), orders.Note()),
     (entries.Back("w0"), orders.Note()),
     (entries.Leave("w0", "gone"), orders.Dismiss("w0")),
+    (entries.Leave("w0", "gone", kept=True), orders.Dismiss("w0", kept=True)),
     (entries.Done("w0"), orders.Note()),
+    (entries.Checkpoint(3), orders.Save(3)),
+    (entries.Restore("k", 3, 2, 17), orders.Discard()),
     (entries.Stop("all workers are done", 1, True), orders.Note()),
 )
 
@@ -54,11 +59,11 @@ def test_no_kind_is_left_out() -> None:
 
 
 def test_a_forgotten_kind_raises() -> None:
-    class Checkpoint(entries.Fields):
-        kind = "checkpoint"
+    class Forgotten(entries.Fields):
+        kind = "forgotten"
 
-    with pytest.raises(AssertionError, match="Checkpoint"):
-        OrderTranslator().order(Checkpoint())  # type: ignore[arg-type]
+    with pytest.raises(AssertionError, match="Forgotten"):
+        OrderTranslator().order(Forgotten())  # type: ignore[arg-type]
 
 
 def test_a_part_is_no_entry() -> None:

@@ -24,6 +24,10 @@ class Members(LogCheck):
                 yield from _absent(worker, f"commits ticket {ticket}", ledger)
             case e.Done(worker) | e.Lost(worker) | e.Back(worker):
                 yield from _absent(worker, f"is said to be {entry.kind}", ledger)
+            case e.Resume(worker):
+                yield from _absent(worker, "takes part again", ledger)
+                if (member := ledger.members.get(worker)) and not member.done:
+                    yield f"{worker} takes part again, and was not done"
             case e.Leave(worker):
                 yield from _absent(worker, "leaves", ledger)
                 for held in ledger.held():

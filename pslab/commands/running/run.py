@@ -60,6 +60,11 @@ from psworker.job.errors import JobError
     help="local: processes on this machine. simulated: a virtual clock, see [simulation].",
 )
 @click.option(
+    "--resume",
+    metavar="latest|NAME",
+    help="Go on in --out from this checkpoint, also with another cluster.servers. Simulated runs only.",
+)
+@click.option(
     "--save",
     type=click.Path(path_type=Path),
     metavar="FILE",
@@ -99,6 +104,7 @@ def run(
     overrides: tuple[str, ...],
     out: Path | None,
     engine: str,
+    resume: str | None,
     save: Path | None,
     deterministic: bool,
     tensorboard: bool,
@@ -136,6 +142,10 @@ def run(
     said = {key: value for key, value in settings.items() if value is not None}
     overrides = (*(f"{key}={json.dumps(value)}" for key, value in said.items()), *overrides)
     experiment = _experiment_path(arguments) if script is None else None
+    if resume is not None and (out is None or force or engine != "simulated"):
+        raise Failure(
+            "--resume goes on in the folder of a simulated run: expected --engine simulated --out RUN, without --force"
+        )
     try:
         if save is not None:
             target.check(save)
@@ -157,7 +167,9 @@ def run(
             simulated = load_experiment(experiment, overrides)
             _advise(simulated)
             sinks = _sinks(simulated, tensorboard, trackers)
-            finished = run_simulated(simulated, out=out, force=force, quiet=quiet or as_json, sinks=sinks)
+            finished = run_simulated(
+                simulated, out=out, force=force, quiet=quiet or as_json, sinks=sinks, going_on=resume
+            )
         else:
             loaded = load(experiment, overrides)
             _advise(loaded)

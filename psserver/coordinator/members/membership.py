@@ -122,15 +122,27 @@ class Membership:
             self.depart(member, reason, now)
         return True
 
-    def depart(self, member: Member, reason: str, now: float) -> None:
+    def resume(self, rolled_back: int, now: float) -> None:
+        """Processes of before are gone, and expected back: what the servers keep for each worker stays."""
+        ledger = self._ledger
+        terms = ledger.terms
+        ledger.record(entries.Restore(terms.job, ledger.version, terms.servers, rolled_back), now)
+        ledger.reopen()
+        for member in ledger.roster.by_rank():
+            self.depart(member, "the job goes on in new processes", now, kept=True)
+
+    def depart(self, member: Member, reason: str, now: float, *, kept: bool = False) -> None:
         """The member is gone, and what it holds is void."""
         ledger = self._ledger
         ledger.roster.remove(member, now)
         for ticket in ledger.tickets.open_of(member.worker):
             ledger.record(entries.Cancel(member.worker, ticket.number, f"{member.worker} left"), now)
+            ledger.deal_again(ticket)
             fate = outputs.DispositionNotice(ticket.number, "dropped", reason="left")
             ledger.tickets.settle(ticket, "cancel", fate)
-        ledger.record(entries.Leave(member.worker, reason), now)
+        if ledger.work is not None:
+            ledger.work.release(member.worker)
+        ledger.record(entries.Leave(member.worker, reason, kept or None), now)
         if ledger.stopped is not None:
             return
         if member.known_to_policy:

@@ -11,16 +11,19 @@ from psserver.coordinator.policy_driver import PolicyDriver
 from psserver.coordinator.tickets.rates import began_with, rate_refusal
 from psserver.coordinator.tickets.reported_times import plausible
 from psserver.coordinator.tickets.table import AHEAD, Ticket
+from psserver.coordinator.work.dealer import Dealer
+from psserver.coordinator.work.queue import WorkQueue
 from psserver.policies import Abandon, Commit, Done
 
 
 class Contributions:
     """The inputs of `Coordinator` that are about a member's tickets, once it is known to be a member."""
 
-    def __init__(self, ledger: Ledger, driver: PolicyDriver, lifecycle: Lifecycle) -> None:
+    def __init__(self, ledger: Ledger, driver: PolicyDriver, lifecycle: Lifecycle, dealer: Dealer) -> None:
         self._ledger = ledger
         self._driver = driver
         self._lifecycle = lifecycle
+        self._dealer = dealer
 
     def ready(self, member: Member, holding: int, now: float) -> None:
         """It asks for a ticket after `holding` (0: it holds none)."""
@@ -34,13 +37,16 @@ class Contributions:
         elif opened and not (self._driver.ahead and member.known_to_policy and len(opened) < AHEAD):
             pass
         elif member.state == "done":
-            if not holding:
+            stands_by = ledger.work is not None and member.worker in ledger.work.standby
+            if not holding and not stands_by:
                 ledger.refuse(member, f"{member.worker} said ready after done: expected nothing more from it")
         elif member.requested is None:
             self._request(member, now)
 
     def _request(self, member: Member, now: float) -> None:
         ledger = self._ledger
+        if not self._dealer.promise(member, now):
+            return
         member.requested = ledger.tickets.allocate()
         ledger.rest(member, now)
         if not ledger.started:
@@ -83,6 +89,8 @@ class Contributions:
         ledger.usual_step = took if usual is None else 0.9 * usual + 0.1 * took
         self._count(entry)
         ledger.record(entry, now)
+        if entry.ends and ledger.work is not None and ticket.part is not None:
+            ledger.work.end(member.worker, ticket.part)
         if facts.learning_rate is not None:
             self._set_rate(member, facts.learning_rate, now)
         if member.requested is not None:
@@ -111,16 +119,32 @@ class Contributions:
             before = self._ledger.loss
             self._ledger.loss = entry.loss if before is None else 0.9 * before + 0.1 * entry.loss
 
-    def abandon(self, member: Member, number: int, reason: str, now: float) -> None:
-        """It will not use the ticket."""
+    def abandon(self, member: Member, number: int, reason: str, now: float, *, ends: bool = False) -> None:
+        """It will not use the ticket. `ends`: because its work unit had ended before."""
         ticket = self._ledger.own(member, number, "abandon")
         if ticket is not None and ticket.state == "open":
-            self._give_up(member, ticket, reason, now)
+            self._give_up(member, ticket, reason, now, ends=ends and ticket.part is not None)
         self._driver.watch(now)
 
-    def _give_up(self, member: Member, ticket: Ticket, reason: str, now: float) -> None:
+    def _give_up(
+        self,
+        member: Member,
+        ticket: Ticket,
+        reason: str,
+        now: float,
+        *,
+        ends: bool = False,
+        fault: bool = True,
+    ) -> None:
+        """`fault`: the ticket's work may be why. Otherwise its worker goes."""
         ledger = self._ledger
-        ledger.record(entries.Abandon(member.worker, ticket.number, reason), now)
+        skipped = False
+        if fault:
+            skipped = ledger.work is not None and self._lose(ledger.work, member, ticket, ends)
+        else:
+            ledger.deal_again(ticket)
+        told = (skipped or None, ends or None)
+        ledger.record(entries.Abandon(member.worker, ticket.number, reason, *told), now)
         ledger.settle(ticket, "abandon", outputs.DispositionNotice(ticket.number, "dropped", reason=reason))
         ledger.rest(member, now)
         if ticket.initialise:
@@ -128,20 +152,31 @@ class Contributions:
         else:
             self._driver.decide(Abandon(member.worker, ticket.number, reason), now)
 
+    def _lose(self, queue: WorkQueue, member: Member, ticket: Ticket, ends: bool) -> bool:
+        """What the ticket took of a work unit is dealt again; not if the unit had `ends`. True: it is skipped."""
+        part = ticket.part
+        if part is None:
+            return False
+        if ends:
+            queue.void()
+            queue.end(member.worker, part)
+            return False
+        return queue.lose(part, self._ledger.version, dropped=False)
+
     def done(self, member: Member, now: float, ends: str = "") -> None:
         """It has no more data, and gives up what it holds. `ends`: why the job is to end for all, where it is."""
         ledger = self._ledger
+        if ledger.work is not None:
+            ledger.work.release(member.worker)
         for ticket in ledger.tickets.open_of(member.worker):
-            self._give_up(member, ticket, "done", now)
+            self._give_up(member, ticket, "done", now, fault=False)
         if ledger.stopped is not None:
             ledger.notify(member, ledger.stop_notice(member))
         elif member.state != "done":
-            self._retire(member, now)
-            if ends and not ledger.terms.stay:
-                ledger.stop(f"{member.worker} ended the job: {ends}", now, success=True, cause="done")
+            self._retire(member, now, "" if ledger.terms.stay else ends)
         self._driver.watch(now)
 
-    def _retire(self, member: Member, now: float) -> None:
+    def _retire(self, member: Member, now: float, ends: str) -> None:
         ledger = self._ledger
         member.enter("done", now)
         member.requested = None
@@ -151,6 +186,9 @@ class Contributions:
             self._driver.decide(Done(member.worker), now)
         else:
             self._lifecycle.start_when_complete(now)
+        if ends:
+            # Also of the last worker, whose being done would end the job as well.
+            ledger.stop(f"{member.worker} ended the job: {ends}", now, success=True, cause="done")
         self._lifecycle.finish_when_done(now)
         if ledger.terms.stay and ledger.stopped is None:
             ledger.notify(member, outputs.StopNotice("done; the servers stay", ledger.version, True, 0))
@@ -158,6 +196,6 @@ class Contributions:
 
 def _entry(ticket: Ticket, facts: CommitFacts, now: float) -> entries.Commit:
     times = plausible(facts.times, ticket.granted_at, ticket.former, now)
-    return entries.Commit(
-        ticket.worker, ticket.number, facts.batch, facts.samples, facts.loss, facts.norm, *times
-    )
+    ends = True if facts.unit_ends and ticket.part is not None else None
+    told = (facts.batch, facts.samples, facts.loss, facts.norm)
+    return entries.Commit(ticket.worker, ticket.number, *told, *times, ends)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from psserver.coordinator.outputs import DispositionNotice
+from psserver.coordinator.work.units import UnitPart
 
 # Enough for any worker that resends its last commits; older ones are unknown.
 REMEMBERED = 16
@@ -53,6 +54,8 @@ class Ticket:
     former: float | None = None
     # Its payload has ordinary numbers, as the shards say that hold it.
     ordinary: bool = True
+    # What it takes of the job's work units, where it deals them.
+    part: UnitPart | None = None
 
 
 @dataclass(slots=True)

@@ -1,12 +1,11 @@
 """A file of JSON lines that is only ever appended to, and never holds half a line."""
 
-import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-# Made once. What is written holds no cycles, and NaN is not JSON.
-_ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"), check_circular=False)
+from psserver.service.log.texts import ENCODER
 
 # Bytes that wait for a flush; a full buffer is written at once.
 BUFFERED = 1 << 16
@@ -19,27 +18,33 @@ class LogError(OSError):
 class JsonLines:
     """One owner, who calls every method. After a LogError nothing more is taken: the file ends with a whole line."""
 
-    def __init__(self, path: Path) -> None:
-        """Empties the file. Raises LogError."""
+    def __init__(self, path: Path, *, going_on: bool = False) -> None:
+        """Empties the file, or adds to it when `going_on`. Raises LogError."""
         self._path = path
         self._waiting = bytearray()
         # Bytes in the file, and those up to the end of its last whole line.
         self._written, self._whole = 0, 0
         self._failure: LogError | None = None
         try:
-            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            how = os.O_APPEND if going_on else os.O_TRUNC
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | how | os.O_CLOEXEC, 0o644)
+            self._written = self._whole = os.fstat(self._file).st_size
         except OSError as error:
             raise self._named(error) from error
 
     def append(self, value: dict[str, Any]) -> None:
         """Take one line. It is in the file at the latest after `flush`. Raises LogError; the line is not taken then."""
+        self.take(lambda: ENCODER.encode(value))
+
+    def take(self, line: Callable[[], str]) -> None:
+        """As `append`, of what `line()` makes. It may raise ValueError."""
         if self._failure is not None:
             raise self._failure
         try:
-            line = _ENCODER.encode(value)
+            text = line()
         except ValueError as error:
             raise LogError(f"{self._path}: a line is not JSON: {error}") from error
-        self._waiting += line.encode()
+        self._waiting += text.encode()
         self._waiting += b"\n"
         if len(self._waiting) >= BUFFERED:
             self.flush()
@@ -60,6 +65,14 @@ class JsonLines:
             self._failure = self._named(error)
             self._cut()
             raise self._failure from error
+
+    def sync(self) -> None:
+        """Every line survives a loss of power. Raises LogError."""
+        self.flush()
+        try:
+            os.fsync(self._file)
+        except OSError as error:
+            raise self._named(error) from error
 
     def _cut(self) -> None:
         """Half a line at the end would make the whole file unreadable for strict readers."""

@@ -12,9 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psserver import weights_file
+from psserver.checkpoint.rewind import Mark
 from psserver.coordinator import entries
 from psserver.coordinator.outputs import Record
 from psserver.service.log.json_lines import JsonLines, LogError
+from psserver.service.log.texts import entry_line, value_text
 
 DECISIONS = "decisions.jsonl"
 # Of server 0, for those who ask for the status of a run by its folder.
@@ -44,10 +46,10 @@ class RunLog:
     """Appends to decisions.jsonl and metrics.jsonl in `folder`; without a folder it writes nothing.
 
     The loop's thread owns it. Raises LogError where a line cannot be written: what
-    that line says must not take effect then.
+    that line says must not take effect then. `going_on`: the checkpoint behind which the files go on.
     """
 
-    def __init__(self, folder: Path | None) -> None:
+    def __init__(self, folder: Path | None, going_on: Mark | None = None) -> None:
         self._folder = folder
         self._decisions: JsonLines | None = None
         self._metrics: JsonLines | None = None
@@ -55,14 +57,18 @@ class RunLog:
         self._pending: dict[int, tuple[int, float]] = {}
         self._samples = 0
         self.last_loss: float | None = None
+        if going_on is not None:
+            self._pending = dict(going_on.pending)
+            self._samples, self.last_loss = going_on.samples, going_on.loss
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
-            self._decisions = JsonLines(folder / DECISIONS)
-            self._metrics = JsonLines(folder / "metrics.jsonl")
+            more = going_on is not None
+            self._decisions = JsonLines(folder / DECISIONS, going_on=more)
+            self._metrics = JsonLines(folder / "metrics.jsonl", going_on=more)
 
     def append(self, record: Record) -> None:
         if self._decisions is not None:
-            self._decisions.append({"i": record.index, "t": round(record.t, 6), **record.entry.to_json()})
+            self._decisions.take(lambda: entry_line(record.index, record.t, record.entry))
         match record.entry:
             case entries.Commit() as commit:
                 self._pending[commit.ticket] = (commit.samples, commit.loss)
@@ -76,15 +82,13 @@ class RunLog:
         self._samples += sum(samples for samples, _ in parts)
         losses = [loss for _, loss in parts if math.isfinite(loss)]
         self.last_loss = sum(losses) / len(losses) if losses else None
-        self.metric(
-            {
-                "t": round(t, 6),
-                "kind": "train",
-                "version": apply.version,
-                "samples": self._samples,
-                "loss": self.last_loss,
-            }
-        )
+        if self._metrics is not None:
+            self._metrics.take(
+                lambda: (
+                    f'{{"t":{value_text(round(t, 6))},"kind":"train","version":{apply.version},'
+                    f'"samples":{self._samples},"loss":{value_text(self.last_loss)}}}'
+                )
+            )
 
     def metric(self, line: dict[str, Any]) -> None:
         if self._metrics is not None:
@@ -94,6 +98,11 @@ class RunLog:
         for file in (self._decisions, self._metrics):
             if file is not None:
                 file.flush()
+
+    def sync(self) -> None:
+        """Every decision survives a loss of power, as a checkpoint behind it needs. Raises LogError."""
+        if self._decisions is not None:
+            self._decisions.sync()
 
     def write_address(self, address: str) -> None:
         """Raises LogError."""

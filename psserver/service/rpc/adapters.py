@@ -3,6 +3,7 @@
 from psserver.coordinator import outputs
 from psserver.coordinator.entries import UNTOLD, CommitFacts, Times
 from psserver.coordinator.status import JobReport, WorkerReport
+from psserver.coordinator.work.units import MOST_DESCRIPTION, WorkTerms
 from psserver.service.limits.ledger import Picture
 from psserver.shard import orders
 from pswire.logs.texts import escaped
@@ -21,8 +22,10 @@ _FATES = {
 
 def event_to_wire(notice: outputs.Notice) -> pb.SessionEvent:
     match notice:
-        case outputs.GrantNotice(ticket, version, index, initialise):
+        case outputs.GrantNotice(ticket, version, index, initialise, part):
             grant = pb.Grant(ticket=ticket, version=version, index=index, initialise=initialise)
+            if part is not None:
+                grant.part.CopyFrom(pb.UnitPart(epoch=part.epoch, unit=part.unit, part=part.part))
             return pb.SessionEvent(grant=grant)
         case outputs.CancelNotice(ticket, reason):
             return pb.SessionEvent(cancel=pb.Cancel(ticket=ticket, reason=escaped(reason, SENTENCE)))
@@ -51,7 +54,18 @@ def facts_from_wire(commit: pb.Commit, *, ordinary: bool) -> CommitFacts:
     sent = commit.times
     times = Times(sent.pull, sent.compute, sent.before or None) if commit.HasField("times") else UNTOLD
     rate = commit.learning_rate if commit.HasField("learning_rate") else None
-    return CommitFacts(commit.batch, commit.samples, commit.loss, commit.norm, times, rate, ordinary)
+    told = (commit.batch, commit.samples, commit.loss, commit.norm)
+    return CommitFacts(*told, times, rate, ordinary, commit.unit_ends)
+
+
+def work_from_wire(request: pb.JoinRequest) -> WorkTerms | None:
+    """What the worker says of how its data is dealt. Raises WorkError for numbers that make no sense."""
+    if not request.HasField("work"):
+        return None
+    sent = request.work
+    terms = WorkTerms(sent.units, sent.epochs, sent.batches, escaped(sent.data, MOST_DESCRIPTION))
+    terms.check()
+    return terms
 
 
 def order_to_wire(index: int, order: orders.Order) -> shard_pb2.Decision:
@@ -76,8 +90,10 @@ def order_to_wire(index: int, order: orders.Order) -> shard_pb2.Decision:
         case orders.Admit(worker, incarnation):
             admit = shard_pb2.Admit(worker=worker, incarnation=incarnation)
             return shard_pb2.Decision(index=index, admit=admit)
-        case orders.Dismiss(worker):
-            return shard_pb2.Decision(index=index, dismiss=shard_pb2.Dismiss(worker=worker))
+        case orders.Dismiss(worker, kept):
+            return shard_pb2.Decision(index=index, dismiss=shard_pb2.Dismiss(worker=worker, kept=kept))
+        case orders.Save(version):
+            return shard_pb2.Decision(index=index, save=shard_pb2.Save(version=version))
         case orders.Note():
             return shard_pb2.Decision(index=index, note=True)
 
@@ -104,7 +120,9 @@ def order_from_wire(decision: shard_pb2.Decision) -> orders.Order:
         case "admit":
             return orders.Admit(decision.admit.worker, decision.admit.incarnation)
         case "dismiss":
-            return orders.Dismiss(decision.dismiss.worker)
+            return orders.Dismiss(decision.dismiss.worker, decision.dismiss.kept)
+        case "save":
+            return orders.Save(decision.save.version)
         case "note":
             return orders.Note()
         case other:

@@ -9,6 +9,7 @@ import grpc
 from psserver import receipts
 from psserver.coordinator.epochs import EpochError, Report
 from psserver.coordinator.outputs import RefusalNotice
+from psserver.coordinator.work.units import WorkError
 from psserver.policies import LocalRule
 from psserver.service.agreement import FROM_JOB
 from psserver.service.errors import Refused, invalid, precondition
@@ -17,7 +18,13 @@ from psserver.service.limits.watch import Caller
 from psserver.service.log.tail import lines
 from psserver.service.outbox import Outbox
 from psserver.service.pace import Arrivals, Pace
-from psserver.service.rpc.adapters import event_to_wire, facts_from_wire, memory_to_wire, report_to_wire
+from psserver.service.rpc.adapters import (
+    event_to_wire,
+    facts_from_wire,
+    memory_to_wire,
+    report_to_wire,
+    work_from_wire,
+)
 from psserver.service.rpc.registration import Call, bounded, parsed
 from pswire.addresses import Address
 from pswire.bounds import BoundError, check
@@ -73,10 +80,11 @@ class CoordinatorRpc:
         try:
             codec_numbered(request.wire_dtype)
             variables = specs_from_wire(request.variables)
+            work = work_from_wire(request)
             member = self._job.join(
-                variables, request.plan, request.worker, request.session, rank, request.optimizer
+                variables, request.plan, request.worker, request.session, rank, request.optimizer, work
             )
-        except (PlanError, WireDtypeError) as error:
+        except (PlanError, WireDtypeError, WorkError) as error:
             raise invalid(str(error)) from error
         self._joins.came(member.worker)
         log.info(
@@ -165,7 +173,8 @@ class CoordinatorRpc:
                 self._commit(request.commit, hello, outbox)
             case "abandon":
                 reason = escaped(request.abandon.reason, REASON_LIMIT)
-                job.abandon(worker, incarnation, request.abandon.ticket, reason)
+                abandon = request.abandon
+                job.abandon(worker, incarnation, abandon.ticket, reason, unit_ends=abandon.unit_ends)
             case "done":
                 job.done(worker, incarnation, escaped(request.done.ends, REASON_LIMIT))
             case "leave":

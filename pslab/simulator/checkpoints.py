@@ -1,0 +1,68 @@
+"""Checkpoints of a simulated run, by the servers' own code: written within the step that orders them."""
+
+from pathlib import Path
+
+from pslab.simulator.cluster import Cluster
+from pslab.simulator.store import ShardStore
+from psserver.checkpoint import (
+    CheckpointError,
+    Store,
+    check_same_job,
+    choose,
+    coordinator_of,
+    describe,
+    name_of,
+    save_coordinator,
+    save_shard,
+    settled,
+    shards_of,
+)
+from psserver.checkpoint.rewind import LogIndex, Mark
+from psserver.coordinator.outputs import Record
+
+FOLDER = "checkpoints"
+
+
+class Saver:
+    """Writes what a cluster of real shards is told to save; `problems` has a sentence for each that failed."""
+
+    def __init__(self, cluster: Cluster, folder: Path, keep: int) -> None:
+        self.store, self.problems = Store(folder / FOLDER), list[str]()
+        self._cluster, self._keep = cluster, keep
+        cluster.save = self.save
+
+    def save(self, record: Record) -> None:
+        """The run goes on whatever becomes of it."""
+        cluster, name = self._cluster, name_of(record.index, self._cluster.terms.job)
+        if not isinstance(cluster.store, ShardStore):
+            return
+        try:
+            files = save_coordinator(self.store, name, cluster.coordinator.state())
+            for state in cluster.store.states():
+                files |= save_shard(self.store, name, settled(state))
+            cluster.folder.sync()
+            plan, clock = cluster.store.plan, cluster.queue.now
+            self.store.complete(describe(record, clock, cluster.terms, cluster.policy, plan, files))
+            self.store.prune(self._keep)
+        except CheckpointError as error:
+            self.problems.append(f"no checkpoint of version {cluster.coordinator.version}: {error}")
+
+
+def resume(cluster: Cluster, folder: Path, which: str) -> tuple[Mark, list[str]]:
+    """Have a cluster that is ready to run go on from a checkpoint in `folder`, and cut the log there.
+
+    The place in the log at which it goes on, and a sentence for each checkpoint that was passed over. Raises
+    CheckpointError and RewindError, with nothing changed in the folder.
+    """
+    if not isinstance(cluster.store, ShardStore):
+        raise CheckpointError("this run looks at time only: there is nothing to go on from")
+    index, store = LogIndex(folder), Store(folder / FOLDER)
+    checkpoint, passed = choose(store, which, lambda m: index.lacks(m.entry, m.job, m.version))
+    about, terms, policy = checkpoint.manifest, cluster.terms, cluster.policy
+    check_same_job(about, policy, terms.optimizer, terms.workers, terms.seed)
+    states = shards_of(checkpoint, cluster.store.plan)
+    coordinator = coordinator_of(checkpoint, terms, policy, cluster.queue.now, cluster.assurance)
+    cluster.store.restore(states, coordinator.folded)
+    mark = index.marks[about.entry]
+    cluster.resume(coordinator, index.rewind(mark))
+    return mark, passed

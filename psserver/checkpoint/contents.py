@@ -1,0 +1,141 @@
+"""The state of a coordinator and its shards, to the files of a checkpoint and back."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from psserver.checkpoint.errors import CheckpointError
+from psserver.checkpoint.manifest import FORMAT, FileFacts, Manifest
+from psserver.checkpoint.store import Store
+from psserver.coordinator import CoordinatorState, JobTerms, Record, entries
+from psserver.policies import Policy
+from psserver.shard import ShardState
+from pswire.model.plan import Plan
+from pswire.records import StateError, to_plain
+
+COORDINATOR = "coordinator.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """One version on all servers: `shards` in the order of the servers."""
+
+    manifest: Manifest
+    coordinator: CoordinatorState
+    shards: Sequence[ShardState]
+
+
+def describe(
+    record: Record, clock: float, terms: JobTerms, policy: Policy, plan: Plan, files: Mapping[str, FileFacts]
+) -> Manifest:
+    """The manifest of the checkpoint that `record` ordered. `clock`: the server's monotonic one at that moment."""
+    assert isinstance(record.entry, entries.Checkpoint)
+    return Manifest(
+        FORMAT,
+        terms.job,
+        record.index,
+        record.entry.version,
+        record.t,
+        clock,
+        terms.servers,
+        terms.workers,
+        terms.seed,
+        plan.fingerprint,
+        tuple(plan.variables),
+        to_plain({"name": policy.name, **policy.knobs}),
+        to_plain(dict(terms.optimizer)),
+        to_plain(policy.tensors.config),
+        dict(files),
+    )
+
+
+def settled(state: ShardState) -> ShardState:
+    """What of a shard's state is worth keeping once no worker is there: without versions that are still to be read,
+    and payloads that were not committed. Arrays are not copied."""
+    facts = state.facts
+    committed = {ticket.ticket for ticket in facts.tickets if ticket.sealed}
+    bases = [(ticket, version) for ticket, version in facts.bases if ticket in committed]
+    needed = {facts.version, *(version for _, version in bases)}
+
+    def kept(name: str) -> bool:
+        kind, _, number = name.partition("/")
+        if kind == "version":
+            return int(number) in needed
+        return kind != "payload" or int(number) in committed
+
+    arrays = {name: values for name, values in state.arrays.items() if kept(name)}
+    return ShardState(replace(facts, pins=[], bases=bases), arrays)
+
+
+def save_shard(store: Store, name: str, state: ShardState) -> dict[str, FileFacts]:
+    """Write a server's files: their facts for the manifest. Raises CheckpointError."""
+    arrays, facts = _files(state.facts.server)
+    store.begin(name)
+    return {
+        arrays: store.put_arrays(name, arrays, state.arrays),
+        facts: store.put_json(name, facts, state.to_json()),
+    }
+
+
+def save_coordinator(store: Store, name: str, state: CoordinatorState) -> dict[str, FileFacts]:
+    """As `save_shard`. Raises StateError, too, for a policy whose state is not plain data."""
+    store.begin(name)
+    return {COORDINATOR: store.put_json(name, COORDINATOR, state.to_json())}
+
+
+def _files(server: int) -> tuple[str, str]:
+    return f"server-{server}.safetensors", f"server-{server}.json"
+
+
+def load(store: Store, name: str) -> Checkpoint:
+    """Read it, with all digests. Raises CheckpointError, which names the file."""
+    about = store.manifest(name)
+    shards = [_shard(store, name, about, server) for server in range(about.servers)]
+    try:
+        coordinator = CoordinatorState.from_json(store.json(name, COORDINATOR, _facts(about, COORDINATOR)))
+    except StateError as error:
+        raise CheckpointError(f"{store.root / name / COORDINATOR}: {error}") from error
+    for what, got in (("version", coordinator.version), ("servers", coordinator.servers)):
+        if got != getattr(about, what):
+            raise CheckpointError(
+                f"{store.root / name}: the coordinator's {what} is {got}, the manifest's {getattr(about, what)}"
+            )
+    return Checkpoint(about, coordinator, shards)
+
+
+def newest(store: Store, fits: Callable[[Manifest], str | None]) -> tuple[Checkpoint | None, list[str]]:
+    """The newest one that can be read, and of which `fits` says no reason against it; and a sentence for each newer
+    one that was passed over. Raises CheckpointError where the folder itself cannot be read."""
+    passed: list[str] = []
+    for name in reversed(store.names()):
+        try:
+            reason = fits(store.manifest(name))
+            if reason is None:
+                return load(store, name), passed
+        except CheckpointError as error:
+            reason = str(error)
+        passed.append(f"{name}: {reason}")
+    return None, passed
+
+
+def _shard(store: Store, name: str, about: Manifest, server: int) -> ShardState:
+    arrays, facts = _files(server)
+    plain, values = (
+        store.json(name, facts, _facts(about, facts)),
+        store.arrays(name, arrays, _facts(about, arrays)),
+    )
+    try:
+        state = ShardState.from_json(plain, values)
+    except StateError as error:
+        raise CheckpointError(f"{store.root / name / facts}: {error}") from error
+    if (state.facts.server, state.facts.plan, state.facts.version) != (server, about.plan, about.version):
+        raise CheckpointError(
+            f"{store.root / name / facts}: expected server {server} of plan {about.plan} at version {about.version}, "
+            f"got server {state.facts.server} of plan {state.facts.plan} at version {state.facts.version}"
+        )
+    return state
+
+
+def _facts(about: Manifest, file: str) -> FileFacts:
+    if file not in about.files:
+        raise CheckpointError(f"the manifest of entry {about.entry} names no {file}: it was edited")
+    return about.files[file]

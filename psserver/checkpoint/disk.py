@@ -1,0 +1,128 @@
+"""What a store asks of a file system. All of it may fail with OSError, and may be cut off at any moment."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+
+class File(Protocol):
+    """A file that is being written."""
+
+    def write(self, data: memoryview) -> int:
+        """Bytes that were taken: perhaps fewer than there are."""
+        ...
+
+    def sync(self) -> None:
+        """Returns once what was written would survive a loss of power."""
+        ...
+
+    def close(self) -> None:
+        """The file may be closed already."""
+        ...
+
+
+class Disk(Protocol):
+    """Paths are absolute, or from the process's directory."""
+
+    def make_folder(self, path: Path) -> None:
+        """With its parents; it may be there."""
+        ...
+
+    def names(self, path: Path) -> list[str]:
+        """Of files and folders in a folder; none where there is no such folder."""
+        ...
+
+    def create(self, path: Path) -> File:
+        """An empty file, also in place of one that is there."""
+        ...
+
+    def open(self, path: Path) -> BinaryIO:
+        """For reading, from its beginning."""
+        ...
+
+    def size(self, path: Path) -> int:
+        """In bytes."""
+        ...
+
+    def rename(self, old: Path, new: Path) -> None:
+        """In one step, in place of what has the new name."""
+        ...
+
+    def sync_folder(self, path: Path) -> None:
+        """Returns once the names in it would survive a loss of power."""
+        ...
+
+    def remove(self, path: Path) -> None:
+        """A file; it may be gone."""
+        ...
+
+    def remove_folder(self, path: Path) -> None:
+        """With what is left in it."""
+        ...
+
+
+class RealFile:
+    """A `File` of the system."""
+
+    def __init__(self, path: Path) -> None:
+        self._number: int | None = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+
+    def write(self, data: memoryview) -> int:
+        assert self._number is not None
+        return os.write(self._number, data)
+
+    def sync(self) -> None:
+        assert self._number is not None
+        os.fsync(self._number)
+
+    def close(self) -> None:
+        if self._number is not None:
+            number, self._number = self._number, None
+            os.close(number)
+
+
+class RealDisk:
+    """The system's own. Files are readable by their owner only: saved sessions are what workers prove themselves by."""
+
+    def make_folder(self, path: Path) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+
+    def names(self, path: Path) -> list[str]:
+        try:
+            return os.listdir(path)
+        except FileNotFoundError:
+            return []
+
+    def create(self, path: Path) -> File:
+        return RealFile(path)
+
+    def open(self, path: Path) -> BinaryIO:
+        return path.open("rb")
+
+    def size(self, path: Path) -> int:
+        return path.stat().st_size
+
+    def rename(self, old: Path, new: Path) -> None:
+        old.replace(new)
+
+    def sync_folder(self, path: Path) -> None:
+        with _folder(path) as number:
+            os.fsync(number)
+
+    def remove(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+
+    def remove_folder(self, path: Path) -> None:
+        shutil.rmtree(path)
+
+
+@contextmanager
+def _folder(path: Path) -> Iterator[int]:
+    number = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield number
+    finally:
+        os.close(number)

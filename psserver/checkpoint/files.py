@@ -1,0 +1,101 @@
+"""A file that appears whole under its name, or not at all; and its digest."""
+
+import hashlib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import BinaryIO
+
+from psserver.checkpoint.disk import Disk
+from psserver.checkpoint.errors import CheckpointError
+from psserver.checkpoint.manifest import FileFacts
+
+# Of a file under way: whoever looks for checkpoints passes over these.
+PART = ".part"
+Write = Callable[[memoryview], int]
+# Bytes that are hashed, written or read at once.
+PIECE = 4 << 20
+
+
+def write(disk: Disk, path: Path, pieces: Iterable[memoryview]) -> FileFacts:
+    """Aside first, on the disk, then in its place. Raises CheckpointError; nothing has the name then that had not."""
+    aside = path.with_name(path.name + PART)
+    digest, count = hashlib.sha256(), 0
+    try:
+        file = disk.create(aside)
+        try:
+            for piece in pieces:
+                digest.update(piece)
+                count += len(piece)
+                _write_all(file.write, piece)
+            file.sync()
+        finally:
+            file.close()
+        disk.rename(aside, path)
+    except OSError as error:
+        _forget(disk, aside)
+        raise CheckpointError(f"{path} cannot be written: {error.strerror or error}") from error
+    return FileFacts(count, digest.hexdigest())
+
+
+def _write_all(write: Write, piece: memoryview) -> None:
+    while len(piece):
+        taken = write(piece)
+        if taken <= 0:
+            raise OSError("the disk takes no more bytes")
+        piece = piece[taken:]
+
+
+def _forget(disk: Disk, path: Path) -> None:
+    """Half a file takes up room on a disk that may be full. What cannot be removed is removed by the next prune."""
+    try:
+        disk.remove(path)
+    except OSError:
+        return
+
+
+class Reader:
+    """Reads a file once, from its beginning, and knows the digest of what it has read. Raises CheckpointError."""
+
+    def __init__(self, file: BinaryIO, path: Path, size: int) -> None:
+        self.path = path
+        self.left = size
+        self._file = file
+        self._digest = hashlib.sha256()
+
+    def take(self, count: int) -> bytes:
+        """Exactly so many bytes."""
+        into = bytearray(count) if 0 <= count <= self.left else bytearray()
+        if len(into) != count:
+            raise CheckpointError(f"{self.path}: expected {count} more bytes, it has {self.left}")
+        self.fill(memoryview(into))
+        return bytes(into)
+
+    def fill(self, into: memoryview) -> None:
+        """As many bytes as there is room."""
+        if len(into) > self.left:
+            raise CheckpointError(f"{self.path}: expected {len(into)} more bytes, it has {self.left}")
+        self.left -= len(into)
+        while len(into):
+            try:
+                found = self._file.read(min(PIECE, len(into)))
+            except OSError as error:
+                raise CheckpointError(f"{self.path} cannot be read: {error.strerror or error}") from error
+            if not found:
+                raise CheckpointError(f"{self.path}: ends early")
+            self._digest.update(found)
+            into[: len(found)] = found
+            into = into[len(found) :]
+
+    def skip(self) -> None:
+        """Read what is left, for its digest."""
+        room = bytearray(PIECE)
+        while self.left:
+            self.fill(memoryview(room)[: min(PIECE, self.left)])
+
+    def check(self, facts: FileFacts) -> None:
+        """What was read is what was written."""
+        got = self._digest.hexdigest()
+        if got != facts.sha256:
+            raise CheckpointError(
+                f"{self.path}: expected the SHA-256 digest {facts.sha256}, got {got}: the file was damaged or edited"
+            )

@@ -1,0 +1,47 @@
+"""One coordinator to a folder: a second one, that was started by mistake, is refused."""
+
+import fcntl
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from psserver.checkpoint.errors import CheckpointError
+
+NAME = ".lock"
+
+
+class FolderLock:
+    """Held until `close`, or until the process ends in whatever way. Raises CheckpointError."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / NAME
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._file: int | None = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise CheckpointError(f"{folder}: cannot be written to: {error.strerror or error}") from error
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = os.pread(self._file, 20, 0).decode("ascii", "replace").strip() or "unknown"
+            self.close()
+            raise CheckpointError(
+                f"{folder}: another coordinator (process {holder}) works in it; end that one, or name another folder"
+            ) from error
+        os.ftruncate(self._file, 0)
+        os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
+
+    def close(self) -> None:
+        """The next one may have it."""
+        if self._file is not None:
+            number, self._file = self._file, None
+            os.close(number)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

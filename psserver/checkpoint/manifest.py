@@ -1,0 +1,87 @@
+"""manifest.json: what a checkpoint is of, and the digests of its files. Written last."""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from psserver.checkpoint.errors import CheckpointError
+from pswire.model.variables import VariableSpec
+from pswire.records import StateError, from_plain, to_plain
+
+NAME = "manifest.json"
+FORMAT = 1
+# A manifest has a few lines per variable and file.
+LARGEST = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class FileFacts:
+    """`sha256`: in hexadecimal digits."""
+
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """`entry`: the number of the checkpoint's entry in the decision log of `job`; `t`: its seconds since the job began.
+
+    `clock`: the server's monotonic clock at that moment, which is that of all times in the saved state.
+    `plan`: fingerprint of the layout of `variables` over `servers`. `policy`, `optimizer`, `tensors`:
+    configurations, as in the log's first entry. `files`: every other file of the checkpoint, by name.
+    """
+
+    format: int
+    job: str
+    entry: int
+    version: int
+    t: float
+    clock: float
+    servers: int
+    workers: int
+    seed: int
+    plan: str
+    variables: tuple[VariableSpec, ...]
+    policy: dict[str, object]
+    optimizer: dict[str, object]
+    tensors: dict[str, object]
+    files: dict[str, FileFacts]
+
+    @property
+    def nbytes(self) -> int:
+        """Of all files, without the manifest itself."""
+        return sum(facts.bytes for facts in self.files.values())
+
+    def text(self) -> bytes:
+        """The file: readable, with a digest of its own."""
+        plain = to_plain(self)
+        return (
+            json.dumps({"manifest": plain, "sha256": digest_of(plain)}, indent=1, allow_nan=False).encode()
+            + b"\n"
+        )
+
+
+def digest_of(plain: object) -> str:
+    """Of the manifest as plain data."""
+    canonical = json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def parse(path: Path, text: bytes) -> Manifest:
+    """Raises CheckpointError for anything that `text` did not write, or another release did."""
+    try:
+        found = json.loads(text)
+        plain, recorded = found["manifest"], found["sha256"]
+        intact = digest_of(plain) == recorded
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise CheckpointError(f"{path}: is no manifest of a checkpoint, or was damaged: {error!r}") from error
+    if not intact:
+        raise CheckpointError(f"{path}: its own digest does not fit: the file was damaged or edited")
+    if not isinstance(plain, dict) or plain.get("format") != FORMAT:
+        got = plain.get("format") if isinstance(plain, dict) else plain
+        raise CheckpointError(f"{path}: expected format {FORMAT}, got {got!r}: another release wrote it")
+    try:
+        return from_plain(Manifest, plain, path.name)
+    except StateError as error:
+        raise CheckpointError(f"{path}: {error}") from error

@@ -1,0 +1,156 @@
+"""The log of a run that goes on: what of it leads to a checkpoint is kept, what followed is put aside.
+
+Of a server that was killed the log may end within a line, or behind its newest checkpoint: what is behind that was
+decided, and is void, for nothing goes on from it. It is kept in a file of its own.
+"""
+
+import json
+import math
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+DECISIONS, METRICS = "decisions.jsonl", "metrics.jsonl"
+SUMMARY, WEIGHTS = "summary.json", "weights.safetensors"
+
+
+class RewindError(OSError):
+    """The log cannot be read, or cannot be cut. The text names the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A checkpoint's entry in the log. `end`: bytes up to the end of its line.
+
+    `pending`: committed tickets without a fate, with their samples and losses; `samples`, `loss`: of what was applied
+    so far, as metrics.jsonl counts.
+    """
+
+    entry: int
+    job: str
+    version: int
+    end: int
+    pending: dict[int, tuple[int, float]]
+    samples: int
+    loss: float | None
+
+
+@dataclass
+class LogIndex:
+    """Where a log's checkpoints are. `entries`: whole lines."""
+
+    folder: Path
+    marks: dict[int, Mark] = field(default_factory=dict)
+    entries: int = 0
+
+    def __post_init__(self) -> None:
+        path, scan = self.folder / DECISIONS, _Scan()
+        try:
+            with path.open("rb") as file:
+                end = 0
+                for line in file:
+                    if not line.endswith(b"\n"):
+                        break
+                    end += len(line)
+                    mark = scan.see(json.loads(line), end)
+                    if mark is not None:
+                        self.marks[mark.entry] = mark
+                    self.entries += 1
+        except OSError as error:
+            raise RewindError(f"{path} cannot be read: {error.strerror or error}") from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise RewindError(
+                f"{path}:{self.entries + 1}: is no entry of a decision log: {error!r}"
+            ) from error
+
+    def lacks(self, entry: int, job: str, version: int) -> str | None:
+        """Why such a checkpoint is none of this log; None if it is."""
+        mark = self.marks.get(entry)
+        if mark is not None and (mark.job, mark.version) == (job, version):
+            return None
+        return (
+            f"is none of this log, which has no checkpoint of version {version} of job {job} at entry {entry}: it was "
+            "rolled back, or is of another run"
+        )
+
+    def rewind(self, mark: Mark) -> int:
+        """Cut log and metrics behind that checkpoint. Returns how many entries were put aside, for the end of the file
+        `decisions.void-ENTRY.jsonl`. Raises RewindError; the log is whole then, cut or not."""
+        log, metrics = self.folder / DECISIONS, self.folder / METRICS
+        try:
+            void = self.entries - mark.entry - 1
+            if void:
+                _append(self.folder / f"decisions.void-{mark.entry + 1}.jsonl", log, mark.end)
+            _cut(log, mark.end)
+            if metrics.is_file():
+                _cut(metrics, _end_of(metrics, mark.version))
+            for name in (SUMMARY, WEIGHTS):
+                # Of a version that will not be the last.
+                (self.folder / name).unlink(missing_ok=True)
+        except OSError as error:
+            raise RewindError(
+                f"{error.filename or self.folder} cannot be changed: {error.strerror}"
+            ) from error
+        return void
+
+
+class _Scan:
+    """What the run's log writer would know behind each entry."""
+
+    def __init__(self) -> None:
+        self._job = ""
+        self._pending: dict[int, tuple[int, float]] = {}
+        self._samples = 0
+        self._loss: float | None = None
+
+    def see(self, entry: dict[str, Any], end: int) -> Mark | None:
+        match entry["kind"]:
+            case "job" | "restore":
+                self._job = str(entry["job"])
+            case "commit":
+                loss = entry["loss"]
+                self._pending[int(entry["ticket"])] = (
+                    int(entry["samples"]),
+                    math.nan if loss is None else loss,
+                )
+            case "drop":
+                self._pending.pop(int(entry["ticket"]), None)
+            case "apply":
+                parts = [self._pending.pop(int(part["ticket"])) for part in entry["parts"]]
+                self._samples += sum(samples for samples, _ in parts)
+                losses = [loss for _, loss in parts if math.isfinite(loss)]
+                self._loss = sum(losses) / len(losses) if losses else None
+            case "checkpoint":
+                known = (dict(self._pending), self._samples, self._loss)
+                return Mark(int(entry["i"]), self._job, int(entry["version"]), end, *known)
+        return None
+
+
+def _append(aside: Path, source: Path, start: int) -> None:
+    with source.open("rb") as file, aside.open("ab") as into:
+        file.seek(start)
+        while piece := file.read(1 << 20):
+            into.write(piece)
+        into.flush()
+        os.fsync(into.fileno())
+
+
+def _cut(path: Path, end: int) -> None:
+    with path.open("rb+") as file:
+        file.truncate(end)
+        os.fsync(file.fileno())
+
+
+def _end_of(metrics: Path, version: int) -> int:
+    """The end of the last line about that version or one before it."""
+    end = 0
+    with metrics.open("rb") as file:
+        for line in file:
+            try:
+                if not line.endswith(b"\n") or json.loads(line)["version"] > version:
+                    break
+            except (ValueError, KeyError, TypeError):
+                break
+            end += len(line)
+    return end

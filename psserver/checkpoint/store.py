@@ -1,0 +1,182 @@
+"""The folder of a run's checkpoints.
+
+    checkpoints/
+        0000000812-1f0c9a2b7d3e4c55/      the log entry, and the job
+            server-0.safetensors          arrays of one server
+            server-0.json                 what else it knows
+            coordinator.json
+            manifest.json                 written last: without it there is no checkpoint
+
+A checkpoint is complete when its manifest is whole, and every file has the size and the digest that the manifest
+says. What is not complete is never used, and never in the way.
+"""
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from psserver.checkpoint import files, manifest, tensors
+from psserver.checkpoint.disk import Disk, RealDisk
+from psserver.checkpoint.errors import CheckpointError
+from psserver.checkpoint.manifest import FileFacts, Manifest
+
+Floats = NDArray[np.float32]
+
+DIGITS = 10
+
+
+def name_of(entry: int, job: str) -> str:
+    """A checkpoint's folder."""
+    return f"{entry:0{DIGITS}d}-{job}"
+
+
+def entry_of(name: str) -> int | None:
+    """The number of the log entry; None for what is no checkpoint's folder."""
+    number, dash, job = name.partition("-")
+    return int(number) if dash and job and number.isdecimal() and number.isascii() else None
+
+
+class Store:
+    """Files of one checkpoint may be written by several servers, which share the folder. Raises CheckpointError."""
+
+    def __init__(self, root: Path, disk: Disk | None = None) -> None:
+        self.root = root
+        self.disk = disk or RealDisk()
+
+    # Writing
+
+    def begin(self, name: str) -> None:
+        """Make its folder. Any server may, any number of times."""
+        try:
+            self.disk.make_folder(self.root / name)
+        except OSError as error:
+            raise CheckpointError(f"{self.root / name} cannot be made: {error.strerror or error}") from error
+
+    def put_arrays(self, name: str, file: str, arrays: Mapping[str, Floats]) -> FileFacts:
+        """A file of arrays, by name; they must not change meanwhile."""
+        return files.write(self.disk, self.root / name / file, tensors.pieces(arrays, {"format": "np"}))
+
+    def put_json(self, name: str, file: str, plain: object) -> FileFacts:
+        """A file of plain data, as `pswire.records.to_plain` makes it."""
+        text = json.dumps(plain, allow_nan=False, separators=(",", ":")).encode()
+        return files.write(self.disk, self.root / name / file, _cut(text))
+
+    def complete(self, about: Manifest) -> None:
+        """All of its files are there: from now on it is a checkpoint."""
+        folder = self.root / name_of(about.entry, about.job)
+        try:
+            # Names first: a manifest may never be found beside files that a loss of power has taken.
+            self.disk.sync_folder(folder)
+            files.write(self.disk, folder / manifest.NAME, _cut(about.text()))
+            self.disk.sync_folder(folder)
+            self.disk.sync_folder(self.root)
+        except OSError as error:
+            raise CheckpointError(f"{folder} cannot be completed: {error.strerror or error}") from error
+
+    # Reading
+
+    def names(self) -> list[str]:
+        """Of checkpoints, complete or not, by log entry, newest last."""
+        try:
+            found = self.disk.names(self.root)
+        except OSError as error:
+            raise CheckpointError(f"{self.root} cannot be read: {error.strerror or error}") from error
+        numbered = [(entry, name) for name in found if (entry := entry_of(name)) is not None]
+        return [name for _, name in sorted(numbered)]
+
+    def manifest(self, name: str) -> Manifest:
+        """Of a checkpoint whose files are there with their sizes; their digests are left to `verify` and reading."""
+        path = self.root / name / manifest.NAME
+        try:
+            present = set(self.disk.names(self.root / name))
+            if manifest.NAME not in present:
+                raise CheckpointError(f"{path.parent}: has no {manifest.NAME}: it was not written to its end")
+            with self._open(path) as reader:
+                about = manifest.parse(path, reader.take(min(reader.left, manifest.LARGEST)))
+            for file, facts in about.files.items():
+                size = self.disk.size(self.root / name / file) if file in present else None
+                if size != facts.bytes:
+                    got = "it is missing" if size is None else f"it has {size}"
+                    raise CheckpointError(f"{path.parent / file}: expected {facts.bytes} bytes, {got}")
+        except OSError as error:
+            raise CheckpointError(f"{path.parent} cannot be read: {error.strerror or error}") from error
+        if name_of(about.entry, about.job) != name:
+            raise CheckpointError(
+                f"{path}: is of entry {about.entry} of job {about.job}, expected that of its folder: it was moved here"
+            )
+        return about
+
+    def verify(self, name: str) -> Manifest:
+        """Read every byte of it, and hold it against the digests."""
+        about = self.manifest(name)
+        for file, facts in about.files.items():
+            with self._open(self.root / name / file) as reader:
+                reader.skip()
+                reader.check(facts)
+        return about
+
+    def arrays(self, name: str, file: str, facts: FileFacts) -> dict[str, Floats]:
+        """What `put_arrays` wrote."""
+        with self._open(self.root / name / file) as reader:
+            found = tensors.read(reader)
+            reader.check(facts)
+        return found
+
+    def json(self, name: str, file: str, facts: FileFacts) -> object:
+        """What `put_json` wrote."""
+        path = self.root / name / file
+        with self._open(path) as reader:
+            text = reader.take(reader.left)
+            reader.check(facts)
+        try:
+            found: object = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise CheckpointError(f"{path}: is not JSON: {error}") from error
+        return found
+
+    @contextlib.contextmanager
+    def _open(self, path: Path) -> Iterator[files.Reader]:
+        try:
+            size = self.disk.size(path)
+            with self.disk.open(path) as file:
+                yield files.Reader(file, path, size)
+        except OSError as error:
+            raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
+
+    # Removing
+
+    def prune(self, keep: int, busy: frozenset[str] = frozenset()) -> list[str]:
+        """Remove all but the newest `keep` complete checkpoints, and incomplete ones that are older than the newest
+        complete one; never those in `busy`, which are being written. Returns their names.
+
+        Nothing is removed while fewer than `keep` are complete. A file that cannot be removed is left for
+        the next time.
+        """
+        complete, torn = [], []
+        for name in self.names():
+            try:
+                self.manifest(name)
+                complete.append(name)
+            except CheckpointError:
+                torn.append(name)
+        spare = complete[: -max(1, keep)]
+        if complete:
+            spare += [name for name in torn if (entry_of(name) or 0) < (entry_of(complete[-1]) or 0)]
+        removed = [name for name in spare if name not in busy]
+        for name in removed:
+            # The manifest first: half a checkpoint is none.
+            with contextlib.suppress(OSError):
+                self.disk.remove(self.root / name / manifest.NAME)
+                self.disk.sync_folder(self.root / name)
+                self.disk.remove_folder(self.root / name)
+        return removed
+
+
+def _cut(text: bytes) -> Iterator[memoryview]:
+    whole = memoryview(text)
+    for start in range(0, len(whole), files.PIECE):
+        yield whole[start : start + files.PIECE]

@@ -1,0 +1,97 @@
+"""Who gets work units when: requests that find none stand by, and are taken up when something comes back."""
+
+from psserver.coordinator import entries, outputs
+from psserver.coordinator.ledger import Ledger
+from psserver.coordinator.lifecycle import Lifecycle
+from psserver.coordinator.members.roster import Member
+from psserver.coordinator.policy_driver import PolicyDriver
+from psserver.coordinator.work.queue import WorkQueue
+from psserver.coordinator.work.units import WorkTerms
+from psserver.policies import Done, Leave
+
+
+class Dealer:
+    """Stands between members' requests and the policy, in a job that deals work units.
+
+    A member that asks when there is nothing *stands by*: the log says `done`, barriers shrink. When a part comes
+    back, the one that has stood by longest is taken up: the log says `resume`, and to the policy it is a newcomer.
+    """
+
+    def __init__(self, ledger: Ledger, driver: PolicyDriver, lifecycle: Lifecycle) -> None:
+        self._ledger = ledger
+        self._driver = driver
+        self._lifecycle = lifecycle
+
+    def declare(self, terms: WorkTerms | None, now: float) -> None:
+        """What the job deals from here on; None: nothing. Before version 0 only."""
+        ledger = self._ledger
+        before = None if ledger.work is None else ledger.work.terms
+        if terms == before:
+            return
+        assert not ledger.initialised, "work units are agreed on before version 0"
+        ledger.work = None if terms is None else WorkQueue(terms, self._driver.batches)
+        entry = entries.Work(0, 0, 0)
+        if ledger.work is not None and terms is not None:
+            entry = entries.Work(terms.units, terms.epochs, ledger.work.parts, terms.data or None)
+        ledger.record(entry, now)
+
+    def promise(self, member: Member, now: float) -> bool:
+        """A part is kept for the member's request. If there is none it stands by, unless it holds a ticket."""
+        queue = self._ledger.work
+        if queue is None or queue.promise(member.worker):
+            return True
+        if member.worker not in self._ledger.tickets.opened:
+            self._stand_by(queue, member, now)
+        return False
+
+    def _stand_by(self, queue: WorkQueue, member: Member, now: float) -> None:
+        ledger = self._ledger
+        queue.standby[member.worker] = ledger.tickets.allocate()
+        member.enter("done", now)
+        ledger.roster.prepared.add(member.worker)
+        ledger.record(entries.Done(member.worker), now)
+        if member.known_to_policy:
+            self._driver.decide(Done(member.worker), now)
+        else:
+            self._lifecycle.start_when_complete(now)
+        self._lifecycle.finish_when_done(now)
+
+    def go_on(self, now: float) -> None:
+        """At the end of each input: those that stand by are taken up while there is something, the end is noticed."""
+        ledger, queue = self._ledger, self._ledger.work
+        if queue is None or ledger.stopped is not None:
+            return
+        while queue.standby and queue.available > 0 and ledger.stopped is None:
+            self._resume(queue, ledger.roster.present[next(iter(queue.standby))], now)
+        if queue.complete and ledger.started:
+            if ledger.terms.stay:
+                self._dismiss(queue)
+            else:
+                self._lifecycle.finish_work(now)
+
+    def _resume(self, queue: WorkQueue, member: Member, now: float) -> None:
+        ledger = self._ledger
+        member.requested = queue.standby.pop(member.worker)
+        queue.promise(member.worker)
+        ledger.roster.prepared.discard(member.worker)
+        member.enter("waiting", now)
+        ledger.record(entries.Resume(member.worker), now)
+        if member.known_to_policy:
+            member.known_to_policy = False
+            self._driver.decide(Leave(member.worker, "there was no work unit for it"), now)
+        if not ledger.initialised:
+            ledger.roster.prepared.add(member.worker)
+            self._lifecycle.offer_initialisation(now)
+        elif ledger.started:
+            self._driver.request(member, now)
+        else:
+            ledger.roster.prepared.add(member.worker)
+            self._lifecycle.start_when_complete(now)
+
+    def _dismiss(self, queue: WorkQueue) -> None:
+        """The servers stay, and the data has ended."""
+        ledger = self._ledger
+        for worker in list(queue.standby):
+            del queue.standby[worker]
+            notice = outputs.StopNotice("all work units are done; the servers stay", ledger.version, True, 0)
+            ledger.notify(ledger.roster.present[worker], notice)

@@ -1,0 +1,187 @@
+"""Jobs that are cut off and go on: on a virtual clock, with the servers' own checkpoints, logs and shards."""
+
+import shutil
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pslab.check.checker import check_run
+from pslab.launch.simulated import run_simulated
+from pslab.runs import log as e
+from pslab.runs.folder import Run
+from psserver.checkpoint import Store
+from psserver.optimizers import names as optimizer_names
+from psserver.policies import names as policy_names
+from pswire.config.experiment import parse_experiment
+from tests.replay.command import ps_lab
+from tests.replay.simulated import document
+
+EVERY = {"checkpoint_every": "4v", "seed": 3, "name": "test", "keep": 99}
+
+
+def play(folder: Path, policy: str, going_on: str | None = None, **sections: Any) -> Run:
+    knobs = sections.pop("knobs", {})
+    sections = {"run": EVERY, **sections}
+    experiment = parse_experiment(document(policy, knobs, **sections), "test")
+    finished = run_simulated(experiment, out=folder, quiet=True, going_on=going_on)
+    assert finished.result.ok, finished.result
+    assert finished.result.warnings == ()
+    return Run(finished.folder)
+
+
+def cut_off(run: Run, folder: Path, share: float) -> Path:
+    """What a `kill -9` leaves: a part of the log, and the checkpoints whose entries are in it."""
+    shutil.copytree(run.path, folder)
+    for name in ("summary.json", "weights.safetensors"):
+        (folder / name).unlink()
+    whole = (folder / "decisions.jsonl").read_bytes()
+    part = whole[: int(len(whole) * share)]
+    (folder / "decisions.jsonl").write_bytes(part)
+    entries = part.count(b"\n")
+    store = Store(folder / "checkpoints")
+    for name in store.names():
+        if store.manifest(name).entry >= entries:
+            shutil.rmtree(store.root / name)
+    return folder
+
+
+def batches(run: Run) -> Counter[tuple[str, int]]:
+    """How often each batch of each worker was committed."""
+    commits = [entry.fact for entry in run.decisions() if isinstance(entry.fact, e.Commit)]
+    return Counter((commit.worker, commit.batch) for commit in commits)
+
+
+def kinds(run: Run) -> Counter[str]:
+    return Counter(entry.kind for entry in run.decisions())
+
+
+@pytest.mark.parametrize("optimizer", optimizer_names())
+def test_a_barrier_that_is_cut_off_ends_with_the_bits_of_an_uninterrupted_one(
+    tmp_path: Path, optimizer: str
+) -> None:
+    """Under every optimizer, and on 2, then 3, then 1 servers."""
+    settings = {"optimizer": {"name": optimizer}}
+    run = play(tmp_path / "whole", "sync", **settings)
+    first = cut_off(run, tmp_path / "first", 0.5)
+    again = play(first, "sync", "latest", cluster={"servers": 3}, **settings)
+    assert again.summary.weights_sha256 == run.summary.weights_sha256
+    assert again.summary.versions == run.summary.versions and again.summary.servers == 3
+    assert batches(again) == batches(run)
+    second = cut_off(again, tmp_path / "second", 0.8)
+    last = play(second, "sync", "latest", cluster={"servers": 1}, **settings)
+    assert last.summary.weights_sha256 == run.summary.weights_sha256
+    assert batches(last) == batches(run)
+    assert kinds(last)["restore"] == 2 and set(batches(last).values()) == {1}
+    assert check_run(last).violations == ()
+
+
+@pytest.mark.parametrize("policy", policy_names())
+def test_every_policy_goes_on_in_order(tmp_path: Path, policy: str) -> None:
+    """The log passes the check, and is replayed to the bit across the resume."""
+    alone: Mapping[str, Any] = {"cluster": {"servers": 1}} if policy == "krum" else {}
+    often = {"run": {**EVERY, "checkpoint_every": "1v"}}
+    run = play(tmp_path / "whole", policy, **often, **alone)
+    again = play(
+        cut_off(run, tmp_path / "again", 0.9 if policy == "diloco" else 0.6),
+        policy,
+        "latest",
+        **often,
+        **alone,
+    )
+    assert kinds(again)["restore"] == 1
+    verdict = check_run(again)
+    assert verdict.violations == ()
+    assert again.summary.versions > 0 and again.summary.success
+    done = ps_lab("replay", again.path, "--json")
+    assert done.code == 0 and done.lines[0]["equal"] is True, done
+
+
+def test_what_was_behind_the_checkpoint_is_put_aside(tmp_path: Path) -> None:
+    run = play(tmp_path / "whole", "async")
+    before = [entry.record for entry in run.decisions()]
+    folder = cut_off(run, tmp_path / "again", 0.6)
+    had = (folder / "decisions.jsonl").read_text()
+    again = play(folder, "async", "latest")
+    entries = list(again.decisions())
+    resume = next(entry for entry in entries if isinstance(entry.fact, e.Restore))
+    assert isinstance(resume.fact, e.Restore)
+    assert [entry.record for entry in entries[: resume.i]] == before[: resume.i]
+    (aside,) = folder.glob("decisions.void-*.jsonl")
+    assert aside.name == f"decisions.void-{resume.i}.jsonl"
+    kept = "".join((folder / "decisions.jsonl").read_text().splitlines(keepends=True)[: resume.i])
+    assert kept + aside.read_text() == had
+    assert resume.fact.rolled_back == had.count("\n") - resume.i
+    # Time goes on from the checkpoint.
+    assert resume.t == entries[resume.i - 1].t
+
+
+def test_damaged_checkpoints_are_passed_over_and_none_left_is_refused(tmp_path: Path) -> None:
+    run = play(tmp_path / "whole", "async")
+    folder = cut_off(run, tmp_path / "again", 0.7)
+    store = Store(folder / "checkpoints")
+    names = store.names()
+    assert len(names) >= 2
+    (store.root / names[-1] / "server-1.safetensors").write_bytes(b"")
+    listed = ps_lab("checkpoints", folder)
+    assert listed.code == 9 and "server-1.safetensors: expected" in listed.out
+    version = store.manifest(names[-2]).version
+    again = play(folder, "async", "latest")
+    resumed = [entry.fact for entry in again.decisions() if isinstance(entry.fact, e.Restore)]
+    assert [fact.version for fact in resumed] == [version]
+    for path in (folder / "checkpoints").glob("*/manifest.json"):
+        path.unlink()
+    experiment = tmp_path / "e.toml"
+    experiment.write_text((folder / "experiment.toml").read_text())
+    said = ps_lab("run", experiment, "--engine", "simulated", "--out", folder, "--resume", "latest")
+    assert said.code == 2 and "there is no checkpoint to go on from" in said.err
+    assert "it was not written to its end" in said.err
+
+
+def test_a_checkpoint_of_another_job_is_refused_and_nothing_changes(tmp_path: Path) -> None:
+    run = play(tmp_path / "whole", "async")
+    before = {
+        path: path.read_bytes() for path in run.path.rglob("*") if path.is_file() and path.name != ".lock"
+    }
+    for change, words in (
+        ({"policy": {"name": "ssp"}}, "whose policy is"),
+        ({"optimizer": {"name": "adam"}}, "whose optimizer is"),
+        ({"run": {**EVERY, "seed": 4}}, "whose seed is"),
+        ({"cluster": {"workers": 5}}, "whose number of workers is"),
+    ):
+        experiment = tmp_path / "e.toml"
+        sections = {"run": EVERY} | {key: value for key, value in change.items() if key != "policy"}
+        policy = change.get("policy", {"name": "async"})["name"]
+        experiment.write_text(parse_experiment(document(policy, **sections), "test").to_toml())
+        said = ps_lab("run", experiment, "--engine", "simulated", "--out", run.path, "--resume", "latest")
+        assert said.code == 2 and words in said.err, said
+        after = {p: p.read_bytes() for p in run.path.rglob("*") if p.is_file() and p.name != ".lock"}
+        assert after == before
+
+
+def test_a_run_that_ended_goes_on(tmp_path: Path) -> None:
+    """As one that was to make so many versions from the beginning."""
+    run = play(tmp_path / "run", "sync", run={**EVERY, "versions": 9})
+    assert kinds(run)["checkpoint"] == 3 and [entry.kind for entry in run.decisions()].index("stop") > 0
+    again = play(run.path, "sync", "latest", run={**EVERY, "versions": 17})
+    whole = play(tmp_path / "whole", "sync", run={**EVERY, "versions": 17})
+    assert again.summary.weights_sha256 == whole.summary.weights_sha256
+    assert check_run(again).violations == ()
+
+
+def test_old_checkpoints_are_removed(tmp_path: Path) -> None:
+    run = play(tmp_path / "run", "sync", run={**EVERY, "keep": 2})
+    store = Store(run.path / "checkpoints")
+    assert [store.verify(name).version for name in store.names()] == sorted(
+        entry.fact.version for entry in run.decisions() if isinstance(entry.fact, e.Checkpoint)
+    )[-2:]
+    assert ps_lab("checkpoints", run.path).code == 0
+
+
+def test_seconds(tmp_path: Path) -> None:
+    """Only a new version is worth one."""
+    run = play(tmp_path / "run", "async", run={**EVERY, "checkpoint_every": "2.5s", "keep": 99})
+    at = [entry.t for entry in run.decisions() if entry.kind == "checkpoint"]
+    assert len(at) > 3 and all(later - before >= 2.5 for before, later in zip(at, at[1:-1], strict=False))

@@ -1,0 +1,147 @@
+"""Data as work units with real processes: each sample counts once per epoch, whoever comes, goes or dies."""
+
+import json
+from collections import Counter
+
+import pytest
+
+from pslab.runs.folder import Run
+from psworker.work import WorkUnits
+from tests.cluster.cluster import Cluster, entries_of
+
+pytestmark = pytest.mark.cluster
+
+SAMPLES, EPOCHS = 205, 2
+# Five batches of ten; the last unit has five samples only.
+UNIT = 50
+WORK = WorkUnits(samples=SAMPLES, unit=UNIT, batch_size=10)
+DATA = ("--samples", str(SAMPLES), "--unit", str(UNIT), "--epochs", str(EPOCHS))
+POLICIES = {
+    "sync": ("--policy", "sync"),
+    "async": ("--policy", "async"),
+    "bounded": ("--policy", "bounded", "--set", "policy.max_staleness=0"),
+    "backup": ("--policy", "sync", "--set", "policy.backup=1"),
+}
+
+
+def trained(run: Run) -> Counter[tuple[int, int]]:
+    """How often each (epoch, sample) was applied, from the log alone."""
+    seed = entries_of(run, "job")[0]["seed"]
+    places = {g["ticket"]: (g["epoch"], g["unit"], g["part"]) for g in entries_of(run, "grant")}
+    samples = {c["ticket"]: c["samples"] for c in entries_of(run, "commit")}
+    found: Counter[tuple[int, int]] = Counter()
+    for update in entries_of(run, "apply"):
+        for applied in update["parts"]:
+            epoch, unit, part = places[applied["ticket"]]
+            indices = WORK.of(epoch, unit, seed).indices[10 * part : 10 * (part + 1)]
+            # What the worker says that it averaged over is what it was dealt.
+            assert samples[applied["ticket"]] == len(indices)
+            found.update((epoch, int(index)) for index in indices)
+    return found
+
+
+def assert_once(run: Run) -> None:
+    assert run.summary.reason == "all work units are done"
+    wanted = Counter((epoch, index) for epoch in range(EPOCHS) for index in range(SAMPLES))
+    assert trained(run) == wanted
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("servers", [1, 2])
+def test_each_sample_counts_once_per_epoch(cluster: Cluster, policy: str, servers: int) -> None:
+    cluster.start_servers(servers, *POLICIES[policy], "--workers", "3")
+    for index in range(3):
+        cluster.start_worker("--task-index", str(index), *DATA)
+    run = cluster.wait_end(worker_codes=[0, 0, 0])
+    assert_once(run)
+
+
+@pytest.mark.parametrize("moment", ["pulling", "computing", "pushing", "pushed"])
+@pytest.mark.parametrize("policy", ["sync", "async"])
+def test_what_a_killed_worker_held_is_trained_by_others(cluster: Cluster, policy: str, moment: str) -> None:
+    """kill -9 in the middle of a unit, between any two steps of a ticket."""
+    cluster.start_servers(2, *POLICIES[policy], "--workers", "2")
+    victim = cluster.start_worker("--task-index", "0", *DATA, "--hold", f"{moment}@2")
+    cluster.start_worker("--task-index", "1", *DATA, "--seconds", "0.01")
+    victim.wait_event("held")
+    victim.kill()
+    run = cluster.wait_end(worker_codes=[-9, 0])
+    assert_once(run)
+    # It left a part, and the rest of its unit.
+    assert entries_of(run, "cancel")
+
+
+def test_the_last_unit_of_a_killed_worker_calls_back_those_that_had_nothing_left(cluster: Cluster) -> None:
+    cluster.start_servers(1, "--policy", "async", "--workers", "2")
+    victim = cluster.start_worker("--task-index", "0", *DATA, "--hold", "computing@0")
+    cluster.start_worker("--task-index", "1", *DATA)
+    victim.wait_event("held")
+    # The other has trained all the rest, and stands by.
+    cluster.wait_state("w1", "done")
+    victim.kill()
+    run = cluster.wait_end(worker_codes=[-9, 0])
+    assert_once(run)
+    assert [entry["worker"] for entry in entries_of(run, "resume")] == ["w1"]
+
+
+def test_a_third_worker_that_joins_shares_the_data(cluster: Cluster) -> None:
+    """It takes nothing that others hold, and all that they have not come to."""
+    cluster.start_servers(1, "--policy", "async", "--workers", "2")
+    slow = [
+        cluster.start_worker("--task-index", str(index), *DATA, "--hold", "computing@1") for index in range(2)
+    ]
+    for worker in slow:
+        worker.wait_event("held")
+    cluster.start_worker(*DATA)
+    cluster.wait_state("w2", "done")
+    for worker in slow:
+        worker.say("go on")
+    run = cluster.wait_end(worker_codes=[0, 0, 0])
+    assert_once(run)
+    committed = Counter(commit["worker"] for commit in entries_of(run, "commit"))
+    # Two units of five batches are the others'.
+    assert committed == {"w0": 5, "w1": 5, "w2": 42 - 10}
+
+
+def test_files_are_as_long_as_they_are(cluster: Cluster) -> None:
+    """An empty one, too."""
+    files = ["a-3", "b-0", "c-1", "d-7"]
+    cluster.start_servers(2, "--policy", "sync", "--workers", "2")
+    for index in range(2):
+        cluster.start_worker("--task-index", str(index), "--files", *files, "--epochs", "3")
+    run = cluster.wait_end(worker_codes=[0, 0])
+    assert run.summary.reason == "all work units are done"
+    places = [(g["epoch"], g["unit"], g["part"]) for g in entries_of(run, "grant")]
+    committed = len(entries_of(run, "commit"))
+    assert committed == 3 * (3 + 0 + 1 + 7)
+    assert len(set(places)) == len(places)
+
+
+def test_workers_that_declare_other_data_are_refused(cluster: Cluster) -> None:
+    cluster.start_servers(1, "--policy", "async", "--workers", "1")
+    cluster.start_worker("--task-index", "0", *DATA, "--hold", "computing@1").wait_event("held")
+    other = cluster.start_worker("--task-index", "1", "--samples", "300", "--epochs", "2")
+    assert other.wait_exit() == 5
+    said = other.wait_event("failed")["message"]
+    assert "this job deals 5 units of 5 batches for 2 epochs" in said and "samples=300" in said
+    alone = cluster.start_worker("--task-index", "1", "--batches", "5")
+    assert alone.wait_exit() == 5
+    assert "expects none" in alone.wait_event("failed")["message"]
+
+
+def test_a_policy_whose_workers_step_before_they_ask_is_refused(cluster: Cluster) -> None:
+    cluster.start_servers(1, "--policy", "easgd", "--workers", "1")
+    worker = cluster.start_worker("--task-index", "0", *DATA)
+    assert worker.wait_exit() == 5
+    assert "work units are dealt with the tickets" in worker.wait_event("failed")["message"]
+
+
+def test_the_log_declares_what_is_dealt(cluster: Cluster) -> None:
+    cluster.start_servers(1, "--policy", "local-sgd", "--workers", "1")
+    cluster.start_worker("--task-index", "0", *DATA)
+    run = cluster.wait_end(worker_codes=[0])
+    (work,) = entries_of(run, "work")
+    # Ten steps of one ticket: a unit of five batches is one part.
+    assert (work["units"], work["epochs"], work["length"]) == (5, 2, 1)
+    assert "samples=205 unit=50 batch_size=10" in json.dumps(work)
+    assert sum(commit["samples"] for commit in entries_of(run, "commit")) == EPOCHS * SAMPLES

@@ -1,0 +1,420 @@
+"""Work units by schedules: whatever workers do, each part counts once per epoch, and the job ends."""
+
+import json
+import random
+from collections import Counter
+
+import pytest
+
+from pslab.verify.harness import CoordinatorHarness, notices
+from psserver.coordinator import Coordinator, CoordinatorState, entries
+from psserver.coordinator.outputs import GrantNotice
+from psserver.coordinator.work.queue import MOST_KEPT
+from psserver.coordinator.work.units import MOST_LOSSES, UnitPart, WorkError, WorkTerms
+from psserver.policies import build
+from tests.repetitions import seeds
+
+POLICIES = (
+    ("sync", {}),
+    ("sync", {"backup": 1}),
+    ("async", {}),
+    ("bounded", {"max_staleness": 0}),
+    ("bounded", {"max_staleness": 1, "aggregate": 2}),
+    ("ssp", {"slack": 1}),
+    ("k-batch-async", {"aggregate": 2}),
+    ("median", {}),
+    ("local-sgd", {}),
+)
+Place = tuple[int, int, int]
+
+
+class Twin:
+    """The dumb twin: a set of all parts that the data has, and what the log says came of them."""
+
+    def __init__(self, lengths: dict[tuple[int, int], int]) -> None:
+        self.all = {(e, u, p) for (e, u), length in lengths.items() for p in range(length)}
+
+    def read(self, harness: CoordinatorHarness) -> tuple[Counter[Place], set[Place]]:
+        """How often each part was applied, and which were skipped. Nobody ever holds a part that counted already."""
+        places: dict[int, Place] = {}
+        applied: Counter[Place] = Counter()
+        skipped: set[Place] = set()
+        for record in harness.log:
+            match record.entry:
+                case entries.Grant(_, ticket, epoch=int(e), unit=int(u), part=int(p)):
+                    assert (e, u, p) not in places.values() and (e, u, p) not in applied
+                    places[ticket] = (e, u, p)
+                case entries.Apply(_, _, _, parts):
+                    applied.update(places.pop(part.ticket) for part in parts)
+                case entries.Drop(_, ticket, skipped=gone) | entries.Abandon(_, ticket, skipped=gone):
+                    place = places.pop(ticket, None)
+                    if gone and place is not None:
+                        skipped.add(place)
+                case entries.Cancel(_, ticket):
+                    places.pop(ticket, None)
+        return applied, skipped
+
+
+class Play:
+    """Workers that come, go, die and disagree, from a seed; then they work until the job is over."""
+
+    def __init__(self, policy: str, knobs: dict[str, object], seed: int) -> None:
+        self.dice = dice = random.Random(f"{policy} {knobs} {seed}")
+        workers = 4 if policy == "median" else dice.randint(2, 4)
+        units, epochs = dice.randint(1, 6), dice.randint(1, 3)
+        steps = build(policy, knobs, workers).local_rule.batches
+        # Known to the coordinator, or shown by the data only; then each unit has its own length, perhaps none.
+        batches = dice.choice((0, steps, 3 * steps))
+        self.lengths = {
+            (e, u): -(-batches // steps) if batches else dice.randint(0, 3)
+            for e in range(epochs)
+            for u in range(units)
+        }
+        self.twin = Twin(self.lengths)
+        self.policy, self.knobs, self.workers = policy, knobs, workers
+        self.harness = CoordinatorHarness(
+            policy, knobs, workers, now=0.0, work=WorkTerms(units, epochs, batches)
+        )
+        self.session = 0
+        self.restores = self.restarts = 0
+
+    @property
+    def names(self) -> list[str]:
+        return [f"w{index}" for index in range(self.workers + 1)]
+
+    def run(self) -> None:
+        for _ in range(self.dice.randint(5, 60)):
+            if self.harness.stopped:
+                break
+            self.scene()
+            self.shards_answer()
+            self.agrees()
+        self.finish()
+
+    def scene(self) -> None:
+        harness, worker = self.harness, self.dice.choice(self.names)
+        if self.dice.random() < 0.1:
+            self.restore()
+        if self.dice.random() < 0.05:
+            self.restart()
+            self.shards_answer()
+        if worker not in harness.coordinator.roster.present:
+            self.session += 1
+            harness.joins(worker, f"s{self.session}")
+            return
+        chance = self.dice.random()
+        if chance < 0.06:
+            harness.leaves(worker, "killed")
+        elif chance < 0.1:
+            harness.disconnects(worker)
+            harness.passes(self.dice.choice((0.1, 10.0)))
+            if worker in harness.coordinator.roster.present:
+                harness.connects(worker, harness.member(worker).session)
+        elif chance < 0.15 and harness.holds(worker) is not None:
+            harness.abandons(worker, reason="nonfinite")
+        elif chance < 0.2:
+            harness.passes(0.1)
+        else:
+            self.work(worker)
+
+    def work(self, worker: str) -> None:
+        """Ask, or commit what it holds; where the data has no such part, say so."""
+        harness = self.harness
+        opened = harness.coordinator.tickets.open_of(worker)
+        if not opened:
+            harness.ready(worker)
+            return
+        ticket = opened[0]
+        if ticket.part is None:
+            harness.commits(worker, ready=self.dice.random() < 0.5)
+            return
+        length = self.lengths[ticket.part.epoch, ticket.part.unit]
+        if ticket.part.part >= length:
+            harness.abandons(worker, reason="the unit has ended", unit_ends=True)
+            harness.ready(worker)
+            return
+        known = harness.work is not None and bool(harness.work.batches)
+        ends = not known and ticket.part.part + 1 == length and self.dice.random() < 0.5
+        ordinary = self.dice.random() < 0.9
+        harness.commits(worker, ready=self.dice.random() < 0.7, unit_ends=ends, ordinary=ordinary)
+
+    def shards_answer(self) -> None:
+        """They are asked about an update with a large payload, and may say that it would not be finite."""
+        coordinator = self.harness.coordinator
+        while coordinator.trying:
+            finite = not coordinator.policy.retracts or self.dice.random() < 0.7
+            self.harness.shards_answer(finite=finite)
+
+    def restore(self) -> None:
+        """Another process takes over from the saved state."""
+        harness = self.harness
+        text = json.dumps(harness.coordinator.state().to_json(), allow_nan=False)
+        policy = build(self.policy, self.knobs, self.workers)
+        made = Coordinator(harness.coordinator.terms, policy, harness.now + 77)
+        made.restore(CoordinatorState.from_json(json.loads(text)))
+        assert json.dumps(made.state().to_json(), allow_nan=False) == text
+        harness.coordinator = made
+        self.restores += 1
+
+    def restart(self) -> None:
+        """All processes are gone; new ones go on from a checkpoint."""
+        harness = self.harness
+        before = len(harness.log)
+        harness.take(harness.coordinator.checkpoint(harness.now))
+        if len(harness.log) == before:
+            return  # there is nothing new to save
+        self.restore()
+        harness.take(harness.coordinator.resume(0, harness.now))
+        self.restarts += 1
+
+    def agrees(self) -> None:
+        """The queue knows as much as the twin."""
+        applied, skipped = self.twin.read(self.harness)
+        queue = self.harness.coordinator.work
+        assert queue is not None and not self.harness.stopped.startswith("policy")
+        assert (queue.counted, queue.skipped) == (applied.total(), len(skipped))
+        assert len(queue.lost) <= MOST_KEPT + 3 * len(self.harness.coordinator.roster.tallies)
+
+    def finish(self) -> None:
+        """Nobody dies any more: all that is left is trained, and nobody is left waiting."""
+        harness = self.harness
+        for worker in self.names[: self.workers]:
+            if worker not in harness.coordinator.roster.present and not harness.stopped:
+                self.session += 1
+                harness.joins(worker, f"s{self.session}")
+        for _ in range(2000):
+            if harness.stopped:
+                break
+            for worker in list(harness.coordinator.roster.present):
+                if not harness.stopped:
+                    if harness.member(worker).absent_since is not None:
+                        harness.connects(worker, harness.member(worker).session)
+                    self.work(worker)
+                    self.shards_answer()
+        assert harness.stopped.startswith("done: all work units are done"), harness.stopped
+        applied, skipped = self.twin.read(harness)
+        assert set(applied.values()) <= {1}
+        assert set(applied) | skipped == self.twin.all
+        assert not set(applied) & skipped
+        verdict = harness.verdict()
+        assert verdict.ok, [str(violation) for violation in verdict.violations]
+
+
+@pytest.mark.parametrize(("policy", "knobs"), POLICIES, ids=[f"{n}-{k}" for n, k in POLICIES])
+def test_each_part_counts_once_per_epoch_whatever_workers_do(policy: str, knobs: dict[str, object]) -> None:
+    restores = restarts = resumed = 0
+    for seed in seeds(60, soak=2000, fast=30):
+        play = Play(policy, knobs, seed)
+        try:
+            play.run()
+        except Exception as error:
+            error.add_note(f"{policy} {knobs} seed {seed}")
+            raise
+        restores += play.restores
+        restarts += play.restarts
+        resumed += len(play.harness.entries(entries.Resume))
+    # Schedules that never save or restart, or in which nobody ever stood by, would prove less.
+    assert restores and restarts and resumed
+
+
+# What comes of a ticket, and what of its part
+
+
+def dealt(harness: CoordinatorHarness) -> list[tuple[str, int, int, int]]:
+    grants = harness.entries(entries.Grant)
+    return [(g.worker, g.epoch, g.unit, g.part) for g in grants]  # type: ignore[misc]
+
+
+def started(
+    policy: str = "async", workers: int = 2, *, knobs: dict[str, object] | None = None, **work: int
+) -> CoordinatorHarness:
+    """A job whose units have one batch each, unless said otherwise; the first grants are out."""
+    terms = WorkTerms(**{"batches": 1, **work})  # type: ignore[arg-type]
+    return CoordinatorHarness(policy, knobs or {}, workers, now=0.0, work=terms).starts()
+
+
+def test_two_workers_share_and_a_third_that_joins_shares_too() -> None:
+    harness = started(units=6)
+    harness.joins("w2")
+    harness.ready("w2")
+    assert dealt(harness)[-1] == ("w2", 0, 2, 0)
+
+
+def test_a_worker_stays_in_its_unit() -> None:
+    harness = started(units=4, batches=2)
+    harness.commits("w0")
+    assert dealt(harness) == [("w0", 0, 0, 0), ("w1", 0, 1, 0), ("w0", 0, 0, 1)]
+
+
+def test_the_rest_of_a_unit_goes_to_others_when_its_worker_leaves() -> None:
+    harness = started(units=2, batches=3)
+    harness.commits("w1")
+    harness.leaves("w1")
+    for _ in range(5):
+        harness.commits("w0")
+    # Part 0 of unit 1 was applied; parts 1 (which w1 held) and 2 were not.
+    assert [place[2:] for place in dealt(harness) if place[0] == "w0"] == [
+        (0, 0),
+        (0, 1),
+        (0, 2),
+        (1, 1),
+        (1, 2),
+    ]
+    assert harness.stopped == "done: all work units are done"
+
+
+def test_an_epoch_follows_without_waiting_for_stragglers() -> None:
+    harness = started(units=2, epochs=2)
+    harness.commits("w0")
+    assert dealt(harness)[-1] == ("w0", 1, 0, 0)
+
+
+def test_what_is_given_up_again_and_again_is_skipped() -> None:
+    """A label that is NaN gives no finite gradient anywhere."""
+    harness = started(workers=1, units=3)
+    given_up = 0
+    while not harness.stopped:
+        if dealt(harness)[-1][2] == 0:
+            harness.abandons("w0", reason="nonfinite")
+            harness.ready("w0")
+            given_up += 1
+        else:
+            harness.commits("w0")
+    assert given_up == MOST_LOSSES
+    assert [entry.skipped for entry in harness.entries(entries.Abandon)] == [None, None, True]
+    # Between two attempts others are tried: ten of them in a row would end the worker.
+    assert [place[2] for place in dealt(harness)] == [0, 1, 2, 0, 0]
+    assert harness.stopped == "done: all work units are done; 1 parts of them were skipped"
+    assert any("skipped" in note for note in harness.verdict().notes)
+
+
+def test_what_is_dropped_for_its_age_is_dealt_again_as_often_as_it_takes() -> None:
+    harness = started("bounded", units=40, knobs={"max_staleness": 0})
+    for _ in range(10):
+        harness.commits("w0")
+        harness.commits("w1")
+    assert len(harness.entries(entries.Drop)) == 10 > MOST_LOSSES
+    assert not any(drop.skipped for drop in harness.entries(entries.Drop))
+
+
+def test_contributions_that_are_too_few_for_their_rule_end_in_the_end() -> None:
+    """Two units for a rule that needs three contributions: dealing them again would never end."""
+    harness = started("krum", 4, units=2, knobs={"byzantine": 0})
+    for _ in range(50):
+        for worker in ("w0", "w1", "w2", "w3"):
+            if harness.holds(worker) is not None:
+                harness.commits(worker)
+    assert harness.stopped == "done: all work units are done; 2 parts of them were skipped"
+
+
+def test_a_cancelled_part_is_dealt_again() -> None:
+    harness = started("sync", 3, units=4, knobs={"backup": 1})
+    harness.commits("w0")
+    harness.commits("w1")
+    harness.abandons("w2", ticket=4, reason="cancelled")
+    harness.ready("w2")
+    assert [entry.ticket for entry in harness.entries(entries.Cancel)] == [4]
+    assert Counter(dealt(harness)[-1][1:]) == Counter((0, 2, 0))
+
+
+def test_a_worker_that_says_done_returns_what_it_holds() -> None:
+    harness = started(units=4, batches=2)
+    harness.done("w1")
+    assert harness.coordinator.work is not None
+    assert [(rest.unit, rest.part) for rest in harness.coordinator.work.lost] == [(1, 1), (1, 0)]
+    assert [rest.losses for rest in harness.coordinator.work.lost] == [0, 0]
+
+
+def test_one_that_stands_by_and_says_done_is_not_taken_up() -> None:
+    harness = started(units=2)
+    harness.commits("w0")
+    harness.done("w0")
+    harness.abandons("w1")
+    assert not harness.entries(entries.Resume)
+    harness.ready("w1")
+    harness.commits("w1")
+    assert harness.stopped == "done: all work units are done"
+
+
+def test_when_all_say_done_the_end_says_that_units_are_left() -> None:
+    harness = started(units=4)
+    harness.done("w0")
+    harness.done("w1")
+    assert harness.stopped == "done: all workers are done; not all work units were trained"
+    assert harness.verdict().ok
+
+
+def test_a_repeated_commit_counts_once() -> None:
+    harness = started(units=4)
+    harness.commits("w0", 2)
+    harness.commits("w0", 2, ready=False)
+    assert harness.coordinator.work is not None and harness.coordinator.work.counted == 1
+
+
+def test_a_grant_is_repeated_with_its_part() -> None:
+    harness = started(units=4)
+    harness.disconnects("w0")
+    outputs = harness.connects("w0")
+    (notice,) = notices(outputs, GrantNotice)
+    assert notice.part == UnitPart(0, 0, 0)
+
+
+def test_units_for_fewer_than_the_workers_start_all_the_same() -> None:
+    harness = started("sync", 3, units=1)
+    assert dealt(harness) == [("w0", 0, 0, 0)]
+    harness.commits("w0")
+    assert harness.stopped == "done: all work units are done"
+
+
+def test_ahead_a_worker_is_dealt_the_next_part() -> None:
+    harness = started(units=3)
+    harness.take(harness.coordinator.ready("w0", 0, harness.now, holding=2))
+    assert dealt(harness)[-1] == ("w0", 0, 2, 0)
+    # Nothing is left; w1 works, and does not stand by.
+    assert not harness.take(harness.coordinator.ready("w1", 0, harness.now, holding=3))
+
+
+def test_a_unit_that_ends_behind_a_part_that_was_granted_ahead() -> None:
+    harness = started(units=2, batches=0)
+    harness.take(harness.coordinator.ready("w0", 0, harness.now, holding=2))
+    harness.commits("w0", 2, unit_ends=True, ready=False)
+    harness.abandons("w0", reason="the unit has ended", unit_ends=True)
+    harness.commits("w1", unit_ends=True)
+    assert harness.stopped == "done: all work units are done"
+    assert harness.verdict().ok
+
+
+def test_memory_does_not_grow_with_the_data() -> None:
+    """A worker that gives up all that it is dealt, from a million million units."""
+    harness = started(workers=1, units=2**40, epochs=2**20)
+    for _ in range(4 * MOST_KEPT):
+        harness.abandons("w0")
+        harness.ready("w0")
+    assert harness.coordinator.work is not None
+    assert len(harness.coordinator.work.lost) <= MOST_KEPT + 2
+
+
+@pytest.mark.parametrize(
+    ("work", "message"),
+    [
+        ({"units": 0}, "expected units from 1 to"),
+        ({"units": 2**40 + 1}, "expected units from 1 to"),
+        ({"units": 1, "epochs": 0}, "expected epochs from 1 to"),
+        ({"units": 1, "batches": -1}, "expected batches from 0 to"),
+        ({"units": 1, "data": "x" * 1025}, "expected a description of at most 1024 characters"),
+    ],
+)
+def test_terms_that_make_no_sense_are_refused(work: dict[str, int], message: str) -> None:
+    harness = CoordinatorHarness("async")
+    before = harness.state()
+    with pytest.raises(WorkError, match=message):
+        harness.coordinator.declare_work(WorkTerms(**work), 0.0)  # type: ignore[arg-type]
+    assert harness.state() == before
+
+
+def test_other_terms_before_the_beginning_replace_the_first() -> None:
+    harness = CoordinatorHarness("async", now=0.0, work=WorkTerms(5))
+    harness.take(harness.coordinator.declare_work(WorkTerms(5), 0.0))
+    harness.take(harness.coordinator.declare_work(None, 0.0))
+    assert [entry.units for entry in harness.entries(entries.Work)] == [5, 0]
+    assert harness.starts().coordinator.work is None
