@@ -232,6 +232,10 @@ def _check(experiment: Experiment) -> None:
         raise SimulationError(
             "cluster.prefetch: simulated workers do not fetch ahead; expected false (--set cluster.prefetch=false)"
         )
+    if experiment.job.evaluate_every:
+        raise SimulationError(
+            "job.evaluate_every: is for real workers; a simulated run has simulation.evaluate, in versions"
+        )
     lists: dict[str, Sequence[Fault]] = {
         "crashes": faults.crashes,
         "leaves": faults.leaves,
