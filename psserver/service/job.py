@@ -38,6 +38,7 @@ from psserver.policies import Policy, advice
 from psserver.service.agreement import agreed, explain_other_work
 from psserver.service.errors import Refused, precondition
 from psserver.service.limits.ledger import MODEL, Held
+from psserver.service.limits.workers import capacity
 from psserver.service.log.json_lines import LogError
 from psserver.service.log.run_log import RunLog
 from psserver.service.outbox import InlineReply, Outbox
@@ -99,6 +100,7 @@ class Job:
         self.began = time.monotonic()
         # What the end waits for beside members: what, since when (monotonic), and for how many seconds at most.
         self.awaited: tuple[str, float, float] | None = None
+        self.capacity = capacity(host.memory.ledger.limit)
         self._announce, self._tell_over = announce, over
         # What the log's tail and unread notices took when they were last looked at.
         self._held: list[Held] = []
@@ -263,9 +265,15 @@ class Job:
             raise precondition(f"this job trains another model: {difference}")
 
     def _check_room(self, worker: str, plan: Plan, optimizer: Optimizer) -> None:
-        """A worker that has no place yet needs memory of its own under some policies. Raises Refused."""
+        """A worker that has no place yet needs descriptors, and memory of its own under some policies. Raises
+        Refused."""
         present = self._coordinator.roster.present
         if worker not in present:
+            if len(present) >= self.capacity.workers:
+                raise Refused(
+                    grpc.StatusCode.RESOURCE_EXHAUSTED,
+                    f"server 0 has room for {self.capacity.workers} workers at once, and has them: {self.capacity.why}",
+                )
             self.host.memory.admit_members(len(present) + 1, plan, optimizer, self.policy.tensors)
 
     def _withdraw_plan(self) -> None:
