@@ -21,6 +21,7 @@ from psserver.optimizers import OptimizerError
 from psserver.optimizers import names as optimizer_names
 from psserver.policies import PolicyError
 from psserver.service.agreement import FROM_JOB
+from psserver.service.limits.workers import raise_descriptors
 from psserver.service.log.run_log import FolderError
 from psserver.service.server import ResourcesError, Server
 from psserver.service.transport.listening import BindError
@@ -202,6 +203,7 @@ def main(
     """
     set_up("ps-server", log_format)
     keep_large_blocks()
+    raise_descriptors()
     # A policy of the user's lives where the command is run.
     sys.path.insert(0, os.getcwd())
     # No name given is no list, which would replace that of the experiment file.

@@ -17,6 +17,7 @@ import hmac
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 LENGTH = 16
 
@@ -30,6 +31,8 @@ def receipt(secret: bytes, job: str, ticket: int, server: int, *, ordinary: bool
     return hashlib.blake2b(text, key=secret, digest_size=LENGTH).digest()
 
 
+# Every request of a member proves its membership, to the push and to the read that follows. Few are asked for.
+@lru_cache(maxsize=4096)
 def membership_token(secret: bytes, job: str, worker: str, incarnation: int) -> bytes:
     """Given at Join: proves to every server that this worker is a member, for as long as it is.
 

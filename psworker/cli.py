@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Any
 
 import click
+import numpy as np
 
 from pswire.addresses import Address, AddressError, parse_hosts
 from pswire.config.distributions import DelayError, parse, stream
@@ -24,6 +25,7 @@ from pswire.task_index import chosen_task_index
 from pswire.tf_config import cluster_from_tf_config
 from psworker.engine import Disposition
 from psworker.errors import Refused, SessionError, Unreachable
+from psworker.evaluating import Evaluations, Every, MonitorError, Watched
 from psworker.job import JobError
 from psworker.loop import Diverged, Outcome, Pause, no_pause, train
 from psworker.session import Session, connect
@@ -76,6 +78,18 @@ class Place:
     metavar="FILE",
     help="Write the trained model here at the end: FILE.keras, or the folder of a SavedModel.",
 )
+@click.option(
+    "--save-best",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write the model of the best evaluation here, each time there is a better one (worker 0; job.monitor says "
+    "which is better, job.evaluate_every how often): FILE.keras.",
+)
+@click.option(
+    "--evaluate-every",
+    metavar="N UNIT",
+    help="Measure the held-out data while training, too: '1 epoch', '200 versions', '30 s' (worker 0).",
+)
 @click.option("--device", help="auto | cpu | gpu:N. Default: auto.")
 @click.option("--config", type=click.Path(path_type=Path, dir_okay=False), help="Experiment file (TOML).")
 @click.option(
@@ -126,6 +140,8 @@ def main(
     options: tuple[str, ...],
     deterministic: bool,
     save: Path | None,
+    save_best: Path | None,
+    evaluate_every: str | None,
     device: str | None,
     config: Path | None,
     overrides: tuple[str, ...],
@@ -159,33 +175,37 @@ def main(
         "cluster.transport": transport,
         "cluster.prefetch": prefetch,
         "run.deterministic": True if deterministic else None,
+        "job.evaluate_every": evaluate_every,
     }
     given = [f"{key}={json.dumps(value)}" for key, value in shortcuts.items() if value is not None]
     given += [f"job.options.{option}" for option in options]
     try:
-        _check_new(save)
+        _check_new("--save", save)
+        _check_new("--save-best", save_best)
         index = chosen_task_index(task_index, "ps-worker")
         place = find_place(ps_hosts, index, os.environ.get("TF_CONFIG"))
         experiment = read_experiment(config, (*given, *overrides), place)
+        if save_best is not None and not experiment.job.evaluate_every:
+            raise UsageError("--save-best: needs --evaluate-every, '1 epoch', say")
     except (UsageError, AddressError, ExperimentError) as error:
         raise fail(str(error), ExitCode.USAGE) from error
     report = Reporter(as_json)
-    code = run(experiment, place, name, device, server_timeout, report, save)
+    code = run(experiment, place, name, device, server_timeout, report, save, save_best)
     sys.exit(int(code))
 
 
-def _check_new(save: Path | None) -> None:
+def _check_new(option: str, save: Path | None) -> None:
     """Before hours of training. Raises UsageError."""
     if save is None:
         return
     if save.exists():
-        raise UsageError(f"--save {save}: is there already; name another file")
-    if save.suffix not in ("", ".keras"):
+        raise UsageError(f"{option} {save}: is there already; name another file")
+    if save.suffix not in (".keras",) + (("",) if option == "--save" else ()):
         raise UsageError(
-            f"--save {save}: expected a name that ends in .keras, or a folder's without an ending"
+            f"{option} {save}: expected a name that ends in .keras, or a folder's without an ending"
         )
     if not os.access(save.absolute().parent, os.W_OK):
-        raise UsageError(f"--save {save}: {save.absolute().parent} is no folder that can be written to")
+        raise UsageError(f"{option} {save}: {save.absolute().parent} is no folder that can be written to")
 
 
 def find_place(ps_hosts: str | None, task_index: int | None, tf_config: str | None) -> Place:
@@ -228,10 +248,11 @@ def run(
     server_timeout: float,
     report: "Reporter",
     save: Path | None = None,
+    save_best: Path | None = None,
 ) -> ExitCode:
     """Train; every failure is one clear message and its exit code."""
     try:
-        outcome = _train(experiment, place, name, device, server_timeout, report, save)
+        outcome = _train(experiment, place, name, device, server_timeout, report, save, save_best)
     except DelayError as error:
         raise fail(f"workers.N.delay: {error}", ExitCode.USAGE) from error
     except JobError as error:
@@ -240,6 +261,8 @@ def run(
         raise fail(str(error), ExitCode.UNREACHABLE) from error
     except Diverged as error:
         raise fail(str(error), ExitCode.DIVERGED) from error
+    except MonitorError as error:
+        raise fail(f"job.{error}", ExitCode.JOB_FAILED) from error
     except Refused as error:
         raise fail(str(error), ExitCode.REFUSED) from error
     except SessionError as error:
@@ -264,6 +287,7 @@ def _train(
     server_timeout: float,
     report: "Reporter",
     save: Path | None,
+    save_best: Path | None,
 ) -> Outcome:
     sys.path.insert(0, os.getcwd())
     section = experiment.workers.get(place.task_index) if place.task_index is not None else None
@@ -286,11 +310,36 @@ def _train(
         trainer.attach(session.plan, session.dtypes)
         report.joined(session, trainer.device)
         pause = injected_delay(experiment, session.worker_index, session.seed)
-        outcome = train(session, trainer, experiment.job.epochs, report.progress, pause)
+        evaluations = _evaluations(experiment, session, trainer, report, save_best)
+        outcome = train(session, trainer, experiment.job.epochs, report.progress, pause, evaluations)
         if save is not None and outcome.stop is not None and outcome.stop.success:
             trainer.save_model(session.plan.gather_by_name(session.pull_final()), save)
             report.saved(save)
         return outcome
+
+
+def _evaluations(
+    experiment: Experiment, session: Session, trainer: Any, report: "Reporter", save_best: Path | None
+) -> Evaluations | None:
+    """Those of worker 0, where the job asks for any."""
+    section = experiment.job
+    if not section.evaluate_every or session.worker_index:
+        return None
+
+    def told(version: int, metrics: Mapping[str, float]) -> None:
+        report.evaluated(version, metrics)
+        session.report(metrics, version)
+
+    def keep(weights: list[Any]) -> None:
+        assert save_best is not None
+        aside = save_best.with_name(f".part-{save_best.name}")
+        flats = [np.asarray(flat) for flat in weights]
+        trainer.save_model(session.plan.gather_by_name(flats), aside)
+        aside.replace(save_best)
+
+    watched = Watched(section.monitor, section.patience)
+    every = Every.parse(section.evaluate_every)
+    return Evaluations(every, watched, trainer, told, keep if save_best is not None else None)
 
 
 def injected_delay(experiment: Experiment, worker_index: int, seed: int) -> Pause:
@@ -351,6 +400,11 @@ class Reporter:
             fields,
             f"step {steps}: loss {loss:.4f}, {rate:.1f} steps/s, {counts or 'none settled'}",
         )
+
+    def evaluated(self, version: int, metrics: Mapping[str, float]) -> None:
+        said = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
+        fields = {"version": version, "metrics": dict(metrics)}
+        self._say("evaluated", fields, f"version {version}: {said}")
 
     def saved(self, path: Path) -> None:
         self._say("saved", {"path": str(path)}, f"the model of the last version is in {path}")

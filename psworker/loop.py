@@ -18,6 +18,7 @@ from pswire.logs.events import event
 from psworker.data.payloads import payloads_of
 from psworker.engine import Disposition, Grant, Stop
 from psworker.errors import PayloadRefused, Refused, SessionError, Voided
+from psworker.evaluating import Evaluations
 from psworker.local import NONFINITE_LIMIT, PLAIN, LocalWork, Result, TicketBatches, Trainer, by_ticket
 from psworker.session import Session
 from psworker.work.source import UnitSource, UnitTrainer
@@ -54,18 +55,26 @@ def no_pause() -> None:
 
 
 def train(
-    session: Session, trainer: Trainer, epochs: int, progress: Progress, pause: Pause = no_pause
+    session: Session,
+    trainer: Trainer,
+    epochs: int,
+    progress: Progress,
+    pause: Pause = no_pause,
+    evaluations: Evaluations | None = None,
 ) -> Outcome:
     """Work through this worker's data, or through what it is dealt, then wait for the end of the job.
 
     `progress(steps, loss, dispositions)` is called after every commit, `pause`
-    after every gradient. Raises SessionError, and whatever the trainer raises.
+    after every gradient. `evaluations`: what is measured meanwhile; it may end the job.
+    Raises SessionError, and whatever the trainer raises.
     """
     outcome = Outcome()
     work = session.local_work()
     tickets = dealt_tickets if session.work is not None else own_tickets
     bad = 0
-    for committed in tickets(session, trainer, work, epochs, outcome, progress, pause):
+    for committed in tickets(session, trainer, work, epochs, outcome, progress, pause, evaluations):
+        if evaluations is not None and evaluations.watched.ends:
+            break
         bad = 0 if committed else bad + 1
         if bad >= NONFINITE_LIMIT:
             raise Diverged(
@@ -78,11 +87,16 @@ def train(
             *(session.worker_index, session.worker_count),
             extra=event("no_batches", index=session.worker_index),
         )
-    outcome.stop = session.stop or session.done()
+    ends = evaluations.watched.ends if evaluations is not None else ""
+    outcome.stop = session.stop or (session.done(ends) if ends else session.done())
     if outcome.stop.evaluate:
-        outcome.metrics = trainer.evaluate(session.pull_final())
+        final = session.pull_final()
+        outcome.metrics = trainer.evaluate(final)
         if outcome.metrics:
-            session.report(outcome.metrics)
+            if evaluations is not None:
+                evaluations.judge(outcome.stop.version, final, outcome.metrics)
+            else:
+                session.report(outcome.metrics)
     return outcome
 
 
@@ -94,6 +108,7 @@ def own_tickets(
     outcome: Outcome,
     progress: Progress,
     pause: Pause,
+    evaluations: Evaluations | None,
 ) -> Iterator[bool]:
     """Ticket after ticket of this worker's own data; whether it was committed."""
     batches = trainer.batches(
@@ -104,7 +119,7 @@ def own_tickets(
         outcome.empty = False
         if session.stop is not None:
             return
-        yield step(session, trainer, work, ticket, outcome, progress, pause)
+        yield step(session, trainer, work, ticket, outcome, progress, pause, evaluations)
 
 
 def dealt_tickets(
@@ -115,6 +130,7 @@ def dealt_tickets(
     outcome: Outcome,
     progress: Progress,
     pause: Pause,
+    evaluations: Evaluations | None,
 ) -> Iterator[bool]:
     """As `own_tickets`, of the work units that the coordinator deals with the grants, until the job is over."""
     if work.steps_before_pull:
@@ -134,7 +150,9 @@ def dealt_tickets(
             session.abandon(grant, "the unit has ended", unit_ends=True)
             yield True
         else:
-            done = attempt(session, trainer, work, batches, grant, outcome, progress, pause, source)
+            done = attempt(
+                session, trainer, work, batches, grant, outcome, progress, pause, evaluations, source
+            )
             yield done is not False
 
 
@@ -146,12 +164,13 @@ def step(
     outcome: Outcome,
     progress: Progress,
     pause: Pause = no_pause,
+    evaluations: Evaluations | None = None,
 ) -> bool:
     """The batches of one ticket, with a fresh grant whenever it is cancelled. False: a gradient is not finite."""
     if work.has_own_weights and not take_steps(session, trainer, work, batches, pause):
         return False
     while work.can_use(batches) and (grant := session.ready()) is not None:
-        committed = attempt(session, trainer, work, batches, grant, outcome, progress, pause)
+        committed = attempt(session, trainer, work, batches, grant, outcome, progress, pause, evaluations)
         if committed is not None:
             return committed
     return True
@@ -166,6 +185,7 @@ def attempt(
     outcome: Outcome,
     progress: Progress,
     pause: Pause,
+    evaluations: Evaluations | None = None,
     source: UnitSource | None = None,
 ) -> bool | None:
     """The batches under one grant. None: the ticket was cancelled. False: a gradient is not finite.
@@ -173,7 +193,8 @@ def attempt(
     `source`: where dealt batches come from; the coordinator knows then whether there are more.
     """
     try:
-        result = payload(session, trainer, work, batches, grant, pause)
+        result = payload(session, trainer, work, batches, grant, pause, evaluations)
+        pending = evaluations is not None and evaluations.pending
         session.contribute(
             grant,
             payloads_of(result),
@@ -181,8 +202,8 @@ def attempt(
             loss=result.loss,
             norm=result.norm,
             batch=batches.last,
-            # Steps that come before a pull come before asking for it, too.
-            ready=source is not None or (batches.more and not work.steps_before_pull),
+            # Steps that come before a pull come before asking for it, too, and so does an evaluation.
+            ready=not pending and (source is not None or (batches.more and not work.steps_before_pull)),
             unit_ends=source is not None and source.ends(),
         )
     except Voided as reason:
@@ -199,17 +220,27 @@ def attempt(
     for disposition in fates:
         outcome.fates[disposition.fate] = outcome.fates.get(disposition.fate, 0) + 1
     progress(outcome.steps, result.loss, fates)
+    if evaluations is not None and session.stop is None:
+        evaluations.measure()
     return True
 
 
 def payload(
-    session: Session, trainer: Trainer, work: LocalWork, batches: TicketBatches, grant: Grant, pause: Pause
+    session: Session,
+    trainer: Trainer,
+    work: LocalWork,
+    batches: TicketBatches,
+    grant: Grant,
+    pause: Pause,
+    evaluations: Evaluations | None = None,
 ) -> Result:
     """What to push under `grant`. Raises Voided, and PayloadRefused when it is not finite."""
     work.renew(session.incarnation)
     if not work.can_use(batches):
         raise Voided(f"{described(batches)} used up by a ticket of another incarnation")
     with weights_of(session, trainer, grant, work) as weights:
+        if evaluations is not None:
+            evaluations.look(grant, weights)
         result = work.payload(weights, Gradients(session, trainer, pause, batches, grant), batches)
     if not work.steps_taken:
         pause()

@@ -401,10 +401,13 @@ class Session:
         assert stop is not None, "pull_final is for after the stop"
         return self._reader.final(stop)
 
-    def report(self, metrics: Mapping[str, float]) -> None:
-        """Metrics of the final version, for the run's summary."""
-        assert self.stop is not None, "report is for after the stop"
-        self._control.report(self.stop.version, metrics)
+    def report(self, metrics: Mapping[str, float], version: int | None = None) -> None:
+        """Metrics of the final version, for the run's summary, after the stop; or of a `version` that was granted, for
+        metrics.jsonl, while the job goes on. The latter are taken from worker 0, of rising versions."""
+        if version is None:
+            assert self.stop is not None, "report without a version is for after the stop"
+            version = self.stop.version
+        self._control.report(version, metrics)
 
     def close(self, reason: str = "finished") -> None:
         """Leave the job. Open tickets are void, commits stay valid. Safe to call twice."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # A worker without TensorFlow uses this file too, and is to s
     from pslab.display import Lines
     from psserver.fast import FastBackend
     from psserver.shard import Shard
+    from psserver.shard.staging import Staging
     from psworker.session import Session
 
 
@@ -119,3 +120,8 @@ def distributed_models() -> list[Any]:
 def received_bytes(stream: Any) -> int:
     """The size of the buffer that large frames are received into."""
     return len(stream._buffer)
+
+
+def turns_kept(staging: Staging) -> int:
+    """Turns that it holds, of open tickets and of closed ones."""
+    return len(staging._turns)

@@ -104,7 +104,7 @@ RULES = (
             "psserver.service",
         ),
         but=("pslab.simulator.folder",),
-        save=("psworker.engine", "psworker.local"),
+        save=("psworker.engine", "psworker.local", "psworker.work"),
     ),
     Rule("pslab.protocol_adapter", never=(*IMPURE, "psserver.service")),
     Rule("pslab.simulator.folder", never=("grpc", "time", "psserver.service.server", "psserver.service.job")),
@@ -298,9 +298,10 @@ def test_simulator_loads_no_network() -> None:
     found = loaded(import_all("pslab/simulator"))
     assert not found & {*TENSORFLOW, "grpc"}
     worker = {name for name in found if name.startswith("psworker.")}
-    assert all(within(name, ("psworker.engine", "psworker.local", "psworker.errors")) for name in worker), (
-        worker
-    )
+    assert all(
+        within(name, ("psworker.engine", "psworker.local", "psworker.work", "psworker.errors"))
+        for name in worker
+    ), worker
 
 
 def test_light_parts_of_the_wire_stay_light() -> None:

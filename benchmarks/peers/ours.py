@@ -35,16 +35,24 @@ class WorkerPool:
             worker.close()
 
 
-def _nothing_kept(root: Path) -> list[str]:
-    """Servers that leave no run folder. Those of an older checkout leave none unless they are told to."""
+def _kept(root: Path, out: Path | None) -> list[str]:
+    """Where server 0 keeps its run, or that it keeps none. Those of an older checkout keep none unless they are told
+    to."""
+    if out is not None:
+        return ["--out", str(out)]
     cli = root / "psserver" / "cli.py"
     return ["--no-out"] if "--no-out" in cli.read_text(encoding="utf-8") else []
 
 
 def start_servers(
-    name: str, load: Load, extra: Sequence[str], logs: Path, root: Path = ROOT
+    name: str,
+    load: Load,
+    extra: Sequence[str],
+    logs: Path,
+    root: Path = ROOT,
+    out: Path | None = None,
 ) -> tuple[list[Child], str]:
-    """Running servers and their --ps-hosts; each listens on a port of the system's choice."""
+    """Running servers and their --ps-hosts; each listens on a port of the system's choice. `out`: their run folder."""
     servers: list[Child] = []
     hosts = ["127.0.0.1:0"] * load.servers
     try:
@@ -52,7 +60,7 @@ def start_servers(
         for index in reversed(range(load.servers)):
             arguments = ["-m", "psserver", "--ps-hosts", ",".join(hosts), "--task-index", str(index)]
             arguments += [*TERMS, "--workers", str(load.workers), *extra]
-            arguments += ["--json", "--parent", str(os.getpid()), *_nothing_kept(root)]
+            arguments += ["--json", "--parent", str(os.getpid()), *_kept(root, None if index else out)]
             label = f"{name}-server-{index}"
             servers.append(Child(label, arguments, logs / f"{label}.log", root=root))
             while (said := servers[-1].receive()).get("event") != "ready":

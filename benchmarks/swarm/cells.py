@@ -166,15 +166,14 @@ def _servers(cell: Cell, terms: Terms, label: str) -> tuple[list[Child], str]:
     knobs = POLICIES[cell.policy](cell.sessions)
     options = ["--policy", cell.policy, "--ticket-timeout", "0", "--transport", "auto"]
     options += [f"--set=policy.{name}={json.dumps(value)}" for name, value in knobs.items()]
-    if terms.write_log:
-        options += ["--out", str(terms.logs / label)]
     load = Load(
         cell.name,
         even(terms.nbytes / 1e6, 4),
         workers=cell.sessions,
         servers=cell.servers,
     )
-    return start_servers(label, load, [*options, *terms.server_options], terms.logs, terms.root)
+    out = terms.logs / label if terms.write_log else None
+    return start_servers(label, load, [*options, *terms.server_options], terms.logs, terms.root, out)
 
 
 def _joined(generator: Child, cell: Cell, hosts: str, terms: Terms) -> dict[str, int]:

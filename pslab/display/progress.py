@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from pslab.display.status import SampleRate, status_json, status_line, status_view
+from pslab.display.status import SampleRate, number, status_json, status_line, status_view
 from pswire.v1 import coordinator_pb2 as pb
 
 LINE_INTERVAL = 2.0  # seconds between two plain lines
@@ -73,7 +73,7 @@ class Lines(Quiet):
         self._phase = ""
 
     def event(self, name: str, event: dict[str, Any]) -> None:
-        _show_addresses(self._console, name, event)
+        _show(self._console, name, event)
 
     def status(self, status: pb.StatusReply, now: float) -> None:
         self._rate.add(now, status.samples)
@@ -92,7 +92,7 @@ class Table(Quiet):
         self._live = Live(Text("starting servers and workers ..."), console=self._console, auto_refresh=False)
 
     def event(self, name: str, event: dict[str, Any]) -> None:
-        _show_addresses(self._console, name, event)
+        _show(self._console, name, event)
 
     def status(self, status: pb.StatusReply, now: float) -> None:
         self._rate.add(now, status.samples)
@@ -139,8 +139,11 @@ def choose(*, as_json: bool = False, quiet: bool = False) -> Display:
     return Table(console) if console.is_terminal else Lines()
 
 
-def _show_addresses(console: Console, name: str, event: dict[str, Any]) -> None:
-    """Where to ask about the run: the address that ps-lab status takes, and that of the metrics."""
+def _show(console: Console, name: str, event: dict[str, Any]) -> None:
+    """Where to ask about the run: the address that ps-lab status takes, and that of the metrics. And evaluations."""
+    if event.get("event") == "evaluated":
+        said = ", ".join(f"{metric} {number(value, 4)}" for metric, value in event.get("metrics", {}).items())
+        console.print(f"version {event.get('version')}: {said}", markup=False)
     if event.get("event") != "ready":
         return
     if event.get("task_index") == 0:

@@ -79,7 +79,7 @@ def _trainer(run: Run, job: Job, experiment: Experiment) -> Trainer:
         raise RunError(f"{run.path}: looked at time only: there are no weights to replay")
     if problem not in ("auto", "job"):
         try:
-            return numpy_problem(problem, simulation.options)
+            return numpy_problem(problem, simulation.options, simulation.units)
         except ProblemError as error:
             raise RunError(f"{run.path / EXPERIMENT}: simulation.options: {error}") from error
     # One process has one device: that of the first worker.

@@ -9,6 +9,7 @@ from typing import Any
 
 from pslab.simulator.channel import LinkFaults
 from pslab.simulator.cluster import Cluster
+from pslab.simulator.dealt import Dealing, dealing
 from pslab.simulator.event_queue import EventQueue
 from pslab.simulator.faults import schedule_faults
 from pslab.simulator.network import Network
@@ -28,6 +29,7 @@ from pswire.config.experiment import Experiment
 from pswire.config.sections import Fault, Join
 from pswire.model.plan import make_plan
 from psworker.local import Trainer
+from psworker.local import build as build_local
 
 TrainerFactory = Callable[[int], Trainer]
 """From a worker's index to its trainer. Workers may share one that keeps nothing between steps."""
@@ -64,6 +66,7 @@ def build(
         policy,
         _store(experiment, policy, replace(optimizer, schedule=reschedule(optimizer.schedule)), made),
         batches=partial(_batches, experiment),
+        dealing=_dealing(experiment, policy, made[numbers[0]]),
         network=Network(queue, experiment.cluster.servers, links.latency, links.bandwidth),
         queue=queue,
         link_faults=link_faults,
@@ -84,6 +87,18 @@ def build(
     if simulation.seconds:
         queue.at(simulation.seconds, _time_is_up, cluster, simulation.seconds)
     return cluster
+
+
+def _dealing(experiment: Experiment, policy: Policy, trainer: Trainer | None) -> Dealing | None:
+    simulation, epochs = experiment.simulation, experiment.job.epochs
+    found = dealing(simulation.units, simulation.batches, epochs, trainer, experiment.run.seed)
+    rule = policy.local_rule
+    if found is not None and build_local(rule.name, rule.knobs, ()).steps_before_pull:
+        raise SimulationError(
+            f"policy {policy.name} has its workers take steps before they ask for a ticket, and work units are dealt "
+            "with the tickets: expected another policy, or data of each worker's own"
+        )
+    return found
 
 
 def _time_is_up(cluster: Cluster, seconds: float) -> None:
@@ -131,7 +146,7 @@ def _factory(
             raise SimulationError('simulation.problem is "job", but there is no [job] to compute')
         return trainers(experiment)
     try:
-        shared = numpy_problem(problem, simulation.options)
+        shared = numpy_problem(problem, simulation.options, simulation.units)
     except ProblemError as error:
         raise SimulationError(f"simulation.options: {error}") from error
     return lambda number: shared
@@ -217,6 +232,10 @@ def _check(experiment: Experiment) -> None:
         raise SimulationError(
             "cluster.prefetch: simulated workers do not fetch ahead; expected false (--set cluster.prefetch=false)"
         )
+    if experiment.job.evaluate_every:
+        raise SimulationError(
+            "job.evaluate_every: is for real workers; a simulated run has simulation.evaluate, in versions"
+        )
     lists: dict[str, Sequence[Fault]] = {
         "crashes": faults.crashes,
         "leaves": faults.leaves,
@@ -234,7 +253,12 @@ def _check(experiment: Experiment) -> None:
     for number in simulation.factors:
         if number not in numbers:
             raise SimulationError(f"simulation.factors.{number}: there is no worker {number}")
-    if _problem(experiment) == "none" and not (simulation.batches or experiment.run.versions):
+    endless = not (simulation.units or simulation.batches or experiment.run.versions)
+    if simulation.units and _problem(experiment) == "job":
+        raise SimulationError(
+            "simulation.units is for simulations of time or of a problem; a [job] declares its own work units (`work`)"
+        )
+    if _problem(experiment) == "none" and endless:
         _check_seconds(experiment, numbers)
 
 
@@ -275,7 +299,8 @@ def _check_seconds(experiment: Experiment, numbers: Sequence[int]) -> None:
     seconds, links = experiment.simulation.seconds, experiment.links
     if not seconds:
         raise SimulationError(
-            "the run would never end: give run.versions, simulation.batches (per worker) or simulation.seconds"
+            "the run would never end: give run.versions, simulation.batches (per worker), simulation.units or "
+            "simulation.seconds"
         )
     if links.latency or (links.bandwidth and experiment.simulation.payload_bytes):
         return

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from pslab.protocol_adapter import deliver
 from pslab.simulator.channel import Channel, LinkFaults
+from pslab.simulator.dealt import Dealing
 from pslab.simulator.event_queue import EventQueue
 from pslab.simulator.folder import Folder
 from pslab.simulator.network import Network
@@ -47,6 +48,7 @@ class Cluster:
         store: Store,
         *,
         batches: Batches,
+        dealing: Dealing | None = None,
         network: Network,
         queue: EventQueue,
         link_faults: LinkFaults,
@@ -59,6 +61,7 @@ class Cluster:
         self.queue, self.network, self.store = queue, network, store
         self.terms, self.policy = terms, policy
         self.batches, self.batch_size, self.interrupt = batches, batch_size, interrupt
+        self.dealing = dealing
         # Versions between evaluations, and the accuracy that ends the job; 0: not at all.
         self.every, self.until_accuracy = evaluate, until_accuracy
         self.workers: dict[str, Worker] = {}
@@ -74,7 +77,7 @@ class Cluster:
         self.halted = False
         # Called with each checkpoint's entry, when all that is decided with it is executed.
         self.save: Callable[[Record], None] = lambda _: None
-        self._begin = self.coordinator.opening
+        self._begin: Callable[[], list[Output]] = self._open
         self._link_faults = link_faults
         # Notices that arrive in the moment in which they were sent.
         self._inbox: deque[tuple[Worker, int, Notice]] = deque()
@@ -102,6 +105,12 @@ class Cluster:
                 worker.receive(life, notice)
             if watch is not None and queue.done % every == 0:
                 watch(self)
+
+    def _open(self) -> list[Output]:
+        outputs = self.coordinator.opening()
+        if self.dealing is not None:
+            outputs += self.coordinator.declare_work(self.dealing.terms, 0.0)
+        return outputs
 
     def resume(self, coordinator: Coordinator, rolled_back: int) -> None:
         """`run` begins with this coordinator, which has taken up the state of a checkpoint, as the store has. See

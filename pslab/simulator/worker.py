@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 
 from pslab.protocol_adapter import event_of
 from pslab.simulator.channel import Channel
+from pslab.simulator.dealt import Dealing, Source
 from pslab.simulator.event_queue import EventQueue
 from pslab.simulator.network import Network
 from pslab.simulator.store import Store
 from psserver.coordinator.outputs import Notice
 from pswire.config.distributions import Draw
-from psworker.engine import Cancel, ClientEngine, Commit, Grant, Refusal, Request, Stop, Times
+from psworker.engine import Cancel, ClientEngine, Commit, Grant, Refusal, Request, Stop, Times, UnitPart
 from psworker.local import NONFINITE_LIMIT, LocalWork, ReadAhead, Result, Trainer
 
 Floats = NDArray[np.float32]
@@ -34,6 +35,8 @@ class Surroundings(Protocol):
     batch_size: int
     # From a worker and its first batch to its numbered batches.
     batches: Callable[["Worker", int], Iterator[tuple[int, Any]]]
+    # None where each worker has data of its own.
+    dealing: Dealing | None
 
     def join(self, worker: "Worker", life: int) -> None: ...
 
@@ -68,6 +71,8 @@ class Unit:
     # Their steps were taken before the grant, in `before` seconds.
     steps_taken: bool = False
     before: float | None = None
+    # It is the last part of a work unit.
+    ends: bool = False
 
 
 @dataclass(slots=True)
@@ -127,6 +132,8 @@ class Worker:
         # It has weights of its own to take steps from: such a rule, and there was a contribution.
         self._has_own_weights = False
         self._nonfinite = 0
+        # Of dealt data, in place of `_data`.
+        self._source: Source | None = None
 
     @property
     def session(self) -> str:
@@ -153,9 +160,13 @@ class Worker:
         self._joined, self.incarnation = True, incarnation
         self._work = self._cluster.local_work()
         self._steps_before_pull, self._has_own_weights = self._work.steps_before_pull, False
-        self._data = ReadAhead(self._cluster.batches(self, next_batch))
         self._steps = self._work.steps
-        self._next_unit()
+        dealing = self._cluster.dealing
+        if dealing is not None:
+            self._source = dealing.source(self.trainer, self.index, self._steps)
+        else:
+            self._data = ReadAhead(self._cluster.batches(self, next_batch))
+            self._next_unit()
         self._begin()
 
     # What it receives
@@ -190,6 +201,11 @@ class Worker:
         if grant is None:
             return
         self._step = step = Step(grant.ticket, grant.initialise, grant.received_at)
+        if grant.part is not None and not self._read(grant.part):
+            self._step = None
+            self._send(self._engine.abandon(grant.ticket, "the unit has ended", unit_ends=True))
+            self._ask()
+            return
         if step.initialise:
             self._upload(step)
         elif self._cluster.network.free:
@@ -279,13 +295,15 @@ class Worker:
             self._work.keep()
         self._has_own_weights = self._steps_before_pull
         asks = unit.more and not self._steps_before_pull
+        ends = unit.ends
         times = Times(step.pulled - step.granted, step.computed - step.pulled, step.before)
         if result is None:
             samples, loss, norm = self._cluster.batch_size * len(unit.batches), math.nan, math.nan
         else:
             samples, loss, norm = result.samples, result.loss, result.norm
         self._next_unit()
-        self._send(self._engine.commit(Commit(step.ticket, unit.last, samples, loss, norm, asks, times)))
+        told = (step.ticket, unit.last, samples, loss, norm, asks, times)
+        self._send(self._engine.commit(Commit(*told, unit_ends=ends)))
         if not asks:
             self._begin()
 
@@ -319,6 +337,8 @@ class Worker:
 
     def _next_unit(self) -> None:
         """A real worker reads batch by batch, during the ticket; here they may as well be read at once."""
+        if self._source is not None:
+            return  # it comes with the next grant
         data = self._data
         if data.following is None:
             self._unit = None
@@ -330,9 +350,19 @@ class Worker:
             batches.append(batch)
         self._unit = Unit(batches, last, data.following is not None)
 
+    def _read(self, part: UnitPart) -> bool:
+        """The part of a work unit that a grant names; False: there is none."""
+        assert self._source is not None
+        found = self._source.read(part)
+        if found is not None:
+            self._unit = Unit(list(found.batches), found.last, more=True, ends=found.ends)
+        return found is not None
+
     def _begin(self) -> None:
         """With the next unit: ask, take its steps before asking, or say that there is none."""
-        if self._unit is None:
+        if self._source is not None:
+            self._ask()
+        elif self._unit is None:
             self._send(self._engine.done())
         elif self._has_own_weights:
             self._unit.before = self._seconds(self._unit)

@@ -23,18 +23,18 @@ class Fields:
 
     def _fields(self) -> dict[str, Any]:
         found = {}
-        for name in _names(type(self)):
+        for name in field_names(type(self)):
             value = getattr(self, name)
             # Nearly all values are these; a run has millions.
             if type(value) in (str, int):
                 found[name] = value
             elif value is not None:
-                found[name] = _plain(value)
+                found[name] = plain(value)
         return found
 
 
-def _names(kind: type[Fields]) -> tuple[str, ...]:
-    """Looked up once per kind."""
+def field_names(kind: type[Fields]) -> tuple[str, ...]:
+    """Of what can be written to the log, in that order. Looked up once per kind."""
     names = _NAMES.get(kind)
     if names is None:
         names = _NAMES[kind] = tuple(field.name for field in fields(kind))
@@ -44,11 +44,12 @@ def _names(kind: type[Fields]) -> tuple[str, ...]:
 _NAMES: dict[type[Fields], tuple[str, ...]] = {}
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """What JSON has for a field's value: NaN and infinity become null."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, tuple):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, Fields):
         return value._fields()
     return dict(value) if isinstance(value, Mapping) else value

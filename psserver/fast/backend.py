@@ -43,8 +43,13 @@ class FastBackend:
         scalars: Sequence[np.float32 | None] = (),
     ) -> bool:
         """`loop` where it is compiled for these arrays, else `fallback`; in pieces, on all threads."""
-        compiled = self._compiled.get((loop, loop.variant((*arrays, *scalars))), fallback)
-        first = next(array for array in arrays if array is not None)
+        arguments = (*arrays, *scalars)
+        compiled = self._compiled.get((loop, loop.variant(arguments)), fallback)
+        first = arrays[0]
+        if first is None:
+            first = next(array for array in arrays if array is not None)
+        if not self._runner.divides(first.size):
+            return compiled(*arguments) is not False
 
         def part(start: int, stop: int) -> bool:
             pieces = (None if array is None else array[start:stop] for array in arrays)

@@ -27,12 +27,16 @@ class ParallelRunner:
         if threads > 1:
             self._pool = ThreadPoolExecutor(threads - 1, thread_name_prefix="runner")
 
+    def divides(self, size: int) -> bool:
+        """Whether `share` gives so many elements to more than one thread."""
+        return self._pool is not None and size >= 2 * self._grain
+
     def share(self, part: Callable[[int, int], bool], size: int) -> bool:
         """Call ``part(start, stop)`` for disjoint ranges that cover ``range(size)``; are all true?
 
         Returns when all are done. An exception in a part is raised here, after that.
         """
-        if self._pool is None or size < 2 * self._grain:
+        if self._pool is None or not self.divides(size):
             return part(0, size)
         # One iterator for all: a free thread takes the next range.
         starts = iter(range(0, size, self._grain))

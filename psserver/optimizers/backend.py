@@ -21,9 +21,10 @@ Fallback = Callable[..., bool | None]
 """The same pass in numpy, with the same bits."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Loop:
-    """A pass as a plain Python loop over elements, written so that it can be compiled.
+    """A pass as a plain Python loop over elements, written so that it can be compiled. Made once, and compared by
+    identity.
 
     `function(*arrays, *scalars)`; `letters` says what each argument is:
     r, w: float32 array that is read, or written (and perhaps read); u: read
@@ -41,9 +42,12 @@ class Loop:
             raise TypeError(
                 f"loop {self.function.__name__} takes {len(self.letters)} arguments, got {len(arguments)}"
             )
-        return "".join(
-            "-" if a is None else letter for a, letter in zip(arguments, self.letters, strict=True)
-        )
+        letters = self.letters
+        # Mostly there is none.
+        for place, argument in enumerate(arguments):
+            if argument is None:
+                letters = f"{letters[:place]}-{letters[place + 1 :]}"
+        return letters
 
 
 def loop(letters: str) -> Callable[[Callable[..., bool | None]], Loop]:

@@ -168,11 +168,11 @@ class Optimizer:
     ) -> bool:
         """The update of elements that all have one rule. False where a number in `out` or `state` is not finite."""
         step, sweep = version + 1, (version + 1) % SWEEP_EVERY == 0
-        fused, kernel = rule.fused(rate, step), rule.kernel(rate, step)
+        fused = rule.fused(rate, step)
         names = fused.slots
-        own = tuple(each for each in factors if each != 1.0)
 
         def fallback(x: Array, g: Array, out: Array, *rest: Array) -> bool:
+            kernel, own = rule.kernel(rate, step), tuple(each for each in factors if each != 1.0)
             slots = {name: slot for name, slot in zip(names, rest, strict=False) if name is not None}
             return blocks.run(kernel, x, g, out, slots, factors=own, sweep=sweep)
 

@@ -40,6 +40,7 @@ from psserver.optimizers import build as build_optimizer
 from psserver.policies import Policy, advice
 from psserver.service.agreement import agreed, explain_other_work
 from psserver.service.errors import Refused, precondition
+from psserver.service.limits.workers import capacity
 from psserver.service.log.json_lines import LogError
 from psserver.service.log.run_log import RunLog
 from psserver.service.outbox import InlineReply, Outbox
@@ -93,12 +94,15 @@ class Job:
         self.routes = Routes(run_log, host.orders, terms.grace)
         self.plan: Plan | None = None
         self.metrics: dict[str, float] = {}
+        # The newest version that was evaluated while the job went on.
+        self._evaluated = -1
         self.over = False
         # Set at most once; nothing is decided or written afterwards.
         self.failure: Failure | None = None
         self.began = time.monotonic()
         # What the end waits for beside members: what, since when (monotonic), and for how many seconds at most.
         self.awaited: tuple[str, float, float] | None = None
+        self.capacity = capacity(host.memory.ledger.limit)
         self._announce, self._tell_over = announce, over
         self._assurance = ShardAssurance(policy.tensors, optimizer)
         self._coordinator = Coordinator(terms, policy, self.began, self._assurance)
@@ -301,9 +305,15 @@ class Job:
             raise precondition(f"this job trains another model: {difference}")
 
     def _check_room(self, worker: str, plan: Plan, optimizer: Optimizer) -> None:
-        """A worker that has no place yet needs memory of its own under some policies. Raises Refused."""
+        """A worker that has no place yet needs descriptors, and memory of its own under some policies. Raises
+        Refused."""
         present = self._coordinator.roster.present
         if worker not in present:
+            if len(present) >= self.capacity.workers:
+                raise Refused(
+                    grpc.StatusCode.RESOURCE_EXHAUSTED,
+                    f"server 0 has room for {self.capacity.workers} workers at once, and has them: {self.capacity.why}",
+                )
             self.host.memory.admit_members(len(present) + 1, plan, optimizer, self.policy.tensors)
 
     def _withdraw_plan(self) -> None:
@@ -431,14 +441,22 @@ class Job:
         self._input(lambda c, now: c.leave(worker, incarnation, reason, now))
 
     def report_metrics(self, worker: str, version: int, metrics: dict[str, float]) -> str | None:
-        """The final version's, of the worker that was asked for them, once. Why they are refused, if they are."""
+        """The final version's, of the worker that was asked for them, once; before that any version's, of worker 0, in
+        rising order: others of worker 0 come late, and are left out. Why they are refused, if they are."""
         asked, final = self._coordinator.evaluator, self._coordinator.version
-        if worker != asked or version != final or self.metrics:
+        stopped = self._coordinator.stopped is not None
+        member = self._coordinator.roster.present.get(worker)
+        if stopped and worker == asked and version == final and not self.metrics:
+            self.metrics = metrics
+        elif member is None or member.rank or version > final or (stopped and version == final):
             of = f"{asked}'s of version {final}" if asked is not None and not self.metrics else "none"
+            of = of if stopped else f"worker 0's, of versions up to {final}"
             return (
                 f"a report of version {version} by {worker}: expected {of} (Stop.evaluate says who is asked)"
             )
-        self.metrics = metrics
+        elif stopped or version <= self._evaluated:
+            return None
+        self._evaluated = version
         t = round(time.monotonic() - self.began, 6)
         line = {"t": t, "kind": "eval", "version": version, "worker": worker, "metrics": metrics}
         self._write_or_fail(lambda: self.routes.run_log.metric(line))

@@ -274,6 +274,12 @@ class Server:
             self._planned,
             self._wake.set,
         )
+        if settings.terms.workers > job.capacity.workers:
+            log.warning(
+                "%d workers are expected, and this server has room for %d at once: %s",
+                *(settings.terms.workers, job.capacity.workers, job.capacity.why),
+                extra=event("too_many_workers", workers=settings.terms.workers, room=job.capacity.workers),
+            )
         secret = new_secret()
         self.host.open(settings.terms.job, secret)
         for server in range(1, len(hosts)):

@@ -1,9 +1,9 @@
 """What a shard is ordered to do: the entries of the decision log, as far as they concern arrays."""
 
-from dataclasses import dataclass
+from psserver.policies.values import value
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Pin:
     """A ticket was granted: it will read `version`, and `worker` may push.
 
@@ -18,21 +18,21 @@ class Pin:
     worker: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Install:
     """The ticket's payload is version 0."""
 
     ticket: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Seal:
     """The ticket is committed: its payload is final."""
 
     ticket: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Fold:
     """sum += factor * payload; `compensation` is the compensator's strength, 0 for none."""
 
@@ -41,7 +41,7 @@ class Fold:
     compensation: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Apply:
     """Make `version` from scale * sum; `parts` lists those that are not in the sum yet."""
 
@@ -51,19 +51,19 @@ class Apply:
     parts: tuple[Fold, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Discard:
     """The coming update is not made: what was summed for it is void. Nothing else changes."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Release:
     """The ticket is over without a contribution."""
 
     ticket: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Admit:
     """`worker` is a member, in this incarnation."""
 
@@ -71,7 +71,7 @@ class Admit:
     incarnation: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Dismiss:
     """`worker` is no member any more. `kept`: what is kept for it alone stays, for it is expected back."""
 
@@ -79,14 +79,14 @@ class Dismiss:
     kept: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Save:
     """All that the shard holds behind this order is part of the checkpoint of `version`."""
 
     version: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Note:
     """Nothing changes on a shard."""
 

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from typing import Any, assert_never
 
 import numpy as np
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 from psserver.optimizers import NUMPY, Backend, Loop, Optimizer
 from psserver.policies import TensorParts
 from psserver.policies.declarations import BARE
+from psserver.policies.values import value
 from psserver.shard import arithmetic
 from psserver.shard.arena import Allocate, Arena, plain
 from psserver.shard.compensators import Gap
@@ -45,7 +45,7 @@ class ShardError(RuntimeError):
     """An order that cannot be executed: the log and this shard's state disagree."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class PendingUpdate:
     """What remains of a Fold or an Apply: `compute` touches only arrays that nobody else writes, `finish` is quick."""
 
@@ -247,7 +247,7 @@ class Shard:
             self._left.add(worker)
 
     def _pin(self, pin: Pin) -> None:
-        self.staging.tickets[pin.ticket] = OpenTicket(pin.ticket, pin.worker, pin.turn, pin.initialise)
+        self.staging.open(OpenTicket(pin.ticket, pin.worker, pin.turn, pin.initialise))
         if not pin.initialise:
             if pin.version != self.version:
                 raise ShardError(

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from heapq import heapify, heappop, heappush
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,7 +59,10 @@ class Staging:
             raise ValueError(f"staging limit is {limit}; expected at least 1")
         self._elements = elements
         self._limit = limit
+        # Changed by `open`, `close` and `restore` only: their turns are ordered beside them.
         self.tickets: dict[int, OpenTicket] = {}
+        # (turn, ticket) of the open ones that have a turn, the next first, and possibly of some that are closed.
+        self._turns: list[tuple[int, int]] = []
         self._incoming: dict[int, Slot] = {}
         self._complete: dict[int, Slot] = {}
         self._free: list[Floats] = []
@@ -109,7 +113,21 @@ class Staging:
         return any(n in self.tickets and self.tickets[n].turn == first for n in held)
 
     def _first_turn(self) -> int | None:
-        return min((t.turn for t in self.tickets.values() if t.turn is not None), default=None)
+        turns = self._turns
+        while turns and turns[0][1] not in self.tickets:
+            heappop(turns)
+        return turns[0][0] if turns else None
+
+    def open(self, ticket: OpenTicket) -> None:
+        """It was granted: its payload may come."""
+        self.tickets[ticket.ticket] = ticket
+        if ticket.turn is None:
+            return
+        heappush(self._turns, (ticket.turn, ticket.ticket))
+        if len(self._turns) > 2 * len(self.tickets) + 16:
+            # Where nobody asks who is next, closed ones stay: half of them at least are such.
+            self._turns = [each for each in self._turns if each[1] in self.tickets]
+            heapify(self._turns)
 
     def incoming(self, ticket: int) -> Slot | None:
         """The ticket's payload that is on its way in."""
@@ -208,8 +226,10 @@ class Staging:
 
     def restore(self, tickets: Iterable[OpenTicket], payloads: Mapping[int, Floats]) -> None:
         """Take up what `state` gave, while nothing is staged; payloads are copied."""
-        self.tickets = {ticket.ticket: replace(ticket) for ticket in tickets}
-        for ticket, values in payloads.items():
-            slot = self.begin(ticket)
+        self.tickets, self._turns = {}, []
+        for ticket in tickets:
+            self.open(replace(ticket))
+        for number, values in payloads.items():
+            slot = self.begin(number)
             slot.values[...] = values
-            self._complete[ticket] = self._incoming.pop(ticket)
+            self._complete[number] = self._incoming.pop(number)

@@ -90,10 +90,12 @@ class Updater:
 
         False where a number in it, or in what the optimizer remembers, is not finite.
         """
-        total, end = self.accumulator.total(), self._end
-        arithmetic.scale(total.values[end:], total.pending)
-        arithmetic.add_mean(now[end:], total.values[end:], total.factors, out[end:])
-        good = arithmetic.first_nonfinite(out[end:], self._backend) is None
+        total, end, good = self.accumulator.total(), self._end, True
+        if end < now.size:
+            # Layers' own state, which most models have none of.
+            arithmetic.scale(total.values[end:], total.pending)
+            arithmetic.add_mean(now[end:], total.values[end:], total.factors, out[end:])
+            good = arithmetic.first_nonfinite(out[end:], self._backend) is None
         if isinstance(self.accumulator, PerWorker):
             shares: Sequence[Share] = self.accumulator.shares
         else:

@@ -197,6 +197,16 @@ class JobSection(Section):
     epochs: Annotated[int, Field(ge=1)] = 1
     """passes over the data"""
 
+    evaluate_every: Annotated[str, Field(pattern=r"^([1-9][0-9]{0,8} ?(epochs?|versions?|s))?$")] = ""
+    """measure the held-out data while training: `1 epoch`, `200 versions` or `30 s`; empty: at the end only. Worker 0
+    does it between two steps, into metrics.jsonl; under a barrier the others wait meanwhile. Real runs only"""
+
+    monitor: Annotated[str, Field(pattern=r"^((min|max) )?[^ ]+$")] = "loss"
+    """the metric by which the best evaluation is known; `max NAME` or `min NAME` where the name does not say it"""
+
+    patience: Annotated[int, Field(ge=0, le=10**6)] = 0
+    """end the job when `monitor` was not better in so many evaluations in a row; 0: never"""
+
     options: dict[str, Any] = Field(default_factory=dict)
     """the job's own options"""
 
@@ -271,6 +281,8 @@ class Experiment(Section):
             raise PydanticCustomError("absent", "job.module: missing; expected package.module:attribute")
         if self.job.script:
             self._check_script()
+        if self.job.patience and not self.job.evaluate_every:
+            raise PydanticCustomError("unused", 'job.patience: needs job.evaluate_every, "1 epoch", say')
         beyond = sorted(number for number in self.workers if not 0 <= number < self.cluster.workers)
         if beyond:
             raise PydanticCustomError(
@@ -286,6 +298,12 @@ class Experiment(Section):
             (self.job.module, "job.module", "a job is a module or a script"),
             (self.job.epochs != 1, "job.epochs", "the script says it, in fit(epochs=...)"),
             (self.job.options, "job.options", "a script has arguments"),
+            (
+                self.job.evaluate_every,
+                "job.evaluate_every",
+                "the script says it, in fit(validation_data=...)",
+            ),
+            (self.job.patience, "job.patience", "the script says it, by the callback EarlyStopping"),
             (self.cluster.prefetch, "cluster.prefetch", "fit does not fetch ahead"),
             (self.run.deterministic, "run.deterministic", "a script settles TensorFlow's threads itself"),
             (self.workers, "workers", "a script chooses its device itself, and has no delays"),

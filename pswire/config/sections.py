@@ -129,7 +129,11 @@ class SimulationSection(Section):
     """the problem's own; an error where no problem is named"""
 
     batches: Annotated[int, Field(ge=0)] = 0
-    """time only: batches of each worker and epoch; 0: without end"""
+    """time only: batches of each worker and epoch, 0: without end; with `units`, of each unit, 0: one"""
+
+    units: Annotated[int, Field(ge=0, le=2**40)] = 0
+    """time only, or a problem: work units of each epoch, which the coordinator deals to workers as they come; of a
+    problem a unit is what worker i of `units` would have; 0: each worker has data of its own"""
 
     batch_size: Annotated[int, Field(ge=1)] = 32
     """time only: samples of a batch"""

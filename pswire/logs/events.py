@@ -45,6 +45,9 @@ EVENTS: Final[Mapping[str, Event]] = {
     "work_units": Event(SERVER, ("units", "epochs"), "the job's data is dealt by the coordinator"),
     "worker_waits": Event(SERVER, ("seconds",), "somebody has waited long; the message says for what"),
     # Servers
+    "too_many_workers": Event(
+        SERVER, ("workers", "room"), "more workers are expected than the server has descriptors or memory for"
+    ),
     "server_ready": Event(SERVER, ("server", "address"), "server 0 follows: another server executes the log"),
     "server_unreachable": Event(
         SERVER, ("server", "address", "seconds"), "another server does not answer yet"

@@ -496,6 +496,8 @@ class Distributed:
     def _count_fates(self) -> None:
         if self._session is not None:
             for disposition in self._session.dispositions():
+                if disposition.fate == "applied" and not disposition.version:
+                    continue  # the initial values, which the first worker gives
                 self._fates[disposition.fate] = self._fates.get(disposition.fate, 0) + 1
                 if disposition.fate == "applied":
                     total, count = self._staleness

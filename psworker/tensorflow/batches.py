@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -10,30 +10,36 @@ from psworker.job.errors import JobError, blame
 from psworker.tensorflow.step import Group
 
 
-def numbered_batches(dataset: Any, epochs: int, skip: int) -> Iterator[tuple[int, Any]]:
+def numbered_batches(
+    dataset: Any, epochs: int, skip: int, begun: Callable[[int], object] = int
+) -> Iterator[tuple[int, Any]]:
     """(number, batch) from number `skip` on; numbers count from 0 over all epochs.
 
     `dataset` is an iterable of batches (a `tf.data.Dataset`, say) or a function
-    of the epoch that returns one. The batches before `skip`, which an earlier
-    life of this worker has committed, are read and thrown away. Raises
+    of the epoch that returns one. `begun` is told of each epoch as it begins. The
+    batches before `skip`, which an earlier life of this worker has committed,
+    are read and thrown away. Raises
     JobError when the user's code raises, when `dataset` is neither, and when
     it can be read only once although there are more epochs.
     """
     number = 0
     for epoch in range(epochs):
+        begun(epoch)
         for batch in _one_epoch(dataset, epoch, epochs):
             if number >= skip:
                 yield number, batch
             number += 1
 
 
-def grouped_batches(dataset: Any, epochs: int, skip: int, every: int) -> Iterator[tuple[int, Any]]:
+def grouped_batches(
+    dataset: Any, epochs: int, skip: int, every: int, begun: Callable[[int], object] = int
+) -> Iterator[tuple[int, Any]]:
     """As `numbered_batches`; with `every` above 1, groups of so many, numbered as groups.
 
     A group may reach into the next epoch; batches that are left at the end are
     no group and are not used, as in Keras. Raises JobError.
     """
-    batches = numbered_batches(dataset, epochs, skip * every)
+    batches = numbered_batches(dataset, epochs, skip * every, begun)
     if every == 1:
         yield from batches
         return

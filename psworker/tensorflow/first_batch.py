@@ -23,11 +23,16 @@ def built(job: Job, model: Any, seed: int) -> Any:
     if work is not None:
         batch = next(unit_batches(job, work.of(0, 0, seed)), None)
     else:
+        work = declared_work(job)
+    if work is None:
         _, batch = next(numbered_batches(job.dataset(0, 1, seed), 1, 0), (0, None))
+    else:
+        batch = next(unit_batches(job, work.of(0, 0, seed)), None)
     if batch is None:
+        asked = f"dataset(0, 1, {seed})" if work is None else "its first unit"
         raise JobError(
-            f"the dataset of job {type(job).__name__} is empty (dataset(0, 1, {seed}) has no batch), and the Keras "
-            f"model {model.name!r} is to be built from its first batch"
+            f"the dataset of job {type(job).__name__} is empty ({asked} has no batch), and the Keras model "
+            f"{model.name!r} is to be built from its first batch"
         )
     x, _, _ = keras.utils.unpack_x_y_sample_weight(batch)
     try:

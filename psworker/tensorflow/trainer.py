@@ -41,6 +41,8 @@ class Trainer:
     def __init__(self, job: Job, *, device: str = "auto", seed: int = 0, deterministic: bool = False) -> None:
         self.device = set_up(device, deterministic=deterministic)
         self.job = job
+        #: The epoch of its data, from 0, in which the newest batch lies that was read.
+        self.epoch = 0
         self._name = type(job).__name__
         # Keras numbers the layers' names within a process; begin at the beginning, as every worker does.
         keras.utils.clear_session()
@@ -128,7 +130,9 @@ class Trainer:
         self._own_randomness(worker_index, seed)
         with blame(f"dataset() of job {self._name}"):
             dataset = self.job.dataset(worker_index, worker_count, seed)
-        return self._prepared(grouped_batches(dataset, epochs, skip, self._process.every), self._step)
+        return self._prepared(
+            grouped_batches(dataset, epochs, skip, self._process.every, self._begin_epoch), self._step
+        )
 
     @property
     def work(self) -> WorkUnits | None:
@@ -162,6 +166,9 @@ class Trainer:
         keras.utils.set_random_seed(int(own[0]))
         for number, variable in enumerate(self._variables.seeds):
             variable.assign(np.array([own[1], number], dtype=variable.dtype.as_numpy_dtype))
+
+    def _begin_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
 
     def _prepared(self, batches: Iterator[tuple[int, Any]], step: FlatStep) -> Iterator[tuple[int, Any]]:
         first = next(batches, None)

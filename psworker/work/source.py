@@ -1,10 +1,9 @@
 """From the part of a work unit that a grant names to its batches."""
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NoReturn, Protocol, runtime_checkable
 
 from psworker.engine import UnitPart
-from psworker.job.errors import JobError
 from psworker.local import ReadAhead, TicketBatches
 from psworker.work.units import Unit, WorkUnits
 
@@ -80,9 +79,7 @@ class UnitSource:
         if self._taken.more:
             expected = self._work.expected(self._unit)
             if expected and self._taken.last + 1 >= expected:
-                raise JobError(
-                    f"{self._described()} gives more batches than the {expected} that were declared"
-                )
+                self._refuse(f"more batches than the {expected} that were declared")
             return False
         self._check(self._taken.last + 1)
         return True
@@ -92,8 +89,12 @@ class UnitSource:
         assert self._unit is not None
         expected = self._work.expected(self._unit)
         if self._data.following is None and first < expected:
-            raise JobError(f"{self._described()} gives {self._read} batches; {expected} were declared")
+            self._refuse(f"{self._read} batches; {expected} were declared")
 
-    def _described(self) -> str:
+    def _refuse(self, what: str) -> NoReturn:
+        # A simulated cluster, which computes no job, does not load what jobs need.
+        from psworker.job.errors import JobError
+
         assert self._unit is not None
-        return f"dataset(unit) for unit {self._unit.number} of epoch {self._unit.epoch}"
+        unit = self._unit
+        raise JobError(f"dataset(unit) for unit {unit.number} of epoch {unit.epoch} gives {what}")

@@ -76,7 +76,7 @@ class Play:
             policy, knobs, workers, now=0.0, work=WorkTerms(units, epochs, batches)
         )
         self.session = 0
-        self.restores = 0
+        self.restores = self.restarts = 0
 
     @property
     def names(self) -> list[str]:
@@ -95,6 +95,9 @@ class Play:
         harness, worker = self.harness, self.dice.choice(self.names)
         if self.dice.random() < 0.1:
             self.restore()
+        if self.dice.random() < 0.05:
+            self.restart()
+            self.shards_answer()
         if worker not in harness.coordinator.roster.present:
             self.session += 1
             harness.joins(worker, f"s{self.session}")
@@ -153,6 +156,17 @@ class Play:
         harness.coordinator = made
         self.restores += 1
 
+    def restart(self) -> None:
+        """All processes are gone; new ones go on from a checkpoint."""
+        harness = self.harness
+        before = len(harness.log)
+        harness.take(harness.coordinator.checkpoint(harness.now))
+        if len(harness.log) == before:
+            return  # there is nothing new to save
+        self.restore()
+        harness.take(harness.coordinator.resume(0, harness.now))
+        self.restarts += 1
+
     def agrees(self) -> None:
         """The queue knows as much as the twin."""
         applied, skipped = self.twin.read(self.harness)
@@ -188,7 +202,7 @@ class Play:
 
 @pytest.mark.parametrize(("policy", "knobs"), POLICIES, ids=[f"{n}-{k}" for n, k in POLICIES])
 def test_each_part_counts_once_per_epoch_whatever_workers_do(policy: str, knobs: dict[str, object]) -> None:
-    restores = resumed = skipped = 0
+    restores = restarts = resumed = 0
     for seed in seeds(60, soak=2000, fast=30):
         play = Play(policy, knobs, seed)
         try:
@@ -197,10 +211,10 @@ def test_each_part_counts_once_per_epoch_whatever_workers_do(policy: str, knobs:
             error.add_note(f"{policy} {knobs} seed {seed}")
             raise
         restores += play.restores
+        restarts += play.restarts
         resumed += len(play.harness.entries(entries.Resume))
-        skipped += len(play.twin.read(play.harness)[1])
-    # Schedules that never save, or in which nobody ever stood by, would prove less.
-    assert restores and resumed
+    # Schedules that never save or restart, or in which nobody ever stood by, would prove less.
+    assert restores and restarts and resumed
 
 
 # What comes of a ticket, and what of its part

@@ -53,6 +53,8 @@ def both(make: Callable[[], Any], script: Script) -> tuple[tuple[Any, Any], tupl
     """(model, what `script` returned) after plain training, and after the same on a server."""
     results = []
     for distributed in (False, True):
+        # Layers that `make` gives to `build` draw their seeds before `build` sets its own.
+        keras.utils.set_random_seed(3)
         model = make()
         job = pk.distribute(model) if distributed else None
         keras.utils.set_random_seed(9)
@@ -338,6 +340,72 @@ def test_mixed_precision_trains() -> None:
         history = model.fit(X, Y, batch_size=BATCH, epochs=8, verbose=0)
         assert 0 < job.version < 80
     assert history.history["loss"][-1] < history.history["loss"][0]
+
+
+def test_bfloat16_trains() -> None:
+    keras.utils.clear_session()
+    layers = [keras.Input((8,)), *(keras.layers.Dense(n, dtype="mixed_bfloat16") for n in (16, 4))]
+    model = keras.Sequential(layers)
+    model.compile(keras.optimizers.Adam(0.01), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    with pk.distribute(model, wire_dtype="bfloat16") as job:
+        history = model.fit(X, Y, batch_size=BATCH, epochs=4, verbose=0)
+        assert job.version == 40
+    assert history.history["loss"][-1] < history.history["loss"][0]
+
+
+def test_compiled_by_xla() -> None:
+    make = lambda: build(keras.optimizers.SGD(0.1), jit_compile=True)  # noqa: E731
+    (plain, _), (ours, _) = both(make, lambda model: model.fit(X, Y, batch_size=BATCH, verbose=0))
+    assert_same_weights(plain, ours, atol=1e-5)
+
+
+def test_an_infinite_dataset_ends_with_its_steps() -> None:
+    def script(model: Any) -> Any:
+        data = tf.data.Dataset.from_tensor_slices((X, Y)).batch(BATCH).repeat()
+        return model.fit(data, epochs=3, steps_per_epoch=4, shuffle=False, verbose=0).history
+
+    (plain, expected), (ours, got) = both(build, script)
+    assert got == expected and len(got["loss"]) == 3
+    assert_same_weights(plain, ours)
+
+
+def test_a_nan_stops_the_job() -> None:
+    model = build(keras.optimizers.SGD(0.1))
+    weights = np.ones(len(X))
+    weights[3 * BATCH] = np.nan
+    with pk.distribute(model) as job:
+        more = {"shuffle": False, "verbose": 0, "callbacks": [keras.callbacks.TerminateOnNaN()]}
+        history = model.fit(X, Y, batch_size=BATCH, epochs=3, sample_weight=weights, **more)
+        assert len(history.epoch) == 1 and job.version == 3
+        assert all(np.isfinite(w).all() for w in model.get_weights())
+
+
+def test_the_progress_bar_tells_of_versions(capsys: pytest.CaptureFixture[str]) -> None:
+    model = build()
+    with pk.distribute(model):
+        model.fit(X, Y, batch_size=BATCH, epochs=2, verbose=1)
+        shown = capsys.readouterr().out
+    last = shown.splitlines()[-1]
+    assert "version: 20" in last and "staleness: 0" in last and "dropped: 0" in last
+
+
+def test_backup_and_restore_goes_on_in_the_same_epoch(tmp_path: Path) -> None:
+    class Crash(keras.callbacks.Callback):  # type: ignore[misc]
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            if epoch == 1:
+                raise RuntimeError("the machine goes down")
+
+    def fit(*more: Any) -> Any:
+        model = build(keras.optimizers.SGD(0.1))
+        with pk.distribute(model) as job:
+            saving = keras.callbacks.BackupAndRestore(str(tmp_path / "backup"))
+            history = model.fit(X, Y, batch_size=BATCH, epochs=4, verbose=0, callbacks=[saving, *more])
+            return history.epoch, job.version, model
+
+    with pytest.raises(RuntimeError, match="goes down"):
+        fit(Crash())
+    epochs, version, _ = fit()
+    assert epochs == [2, 3] and version == 20
 
 
 @pytest.fixture(autouse=True)

@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 import psworker
 from pslab.check.checker import check_run
+from pslab.commands.failure import Failure
 from pslab.commands.live.status import status
 from pslab.runs.folder import Run, RunError, free_folder, make_folder
 from tests.lab.logs import async_log, bounded_log, sync_log, write_run
@@ -168,5 +169,5 @@ def test_a_run_that_goes_on_is_asked_by_its_folder(tmp_path: Path) -> None:
             session.commit(grant, samples=1)
             session.done()
     for place, words in ((folder, "this run is over; ps-lab report"), (tmp_path, "no file 'address'")):
-        asked = CliRunner().invoke(status, [str(place)])
-        assert asked.exit_code == 2 and words in asked.output.replace("\n", " ")
+        asked = CliRunner().invoke(status, [str(place)], standalone_mode=False)
+        assert isinstance(asked.exception, Failure) and words in str(asked.exception)

@@ -117,6 +117,19 @@ def test_plain_lines_come_every_two_seconds_and_at_a_change_of_phase() -> None:
     assert console.file.getvalue().count("\n") == 4
 
 
+def test_lines_say_where_to_ask_and_what_was_measured() -> None:
+    display = Lines()
+    console = Console(file=io.StringIO(), width=200)
+    print_into(display, console)
+    display.event("server-1", {"event": "ready", "task_index": 1, "address": "127.0.0.1:1"})
+    display.event("server-0", {"event": "ready", "task_index": 0, "address": "127.0.0.1:2"})
+    display.event("worker-0", {"event": "evaluated", "version": 40, "metrics": {"loss": 0.5, "f1": 0.25}})
+    assert isinstance(console.file, io.StringIO)
+    assert console.file.getvalue() == (
+        "servers are ready; ps-lab status 127.0.0.1:2 asks them\nversion 40: loss 0.5000, f1 0.2500\n"
+    )
+
+
 def test_the_live_table_shows_the_last_status_and_warnings_above_it() -> None:
     console = Console(file=io.StringIO(), width=160, force_terminal=True)
     with LiveTable(console) as display:

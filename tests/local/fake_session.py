@@ -46,6 +46,7 @@ class FakeSession:
     worker_index: int = 0
     worker_count: int = 1
     seed: int = 0
+    ended_for: str = ""
     work: None = None
 
     def local_work(self) -> LocalWork:
@@ -94,6 +95,7 @@ class FakeSession:
     def dispositions(self) -> list[Disposition]:
         return []
 
-    def done(self) -> Stop:
+    def done(self, ends: str = "") -> Stop:
+        self.ended_for = ends
         assert self.held is None and not self.asked, "done with a ticket open or asked for"
         return Stop("all workers are done", 0, True, False, 0)

@@ -1,7 +1,7 @@
 """The real worker's loop over several batches per ticket: numbers, samples, and everything that interrupts."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -10,8 +10,9 @@ import pytest
 
 from psworker.engine import Stop
 from psworker.errors import PayloadRefused, Voided
+from psworker.evaluating import Evaluations, Every, Watched
 from psworker.local.rule import Contribution
-from psworker.loop import Diverged, Outcome, train
+from psworker.loop import Diverged, Outcome, no_pause, train
 from psworker.session import Session
 from tests.local.fake_session import FakeSession
 
@@ -195,3 +196,34 @@ def test_data_without_a_batch_is_said(caplog: pytest.LogCaptureFixture) -> None:
     assert not run(FakeSession("gradient", {}), Trainer(1)).empty
     # A restarted worker that had committed all of it.
     assert not run(FakeSession("gradient", {}, next_batch=3), Trainer(3)).empty
+
+
+def test_an_evaluation_comes_between_two_tickets() -> None:
+    """The next one is not asked for before it is over; patience ends this worker's work."""
+    session, trainer, seen = FakeSession("gradient", {}), Trainer(9), list[tuple[int, int]]()
+
+    def report(version: int, metrics: Mapping[str, float]) -> None:
+        assert session.held is None and not session.asked
+        seen.append((version, len(session.said)))
+
+    watched = Watched(patience=2)
+    evaluations = Evaluations(Every(1, "epoch"), watched, Epochs(trainer, [0, 1, 1, 2, 3, 4]), report)
+    train(cast(Session, session), trainer, 1, lambda *_: None, no_pause, evaluations)
+    assert [said.ready for said in session.said] == [True, False, True, False, False]
+    assert seen == [(0, 2), (0, 4), (0, 5)] and watched.ends
+    assert session.ended_for == watched.ends
+
+
+@dataclass
+class Epochs:
+    """The epoch of each batch that has been computed; every evaluation finds a loss of 1."""
+
+    trainer: Trainer
+    of: list[int]
+
+    @property
+    def epoch(self) -> int:
+        return self.of[len(self.trainer.seen)]
+
+    def evaluate(self, flats: list[Any]) -> dict[str, float]:
+        return {"loss": 1.0}

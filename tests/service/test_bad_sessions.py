@@ -372,7 +372,30 @@ def test_a_report_that_is_refused(
 def test_a_report_that_nobody_asked_for(cluster: Cluster, peer: Peer, unharmed: Unharmed) -> None:
     with unharmed():
         peer.send(report=pb.Report(version=1, metrics={"loss": 0.0}))
-        hear_refusal(peer, "a report of version 1 by peer: expected none", "Stop.evaluate says who is asked")
+        hear_refusal(peer, "a report of version 1 by peer: expected worker 0's, of versions up to ")
+
+
+def test_worker_0_reports_while_the_job_goes_on(tmp_path: Path) -> None:
+    """Of rising versions; what comes late or twice is left out, what does not exist is refused."""
+    out = tmp_path / "run"
+    with serving(out=out) as cluster:
+        with Peer(cluster, "a") as one:
+            for version in (1, 2):
+                one.step()
+                for _ in range(2):
+                    one.send(report=pb.Report(version=version, metrics={"loss": float(version)}))
+            one.send(report=pb.Report(version=1, metrics={"loss": 9.0}))
+            one.send(report=pb.Report(version=3, metrics={"loss": 9.0}))
+            hear_refusal(one, "a report of version 3 by a: expected worker 0's, of versions up to 2")
+            one.send(done=pb.Done())
+            stop = one.receive("stop")
+            one.send(report=pb.Report(version=1, metrics={"loss": 9.0}))
+            one.send(report=pb.Report(version=stop.version, metrics={"loss": 2.5}))
+        cluster.servers[0].ended()
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    evaluations = [(line["version"], line["metrics"]["loss"]) for line in lines if line["kind"] == "eval"]
+    assert evaluations == [(1, 1.0), (2, 2.0), (2, 2.5)]
+    assert json.loads((out / "summary.json").read_text())["metrics"] == {"loss": 2.5}
 
 
 def test_the_report_that_was_asked_for_is_taken_once(tmp_path: Path) -> None:

@@ -169,6 +169,11 @@ def test_a_failure_anywhere_ends_the_job_with_a_log_without_gaps(
     assert not (out / "summary.json").exists()
 
 
+def lines_of(kind: str) -> Callable[[object, Callable[[], str]], bool]:
+    """Lines of the log, or of the metrics, of one kind."""
+    return lambda _, line: f'"kind":"{kind}"' in line()
+
+
 def inject(patch: pytest.MonkeyPatch, kind: str, where: str) -> list[str]:
     """The first entry of `kind` fails at `where`. What is returned is filled when that happened."""
     reached: list[str] = []
@@ -191,11 +196,9 @@ def inject(patch: pytest.MonkeyPatch, kind: str, where: str) -> list[str]:
 
             patch.setattr(Ledger, "record", failing(Ledger.record, made, bug))
         case "encode":
-            wrong = failing(JsonLines.append, lambda _, v: v.get("kind") == kind, LogError("planted"))
-            patch.setattr(JsonLines, "append", wrong)
+            patch.setattr(JsonLines, "take", failing(JsonLines.take, lines_of(kind), LogError("planted")))
         case "metric":
-            wrong = failing(JsonLines.append, lambda _, v: v.get("kind") == "train", LogError("planted"))
-            patch.setattr(JsonLines, "append", wrong)
+            patch.setattr(JsonLines, "take", failing(JsonLines.take, lines_of("train"), LogError("planted")))
         case "write":
             # Every line goes to the file at once, so that the write of this one fails.
             patch.setattr(json_lines, "BUFFERED", 1)

@@ -1,5 +1,6 @@
 """The ps-worker command's own work, in this process, on a server in this process: TensorFlow is loaded once."""
 
+import json
 from pathlib import Path
 
 import keras
@@ -8,6 +9,8 @@ import pytest
 from click.testing import CliRunner
 from safetensors.numpy import load_file
 
+from pslab.check.checker import check_run
+from pslab.runs.folder import Run
 from pswire.addresses import parse_hosts
 from pswire.config.experiment import parse_experiment
 from pswire.exits import ExitCode
@@ -36,17 +39,27 @@ class Plain(Job):
 
     def dataset(self, worker_index, worker_count, seed):
         return [(np.ones((3, 2), "f"), np.ones((3, 1), "f"))] * self.batches
+
+    def heldout(self):
+        return np.ones((4, 2), "f"), np.ones((4, 1), "f")
 """
 
 
 def work(
-    folder: Path, hosts: str, *, optimizer: str | None = None, save: Path | None = None, **options: object
+    folder: Path,
+    hosts: str,
+    *,
+    optimizer: str | None = None,
+    save: Path | None = None,
+    best: Path | None = None,
+    job: dict[str, object] | None = None,
+    **options: object,
 ) -> ExitCode:
     file = folder / "job_of_a_test.py"
     file.write_text(JOB.format(optimizer=optimizer))
-    document = {"job": {"module": f"{file}:Plain", "options": options}}
+    document = {"job": {"module": f"{file}:Plain", "options": options, **(job or {})}}
     place = Place(parse_hosts(hosts), None)
-    return run(parse_experiment(document), place, None, "cpu", 10.0, Reporter(as_json=False), save)
+    return run(parse_experiment(document), place, None, "cpu", 10.0, Reporter(as_json=False), save, best)
 
 
 def test_an_empty_dataset_names_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -67,9 +80,10 @@ def test_another_optimizer_than_the_servers_is_refused(
         assert ended.value.code == ExitCode.REFUSED
         assert "this server runs sgd with learning_rate = 0.01" in capsys.readouterr().err
         assert work(tmp_path, cluster.hosts, optimizer="sgd") == ExitCode.OK
-    with serving(overrides=["optimizer={name='from-job'}"]) as cluster:
+    out = tmp_path / "run"
+    with serving(overrides=["optimizer={name='from-job'}"], out=out) as cluster:
         assert work(tmp_path, cluster.hosts, optimizer="adam") == ExitCode.OK
-        assert cluster.status().optimizer == "adam"
+    assert json.loads((out / "summary.json").read_text())["optimizer"]["name"] == "adam"
 
 
 def test_a_worker_writes_the_trained_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -97,3 +111,44 @@ def test_a_place_for_the_model_that_is_none_is_refused_at_once(tmp_path: Path, n
     (tmp_path / "there.keras").touch()
     said = CliRunner().invoke(main, ["--ps-hosts", "x:1", "--job", "a:b", "--save", str(tmp_path / name)])
     assert said.exit_code == ExitCode.USAGE and words in said.output
+
+
+def evaluations(folder: Path) -> list[tuple[int, float]]:
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [(line["version"], line["metrics"]["loss"]) for line in lines if line["kind"] == "eval"]
+
+
+def test_held_out_data_is_measured_while_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A rate so large that the first versions are the best: patience ends the job, and the best one is kept."""
+    best, out = tmp_path / "best.keras", tmp_path / "run"
+    job = {"evaluate_every": "2 versions", "patience": 2, "epochs": 5}
+    with serving(overrides=["optimizer={name='sgd', learning_rate=0.6}"], out=out) as cluster:
+        assert work(tmp_path, cluster.hosts, job=job, best=best) == ExitCode.OK
+    found = evaluations(out)
+    # The last line is that of the final version.
+    assert [version for version, _ in found] == [2, 4, 6, 7]
+    assert found[0][1] < found[1][1] < found[2][1]
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["success"] and summary["reason"].startswith("w0 ended the job: loss was not better")
+    assert "at version 2 in 2 evaluations" in summary["reason"]
+    assert f"version 2: loss {found[0][1]:.4f}" in capsys.readouterr().out
+    loss = keras.models.load_model(best).evaluate(np.ones((4, 2)), np.ones((4, 1)), verbose=0)
+    assert loss == pytest.approx(found[0][1], rel=1e-5)
+    assert check_run(Run(out)).ok
+
+
+def test_a_monitor_that_is_not_measured_ends_the_worker(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serving() as cluster, pytest.raises(SystemExit) as ended:
+        work(tmp_path, cluster.hosts, job={"evaluate_every": "1 epoch", "monitor": "f1", "epochs": 3})
+    assert ended.value.code == ExitCode.JOB_FAILED
+    assert "job.monitor 'f1': the evaluation measures loss" in capsys.readouterr().err
+
+
+def test_options_that_could_do_nothing_are_refused(tmp_path: Path) -> None:
+    best = ["--ps-hosts", "x:1", "--job", "a:b", "--save-best", str(tmp_path / "best.keras")]
+    said = CliRunner().invoke(main, best)
+    assert said.exit_code == ExitCode.USAGE and "--save-best: needs --evaluate-every" in said.output
+    said = CliRunner().invoke(main, ["--ps-hosts", "x:1", "--job", "a:b", "--set", "job.patience=2"])
+    assert said.exit_code == ExitCode.USAGE and "job.patience: needs job.evaluate_every" in said.output

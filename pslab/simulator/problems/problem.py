@@ -1,6 +1,6 @@
 """What a problem is, and how it becomes a worker's trainer."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pswire.model.plan import Plan, VariableSpec
+from psworker.work import Unit, WorkUnits
 
 Floats = NDArray[np.float32]
 Parameters = Mapping[str, Floats]
@@ -60,10 +61,12 @@ class NumpyTrainer:
     # Weights come as float32.
     narrow = False
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, units: int = 0) -> None:
+        """`units`: the data is dealt, as so many work units, each of which is one worker's part of so many."""
         self.problem = problem
         self._initial = dict(problem.initial())
         self._plan: Plan | None = None
+        self.work = WorkUnits(units=units) if units else None
 
     @property
     def specs(self) -> list[tuple[VariableSpec, Floats]]:
@@ -84,6 +87,12 @@ class NumpyTrainer:
                 if number >= skip:
                     yield number, batch
                 number += 1
+
+    def unit_batches(self, worker_index: int, seed: int) -> Callable[[Unit], Iterator[Any]]:
+        """From a work unit to its batches."""
+        assert self.work is not None, "the problem deals no work units"
+        units = self.work.count
+        return lambda unit: self.problem.batches(unit.index, units, seed, unit.epoch)
 
     def parameters(self, flats: list[Floats]) -> dict[str, Floats]:
         """Number of elements of all variables."""

@@ -18,8 +18,9 @@ PROBLEMS: dict[str, Any] = {"quadratic": Quadratic, "logistic": Logistic, "mlp":
 _POSITIVE = ("dimensions", "condition", "batches_per_epoch", "batch_size", "hidden")
 
 
-def numpy_problem(name: str, options: Mapping[str, object]) -> NumpyTrainer:
-    """Raises ProblemError for an unknown problem, an unknown option or a value that does not fit."""
+def numpy_problem(name: str, options: Mapping[str, object], units: int = 0) -> NumpyTrainer:
+    """`units`: the data is dealt as so many work units. Raises ProblemError for an unknown problem, an unknown option
+    or a value that does not fit."""
     if name not in PROBLEMS:
         raise ProblemError(f"unknown problem {name!r}{did_you_mean(name, PROBLEMS)}")
     known = {option.name: option.default for option in fields(PROBLEMS[name])}
@@ -28,7 +29,7 @@ def numpy_problem(name: str, options: Mapping[str, object]) -> NumpyTrainer:
         if option not in known:
             raise ProblemError(f"problem {name} has no option {option!r}{did_you_mean(option, known)}")
         given[option] = _fitting(option, value, known[option])
-    return NumpyTrainer(PROBLEMS[name](**given))
+    return NumpyTrainer(PROBLEMS[name](**given), units)
 
 
 def _fitting(option: str, value: object, default: object) -> object:

@@ -173,12 +173,10 @@ class Contributions:
         if ledger.stopped is not None:
             ledger.notify(member, ledger.stop_notice(member))
         elif member.state != "done":
-            self._retire(member, now)
-            if ends and not ledger.terms.stay:
-                ledger.stop(f"{member.worker} ended the job: {ends}", now, success=True, cause="done")
+            self._retire(member, now, "" if ledger.terms.stay else ends)
         self._driver.watch(now)
 
-    def _retire(self, member: Member, now: float) -> None:
+    def _retire(self, member: Member, now: float, ends: str) -> None:
         ledger = self._ledger
         member.enter("done", now)
         member.requested = None
@@ -188,6 +186,9 @@ class Contributions:
             self._driver.decide(Done(member.worker), now)
         else:
             self._lifecycle.start_when_complete(now)
+        if ends:
+            # Also of the last worker, whose being done would end the job as well.
+            ledger.stop(f"{member.worker} ended the job: {ends}", now, success=True, cause="done")
         self._lifecycle.finish_when_done(now)
         if ledger.terms.stay and ledger.stopped is None:
             ledger.notify(member, outputs.StopNotice("done; the servers stay", ledger.version, True, 0))

@@ -1,12 +1,11 @@
 """A file of JSON lines that is only ever appended to, and never holds half a line."""
 
-import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-# Made once. What is written holds no cycles, and NaN is not JSON.
-_ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"), check_circular=False)
+from psserver.service.log.texts import ENCODER
 
 # Bytes that wait for a flush; a full buffer is written at once.
 BUFFERED = 1 << 16
@@ -35,13 +34,17 @@ class JsonLines:
 
     def append(self, value: dict[str, Any]) -> None:
         """Take one line. It is in the file at the latest after `flush`. Raises LogError; the line is not taken then."""
+        self.take(lambda: ENCODER.encode(value))
+
+    def take(self, line: Callable[[], str]) -> None:
+        """As `append`, of what `line()` makes. It may raise ValueError."""
         if self._failure is not None:
             raise self._failure
         try:
-            line = _ENCODER.encode(value)
+            text = line()
         except ValueError as error:
             raise LogError(f"{self._path}: a line is not JSON: {error}") from error
-        self._waiting += line.encode()
+        self._waiting += text.encode()
         self._waiting += b"\n"
         if len(self._waiting) >= BUFFERED:
             self.flush()

@@ -16,6 +16,7 @@ from psserver.checkpoint.rewind import Mark
 from psserver.coordinator import entries
 from psserver.coordinator.outputs import Record
 from psserver.service.log.json_lines import JsonLines, LogError
+from psserver.service.log.texts import entry_line, value_text
 
 DECISIONS = "decisions.jsonl"
 # Of server 0, for those who ask for the status of a run by its folder.
@@ -67,7 +68,7 @@ class RunLog:
 
     def append(self, record: Record) -> None:
         if self._decisions is not None:
-            self._decisions.append({"i": record.index, "t": round(record.t, 6), **record.entry.to_json()})
+            self._decisions.take(lambda: entry_line(record.index, record.t, record.entry))
         match record.entry:
             case entries.Commit() as commit:
                 self._pending[commit.ticket] = (commit.samples, commit.loss)
@@ -81,15 +82,13 @@ class RunLog:
         self._samples += sum(samples for samples, _ in parts)
         losses = [loss for _, loss in parts if math.isfinite(loss)]
         self.last_loss = sum(losses) / len(losses) if losses else None
-        self.metric(
-            {
-                "t": round(t, 6),
-                "kind": "train",
-                "version": apply.version,
-                "samples": self._samples,
-                "loss": self.last_loss,
-            }
-        )
+        if self._metrics is not None:
+            self._metrics.take(
+                lambda: (
+                    f'{{"t":{value_text(round(t, 6))},"kind":"train","version":{apply.version},'
+                    f'"samples":{self._samples},"loss":{value_text(self.last_loss)}}}'
+                )
+            )
 
     def metric(self, line: dict[str, Any]) -> None:
         if self._metrics is not None:

@@ -1,11 +1,11 @@
 """The newest entries of the decision log, for those who look on."""
 
-import json
 from collections import deque
 from collections.abc import Sequence
 from itertools import islice
 
 from psserver.coordinator.outputs import Record
+from psserver.service.log.texts import entry_line
 
 # Entries that are remembered, and those that one reply has at most.
 REMEMBERED, MOST = 8192, 1000
@@ -30,9 +30,4 @@ class LogTail:
 
 def lines(records: Sequence[Record]) -> list[str]:
     """As in decisions.jsonl."""
-    return [
-        json.dumps(
-            {"i": record.index, "t": round(record.t, 6), **record.entry.to_json()}, separators=(",", ":")
-        )
-        for record in records
-    ]
+    return [entry_line(record.index, record.t, record.entry) for record in records]

@@ -1,0 +1,113 @@
+"""Training loops of one's own with `pull` and `apply`: a GradientTape, and a GAN with two optimizers."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.cluster, pytest.mark.timeout(300)]
+
+pk = pytest.importorskip("psworker.keras")
+keras = pytest.importorskip("keras")
+tf = pytest.importorskip("tensorflow")
+
+X = np.random.default_rng(0).normal(size=(64, 6)).astype(np.float32)
+Y = X[:, :1] * 2.0 - X[:, 1:2]
+
+
+@pytest.fixture(autouse=True)
+def no_servers_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PS_HOSTS", "TF_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def build(*layers: Any) -> Any:
+    keras.utils.set_random_seed(5)
+    model = keras.Sequential([keras.Input((6,)), *layers, keras.layers.Dense(1)])
+    return model
+
+
+def tape(model: Any, k: int) -> tuple[float, list[Any]]:
+    x, y = X[k * 8 : k * 8 + 8], Y[k * 8 : k * 8 + 8]
+    with tf.GradientTape() as recorded:
+        loss = tf.reduce_mean((model(x, training=True) - y) ** 2)
+    return float(loss), recorded.gradient(loss, model.trainable_variables)
+
+
+def test_a_tape_of_ones_own_is_the_loop_without_servers() -> None:
+    """With clipping, a rate that changes on the way, and BatchNorm's state."""
+    plain, ours = (build(keras.layers.BatchNormalization()) for _ in range(2))
+    optimizer = keras.optimizers.Adam(0.05, clipnorm=1.0)
+    optimizer.build(plain.trainable_variables)
+    for k in range(8):
+        optimizer.learning_rate = 0.05 if k < 4 else 0.01
+        optimizer.apply(tape(plain, k)[1])
+    mine = keras.optimizers.Adam(0.05, clipnorm=1.0)
+    with pk.Remote(ours, mine) as remote:
+        for k in range(8):
+            mine.learning_rate = 0.05 if k < 4 else 0.01
+            assert remote.pull() == k
+            loss, gradients = tape(ours, k)
+            assert remote.apply(gradients, samples=8, loss=loss)
+    assert remote.fates == {"applied": 8}
+    for a, b in zip(plain.get_weights(), ours.get_weights(), strict=True):
+        np.testing.assert_allclose(b, a, rtol=0, atol=1e-6)
+
+
+def test_a_gan_has_a_remote_for_each_optimizer() -> None:
+    keras.utils.set_random_seed(5)
+    generator = keras.Sequential([keras.Input((2,)), keras.layers.Dense(6)])
+    critic = build(keras.layers.Dense(8, activation="tanh"))
+    judge = keras.losses.BinaryCrossentropy(from_logits=True)
+    before = [model.get_weights()[0].copy() for model in (generator, critic)]
+    with (
+        pk.Remote(generator, keras.optimizers.Adam(0.01)) as fakes,
+        pk.Remote(critic, keras.optimizers.RMSprop(0.02)) as judges,
+    ):
+        for _ in range(3):
+            fakes.pull()
+            judges.pull()
+            noise = tf.random.normal((8, 2))
+            with tf.GradientTape(persistent=True) as recorded:
+                made = generator(noise)
+                real, fake = critic(X[:8]), critic(made)
+                lost = judge(tf.ones_like(real), real) + judge(tf.zeros_like(fake), fake)
+                fooled = judge(tf.ones_like(fake), fake)
+            assert judges.apply(recorded.gradient(lost, critic.trainable_variables), loss=float(lost))
+            assert fakes.apply(recorded.gradient(fooled, generator.trainable_variables), loss=float(fooled))
+        assert (fakes.pull(), judges.pull()) == (3, 3)
+    for model, old in zip((generator, critic), before, strict=True):
+        assert np.abs(model.get_weights()[0] - old).max() > 0
+
+
+def test_calls_out_of_turn_and_gradients_that_do_not_count() -> None:
+    model = build()
+    with pk.Remote(model, "sgd") as remote:
+        with pytest.raises(pk.RemoteError, match="without pull"):
+            remote.apply([None, None])
+        assert remote.pull() == 0
+        assert not remote.apply([np.full((6, 1), np.nan, np.float32), None])
+        assert remote.pull() == remote.pull() == 0
+        with pytest.raises(pk.RemoteError, match="expected 2 gradients"):
+            remote.apply([None])
+        remote.pull()
+        assert remote.apply([None, np.ones(1, np.float32)])
+        assert remote.pull() == 1
+
+
+o = keras.optimizers
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: o.SGD(gradient_accumulation_steps=2), "gradient_accumulation_steps is what distribute"),
+        (lambda: o.SGD(use_ema=True), "use_ema is what distribute"),
+        (lambda: o.LossScaleOptimizer(o.SGD()), "unscale the gradients"),
+        (lambda: o.Lamb(), "no Lamb"),
+    ],
+)
+def test_what_a_loop_does_itself_is_refused(make: Callable[[], Any], words: str) -> None:
+    with pytest.raises(pk.TranslationError, match=words):
+        pk.Remote(build(), make())

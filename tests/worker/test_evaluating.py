@@ -1,0 +1,123 @@
+"""When held-out data is measured, which version is the best, and when that ends a job."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from psworker.engine import Grant
+from psworker.evaluating import Evaluations, Every, MonitorError, Watched
+
+
+@pytest.mark.parametrize(
+    ("text", "every"),
+    [
+        ("1 epoch", Every(1, "epoch")),
+        ("2 epochs", Every(2, "epoch")),
+        ("200 versions", Every(200, "version")),
+        ("30s", Every(30, "s")),
+    ],
+)
+def test_how_often(text: str, every: Every) -> None:
+    assert Every.parse(text) == every
+
+
+@pytest.mark.parametrize("text", ["", "0 epochs", "epoch", "1 hour", "-1 s", "1.5 s"])
+def test_what_says_no_how_often(text: str) -> None:
+    with pytest.raises(ValueError, match='expected "1 epoch", "200 versions" or "30 s", got'):
+        Every.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("monitor", "values", "best"),
+    [
+        ("val_loss", [3.0, 2.0, 2.5], 2),
+        ("accuracy", [0.5, 0.7, 0.6], 2),
+        ("max score_error", [1.0, 3.0, 2.0], 2),
+        ("min f1", [3.0, 2.0, 2.5], 2),
+    ],
+)
+def test_the_best_version(monitor: str, values: list[float], best: int) -> None:
+    watched = Watched(monitor)
+    name = monitor.rpartition(" ")[2]
+    assert [watched.add(v, {name: value}) for v, value in enumerate(values, start=1)] == [True, True, False]
+    assert (watched.version, watched.best, watched.ends) == (best, values[1], "")
+
+
+def test_patience_ends_the_job_and_says_why() -> None:
+    watched = Watched("loss", patience=2)
+    for version, loss in [(10, 1.0), (20, 1.5), (30, 0.5), (40, 0.5)]:
+        watched.add(version, {"loss": loss})
+        assert not watched.ends
+    watched.add(50, {"loss": 0.6})
+    assert watched.ends == "loss was not better than 0.5 at version 30 in 2 evaluations"
+
+
+def test_a_metric_that_is_not_measured_is_named_with_those_that_are() -> None:
+    with pytest.raises(MonitorError, match="monitor 'f1': the evaluation measures loss, accuracy"):
+        Watched("f1").add(1, {"loss": 1.0, "accuracy": 0.5})
+    with pytest.raises(MonitorError, match="measures nothing: is there held-out data"):
+        Watched().add(1, {})
+
+
+class Trainer:
+    """The loss is the first weight."""
+
+    epoch = 0
+
+    def evaluate(self, flats: list[np.ndarray[Any, Any]]) -> dict[str, float]:
+        assert all(flat.dtype == np.float32 for flat in flats)
+        return {"loss": float(flats[0][0])}
+
+
+def weights(value: float) -> list[np.ndarray[Any, Any]]:
+    return [np.full(2, value, np.float16)]
+
+
+def made(every: Every, **more: Any) -> tuple[Evaluations, list[int], Trainer]:
+    reported: list[int] = []
+
+    def report(version: int, metrics: Mapping[str, float]) -> None:
+        reported.append(version)
+
+    trainer = Trainer()
+    return Evaluations(every, Watched(), trainer, report, **more), reported, trainer
+
+
+def go(evaluations: Evaluations, version: int, value: float = 1.0) -> None:
+    evaluations.look(Grant(version, version, 0), weights(value))
+    evaluations.measure()
+
+
+def test_by_versions_whatever_versions_this_worker_is_granted() -> None:
+    evaluations, reported, _ = made(Every(3, "version"))
+    for version in (0, 1, 4, 5, 6, 7, 20, 21):
+        go(evaluations, version)
+    assert reported == [4, 7, 20]
+
+
+def test_by_epochs_of_the_trainers_data_and_by_seconds() -> None:
+    evaluations, reported, trainer = made(Every(1, "epoch"))
+    for version, trainer.epoch in enumerate([0, 0, 1, 1, 2]):
+        go(evaluations, version)
+    assert reported == [2, 4]
+    times = iter([0.0, 10.0, 31.0, 40.0, 62.0])
+    evaluations, reported, _ = made(Every(30, "s"), clock=lambda: next(times))
+    for version in range(4):
+        go(evaluations, version)
+    assert reported == [1, 3]
+
+
+def test_what_is_kept_is_a_copy_of_the_best() -> None:
+    kept: list[float] = []
+    evaluations, _, _ = made(Every(1, "version"), keep=lambda flats: kept.append(float(flats[0][0])))
+    shared = weights(0.0)
+    for version, value in enumerate([3.0, 2.0, 2.5, 1.0], start=1):
+        shared[0][:] = value
+        evaluations.look(Grant(version, version, 0), shared)
+        shared[0][:] = 99  # the servers write the next version there
+        assert evaluations.pending
+        evaluations.measure()
+        assert not evaluations.pending
+    assert kept == [3.0, 2.0, 1.0]
