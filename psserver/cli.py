@@ -15,6 +15,8 @@ from typing import Any
 import click
 
 from psserver import policies
+from psserver.checkpoint import CheckpointError
+from psserver.checkpoint.rewind import RewindError
 from psserver.optimizers import OptimizerError
 from psserver.optimizers import names as optimizer_names
 from psserver.policies import PolicyError
@@ -124,6 +126,17 @@ WRONG = (SettingsError, ExperimentError, AddressError, PolicyError, OptimizerErr
 )
 @click.option("--no-out", is_flag=True, help="Keep nothing: no log, and no trained model.")
 @click.option(
+    "--checkpoint-every",
+    metavar="1000v|60s",
+    help="Save everything after so many versions or seconds, and at the end, in --out (the same for all servers).",
+)
+@click.option("--keep", type=click.IntRange(min=1), help="Checkpoints that are kept. Default: 3.")
+@click.option(
+    "--resume",
+    metavar="latest|NAME",
+    help="Go on in --out from this checkpoint (task 0), also with another number of servers.",
+)
+@click.option(
     "--arena-versions",
     type=click.IntRange(min=2),
     default=3,
@@ -224,6 +237,8 @@ def main(
         raise fail(str(error), ExitCode.RESOURCES) from error
     except FolderError as error:
         raise fail(f"--out {error}", ExitCode.USAGE) from error
+    except (CheckpointError, RewindError) as error:
+        raise fail(str(error), ExitCode.USAGE) from error
     sys.exit(int(code))
 
 
@@ -253,6 +268,8 @@ SHORTCUTS = {
     "allowed_workers": "cluster.allowed_workers",
     "versions": "run.versions",
     "seed": "run.seed",
+    "checkpoint_every": "run.checkpoint_every",
+    "keep": "run.keep",
     "transport": "cluster.transport",
     "worker_timeout": "cluster.worker_timeout",
     "idle_timeout": "cluster.idle_timeout",
