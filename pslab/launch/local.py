@@ -79,7 +79,10 @@ class LocalRun:
         display: Display,
         daemons: Daemons | None = None,
         cwd: Path | None = None,
+        going_on: str | None = None,
     ) -> None:
+        """`going_on`: the checkpoint from which the run in the folder goes on."""
+        self._going_on = going_on
         self._experiment, self._folder, self._display = experiment, folder, display
         self._daemons, self._cwd = daemons or Daemons(), cwd
         # Known to this run's servers only: no other process of this machine can give them orders.
@@ -142,6 +145,8 @@ class LocalRun:
     def _launch_server(self, name: str) -> None:
         index = self._servers.index(name)
         options = [*self._task(index), "--out", str(self._folder)]
+        if self._going_on is not None:
+            options += ["--resume", self._going_on]
         self._launch(name, self._daemons.server, options, PS_JOB_SECRET=self._job_secret)
 
     def _launch(self, name: str, command: Sequence[str], options: Sequence[str], **variables: str) -> None:

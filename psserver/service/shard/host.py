@@ -17,11 +17,12 @@ from psserver.service.limits.table import AWAITING, UNGRANTED
 from psserver.service.limits.watch import Caller
 from psserver.service.loop.heavy import HeavyWork
 from psserver.service.loop.owner import Owner
+from psserver.service.saving.part import PartSaver
 from psserver.service.shard.executor import Executor, Rehearsal
 from psserver.service.shard.reads import Read, Reads
 from psserver.service.shard.shared import SharedShard
 from psserver.service.transport.shared_memory import SLOTS, Sharing, Words
-from psserver.shard import Apply, Shard
+from psserver.shard import Apply, Shard, ShardState
 from psserver.shard.staging import BorrowedBuffer, Slot
 from pswire.model.plan import Plan
 from pswire.transport.segments import Place
@@ -56,6 +57,8 @@ class ShardHost:
         self.heavy = HeavyWork(owner)
         self.state = SharedShard(owner)
         self.orders = Executor(self.state, server, options.lease, owner, self.heavy, self._end_reads_beyond)
+        self.saver = PartSaver(owner, server, self.state.changes.notify)
+        self.orders.save = lambda entry, shard: self.saver.save(entry, self.job, shard)
         self._backend = FastBackend(options.threads)
         self.sharing = Sharing(options.transport)
         # Reads under way of versions that nothing pins.
@@ -85,6 +88,14 @@ class ShardHost:
             allocate=self.sharing.allocate,
         )
         self._backend.prepare(shard.variants)
+
+    def take_up(self, state: ShardState, entries: int) -> None:
+        """Go on behind so many entries of the log, in a shard that is new. Raises StateError, with nothing changed."""
+        assert self.state.shard is not None
+        self.state.shard.restore(state)
+        self.state.executed = entries
+        # Nobody of before is a member any more, and each comes anew.
+        self.state.changes.notify()
 
     def memory_picture(self) -> Picture:
         """What is held here, and for whom."""
