@@ -272,7 +272,7 @@ def test_the_last_told_version_is_written_when_the_log_has_failed(
         peer = Peer(cluster, "a")
         peer.step(value=0.25)
         monkeypatch.setattr(
-            JsonLines, "append", lambda self, value: (_ for _ in ()).throw(LogError("the disk is gone"))
+            JsonLines, "take", lambda self, line: (_ for _ in ()).throw(LogError("the disk is gone"))
         )
         peer.send(ready=pb.Ready())
         assert peer.receive("stop").reason == "the disk is gone"
