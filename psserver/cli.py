@@ -15,10 +15,13 @@ from typing import Any
 import click
 
 from psserver import policies
+from psserver.checkpoint import CheckpointError
+from psserver.checkpoint.rewind import RewindError
 from psserver.optimizers import OptimizerError
 from psserver.optimizers import names as optimizer_names
 from psserver.policies import PolicyError
 from psserver.service.agreement import FROM_JOB
+from psserver.service.limits.workers import raise_descriptors
 from psserver.service.log.run_log import FolderError
 from psserver.service.server import ResourcesError, Server
 from psserver.service.transport.listening import BindError
@@ -72,7 +75,8 @@ WRONG = (SettingsError, ExperimentError, AddressError, PolicyError, OptimizerErr
 @click.option(
     "--optimizer",
     metavar="NAME",
-    help=f"{' | '.join(optimizer_names())}, or {FROM_JOB}: that of the first worker, which names it. Default: sgd.",
+    help=f"{' | '.join(optimizer_names())}, or {FROM_JOB}: that of the first worker, which names it. Its knobs: "
+    "ps-lab optimizers NAME lists them, --set optimizer.KNOB=VALUE sets one. Default: sgd.",
 )
 @click.option("--learning-rate", type=float, help="Default: 0.01. A schedule needs --config.")
 @click.option("--workers", type=int, help="Training starts when this many workers are ready. Default: 1.")
@@ -122,6 +126,17 @@ WRONG = (SettingsError, ExperimentError, AddressError, PolicyError, OptimizerErr
     "folder runs/TIME-JOB in the current directory.",
 )
 @click.option("--no-out", is_flag=True, help="Keep nothing: no log, and no trained model.")
+@click.option(
+    "--checkpoint-every",
+    metavar="1000v|60s",
+    help="Save everything after so many versions or seconds, and at the end, in --out (the same for all servers).",
+)
+@click.option("--keep", type=click.IntRange(min=1), help="Checkpoints that are kept. Default: 3.")
+@click.option(
+    "--resume",
+    metavar="latest|NAME",
+    help="Go on in --out from this checkpoint (task 0), also with another number of servers.",
+)
 @click.option(
     "--arena-versions",
     type=click.IntRange(min=2),
@@ -189,6 +204,7 @@ def main(
     """
     set_up("ps-server", log_format)
     keep_large_blocks()
+    raise_descriptors()
     # A policy of the user's lives where the command is run.
     sys.path.insert(0, os.getcwd())
     # No name given is no list, which would replace that of the experiment file.
@@ -222,6 +238,8 @@ def main(
         raise fail(str(error), ExitCode.RESOURCES) from error
     except FolderError as error:
         raise fail(f"--out {error}", ExitCode.USAGE) from error
+    except (CheckpointError, RewindError) as error:
+        raise fail(str(error), ExitCode.USAGE) from error
     sys.exit(int(code))
 
 
@@ -251,6 +269,8 @@ SHORTCUTS = {
     "allowed_workers": "cluster.allowed_workers",
     "versions": "run.versions",
     "seed": "run.seed",
+    "checkpoint_every": "run.checkpoint_every",
+    "keep": "run.keep",
     "transport": "cluster.transport",
     "worker_timeout": "cluster.worker_timeout",
     "idle_timeout": "cluster.idle_timeout",

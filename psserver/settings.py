@@ -17,6 +17,7 @@ from psserver.service.limits.ledger import parse_size
 from psserver.service.server import ServerSettings, new_job_name
 from psserver.service.shard.host import HostOptions
 from pswire.addresses import Address, parse_hosts
+from pswire.config.checkpoints import Every, parse_every
 from pswire.config.experiment import Experiment, ExperimentError, load_experiment, parse_experiment
 from pswire.config.overrides import OverrideError, apply_overrides
 from pswire.tf_config import cluster_from_tf_config
@@ -40,6 +41,7 @@ class Options:
     config: Path | None = None
     overrides: Sequence[str] = ()
     out: Path | None = None
+    resume: str | None = None
     stay: bool = False
     arena_versions: int = 3
     staging_limit: int = 4
@@ -62,11 +64,9 @@ def resolve(options: Options, tf_config: str | None) -> ServerSettings:
     hosts, index, workers = _cluster(options, tf_config)
     experiment = _experiment(options, len(hosts), workers)
     cluster, run = experiment.cluster, experiment.run
-    if run.checkpoint_every:
-        raise SettingsError(
-            f"run.checkpoint_every is {run.checkpoint_every!r}: servers take no checkpoints yet, simulated runs do; "
-            'expected ""'
-        )
+    every = parse_every(run.checkpoint_every)
+    if options.resume is not None and options.out is None:
+        raise SettingsError("--resume goes on in the folder of a run: expected --out RUN, too")
     optimizer = _optimizer(experiment)
     policy = build_policy(experiment.policy.name, experiment.policy.knobs, cluster.workers, len(hosts))
     if optimizer is not None:
@@ -86,6 +86,8 @@ def resolve(options: Options, tf_config: str | None) -> ServerSettings:
             max_workers=cluster.max_workers,
             allowed=tuple(cluster.allowed_workers),
             versions=run.versions,
+            checkpoint_versions=every.versions,
+            checkpoint_seconds=every.seconds,
             nonfinite_limit=cluster.nonfinite_limit,
             stay=options.stay,
             ticket_timeout=None if cluster.ticket_timeout == "auto" else cluster.ticket_timeout,
@@ -105,6 +107,8 @@ def resolve(options: Options, tf_config: str | None) -> ServerSettings:
         out=options.out,
         wait_warning=options.wait_warning,
         job_secret=options.job_secret.encode(),
+        keep=run.keep if every != Every() else 0,
+        resume=options.resume if index == 0 else None,
     )
 
 

@@ -10,7 +10,7 @@ from pslab.display.progress import Display
 from pslab.launch.local import Daemons, LocalRun, RunResult
 from pslab.observe.live import Observing, Sink
 from pslab.observe.trackers import RunInfo
-from pslab.runs.folder import free_folder, make_folder
+from pslab.runs.folder import Run, free_folder, make_folder
 from psserver.optimizers import build as build_optimizer
 from psserver.policies import build as build_policy
 from pswire.config.experiment import (
@@ -89,6 +89,7 @@ def run_local(
     daemons: Daemons | None = None,
     cwd: Path | None = None,
     sinks: Sequence[Sink] = (),
+    going_on: str | None = None,
 ) -> FinishedRun:
     """Run an experiment as processes on this machine; `out` is ``runs/<name>`` where not given.
 
@@ -96,8 +97,12 @@ def run_local(
     metrics while it goes on. Raises RunError when the folder cannot be used, TrackerError when a sink does
     not start.
     """
-    folder = make_folder(out or free_folder(experiment.run.name), force)
-    run = LocalRun(experiment, folder, display, daemons, cwd)
+    if going_on is None:
+        folder = make_folder(out or free_folder(experiment.run.name), force)
+    else:
+        assert out is not None
+        folder = Run(out).path.resolve()
+    run = LocalRun(experiment, folder, display, daemons, cwd, going_on)
     info = RunInfo(experiment.run.name, folder, experiment.model_dump(), virtual=False)
     with display:
         with Observing(info, sinks) as observing:

@@ -33,6 +33,9 @@ from pslab.runs.folder import EXPERIMENT, LOGS
 from pswire.config.experiment import Experiment
 from pswire.exits import ExitCode
 
+# Answers of the status that agree: one may be older than a worker's arrival.
+SEEN = 8
+
 
 @dataclass(frozen=True)
 class Daemons:
@@ -76,7 +79,10 @@ class LocalRun:
         display: Display,
         daemons: Daemons | None = None,
         cwd: Path | None = None,
+        going_on: str | None = None,
     ) -> None:
+        """`going_on`: the checkpoint from which the run in the folder goes on."""
+        self._going_on = going_on
         self._experiment, self._folder, self._display = experiment, folder, display
         self._daemons, self._cwd = daemons or Daemons(), cwd
         # Known to this run's servers only: no other process of this machine can give them orders.
@@ -92,6 +98,8 @@ class LocalRun:
         self._warnings: list[str] = []
         self._duplicates = DuplicateOutput()
         self._stopping = False
+        # Answers in a row that show a start which waits for nobody who can come.
+        self._too_few = 0
         self._poller: StatusPoller | None = None
 
     def run(self) -> RunResult:
@@ -137,6 +145,8 @@ class LocalRun:
     def _launch_server(self, name: str) -> None:
         index = self._servers.index(name)
         options = [*self._task(index), "--out", str(self._folder)]
+        if self._going_on is not None:
+            options += ["--resume", self._going_on]
         self._launch(name, self._daemons.server, options, PS_JOB_SECRET=self._job_secret)
 
     def _launch(self, name: str, command: Sequence[str], options: Sequence[str], **variables: str) -> None:
@@ -210,6 +220,8 @@ class LocalRun:
         if self._signals:
             number = self._signals[0]
             return Verdict(128 + number, f"stopped by {signal.Signals(number).name}")
+        if self._too_few >= SEEN and self._exits.verdict is None:
+            return self._exits.cannot_start()
         return self._exits.verdict
 
     def _take_one(self, deadline: float) -> None:
@@ -229,6 +241,8 @@ class LocalRun:
                 self._ended.add(name)
                 self._warn_of(name, self._exits.exited(name, code))
             case StatusAnswer(status):
+                members = sum(worker.state not in ("left", "lost") for worker in status.workers)
+                self._too_few = self._too_few + 1 if self._exits.too_few(status.phase, members) else 0
                 self._display.status(status, time.monotonic())
             case StatusFailure(reason):
                 self._display.no_status(reason)

@@ -3,6 +3,7 @@
 - Every server exits 0: the job is done.
 - A server fails: the job fails.
 - A worker fails: a warning, the others go on. Every worker fails: the job fails.
+- A worker fails before it has joined, and the others have: the start waits for nobody who can come, and the job fails.
 """
 
 import signal
@@ -47,6 +48,16 @@ class ExitTracker:
     @property
     def failed_workers(self) -> list[str]:
         return [name for name in self._workers if self._exits.get(name, 0) != 0]
+
+    def too_few(self, phase: str, members: int) -> bool:
+        """The job waits for its workers to join, and all processes that still run have (`members` in the status)."""
+        running = sum(name not in self._exits for name in self._workers)
+        return phase == "waiting for workers" and bool(self.failed_workers) and members >= running
+
+    def cannot_start(self) -> Verdict:
+        """Of a job that has too few workers for good."""
+        all_ = f"{len(self._workers)} workers"
+        return self._blame(self.failed_workers[0], f"the job cannot start, for it waits for {all_}")
 
     @property
     def verdict(self) -> Verdict | None:

@@ -34,6 +34,8 @@ class Mark:
     pending: dict[int, tuple[int, float]]
     samples: int
     loss: float | None
+    # Seconds since the job began, of its first grant.
+    first_grant: float | None
 
 
 @dataclass
@@ -103,11 +105,15 @@ class _Scan:
         self._pending: dict[int, tuple[int, float]] = {}
         self._samples = 0
         self._loss: float | None = None
+        self._first_grant: float | None = None
 
     def see(self, entry: dict[str, Any], end: int) -> Mark | None:
         match entry["kind"]:
             case "job" | "restore":
                 self._job = str(entry["job"])
+            case "grant":
+                if self._first_grant is None:
+                    self._first_grant = float(entry["t"])
             case "commit":
                 loss = entry["loss"]
                 self._pending[int(entry["ticket"])] = (
@@ -122,7 +128,7 @@ class _Scan:
                 losses = [loss for _, loss in parts if math.isfinite(loss)]
                 self._loss = sum(losses) / len(losses) if losses else None
             case "checkpoint":
-                known = (dict(self._pending), self._samples, self._loss)
+                known = (dict(self._pending), self._samples, self._loss, self._first_grant)
                 return Mark(int(entry["i"]), self._job, int(entry["version"]), end, *known)
         return None
 

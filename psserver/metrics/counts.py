@@ -4,6 +4,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from psserver.checkpoint.rewind import Mark
 from psserver.coordinator import entries
 from psserver.coordinator.outputs import Record
 from psserver.service.log.run_log import RunLog
@@ -111,8 +112,8 @@ class Counts:
 class CountedRunLog(RunLog):
     """A run log whose records are counted once they are taken. The loop's thread owns it, `counts` too."""
 
-    def __init__(self, folder: Path | None) -> None:
-        super().__init__(folder)
+    def __init__(self, folder: Path | None, going_on: Mark | None = None) -> None:
+        super().__init__(folder, going_on)
         self.counts = Counts()
 
     def append(self, record: Record) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import grpc
 
+from psserver.checkpoint import CheckpointError, FileFacts
 from psserver.service.loop.waits import Changes
 from psserver.service.rpc.adapters import apply_to_wire, order_to_wire
 from psserver.shard import Apply, Order
@@ -53,6 +54,8 @@ class Follower:
         self.nbytes = 0
         # What it last said of its memory.
         self.memory = memory_pb2.Memory()
+        # What became of its parts of the newest checkpoints, by entry.
+        self._saved: dict[int, shard_pb2.Saved] = {}
         self._asked = 0.0
         # It refused to publish a version that is not finite, and executes nothing any more.
         self.diverged = False
@@ -107,6 +110,21 @@ class Follower:
             ]
             self._outbox.append(shard_pb2.FollowRequest(decisions=shard_pb2.Decisions(decisions=decisions)))
         self._orders.clear()
+
+    async def saved(self, entry: int, seconds: float) -> dict[str, FileFacts]:
+        """The files of its part of the checkpoint that this entry ordered. Raises CheckpointError."""
+        deadline = self._loop.time() + seconds
+        while entry not in self._saved and self.state != "lost" and self._loop.time() < deadline:
+            # It tells of what it has written when it is asked.
+            self.ask()
+            await self._changes.wait_for(lambda: entry in self._saved or self.state == "lost", ASK_EVERY)
+        saved = self._saved.get(entry)
+        if saved is None:
+            lost = "was lost" if self.state == "lost" else f"did not write its part within {seconds:.0f} s"
+            raise CheckpointError(f"server {self.server} {lost}")
+        if saved.error:
+            raise CheckpointError(saved.error)
+        return {file.name: FileFacts(file.bytes, file.sha256) for file in saved.files}
 
     async def wait_executed(self, count: int, seconds: float) -> bool:
         await self._changes.wait_for(
@@ -203,6 +221,8 @@ class Follower:
         self.executed, self.nbytes, self.diverged = reply.executed, reply.bytes, reply.diverged
         if reply.HasField("memory"):
             self.memory = reply.memory
+        if reply.saved:
+            self._saved = {saved.entry: saved for saved in reply.saved}
         self._changes.notify()
         if reply.trial > self._tried:
             self._tried = reply.trial

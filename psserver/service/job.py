@@ -16,6 +16,7 @@ from typing import TypeVar
 import grpc
 
 from psserver.assurance import ShardAssurance
+from psserver.checkpoint import CheckpointError, coordinator_of, name_of, plan_of, shards_of
 from psserver.coordinator import (
     CommitFacts,
     Coordinator,
@@ -25,6 +26,7 @@ from psserver.coordinator import (
     Output,
     Record,
     Trial,
+    entries,
 )
 from psserver.coordinator.entries import Job as JobEntry
 from psserver.coordinator.epochs import EpochSums, Totals
@@ -34,13 +36,18 @@ from psserver.coordinator.outputs import StopNotice
 from psserver.coordinator.status import JobReport, holdup, report
 from psserver.coordinator.work.units import WorkTerms
 from psserver.optimizers import Optimizer, OptimizerError
+from psserver.optimizers import build as build_optimizer
 from psserver.policies import Policy, advice
 from psserver.service.agreement import agreed, explain_other_work
 from psserver.service.errors import Refused, precondition
+from psserver.service.limits.ledger import MODEL, Held
+from psserver.service.limits.workers import capacity
 from psserver.service.log.json_lines import LogError
 from psserver.service.log.run_log import RunLog
 from psserver.service.outbox import InlineReply, Outbox
 from psserver.service.routes import Routes
+from psserver.service.saving.going_on import GoingOn
+from psserver.service.saving.whole import Checkpoints
 from psserver.service.shard.host import ShardHost
 from psserver.service.trials import Answers
 from pswire.exits import ExitCode
@@ -48,9 +55,13 @@ from pswire.logs.events import event
 from pswire.model.plan import Plan, VariableSpec, explain_mismatch, make_plan
 from pswire.model.specs import specs_to_wire
 from pswire.patience import transfer
+from pswire.records import StateError
 from pswire.v1 import shard_pb2
 
 log = logging.getLogger("ps-server")
+
+# Of memory, about: a notice with a sentence.
+NOTICE_BYTES = 512
 
 Seen = TypeVar("Seen")
 
@@ -95,7 +106,13 @@ class Job:
         self.began = time.monotonic()
         # What the end waits for beside members: what, since when (monotonic), and for how many seconds at most.
         self.awaited: tuple[str, float, float] | None = None
+        self.capacity = capacity(host.memory.ledger.limit)
         self._announce, self._tell_over = announce, over
+        # What the log's tail and unread notices took when they were last looked at.
+        self._held: list[Held] = []
+        host.memory.ledger.watch(
+            lambda: sum(held.nbytes for held in self._held[-1:]), lambda: self._held[:-1]
+        )
         self._assurance = ShardAssurance(policy.tensors, optimizer)
         self._coordinator = Coordinator(terms, policy, self.began, self._assurance)
         self._answers = Answers(terms.servers)
@@ -104,10 +121,38 @@ class Job:
         # The log's first entry names the optimizer. Where that is the workers', a Join alone decides nothing: what is
         # to be written waits here until a session stands, and another Join may name another. None: nothing waits.
         self._unwritten: list[Output] | None = [] if optimizer is None else None
+        # Where the job takes some.
+        self.checkpoints: Checkpoints | None = None
+        # Entries that were put aside, where it goes on from one.
+        self._rolled_back: int | None = None
+
+    def go_on(self, found: GoingOn) -> None:
+        """In place of a beginning; `open` comes next. Raises CheckpointError."""
+        checkpoint, about = found.checkpoint, found.checkpoint.manifest
+        self.optimizer = self.optimizer or build_optimizer(about.optimizer)
+        self.terms = replace(self.terms, optimizer=self.optimizer.config)
+        self._assurance.optimizer = self.optimizer
+        plan, now = plan_of(checkpoint, self.terms.servers), time.monotonic()
+        self._coordinator = coordinator_of(checkpoint, self.terms, self.policy, now, self._assurance)
+        try:
+            self._hold(plan, self.optimizer)
+            self.host.take_up(shards_of(checkpoint, plan)[0], about.entry + 1)
+        except (Refused, StateError) as error:
+            raise CheckpointError(
+                f"the checkpoint of version {about.version} cannot be taken up: {error}"
+            ) from error
+        begun = found.mark.first_grant
+        first_grant = None if begun is None else now - about.t + begun
+        self.routes.go_on(about.entry + 1, about.version, self._coordinator.folded, first_grant)
+        self._adopt(plan, name_of(about.entry, about.job), about.entry + 1)
+        self._opened, self._unwritten, self._rolled_back = True, None, found.rolled_back
 
     def open(self) -> None:
         """The log's first entry; it names the optimizer, so it may have to wait for the first worker."""
-        if self.optimizer is not None:
+        rolled_back = self._rolled_back
+        if rolled_back is not None:
+            self._input(lambda c, now: c.resume(rolled_back, now))
+        elif self.optimizer is not None:
             self._open(self.optimizer)
             self._execute()
 
@@ -164,6 +209,7 @@ class Job:
                 if isinstance(output, Trial):
                     self._answers.expect(output.number)
                     self.routes.ask(output, self.tried)
+            self._save(outputs)
         except (JoinRefused, JoinDeferred):
             raise
         except LogError as error:
@@ -174,6 +220,20 @@ class Job:
         else:
             if self._coordinator.over:
                 self._end()
+
+    def _save(self, outputs: list[Output]) -> None:
+        """Where the last entry orders a checkpoint: the servers have been sent it."""
+        last = outputs[-1] if outputs else None
+        if self.checkpoints is None or self.plan is None or not isinstance(last, Record):
+            return
+        if isinstance(last.entry, entries.Checkpoint):
+            coordinator = self._coordinator
+            self.checkpoints.order(last, coordinator.state, coordinator.terms, self.policy, self.plan)
+
+    def checkpoint(self) -> None:
+        """Save what there is, before a signal ends the job."""
+        if self.checkpoints is not None:
+            self._input(lambda c, now: c.checkpoint(now))
 
     def tried(self, server: int, trial: int, finite: bool, largest: float) -> None:
         """A server's answer to the question whether an update is finite."""
@@ -254,9 +314,15 @@ class Job:
             raise precondition(f"this job trains another model: {difference}")
 
     def _check_room(self, worker: str, plan: Plan, optimizer: Optimizer) -> None:
-        """A worker that has no place yet needs memory of its own under some policies. Raises Refused."""
+        """A worker that has no place yet needs descriptors, and memory of its own under some policies. Raises
+        Refused."""
         present = self._coordinator.roster.present
         if worker not in present:
+            if len(present) >= self.capacity.workers:
+                raise Refused(
+                    grpc.StatusCode.RESOURCE_EXHAUSTED,
+                    f"server 0 has room for {self.capacity.workers} workers at once, and has them: {self.capacity.why}",
+                )
             self.host.memory.admit_members(len(present) + 1, plan, optimizer, self.policy.tensors)
 
     def _withdraw_plan(self) -> None:
@@ -300,7 +366,8 @@ class Job:
         except OptimizerError as error:
             raise precondition(f"this model and the job's optimizer do not go together: {error}") from error
 
-    def _adopt(self, plan: Plan) -> None:
+    def _adopt(self, plan: Plan, checkpoint: str = "", entries: int = 0) -> None:
+        """`checkpoint`: that the servers take up, behind so many entries of the log."""
         assert self.optimizer is not None
         self.plan, self._assurance.optimizer = plan, self.optimizer
         largest = max(shard.nbytes for shard in plan.shards)
@@ -310,6 +377,8 @@ class Job:
             plan=plan.fingerprint,
             optimizer=json.dumps(self.optimizer.config),
             tensors=json.dumps(self.policy.tensors.config),
+            checkpoint=checkpoint,
+            entries=entries,
         )
         for follower in self.routes.followers:
             follower.configure(message)
@@ -426,6 +495,13 @@ class Job:
         present = self._coordinator.roster.present.values()
         self.routes.outboxes.end_others({(m.worker, m.incarnation) for m in present})
         self._write_or_fail(self.routes.run_log.flush)
+        self._measure()
+
+    def _measure(self) -> None:
+        """Memory of what is too small and too often changed to be counted as it changes."""
+        unread = [Held(w, "notices", NOTICE_BYTES * count) for w, count in self.routes.outboxes.unread()]
+        parts = [Held(MODEL, "log tail", self.routes.tail.nbytes), *unread]
+        self._held = [*parts, Held(MODEL, "all of these", sum(part.nbytes for part in parts))]
 
     def _write_or_fail(self, write: Callable[[], None]) -> None:
         if self.failure is None:

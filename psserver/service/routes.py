@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from psserver.coordinator import Output, Record, Send, Trial, entries
 from psserver.coordinator.entries import Entry
@@ -44,6 +44,11 @@ class Routes:
         self._orders = orders
         self._grace = grace
         self._translator = OrderTranslator()
+
+    def go_on(self, entries: int, version: int, folded: Sequence[int], first_grant: float | None) -> None:
+        """The log has so many entries already, which make that version; `folded` is in the shards' open sum."""
+        self.sent, self.version, self.first_grant = entries, version, first_grant
+        self._translator = OrderTranslator(folded)
 
     def ask(self, trial: Trial, answer: Callable[[int, int, bool, float], None]) -> None:
         """Have every shard asked, behind all entries that were sent to it. This server's answers as the others do:

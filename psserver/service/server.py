@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
+from psserver.checkpoint import FolderLock, Store
+from psserver.checkpoint.rewind import Mark
 from psserver.coordinator import JobTerms
 from psserver.optimizers import Optimizer
 from psserver.policies import Policy
@@ -20,7 +22,6 @@ from psserver.service.ending import Results
 from psserver.service.followers import Follower
 from psserver.service.job import Job
 from psserver.service.limits.table import CALLS
-from psserver.service.limits.watch import Watch
 from psserver.service.log.run_log import RunLog, make_folder
 from psserver.service.loop.owner import Owner
 from psserver.service.rpc.coordinator import CoordinatorRpc
@@ -36,6 +37,9 @@ from psserver.service.rpc.services import (
     shard_methods,
 )
 from psserver.service.rpc.shard import ShardRpc
+from psserver.service.saving.going_on import FOLDER as CHECKPOINTS
+from psserver.service.saving.going_on import GoingOn, find
+from psserver.service.saving.whole import Checkpoints
 from psserver.service.shard.host import HostOptions, ShardHost
 from psserver.service.transport.listening import BindError, listen
 from psserver.service.transport.sockets import SocketListener
@@ -80,6 +84,10 @@ class ServerSettings:
     metrics_port: int | None = None
     # Shared by all servers of the job: a coordinator proves to a shard that it knows this. Empty: it need not.
     job_secret: bytes = b""
+    # Of complete checkpoints, so many are kept. Where the job takes none: 0.
+    keep: int = 0
+    # Go on from this checkpoint of `out`, or from the "latest".
+    resume: str | None = None
 
 
 class ResourcesError(OSError):
@@ -98,15 +106,21 @@ class Server:
         self._announce = announce
         self.owner = Owner()
         self.host = ShardHost(settings.task_index, settings.host, self.owner)
+        if settings.out is not None:
+            self.host.saver.store = Store(settings.out / CHECKPOINTS)
         self.job: Job | None = None
-        self.watch = Watch()
+        self.watch = self.host.watch
         self.sockets = SocketListener(
             self._exchanged, self.owner, settings.bind, settings.data_port, self.watch, self._patience
+        )
+        self.host.memory.ledger.watch(
+            lambda: self.sockets.received, lambda: self.host.held_by(self.sockets.holders(), "frames")
         )
         self._grpc: grpc.aio.Server | None = None
         self._exchange: ExchangeRpc | None = None
         self._follow: FollowRpc | None = None
         self._metrics: Metrics | None = None
+        self._lock: FolderLock | None = None
         self._signal: str | None = None
         self._wake = asyncio.Event()
 
@@ -126,6 +140,9 @@ class Server:
         try:
             return loop.run_until_complete(self._run())
         finally:
+            if self._lock is not None:
+                self._lock.close()
+            self.host.saver.close()
             self.owner.end()
             self.host.close()
             loop.run_until_complete(end_tasks())
@@ -198,12 +215,22 @@ class Server:
         except OSError as error:
             raise BindError(f"--metrics-port {port}: {error.strerror or error}") from error
 
-    def _run_log(self) -> RunLog:
+    def _run_log(self, going_on: Mark | None) -> RunLog:
         if self.settings.metrics_port is None:
-            return RunLog(self.settings.out)
+            return RunLog(self.settings.out, going_on)
         from psserver.metrics.counts import CountedRunLog
 
-        return CountedRunLog(self.settings.out)
+        return CountedRunLog(self.settings.out, going_on)
+
+    def _going_on(self) -> GoingOn | None:
+        """Lock the folder where it has checkpoints; find the one to go on from. Raises CheckpointError, RewindError."""
+        settings = self.settings
+        if settings.out is None or not (settings.keep or settings.resume):
+            return None
+        self._lock = FolderLock(settings.out / CHECKPOINTS)
+        if settings.resume is None:
+            return None
+        return find(settings.out, settings.resume, settings.terms, settings.policy, settings.optimizer)
 
     def _write_metrics(self) -> None:
         """The last numbers: a scrape may come too late for them."""
@@ -224,7 +251,7 @@ class Server:
             self._follow = FollowRpc(self.host, len(hosts), self.settings.job_secret, self._wake.set)
         self._exchange = ExchangeRpc(self.host, self.job, self.sockets)
         services[SHARD] = shard_methods(ShardRpc(self.host), self._exchange, self._follow, rpc)
-        return await add_services(served, services)
+        return await add_services(served, services, rpc)
 
     async def _exchanged(self, stream: Stream) -> None:
         """The method Exchange, on a socket. No socket has a token before it is registered."""
@@ -236,9 +263,10 @@ class Server:
 
     def _make_job(self, hosts: tuple[Address, ...]) -> Job:
         settings = self.settings
-        if settings.out is not None:
+        if settings.out is not None and settings.resume is None:
             make_folder(settings.out)
-        run_log = self._run_log()
+        going_on = self._going_on()
+        run_log = self._run_log(None if going_on is None else going_on.mark)
         job = Job(
             settings.terms,
             settings.policy,
@@ -248,6 +276,12 @@ class Server:
             self._planned,
             self._wake.set,
         )
+        if settings.terms.workers > job.capacity.workers:
+            log.warning(
+                "%d workers are expected, and this server has room for %d at once: %s",
+                *(settings.terms.workers, job.capacity.workers, job.capacity.why),
+                extra=event("too_many_workers", workers=settings.terms.workers, room=job.capacity.workers),
+            )
         secret = new_secret()
         self.host.open(settings.terms.job, secret)
         for server in range(1, len(hosts)):
@@ -263,6 +297,13 @@ class Server:
             job.routes.followers.append(
                 Follower(server, hosts[server], message, timeout, self._lost, job.tried)
             )
+        if settings.out is not None and settings.keep:
+            store = Store(settings.out / CHECKPOINTS)
+            job.checkpoints = Checkpoints(
+                settings.out, store, settings.keep, self.host, run_log, job.routes.followers
+            )
+        if going_on is not None:
+            job.go_on(going_on)
         return job
 
     def _planned(self, plan: Plan) -> None:
@@ -281,6 +322,8 @@ class Server:
         results = Results(job)
         await self._watch(job, results)
         code = await results.conclude()
+        if job.checkpoints is not None:
+            await job.checkpoints.finish()
         self._write_metrics()
         stopped = job.stopped()
         assert stopped is not None
@@ -307,6 +350,7 @@ class Server:
                 cause = "diverged" if self.host.state.diverged else "server"
                 job.stop(self.host.state.failure, success=False, cause=cause)
             if self._signal is not None:
+                job.checkpoint()
                 job.stop(f"stopped by {self._signal}", success=False, cause=self._signal)
                 await self._farewell(job)
                 return

@@ -105,7 +105,8 @@ class Updater:
         # One worker's step after the other's, in the order of the log; the last one ends in `out`.
         for left, share in zip(range(len(shares) - 1, -1, -1), shares, strict=True):
             target = spare if left % 2 else out
-            stepped = self._optimizer.update(
+            # Arrays of the plan's sizes, each with a buffer of its own.
+            stepped = self._optimizer.advance(
                 now,
                 share.values[:end],
                 target,

@@ -94,6 +94,8 @@ ROWS: Final[tuple[Row, ...]] = (
         ("plan", FINGERPRINT, HASHED),
         ("optimizer", JSON, CONFIG),
         ("tensors", JSON, CONFIG),
+        ("checkpoint", NAME, NAMED),
+        ("entries", COUNTER, COUNTED),
     ),
     *rows("Decisions", ("decisions", Many(2**20), "entries that were decided together, or missed")),
     *rows(
@@ -170,5 +172,18 @@ ROWS: Final[tuple[Row, ...]] = (
         ("trial", COUNTER, COUNTED),
         ("finite", FLAG, TYPED),
         ("largest", FACTOR, NUMBER),
+        ("saved", Many(8), "the newest few"),
+    ),
+    *rows(
+        "Saved",
+        ("entry", COUNTER, COUNTED),
+        ("files", Many(16), "two for each server"),
+        ("error", REASON, SAID),
+    ),
+    *rows(
+        "SavedFile",
+        ("name", NAME, NAMED),
+        ("bytes", COUNTER, COUNTED),
+        ("sha256", FINGERPRINT, HASHED),
     ),
 )

@@ -45,6 +45,9 @@ EVENTS: Final[Mapping[str, Event]] = {
     "work_units": Event(SERVER, ("units", "epochs"), "the job's data is dealt by the coordinator"),
     "worker_waits": Event(SERVER, ("seconds",), "somebody has waited long; the message says for what"),
     # Servers
+    "too_many_workers": Event(
+        SERVER, ("workers", "room"), "more workers are expected than the server has descriptors or memory for"
+    ),
     "server_ready": Event(SERVER, ("server", "address"), "server 0 follows: another server executes the log"),
     "server_unreachable": Event(
         SERVER, ("server", "address", "seconds"), "another server does not answer yet"
@@ -76,6 +79,17 @@ EVENTS: Final[Mapping[str, Event]] = {
     "connection_broken": Event(SERVER, (), "a connection to a worker ended in the middle"),
     "exchange_failed": Event(SERVER, (), "a fault of this program in an exchange"),
     # Ends
+    "checkpoint_written": Event(
+        SERVER,
+        ("version", "bytes", "seconds"),
+        "a checkpoint is complete: all servers have written their part",
+    ),
+    "checkpoint_failed": Event(SERVER, ("version",), "a checkpoint was not written; training goes on"),
+    "checkpoint_skipped": Event(
+        SERVER, ("version",), "one was due while the one before it was being written"
+    ),
+    "checkpoint_passed_over": Event(SERVER, (), "a checkpoint is damaged, or is none of this run's"),
+    "resumed": Event(SERVER, ("version", "rolled_back"), "the job goes on from a checkpoint"),
     "no_final_weights": Event(SERVER, (), "the weights of the last version cannot be had"),
     "run_folder_failed": Event(SERVER, (), "the run folder cannot be written to"),
     "nothing_kept": Event(SERVER, (), "no run folder was named, and the default one cannot be made"),

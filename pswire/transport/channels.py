@@ -89,8 +89,13 @@ def CHANNEL_OPTIONS(worker_timeout: float, *, payloads: bool = False) -> Options
     `payloads`: a ping on it may wait behind all that is under way.
     """
     answer = transfer(UNREAD_BYTES, worker_timeout) if payloads else worker_timeout
+    # Left to itself, gRPC announces a window of 4 MiB at once. On a slow link the server's pings would wait behind all
+    # of that, for longer than it waits for their answer. Without the probe, a window is what the message needs
+    # that is read.
+    window = [("grpc.http2.bdp_probe", 0)] if payloads else []
     return [
         *_shared(worker_timeout, answer),
+        *window,
         ("grpc.max_receive_message_length", MESSAGE_BYTES),
         # Servers of a cluster are reached directly, whatever proxy the shell is set up for.
         ("grpc.enable_http_proxy", 0),

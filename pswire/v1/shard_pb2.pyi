@@ -590,6 +590,8 @@ class Configure(_message.Message):
     PLAN_FIELD_NUMBER: _builtins.int
     OPTIMIZER_FIELD_NUMBER: _builtins.int
     TENSORS_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_FIELD_NUMBER: _builtins.int
+    ENTRIES_FIELD_NUMBER: _builtins.int
     plan: _builtins.str
     optimizer: _builtins.str
     """The optimizer's declarative configuration (JSON), never code."""
@@ -597,6 +599,11 @@ class Configure(_message.Message):
     """What the policy says about its parts that see tensors (JSON object): the
     compensator's and the aggregator's names and numbers. {}: it has none.
     """
+    checkpoint: _builtins.str
+    """The job goes on: take up the state of this checkpoint, a folder's name,
+    behind so many entries of the log. Empty: it begins.
+    """
+    entries: _builtins.int
     @_builtins.property
     def variables(self) -> _containers.RepeatedCompositeFieldContainer[_model_pb2.VariableSpec]: ...
     def __init__(
@@ -606,10 +613,12 @@ class Configure(_message.Message):
         plan: _builtins.str = ...,
         optimizer: _builtins.str = ...,
         tensors: _builtins.str = ...,
+        checkpoint: _builtins.str = ...,
+        entries: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["optimizer", b"optimizer", "plan", b"plan", "tensors", b"tensors", "variables", b"variables"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "entries", b"entries", "optimizer", b"optimizer", "plan", b"plan", "tensors", b"tensors", "variables", b"variables"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -971,6 +980,7 @@ class FollowReply(_message.Message):
     TRIAL_FIELD_NUMBER: _builtins.int
     FINITE_FIELD_NUMBER: _builtins.int
     LARGEST_FIELD_NUMBER: _builtins.int
+    SAVED_FIELD_NUMBER: _builtins.int
     executed: _builtins.int
     """Entries [0, executed) of the log have been executed."""
     error: _builtins.str
@@ -987,6 +997,10 @@ class FollowReply(_message.Message):
     def memory(self) -> _memory_pb2.Memory:
         """From time to time."""
 
+    @_builtins.property
+    def saved(self) -> _containers.RepeatedCompositeFieldContainer[Global___Saved]:
+        """What became of this server's parts of the newest checkpoints."""
+
     def __init__(
         self,
         *,
@@ -998,11 +1012,66 @@ class FollowReply(_message.Message):
         trial: _builtins.int = ...,
         finite: _builtins.bool = ...,
         largest: _builtins.float = ...,
+        saved: _abc.Iterable[Global___Saved] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "diverged", b"diverged", "error", b"error", "executed", b"executed", "finite", b"finite", "largest", b"largest", "memory", b"memory", "trial", b"trial"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "diverged", b"diverged", "error", b"error", "executed", b"executed", "finite", b"finite", "largest", b"largest", "memory", b"memory", "saved", b"saved", "trial", b"trial"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___FollowReply: _TypeAlias = FollowReply  # noqa: Y015
+
+@_typing.final
+class Saved(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENTRY_FIELD_NUMBER: _builtins.int
+    FILES_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    entry: _builtins.int
+    """The number of the entry that ordered it."""
+    error: _builtins.str
+    """Why there are none."""
+    @_builtins.property
+    def files(self) -> _containers.RepeatedCompositeFieldContainer[Global___SavedFile]: ...
+    def __init__(
+        self,
+        *,
+        entry: _builtins.int = ...,
+        files: _abc.Iterable[Global___SavedFile] | None = ...,
+        error: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entry", b"entry", "error", b"error", "files", b"files"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Saved: _TypeAlias = Saved  # noqa: Y015
+
+@_typing.final
+class SavedFile(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    SHA256_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    bytes: _builtins.int
+    sha256: _builtins.str
+    """In hexadecimal digits."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        bytes: _builtins.int = ...,
+        sha256: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "name", b"name", "sha256", b"sha256"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SavedFile: _TypeAlias = SavedFile  # noqa: Y015

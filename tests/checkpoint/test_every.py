@@ -1,5 +1,7 @@
 """How often: read from text, or refused in a sentence."""
 
+from pathlib import Path
+
 import pytest
 
 from psserver.settings import Options, SettingsError, resolve
@@ -25,7 +27,16 @@ def test_anything_else_is_refused(text: str) -> None:
         parse_experiment({"run": {"checkpoint_every": text}}, "test")
 
 
-def test_a_server_takes_none_yet() -> None:
-    options = Options(ps_hosts="localhost:0", overrides=("run.checkpoint_every=60s",))
-    with pytest.raises(SettingsError, match="servers take no checkpoints yet"):
-        resolve(options, None)
+def test_a_server_is_told() -> None:
+    options = Options(
+        ps_hosts="localhost:0", out=Path("run"), overrides=("run.checkpoint_every=60s", "run.keep=2")
+    )
+    settings = resolve(options, None)
+    assert (settings.terms.checkpoint_versions, settings.terms.checkpoint_seconds, settings.keep) == (
+        0,
+        60.0,
+        2,
+    )
+    assert resolve(Options(ps_hosts="localhost:0"), None).keep == 0
+    with pytest.raises(SettingsError, match="--resume goes on in the folder of a run: expected --out RUN"):
+        resolve(Options(ps_hosts="localhost:0", resume="latest"), None)

@@ -55,6 +55,20 @@ def assert_gone(pids: list[int]) -> None:
     assert pids and not [pid for pid in pids if running(pid)]
 
 
+def test_a_start_that_waits_for_nobody_who_can_come() -> None:
+    exits = ExitTracker(["server-0"], ["worker-0", "worker-1", "worker-2"])
+    assert not exits.too_few("waiting for workers", 2)
+    exits.exited("worker-1", int(ExitCode.REFUSED))
+    assert not exits.too_few("waiting for workers", 1)  # worker-2 may still join
+    assert not exits.too_few("training", 2)
+    assert exits.too_few("waiting for workers", 2)
+    verdict = exits.cannot_start()
+    assert (verdict.code, verdict.culprit) == (ExitCode.REFUSED, "worker-1")
+    assert verdict.reason.startswith(
+        "the job cannot start, for it waits for 3 workers: worker-1 exited with code 5"
+    )
+
+
 @pytest.mark.cluster
 def test_a_run_goes_from_start_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TF_CONFIG", "{}")

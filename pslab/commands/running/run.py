@@ -62,7 +62,7 @@ from psworker.job.errors import JobError
 @click.option(
     "--resume",
     metavar="latest|NAME",
-    help="Go on in --out from this checkpoint, also with another cluster.servers. Simulated runs only.",
+    help="Go on in --out from this checkpoint, also with another cluster.servers.",
 )
 @click.option(
     "--save",
@@ -142,9 +142,9 @@ def run(
     said = {key: value for key, value in settings.items() if value is not None}
     overrides = (*(f"{key}={json.dumps(value)}" for key, value in said.items()), *overrides)
     experiment = _experiment_path(arguments) if script is None else None
-    if resume is not None and (out is None or force or engine != "simulated"):
+    if resume is not None and (out is None or force or script is not None):
         raise Failure(
-            "--resume goes on in the folder of a simulated run: expected --engine simulated --out RUN, without --force"
+            "--resume goes on in the folder of an experiment's run: expected --out RUN, without --force"
         )
     try:
         if save is not None:
@@ -158,7 +158,9 @@ def run(
                     "--engine simulated: expected an EXPERIMENT, a script runs for real only"
                 )
             loaded = of_script(script, arguments, said, overrides)
-            finished = _run_real(loaded, out, force, log_format, tensorboard, trackers, as_json, quiet)
+            finished = _run_real(
+                loaded, out, force, log_format, tensorboard, trackers, as_json, quiet, resume
+            )
         elif engine == "simulated":
             if log_format != "text":
                 raise ExperimentError(
@@ -173,7 +175,9 @@ def run(
         else:
             loaded = load(experiment, overrides)
             _advise(loaded)
-            finished = _run_real(loaded, out, force, log_format, tensorboard, trackers, as_json, quiet)
+            finished = _run_real(
+                loaded, out, force, log_format, tensorboard, trackers, as_json, quiet, resume
+            )
         if save is not None and finished.result.ok:
             exported(Run(finished.folder), save)
     except JobError as error:
@@ -208,10 +212,11 @@ def _run_real(
     trackers: Sequence[str],
     as_json: bool,
     quiet: bool,
+    resume: str | None,
 ) -> FinishedRun:
     sinks, display = _sinks(experiment, tensorboard, trackers), choose(as_json=as_json, quiet=quiet)
     daemons = Daemons(log_format=log_format)
-    return run_local(experiment, display, out=out, force=force, daemons=daemons, sinks=sinks)
+    return run_local(experiment, display, out=out, force=force, daemons=daemons, sinks=sinks, going_on=resume)
 
 
 def _sinks(experiment: Experiment, tensorboard: bool, trackers: Sequence[str]) -> list[Sink]:

@@ -1,5 +1,6 @@
 """Follow, seen from the shard: the decision stream comes in and is executed in order."""
 
+import asyncio
 import hmac
 import json
 import logging
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 
 import grpc
 
+from psserver.checkpoint import CheckpointError, load, shards_of
 from psserver.optimizers import OptimizerError
 from psserver.optimizers import build as build_optimizer
 from psserver.policies.declarations import from_config
@@ -16,11 +18,13 @@ from psserver.receipts import opens
 from psserver.service.errors import Refused, invalid, precondition
 from psserver.service.rpc.adapters import apply_from_wire, memory_to_wire, order_from_wire
 from psserver.service.rpc.registration import Call, bounded, parsed
+from psserver.service.saving.part import Part
 from psserver.service.shard.host import ShardHost
 from pswire.exits import ExitCode
 from pswire.logs.events import event
-from pswire.model.plan import PlanError, make_plan
+from pswire.model.plan import Plan, PlanError, make_plan
 from pswire.model.specs import specs_from_wire
+from pswire.records import StateError
 from pswire.v1 import shard_pb2
 
 log = logging.getLogger("ps-server")
@@ -98,7 +102,7 @@ class FollowRpc:
     async def _take(self, request: shard_pb2.FollowRequest) -> None:
         match request.WhichOneof("message"):
             case "configure":
-                self._configure(request.configure)
+                await self._configure(request.configure)
             case "decisions":
                 if self._host.state.failure is not None:
                     # The coordinator has been told, and will say how this ends.
@@ -130,7 +134,7 @@ class FollowRpc:
             trial=trial.number, finite=finite, largest=largest if finite else 0.0
         )
 
-    def _configure(self, message: shard_pb2.Configure) -> None:
+    async def _configure(self, message: shard_pb2.Configure) -> None:
         try:
             plan = make_plan(specs_from_wire(message.variables), self._servers)
             optimizer = build_optimizer(json.loads(message.optimizer))
@@ -150,8 +154,26 @@ class FollowRpc:
                 f"server {self._host.server} has no memory for its part of the model, "
                 f"{plan.shards[self._host.server].nbytes} bytes",
             ) from error
+        if message.checkpoint:
+            await self._take_up(message, plan)
         told = event("shard_ready", bytes=self._host.nbytes, variables=len(plan.variables))
         log.info("holds %d bytes of %d variables", self._host.nbytes, len(plan.variables), extra=told)
+
+    async def _take_up(self, message: shard_pb2.Configure, plan: Plan) -> None:
+        """The job goes on: this server's part of it, as it is saved. Raises Refused."""
+        store = self._host.saver.store
+        try:
+            if store is None:
+                raise CheckpointError(
+                    "it has no folder: give every server the same --out, on a disk that all share"
+                )
+            states = await asyncio.to_thread(lambda: shards_of(load(store, message.checkpoint), plan))
+            self._host.take_up(states[self._host.server], message.entries)
+        except (CheckpointError, StateError) as error:
+            raise precondition(
+                f"server {self._host.server} cannot take up {message.checkpoint}: {error}"
+            ) from error
+        self._next_entry = message.entries
 
     def _progress(self) -> shard_pb2.FollowReply:
         host = self._host
@@ -164,6 +186,7 @@ class FollowRpc:
             finite=self._answer.finite,
             largest=self._answer.largest,
         )
+        reply.saved.extend(map(_saved, host.saver.parts.values()))
         if time.monotonic() - self._memory_told >= MEMORY_EVERY:
             self._memory_told = time.monotonic()
             reply.memory.CopyFrom(memory_to_wire(host.memory_picture()))
@@ -185,6 +208,11 @@ async def follow_nobody(call: Call) -> None:
 async def _next(call: Call) -> shard_pb2.FollowRequest | None:
     message = await call.receive()
     return None if message is None else bounded(parsed(shard_pb2.FollowRequest, message))
+
+
+def _saved(part: Part) -> shard_pb2.Saved:
+    files = [shard_pb2.SavedFile(name=n, bytes=f.bytes, sha256=f.sha256) for n, f in part.files.items()]
+    return shard_pb2.Saved(entry=part.entry, files=files, error=part.error[:1000])
 
 
 def _exit_code(number: int) -> ExitCode:

@@ -12,6 +12,7 @@ from psserver.service.loop.heavy import LARGE, HeavyWork
 from psserver.service.loop.owner import Owner
 from psserver.service.shard.shared import SharedShard
 from psserver.shard import Apply, Install, NonfiniteError, Order, Release, Seal, Shard
+from psserver.shard.orders import Save
 from psserver.shard.shard import PendingUpdate
 from pswire.logs.events import event
 
@@ -70,6 +71,8 @@ class Executor:
         self._unread: dict[str, tuple[int, float]] = {}
         # Called with each order that has arithmetic, and its seconds, where they are measured.
         self.timed: Callable[[Order, float], None] | None = None
+        # Called behind each order to save, with its index.
+        self.save: Callable[[int, Shard], None] = lambda _, __: None
 
     def submit(self, orders: Iterable[tuple[int, Submitted]]) -> None:
         """Queue orders; they carry the indices that follow on what was submitted before."""
@@ -121,6 +124,8 @@ class Executor:
             state.settle_read(order.ticket)
             state.entrance.changed(order.ticket)
         work = shard.prepare(order)
+        if isinstance(order, Save):
+            self.save(index, shard)
         if work is None:
             if isinstance(order, Release | Install):
                 state.entrance.freed()

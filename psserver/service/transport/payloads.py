@@ -1,5 +1,6 @@
 """Payloads between messages and the shard's buffers: one copy each way, checked on the way in."""
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -13,6 +14,7 @@ from psserver.service.errors import Refused, invalid
 from psserver.service.limits.watch import Caller
 from psserver.service.shard.host import ShardHost
 from psserver.service.shard.reads import Read
+from psserver.service.transport.sending import SendingPace
 from psserver.shard import Shard
 from psserver.shard.staging import Slot
 from pswire.transport import frames
@@ -75,7 +77,7 @@ class Intake:
     @classmethod
     async def begin(cls, host: ShardHost, header: shard_pb2.PushHeader, caller: Caller) -> "Intake":
         """Once there is room for it. Raises Refused."""
-        shard = await host.serving(claim_of(header), header.plan, header.after)
+        shard = await host.serving(claim_of(header), header.plan, header.after, caller)
         codec = known_codec(header.dtype)
         elements = shard.layout.elements
         total = codec.size(elements)
@@ -149,7 +151,7 @@ class Outgoing:
     @classmethod
     async def begin(cls, host: ShardHost, request: shard_pb2.PullRequest, caller: Caller) -> "Outgoing":
         """`caller`: who reads it, and is cut when it holds too much. Raises Refused when it is gone."""
-        shard = await host.serving(claim_of(request), request.plan, request.after)
+        shard = await host.serving(claim_of(request), request.plan, request.after, caller)
         codec = known_codec(request.dtype)
         read, granted = await host.start_read(shard, request.ticket, request.version, request.worker, caller)
         return cls(host, shard, request.ticket, codec, read, granted)
@@ -158,6 +160,7 @@ class Outgoing:
         """At least one. Raises Refused when the version is taken back on the way."""
         values = self._read.version.values
         total, offset = self._codec.size(values.size), 0
+        pace = SendingPace(self._host.options.worker_timeout)
         if total == 0:
             yield Piece(0, memoryview(b""), 0)
         # Encoded piece by piece: readers never hold a copy of the model each.
@@ -167,8 +170,12 @@ class Outgoing:
                 number = self._read.version.number
                 raise Refused(grpc.StatusCode.ABORTED, f"version {number} was taken back: its lease is over")
             data = frames.as_bytes(encoded)
-            yield Piece(offset, data, total)
-            offset += data.nbytes
+            while data.nbytes:
+                part, data = data[: pace.piece], data[pace.piece :]
+                began = time.monotonic()
+                yield Piece(offset, part, total)
+                pace.sent(time.monotonic() - began)
+                offset += part.nbytes
         self._complete = True
 
     def end(self) -> None:

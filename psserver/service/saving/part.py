@@ -1,0 +1,89 @@
+"""One server's part of a checkpoint: taken between two orders, written by its own thread while training goes on."""
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from psserver.checkpoint import CheckpointError, FileFacts, Store, name_of, save_shard, settled
+from psserver.service.loop.owner import Owner
+from psserver.shard import Shard, ShardState
+from pswire.logs.events import event
+
+log = logging.getLogger("ps-server")
+
+# Parts of which the outcome is known.
+REMEMBERED = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What became of the part that log entry `entry` ordered: its files, or why there are none."""
+
+    entry: int
+    files: dict[str, FileFacts] = field(default_factory=dict)
+    error: str = ""
+
+
+class PartSaver:
+    """The loop's thread owns it. `parts`: the newest that are written, or failed, by entry.
+
+    One is written at a time; one more waits, and a newer one takes its place. `store`: None where this server has
+    no folder. `changed` is called with every new part.
+    """
+
+    def __init__(self, owner: Owner, server: int, changed: Callable[[], object]) -> None:
+        self.store: Store | None = None
+        self.parts: dict[int, Part] = {}
+        self._owner, self._server, self._changed = owner, server, changed
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._busy = False
+        self._next: tuple[int, str, ShardState] | None = None
+
+    def save(self, entry: int, job: str, shard: Shard) -> None:
+        """The shard has executed the entries up to this one. It is copied now: that is a pass over its memory."""
+        if self.store is None:
+            missing = (
+                "has no folder for checkpoints: give every server the same --out, on a disk that all share"
+            )
+            self._tell(Part(entry, error=f"server {self._server} {missing}"))
+            return
+        # Before the copy: of those that wait, the newest will do.
+        self._next = None
+        try:
+            self._next = entry, job, settled(shard.state())
+        except MemoryError:
+            self._tell(Part(entry, error=f"server {self._server} has no memory for a copy of what it holds"))
+        self._begin()
+
+    def _begin(self) -> None:
+        if self._busy or self._next is None or self.store is None:
+            return
+        (entry, job, state), self._next, self._busy = self._next, None, True
+        written = self._owner.loop.run_in_executor(self._pool, self._write, self.store, entry, job, state)
+        written.add_done_callback(lambda future: self._ended(future.result()))
+
+    def _write(self, store: Store, entry: int, job: str, state: ShardState) -> Part:
+        try:
+            return Part(entry, save_shard(store, name_of(entry, job), state))
+        except CheckpointError as error:
+            return Part(entry, error=f"server {self._server}: {error}")
+        except Exception as error:
+            told = event("checkpoint_failed", version=state.facts.version)
+            log.exception("this server's part of a checkpoint was not written", extra=told)
+            return Part(entry, error=f"server {self._server}: {type(error).__name__}: {error}")
+
+    def _ended(self, part: Part) -> None:
+        self._busy = False
+        self._tell(part)
+        self._begin()
+
+    def _tell(self, part: Part) -> None:
+        self.parts[part.entry] = part
+        while len(self.parts) > REMEMBERED:
+            del self.parts[min(self.parts)]
+        self._changed()
+
+    def close(self) -> None:
+        """A part under way is waited for."""
+        self._pool.shutdown()

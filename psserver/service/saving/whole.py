@@ -1,0 +1,160 @@
+"""Whole checkpoints: server 0 waits for the parts of all servers, and completes what all have written."""
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from psserver.checkpoint import (
+    CheckpointError,
+    FileFacts,
+    Manifest,
+    Store,
+    describe,
+    name_of,
+    save_coordinator,
+)
+from psserver.coordinator import CoordinatorState, JobTerms, Record
+from psserver.policies import Policy
+from psserver.service.followers import Follower
+from psserver.service.log.json_lines import LogError
+from psserver.service.log.run_log import DECISIONS, RunLog
+from psserver.service.shard.host import ShardHost
+from pswire.logs.events import event
+from pswire.model.plan import Plan
+from pswire.patience import transfer
+from pswire.records import StateError
+
+log = logging.getLogger("ps-server")
+
+# What the slowest disk may take beyond what the bytes do, in seconds.
+PATIENCE = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Due:
+    """A checkpoint that the log has ordered. `clock`: when, as the server's monotonic one has it."""
+
+    record: Record
+    state: CoordinatorState
+    clock: float
+    terms: JobTerms
+    policy: Policy
+    plan: Plan
+
+    @property
+    def version(self) -> int:
+        return self.state.version
+
+
+class Checkpoints:
+    """One at a time; of those that are due meanwhile the newest follows. The loop's thread owns it.
+
+    A checkpoint that fails is said so, and training goes on.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        store: Store,
+        keep: int,
+        host: ShardHost,
+        run_log: RunLog,
+        followers: list[Follower],
+    ) -> None:
+        self._folder, self._store, self._keep = folder, store, keep
+        self._host, self._run_log, self._followers = host, run_log, followers
+        self._writing: asyncio.Task[None] | None = None
+        self._next: _Due | None = None
+
+    def order(
+        self,
+        record: Record,
+        state: Callable[[], CoordinatorState],
+        terms: JobTerms,
+        policy: Policy,
+        plan: Plan,
+    ) -> None:
+        """The log has ordered one, and the servers will save what they hold behind that entry."""
+        version = int(record.entry.to_json()["version"])
+        try:
+            due = _Due(record, state(), time.monotonic(), terms, policy, plan)
+        except StateError as error:
+            self._failed(version, error)
+            return
+        if self._next is not None:
+            self._skipped(self._next)
+        self._next = due
+        if self._writing is None or self._writing.done():
+            self._writing = asyncio.create_task(self._write_all())
+
+    async def _write_all(self) -> None:
+        while self._next is not None:
+            due, self._next = self._next, None
+            await self._write(due)
+
+    async def _write(self, due: "_Due") -> None:
+        record, version = due.record, due.version
+        name, began = name_of(record.index, due.terms.job), time.monotonic()
+        # By whose disk and link the slowest server writes.
+        limit = PATIENCE + 4 * transfer(
+            max(shard.nbytes for shard in due.plan.shards), due.terms.worker_timeout
+        )
+        try:
+            files = await asyncio.to_thread(save_coordinator, self._store, name, due.state)
+            files |= await self._own(record.index, limit)
+            for follower in self._followers:
+                files |= await follower.saved(record.index, limit)
+            # The log that leads to it may not be lost where it is kept.
+            self._run_log.flush()
+            await asyncio.to_thread(_sync, self._folder / DECISIONS)
+            about = describe(record, due.clock, due.terms, due.policy, due.plan, files)
+            await asyncio.to_thread(self._complete, about, name)
+        except (CheckpointError, StateError, LogError) as error:
+            self._failed(version, error)
+            return
+        seconds = time.monotonic() - began
+        told = event("checkpoint_written", version=version, bytes=about.nbytes, seconds=seconds)
+        log.info("version %d is saved: %d bytes in %.1f s", version, about.nbytes, seconds, extra=told)
+
+    def _complete(self, about: Manifest, name: str) -> None:
+        self._store.complete(about)
+        self._store.prune(self._keep, frozenset({name}))
+
+    async def _own(self, entry: int, limit: float) -> dict[str, FileFacts]:
+        parts = self._host.saver.parts
+        await self._host.state.changes.wait_for(lambda: entry in parts, limit)
+        part = parts.get(entry)
+        if part is None:
+            raise CheckpointError(f"server 0 did not write its part within {limit:.0f} s")
+        if part.error:
+            raise CheckpointError(part.error)
+        return part.files
+
+    def _skipped(self, due: "_Due") -> None:
+        told = event("checkpoint_skipped", version=due.version)
+        log.warning("version %d is not saved: newer ones are due before it could be", due.version, extra=told)
+
+    def _failed(self, version: int, error: Exception) -> None:
+        told = event("checkpoint_failed", version=version)
+        log.error("version %d is NOT saved, and training goes on: %s", version, error, extra=told)
+
+    async def finish(self) -> None:
+        """Wait for the one that is being written. Every wait of it has an end."""
+        if self._writing is not None:
+            await self._writing
+
+
+def _sync(path: Path) -> None:
+    """Raises CheckpointError."""
+    try:
+        number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(number)
+        finally:
+            os.close(number)
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be synced: {error.strerror}") from error

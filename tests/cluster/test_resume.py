@@ -1,0 +1,112 @@
+"""Real servers that are killed and go on: from their checkpoints, on other addresses, and in other numbers."""
+
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from pslab.runs.folder import Run
+from psserver.checkpoint import Store
+from tests.cluster.cluster import Cluster, entries_of
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+
+BATCHES = 40
+SYNC = ("--workers", "2", "--policy", "sync", "--optimizer", "adam", "--learning-rate", "0.05")
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with Cluster(tmp_path) as started:
+        yield started
+
+
+def start(cluster: Cluster, servers: int, *flags: str, batches: int = BATCHES) -> None:
+    """Servers that share the run folder, and two workers."""
+    cluster.start_servers(
+        servers, *SYNC, "--checkpoint-every", "5v", *flags, every=("--out", str(cluster.out))
+    )
+    for index in range(2):
+        cluster.start_worker("--batches", str(batches), "--task-index", str(index))
+
+
+def saved(cluster: Cluster) -> list[int]:
+    """Versions of complete checkpoints."""
+    store = Store(cluster.out / "checkpoints")
+    found = []
+    for name in store.names():
+        if (store.root / name / "manifest.json").is_file():
+            found.append(store.manifest(name).version)
+    return found
+
+
+@contextmanager
+def processes(tmp_path: Path, name: str) -> Iterator[Cluster]:
+    """Of one life of the run in tmp_path/run; they are killed in the end."""
+    (tmp_path / name).mkdir()
+    with Cluster(tmp_path / name) as started:
+        started.out = tmp_path / "run"
+        yield started
+
+
+def test_killed_servers_go_on_with_the_same_bits_on_other_numbers_of_servers(tmp_path: Path) -> None:
+    (tmp_path / "whole").mkdir()
+    with Cluster(tmp_path / "whole") as other:
+        start(other, 2)
+        whole = other.wait_end(worker_codes=[0, 0])
+    with processes(tmp_path, "first") as cluster:
+        start(cluster, 2)
+        cluster.wait_for(lambda _: len(saved(cluster)) >= 2, "two checkpoints are complete")
+    with processes(tmp_path, "second") as cluster:
+        before = max(saved(cluster))
+        start(cluster, 3, "--resume", "latest")
+        cluster.wait_for(lambda _: max(saved(cluster)) > before, "one more is complete")
+    with processes(tmp_path, "third") as cluster:
+        start(cluster, 1, "--resume", "latest")
+        run = cluster.wait_end(worker_codes=[0, 0])
+    assert run.summary.weights_sha256 == whole.summary.weights_sha256
+    assert run.summary.versions == whole.summary.versions
+    commits = Counter((entry["worker"], entry["batch"]) for entry in entries_of(run, "commit"))
+    assert set(commits.values()) == {1} and len(commits) == 2 * BATCHES
+    assert len(entries_of(run, "restore")) == 2
+
+
+def test_after_sigterm_everything_is_there(cluster: Cluster) -> None:
+    """Optimizer's state, too; a resume goes on behind the last version."""
+    start(cluster, 2, batches=100_000)
+    cluster.wait_version(7)
+    cluster.servers[0].send(signal.SIGTERM)
+    assert cluster.servers[0].wait_exit() == 143
+    run = Run(cluster.out)
+    store = Store(cluster.out / "checkpoints")
+    about = store.verify(store.names()[-1])
+    assert about.version == run.summary.versions
+    arrays = store.arrays(store.names()[-1], "server-1.safetensors", about.files["server-1.safetensors"])
+    assert {"slot/0/m", "slot/0/v"} <= arrays.keys() or sum(name.startswith("slot/") for name in arrays) >= 2
+
+
+def test_a_second_coordinator_is_refused(cluster: Cluster) -> None:
+    start(cluster, 1, batches=100_000)
+    cluster.wait_version(3)
+    options = ("--ps-hosts", "127.0.0.1:0", "--resume", "latest", "--out", str(cluster.out))
+    second = cluster.launch("second", "-m", "psserver", *options, *SYNC)
+    assert second.wait_exit() == 2
+    assert "another coordinator (process" in second.errors
+    second.close()
+
+
+def test_a_folder_that_takes_no_checkpoint_ends_no_training(cluster: Cluster) -> None:
+    """Server 1 has no folder."""
+    cluster.start_servers(2, *SYNC, "--checkpoint-every", "5v")
+    for index in range(2):
+        cluster.start_worker("--batches", str(BATCHES), "--task-index", str(index))
+    run = cluster.wait_end(worker_codes=[0, 0])
+    assert run.summary.success
+    assert (
+        "is NOT saved, and training goes on: server 1 has no folder for checkpoints"
+        in cluster.servers[0].errors
+    )
+    assert saved(cluster) == []
