@@ -5,11 +5,13 @@ protobuf. Three programs drive it: the session stream of a real worker (`psworke
 (`pslab.simulator`) and the schedules of `ps-lab verify-policy` (`pslab.verify`).
 
     messages    what a worker sends and receives
+    legal       what the training loop may do when
     client      the state machine
     state       its state as a value that can be saved
 """
 
-from psworker.engine.client import LEGAL, ClientEngine, WorkState
+from psworker.engine.client import ClientEngine
+from psworker.engine.legal import LEGAL, WorkState
 from psworker.engine.messages import (
     Abandon,
     Cancel,

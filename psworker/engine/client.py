@@ -1,19 +1,6 @@
 """The client's half of the session protocol as a state machine.
 
-What the training loop has in hand decides what it may do (`LEGAL`). A dash is an illegal input: it raises
-`IllegalInput`, which names input and state, and changes nothing.
-
-    input            idle     waiting  granted  working     cancelled  committing  exhausted
-    ready            waiting  waiting  granted  -           waiting*   -           -
-    take_grant       -        -        working  -           -          -           -
-    begin_commit     -        -        -        committing  committing -           -
-    rollback_commit  -        -        -        -           -          working     -
-    commit           -        -        -        waiting**   waiting**  waiting**   -
-    abandon          -        -        -        idle*       idle*      -           -
-    done             exhausted in every state but committing
-
-    *   granted, when another ticket was granted ahead
-    **  idle without `ready`; granted, when another ticket was granted ahead
+What the training loop has in hand decides what it may do: `psworker.engine.legal` has the table.
 
 A ticket that is rolled back is cancelled if a `Cancel` came meanwhile.
 
@@ -33,8 +20,9 @@ handling the exchange's own error.
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Literal, assert_never
+from typing import assert_never
 
+from psworker.engine.legal import LEGAL, WorkState, illegal
 from psworker.engine.messages import (
     Abandon,
     Cancel,
@@ -51,26 +39,9 @@ from psworker.engine.messages import (
     Stop,
 )
 from psworker.engine.state import EngineState
-from psworker.errors import IllegalInput, Refused, SessionError
-
-WorkState = Literal["idle", "waiting", "granted", "working", "cancelled", "committing", "exhausted"]
-"""Where the training loop stands, as the engine sees it."""
+from psworker.errors import Refused, SessionError
 
 Requests = list[Request]
-
-_HOLDING: frozenset[WorkState] = frozenset({"working", "cancelled"})
-_BETWEEN: frozenset[WorkState] = frozenset({"idle", "waiting", "granted"})
-
-LEGAL: Mapping[str, frozenset[WorkState]] = {
-    "ready": _BETWEEN | {"cancelled"},
-    "take_grant": frozenset({"granted"}),
-    "begin_commit": _HOLDING,
-    "rollback_commit": frozenset({"committing"}),
-    "commit": _HOLDING | {"committing"},
-    "abandon": _HOLDING,
-    "done": _BETWEEN | _HOLDING | {"exhausted"},
-}
-"""From each input of the training loop to the states in which it is legal."""
 
 KEPT_DISPOSITIONS = 4096
 
@@ -150,20 +121,9 @@ class ClientEngine:
         if self.refusal is not None:
             raise _error_of(self.refusal)
         state = self.work
-        if state in LEGAL[action]:
-            in_hand = self._exchanged if state == "committing" else self.held
-            if ticket is None or ticket == in_hand:
-                return
-        raise self._illegal(action, ticket, state)
-
-    def _illegal(self, action: str, ticket: int | None, state: WorkState) -> IllegalInput:
-        what = action if ticket is None else f"{action} of ticket {ticket}"
         in_hand = self._exchanged if state == "committing" else self.held
-        where = state if in_hand is None else f"{state} on ticket {in_hand}"
-        # The steps of an exchange's commit are not named: no program that calls a session makes them.
-        public = ("ready", "commit", "abandon", "done")
-        expected = " or ".join(name for name in public if state in LEGAL[name])
-        return IllegalInput(f"{what} while {where}: expected {expected or 'nothing before the next grant'}")
+        if state not in LEGAL[action] or ticket not in (None, in_hand):
+            raise illegal(action, ticket, state, in_hand)
 
     # Inputs of the training loop
 

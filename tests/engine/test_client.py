@@ -23,7 +23,7 @@ from psworker.engine import (
     Report,
     Request,
     Stop,
-    client,
+    legal,
 )
 from psworker.errors import IllegalInput, Refused, SessionError
 from tests.repetitions import repetitions
@@ -446,7 +446,7 @@ INPUTS = {
 
 def documented() -> dict[tuple[str, str], str]:
     """(input, state) -> what the table in the module's docstring says."""
-    lines = (client.__doc__ or "").splitlines()
+    lines = (legal.__doc__ or "").splitlines()
     head = next(number for number, line in enumerate(lines) if line.split()[:1] == ["input"])
     states = lines[head].split()[1:]
     found: dict[tuple[str, str], str] = {}
