@@ -75,7 +75,8 @@ WRONG = (SettingsError, ExperimentError, AddressError, PolicyError, OptimizerErr
 @click.option(
     "--optimizer",
     metavar="NAME",
-    help=f"{' | '.join(optimizer_names())}, or {FROM_JOB}: that of the first worker, which names it. Default: sgd.",
+    help=f"{' | '.join(optimizer_names())}, or {FROM_JOB}: that of the first worker, which names it. Its knobs: "
+    "ps-lab optimizers NAME lists them, --set optimizer.KNOB=VALUE sets one. Default: sgd.",
 )
 @click.option("--learning-rate", type=float, help="Default: 0.01. A schedule needs --config.")
 @click.option("--workers", type=int, help="Training starts when this many workers are ready. Default: 1.")

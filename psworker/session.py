@@ -306,7 +306,7 @@ class Session:
     def slot_flat(self, grant: Grant) -> list[Floats]:
         """Arrays to write the payload of `grant` into, for `push_flat` or `contribute`.
 
-        Those in shared memory are pushed without a copy. Each call may return
+        Those in shared memory are pushed without a copy here; the server makes one. Each call may return
         the same arrays again until they are pushed. Raises Voided.
         """
         return self._writer.slots(grant)

@@ -91,7 +91,10 @@ def _trainer(run: Run, job: Job, experiment: Experiment) -> Trainer:
 
 
 def _repeats(run: Run) -> bool:
-    """The same gradient computed again has the same bits, as far as the run's settings can see to it."""
+    """The same gradient computed again has the same bits, as far as the run's settings can see to it; a folder that
+    servers wrote alone has none, and says nothing against it."""
+    if not (run.path / EXPERIMENT).is_file():
+        return True
     return run.experiment.run.deterministic or run.summary.job.startswith(SIMULATED)
 
 

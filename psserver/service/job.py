@@ -40,6 +40,7 @@ from psserver.optimizers import build as build_optimizer
 from psserver.policies import Policy, advice
 from psserver.service.agreement import agreed, explain_other_work
 from psserver.service.errors import Refused, precondition
+from psserver.service.limits.ledger import MODEL, Held
 from psserver.service.limits.workers import capacity
 from psserver.service.log.json_lines import LogError
 from psserver.service.log.run_log import RunLog
@@ -58,6 +59,9 @@ from pswire.records import StateError
 from pswire.v1 import shard_pb2
 
 log = logging.getLogger("ps-server")
+
+# Of memory, about: a notice with a sentence.
+NOTICE_BYTES = 512
 
 Seen = TypeVar("Seen")
 
@@ -104,6 +108,11 @@ class Job:
         self.awaited: tuple[str, float, float] | None = None
         self.capacity = capacity(host.memory.ledger.limit)
         self._announce, self._tell_over = announce, over
+        # What the log's tail and unread notices took when they were last looked at.
+        self._held: list[Held] = []
+        host.memory.ledger.watch(
+            lambda: sum(held.nbytes for held in self._held[-1:]), lambda: self._held[:-1]
+        )
         self._assurance = ShardAssurance(policy.tensors, optimizer)
         self._coordinator = Coordinator(terms, policy, self.began, self._assurance)
         self._answers = Answers(terms.servers)
@@ -486,6 +495,13 @@ class Job:
         present = self._coordinator.roster.present.values()
         self.routes.outboxes.end_others({(m.worker, m.incarnation) for m in present})
         self._write_or_fail(self.routes.run_log.flush)
+        self._measure()
+
+    def _measure(self) -> None:
+        """Memory of what is too small and too often changed to be counted as it changes."""
+        unread = [Held(w, "notices", NOTICE_BYTES * count) for w, count in self.routes.outboxes.unread()]
+        parts = [Held(MODEL, "log tail", self.routes.tail.nbytes), *unread]
+        self._held = [*parts, Held(MODEL, "all of these", sum(part.nbytes for part in parts))]
 
     def _write_or_fail(self, write: Callable[[], None]) -> None:
         if self.failure is None:

@@ -49,6 +49,11 @@ class Outbox:
             self.full = True
             self.cut()
 
+    @property
+    def unread(self) -> int:
+        """Notices that have not been sent."""
+        return len(self._notices)
+
     async def take(self) -> list[Notice]:
         """What is there at once, as soon as something is; nothing at the end."""
         while not self._notices and not self._over.done():
@@ -85,6 +90,10 @@ class Outboxes:
 
     def all(self) -> list[Outbox]:
         return list(self._open.values())
+
+    def unread(self) -> list[tuple[str, int]]:
+        """Of each worker that has any: notices that were not sent."""
+        return [(worker, box.unread) for (worker, _), box in self._open.items() if box.unread]
 
     def open(self, worker: str, incarnation: int, outbox: Outbox) -> None:
         """A stream stands. It ends and replaces an older one of the same worker."""

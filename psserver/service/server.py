@@ -22,7 +22,6 @@ from psserver.service.ending import Results
 from psserver.service.followers import Follower
 from psserver.service.job import Job
 from psserver.service.limits.table import CALLS
-from psserver.service.limits.watch import Watch
 from psserver.service.log.run_log import RunLog, make_folder
 from psserver.service.loop.owner import Owner
 from psserver.service.rpc.coordinator import CoordinatorRpc
@@ -110,9 +109,12 @@ class Server:
         if settings.out is not None:
             self.host.saver.store = Store(settings.out / CHECKPOINTS)
         self.job: Job | None = None
-        self.watch = Watch()
+        self.watch = self.host.watch
         self.sockets = SocketListener(
             self._exchanged, self.owner, settings.bind, settings.data_port, self.watch, self._patience
+        )
+        self.host.memory.ledger.watch(
+            lambda: self.sockets.received, lambda: self.host.held_by(self.sockets.holders(), "frames")
         )
         self._grpc: grpc.aio.Server | None = None
         self._exchange: ExchangeRpc | None = None
@@ -249,7 +251,7 @@ class Server:
             self._follow = FollowRpc(self.host, len(hosts), self.settings.job_secret, self._wake.set)
         self._exchange = ExchangeRpc(self.host, self.job, self.sockets)
         services[SHARD] = shard_methods(ShardRpc(self.host), self._exchange, self._follow, rpc)
-        return await add_services(served, services)
+        return await add_services(served, services, rpc)
 
     async def _exchanged(self, stream: Stream) -> None:
         """The method Exchange, on a socket. No socket has a token before it is registered."""

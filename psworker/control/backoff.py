@@ -60,8 +60,15 @@ class Backoff:
             raise Unreachable(
                 f"{name} did not answer for {waited:.0f} s ({why}): is it running, and is --ps-hosts right?"
             )
+        # Said once: the tries that follow are as many as the patience is long.
+        level = logging.WARNING if self._pause == FIRST_PAUSE else logging.DEBUG
         told = event("server_silent", server=name, pause=self._pause)
-        log.warning("%s does not answer (%s); trying again in %.1f s", name, why, self._pause, extra=told)
+        log.log(
+            level,
+            "%s does not answer (%s); trying again in %.1f s, and for %.0f s in all",
+            *(name, why, self._pause, self.patience),
+            extra=told,
+        )
         # Jitter: workers that lost a server together should not come back together.
         self.closing.wait(self._pause * random.uniform(0.8, 1.2))
         self._pause = min(2 * self._pause, LONGEST_PAUSE)

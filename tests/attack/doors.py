@@ -147,11 +147,11 @@ def listing_methods() -> Iterator[list[dict[str, Any]]]:
     found: list[dict[str, Any]] = []
     add = server_module.add_services
 
-    def listed(server: Any, services: Mapping[str, Mapping[str, Any]]) -> Any:
+    def listed(server: Any, services: Mapping[str, Mapping[str, Any]], rpc: Any) -> Any:
         found.append(
             {f"/{s}/{m}": handler for s, methods in services.items() for m, handler in methods.items()}
         )
-        return add(server, services)
+        return add(server, services, rpc)
 
     with mock.patch.object(server_module, "add_services", listed):
         yield found

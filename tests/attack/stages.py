@@ -15,11 +15,13 @@ from tests.attack.doors import Door, HandlerDoor, WireDoor, listing_methods
 from tests.attack.scenarios import Scenario
 from tests.attack.target import Line
 from tests.cluster.cluster import Cluster as Processes
-from tests.service.serving import Cluster, serving
+from tests.service.serving import Cluster, Served, serving
 
 # Known to the servers only.
 SECRET = "of the servers"
 TIMEOUT = 2.0  # worker_timeout, seconds
+# Kinds of memory that end with a membership, whatever streams are still to be closed.
+LASTING = ("payloads", "contributions", "base versions", "optimizer")
 # A server without a model of any size, and what an attack may add to it; bytes.
 MOST_MEMORY = 700 * 2**20
 
@@ -54,7 +56,22 @@ class Inside:
 
     def end(self) -> list[str]:
         codes = [served.ended() for served in self.cluster.servers]
-        return [] if set(codes) == {ExitCode.OK} else [f"the servers ended with {codes}"]
+        found = [] if set(codes) == {ExitCode.OK} else [f"the servers ended with {codes}"]
+        return found + [problem for served in self.cluster.servers for problem in _wrong_account(served)]
+
+
+def _wrong_account(served: Served) -> list[str]:
+    """Of a server whose members have all left: nothing is held for anybody, and the parts add up."""
+    picture = served.probe.host.memory_picture()
+    held = [part for part in picture.parts if part.member and part.kind in LASTING]
+    if held:
+        return [f"memory is still held after the end: {held}"]
+    if (
+        picture.total > picture.limit
+        or sum(part.nbytes for part in picture.parts) + picture.rest != picture.total
+    ):
+        return [f"the account of memory is wrong: {picture}"]
+    return []
 
 
 @contextmanager

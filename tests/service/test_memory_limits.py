@@ -96,14 +96,14 @@ def test_a_ticket_has_one_payload_on_its_way_in() -> None:
 
         wait_until(lambda: ended() >= 19, "all but one to be cut")
         assert staging.peak <= 2
-        assert cluster.servers[0].probe.host.memory.ledger.of("worker") == {"payloads": 4_000_000}
+        assert cluster.servers[0].probe.host.memory.ledger.of("worker")["payloads"] == 4_000_000
         assert peer.step().version == 1, "the worker's own takes the place of what is on its way"
 
 
 def test_a_model_that_cannot_fit_is_refused_with_the_numbers() -> None:
     with serving(memory_limit=100 * MIB) as cluster:
         big = make_plan([VariableSpec("w", (2**28,))], 1)
-        words = ("its part has 1024.0 MiB, which takes 5120.0 MiB at least", "--memory-limit is 100.0 MiB")
+        words = ("its part has 1024.0 MiB, which takes 8192.0 MiB at least", "--memory-limit is 100.0 MiB")
         with refused(grpc.StatusCode.RESOURCE_EXHAUSTED, *words):
             cluster.coordinator.Join(join_request(big), timeout=PATIENCE)
         assert cluster.servers[0].probe.job.plan is None
@@ -112,21 +112,21 @@ def test_a_model_that_cannot_fit_is_refused_with_the_numbers() -> None:
 
 
 def test_slots_beyond_the_limit_are_refused_and_the_worker_does_without() -> None:
-    with serving(memory_limit=20 * MIB) as cluster, ExitStack() as stack, Peer(cluster, "a", WIDE) as a:
+    with serving(memory_limit=36 * MIB) as cluster, ExitStack() as stack, Peer(cluster, "a", WIDE) as a:
         a.step(0.0)
         call = Exchanges(cluster, stack).open(attach(a))
         reply = shard_pb2.ExchangeReply.FromString(next(call)).attached
-        assert "expected at most 20.0 MiB in all (--memory-limit)" in reply.refusal
+        assert "expected at most 36.0 MiB in all (--memory-limit)" in reply.refusal
         assert a.step(0.0).version == 2
 
 
 def test_a_worker_for_whom_there_is_no_room_is_refused_with_the_numbers() -> None:
     """An optimizer with slots for each worker: 4 MB of slots and 4 MB of contribution for each."""
     adam = ["optimizer.name=dana-zero"]
-    with serving(memory_limit=32 * MIB, overrides=adam) as cluster, Peer(cluster, "a", WIDE) as a:
+    with serving(memory_limit=60 * MIB, overrides=adam) as cluster, Peer(cluster, "a", WIDE) as a:
         a.step(0.0)
         with refused(
-            grpc.StatusCode.RESOURCE_EXHAUSTED, "no memory for worker number 2", "7.6 for each worker"
+            grpc.StatusCode.RESOURCE_EXHAUSTED, "no memory for worker number 2", "15.3 for each worker"
         ):
             Peer(cluster, "b", WIDE)
         assert [w.name for w in cluster.status().workers] == ["a"]

@@ -83,3 +83,28 @@ def test_a_refusal_is_final_at_once() -> None:
     with pytest.raises(Refused, match="server 0 at 127.0.0.1:7070: another job"):
         insist(server, Backoff(0, HERE, 3600.0, threading.Event()))
     assert server.calls == 1
+
+
+class Hasty(threading.Event):
+    """Nobody waits."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return self.is_set()
+
+
+def test_a_silence_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Not with every try; and again when the server has answered in between."""
+    caplog.set_level("INFO", "ps-worker")
+    tries = iter([*[True] * 8, False, True, False])
+
+    def call() -> None:
+        if next(tries):
+            raise Failure(grpc.StatusCode.UNAVAILABLE, "Socket closed")
+
+    backoff = Backoff(0, HERE, 3600.0, Hasty())
+    insist(call, backoff)
+    said = "server 0 at 127.0.0.1:7070 does not answer (Socket closed); trying again in 0.1 s, and for 3600 s in all"
+    assert [record.getMessage() for record in caplog.records] == [said]
+    backoff.reset()
+    insist(call, backoff)
+    assert [record.getMessage() for record in caplog.records] == [said] * 2

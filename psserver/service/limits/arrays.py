@@ -28,15 +28,21 @@ def model_needs(
         "sum": 0 if keeps_payloads(optimizer, tensors) else layout.nbytes,
         "payload": layout.nbytes,
     }
+    # An update that might not be finite is computed on copies first: the sum or a payload, one more, and the version.
+    copied = ("optimizer", "step", "compensator", "sum", "payload")
+    needs["rehearsal"] = sum(needs[kind] for kind in copied) + layout.nbytes
     return {kind: nbytes for kind, nbytes in needs.items() if nbytes}
 
 
 def member_needs(layout: ShardLayout, optimizer: Optimizer, tensors: TensorParts) -> dict[str, int]:
     """Bytes by kind that each member must have, or no update is ever complete."""
+    slots = len(optimizer.slots) * 4 * layout.trainable if optimizer.per_worker else 0
+    kept = layout.nbytes if keeps_payloads(optimizer, tensors) else 0
     needs = {
-        "optimizer": len(optimizer.slots) * 4 * layout.trainable if optimizer.per_worker else 0,
+        "optimizer": slots,
         "base versions": TICKETS * layout.nbytes if tensors.keep_bases else 0,
-        "contributions": layout.nbytes if keeps_payloads(optimizer, tensors) else 0,
+        "contributions": kept,
+        "rehearsal": slots + kept,
     }
     return {kind: nbytes for kind, nbytes in needs.items() if nbytes}
 

@@ -9,8 +9,17 @@ from psserver.policies import TensorParts
 from psserver.service.errors import Refused
 from psserver.service.limits.arrays import beyond, held, member_needs, model_needs, usual_payloads
 from psserver.service.limits.ledger import MIB, Held, MemoryLedger
+from psserver.service.limits.table import (
+    FEWEST_MEMBER_CALLS,
+    FEWEST_SILENT,
+    LENT_SHARE,
+    MEMBER_CALLS,
+    SILENT,
+    STRANGERS_SHARE,
+)
 from psserver.shard import Shard
 from pswire.model.plan import Plan, ShardLayout
+from pswire.transport.channels import RECEIVED_BYTES
 
 SLOTS = "shared slots"
 
@@ -98,7 +107,7 @@ class ShardMemory:
         shard = self.shard
         if shard is None:
             return "there is no model yet"
-        share = max(0, self.ledger.limit - self._model) // max(1, len(shard.members))
+        share = self.share
         nbytes = slots * shard.layout.nbytes
         refusal = self.ledger.take(worker, SLOTS, nbytes, share)
         if refusal is not None:
@@ -106,16 +115,38 @@ class ShardMemory:
             refusal = self.ledger.take(worker, SLOTS, nbytes, share)
         return refusal
 
+    @property
+    def share(self) -> int:
+        """Bytes of one member: what the model leaves, by the members there are."""
+        members = 0 if self.shard is None else len(self.shard.members)
+        return max(0, self.ledger.limit - self._model) // max(1, members)
+
+    @property
+    def member_calls(self) -> int:
+        """Payload calls that one member may have: each may hold a whole message, of which the transport has a copy."""
+        most, least = int(MEMBER_CALLS.value), int(FEWEST_MEMBER_CALLS.value)
+        return max(least, min(most, self.share // (2 * RECEIVED_BYTES)))
+
     def give_slots(self, worker: str) -> None:
         """Those of `worker` are free again."""
         self.ledger.put(worker, SLOTS, 0)
 
     @property
     def versions_beyond(self) -> int:
-        """How many versions would have to be given back for the total to be within the limit."""
+        """How many versions that were taken back would have to be given up by those who read them, for the total to
+        be within the limit, and theirs within their share."""
         if self.shard is None or not self.shard.layout.nbytes:
             return 0
-        return max(0, -(-(self.ledger.total - self.ledger.limit) // self.shard.layout.nbytes))
+        nbytes = self.shard.layout.nbytes
+        share = int(LENT_SHARE.value * max(0, self.ledger.limit - self._model))
+        over = max(self.ledger.total - self.ledger.limit, len(self.shard.arena.lent) * nbytes - share)
+        return max(0, -(-over // nbytes))
+
+
+def silent_calls(limit: int) -> int:
+    """Calls that may say nothing yet, under that memory limit."""
+    most = int(STRANGERS_SHARE.value * limit) // RECEIVED_BYTES
+    return max(int(FEWEST_SILENT.value), min(int(SILENT.value), most))
 
 
 def _refused(message: str) -> Refused:

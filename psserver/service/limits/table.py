@@ -17,7 +17,28 @@ class Limit:
 # A worker has two: its session, and the stream that its payloads, or their socket, depend on.
 CALLS: Final = Limit(32_768, "each takes some 30 kB; one more is refused at once rather than left waiting")
 # The rows below are of calls and connections that a stranger can hold.
-SILENT: Final = Limit(512, "calls that have said nothing yet; one more, and the oldest is cut")
+SILENT: Final = Limit(
+    512, "calls that have said nothing yet, where memory allows that many; one more, and the oldest is cut"
+)
+FOREIGN: Final = Limit(
+    64, "calls of gRPC's own services (health, reflection); one more, and the oldest is cut"
+)
+STRANGERS_SHARE: Final = Limit(
+    1 / 8, "of --memory-limit, for first messages that are under way: each silent call may hold a whole one"
+)
+LENT_SHARE: Final = Limit(
+    1 / 8,
+    "of what the model leaves, for versions that were taken back and are read still: few reads are so slow",
+)
+MEMBER_CALLS: Final = Limit(
+    8,
+    "payload calls of one member, where memory allows that many: two are in use, others are left of broken ones",
+)
+FEWEST_SILENT: Final = Limit(
+    16, "silent calls, however little memory there is: workers join at the same moment"
+)
+FEWEST_MEMBER_CALLS: Final = Limit(4, "payload calls of one member, however little memory there is")
+ANSWERS: Final = Limit(64, "answers of some size that no member asked for and nobody has read yet")
 CONNECTIONS: Final = Limit(16_384, "each takes a descriptor; one more is refused, and its worker uses gRPC")
 UNAUTHENTICATED: Final = Limit(
     256, "connections that have not shown their token yet; one more, and the oldest is cut"

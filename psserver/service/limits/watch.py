@@ -9,6 +9,8 @@ from psserver.service.limits.table import FIRST_MESSAGE, SILENT
 
 # Between looks at all calls; seconds.
 LOOK_EVERY = 0.2
+# Bytes from which a message is counted.
+LARGE = 2**16
 
 
 class Caller:
@@ -30,6 +32,10 @@ class Caller:
         self.cut_off = True
         self._cut()
 
+    def release(self) -> None:
+        """The call is over: whoever still knows it keeps nothing of it."""
+        self._cut = lambda: None
+
     @contextmanager
     def within(self, seconds: float) -> Iterator[None]:
         """The peer must do what is waited for inside the block within so many seconds."""
@@ -43,8 +49,15 @@ class Caller:
 class Watch:
     """All calls of a server. The loop's thread owns it; close it at the end."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_silent: int = int(SILENT.value)) -> None:
+        """`most_silent`: calls that have said nothing yet; of more, the oldest is cut."""
         self._calls: set[Caller] = set()
+        self.most_silent = most_silent
+        # Bytes of the last message of each call, either way, where it is large.
+        self._messages: dict[Caller, int] = {}
+        self.message_bytes = 0
+        # The same, of calls that were cut while it was on its way.
+        self._unread: dict[Caller, int] = {}
         # That have said nothing yet, in the order in which they came.
         self._silent: dict[Caller, None] = {}
         self._next: asyncio.TimerHandle | None = None
@@ -69,12 +82,49 @@ class Watch:
             yield caller
         finally:
             self._calls.discard(caller)
+            self.holds(caller, 0)
+            caller.release()
+
+    def stands(self, caller: Caller) -> bool:
+        """The call is under way, or was cut and its peer has not read what was sent before."""
+        return caller in self._calls or caller in self._unread
+
+    def unread(self, caller: Caller) -> bool:
+        """The call was cut, and the transport still holds a large message for it."""
+        return caller in self._unread
+
+    def left(self, caller: Caller, nbytes: int, writing: "asyncio.Future[None]") -> None:
+        """The call is cut while so many bytes are on their way: gRPC holds them until its peer reads or goes, when
+        `writing` is done. They are counted until then."""
+        self._unread[caller] = nbytes
+        self.message_bytes += nbytes
+
+        def gone(done: "asyncio.Future[None]") -> None:
+            self.message_bytes -= self._unread.pop(caller)
+            if not done.cancelled():
+                # Looked at, lest it be logged: that the peer has gone is what was waited for.
+                done.exception()
+
+        writing.add_done_callback(gone)
+
+    def holds(self, caller: Caller, nbytes: int) -> None:
+        """The call's present message has so many bytes; small ones are not counted."""
+        before = self._messages.pop(caller, 0)
+        if nbytes >= LARGE:
+            self._messages[caller] = nbytes
+            self.message_bytes += nbytes
+        self.message_bytes -= before
+
+    @property
+    def messages(self) -> list[tuple[Caller, int]]:
+        """Large messages that are here: of whom, and bytes."""
+        return [*self._messages.items(), *self._unread.items()]
 
     @contextmanager
     def silence(self, caller: Caller) -> Iterator[None]:
         """The call's first message is awaited inside the block: in time, and among so many others at most. A new
         call that says nothing is cut before an older one that has spoken is refused anything."""
-        if len(self._silent) >= SILENT.value:
+        if len(self._silent) >= self.most_silent:
             oldest = next(iter(self._silent))
             del self._silent[oldest]
             oldest.cancel()

@@ -9,6 +9,8 @@ from psserver.service.log.texts import entry_line
 
 # Entries that are remembered, and those that one reply has at most.
 REMEMBERED, MOST = 8192, 1000
+# Entries that are looked at for the size of all, and what an entry takes beside its line: bytes for each of that.
+SAMPLE, OBJECTS = 16, 4
 
 
 class LogTail:
@@ -26,6 +28,15 @@ class LogTail:
             return []
         skipped = max(first - self._records[0].index, 0)
         return list(islice(self._records, skipped, skipped + most))
+
+    @property
+    def nbytes(self) -> int:
+        """Of memory, about: of a few entries, taken for all."""
+        count = len(self._records)
+        if not count:
+            return 0
+        few = [self._records[count * part // SAMPLE] for part in range(SAMPLE)]
+        return OBJECTS * count * sum(map(len, lines(few))) // SAMPLE
 
 
 def lines(records: Sequence[Record]) -> list[str]:

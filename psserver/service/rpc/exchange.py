@@ -78,16 +78,18 @@ class ExchangeRpc:
         self, request: shard_pb2.Attach, resources: StreamResources, caller: Caller
     ) -> shard_pb2.Attached:
         if request.ask:
-            return await self._offer(request, resources)
+            return await self._offer(request, resources, caller)
         if resources.attachment is not None:
             raise invalid("expected one attach on a stream, got another")
         resources.detach = partial(self._host.detach, request.worker, caller)
         resources.attachment, reply = await in_place.attach(self._host, request, caller)
         return reply
 
-    async def _offer(self, request: shard_pb2.Attach, resources: StreamResources) -> shard_pb2.Attached:
+    async def _offer(
+        self, request: shard_pb2.Attach, resources: StreamResources, caller: Caller
+    ) -> shard_pb2.Attached:
         """What is available to this stream. A token that it got before is withdrawn."""
-        reason = await in_place.reason_against(self._host, request)
+        reason = await in_place.reason_against(self._host, request, caller)
         if resources.token is not None:
             resources.token.withdraw()
         offer = shard_pb2.Attached(refusal=reason or "")

@@ -38,7 +38,7 @@ async def version(
 
     Raises Refused when it is gone.
     """
-    located = await in_place.locate(host, pull, attachment) if attachment is not None else None
+    located = await in_place.locate(host, pull, attachment, stream.caller) if attachment is not None else None
     if located is not None:
         await stream.send(message(located=located, events=events))
         return

@@ -14,7 +14,9 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 from psserver.service.errors import Refused, invalid
-from psserver.service.limits.watch import Caller, Watch
+from psserver.service.limits.few import Few
+from psserver.service.limits.table import ANSWERS
+from psserver.service.limits.watch import LARGE, Caller, Watch
 from pswire.bounds import BoundError, check
 from pswire.transport.framed_socket import Parts
 
@@ -74,6 +76,8 @@ class Call:
     watch: Watch
     patience: Callable[[int], float]
     spoken: bool = False
+    # A message is on its way that the peer has not taken yet.
+    sending: bool = False
 
     async def receive(self) -> bytes | None:
         """The next message, of which the first must come in time; None when the peer sends no more."""
@@ -86,7 +90,11 @@ class Call:
 
     async def _read(self) -> bytes | None:
         message = await self.context.read()
-        return None if message is grpc.aio.EOF else message
+        if message is grpc.aio.EOF:
+            return None
+        data: bytes = message
+        self.watch.holds(self.caller, len(data))
+        return data
 
     async def only(self, kind: type[Message]) -> Any:
         """The one request of a method that takes one. Raises Refused."""
@@ -99,8 +107,23 @@ class Call:
         """One message, in pieces. A peer that does not read holds nothing: it must take it in time."""
         message = b"".join(parts)
         self.caller.deadline = asyncio.get_running_loop().time() + self.patience(len(message))
-        await self.context.write(message)
+        if len(message) < LARGE:
+            await self.context.write(message)
+        else:
+            await self._send_large(message)
         self.caller.deadline = None
+
+    async def _send_large(self, message: bytes) -> None:
+        self.watch.holds(self.caller, len(message))
+        writing = asyncio.ensure_future(self.context.write(message))
+        self.sending = True
+        try:
+            await asyncio.shield(writing)
+        except asyncio.CancelledError:
+            self.watch.left(self.caller, len(message), writing)
+            raise
+        self.sending = False
+        self.watch.holds(self.caller, 0)
 
     async def reply(self, message: Message) -> None:
         await self.send((message.SerializeToString(),))
@@ -116,6 +139,8 @@ class Registration:
     def __init__(self, watch: Watch, patience: Callable[[int], float]) -> None:
         self._watch = watch
         self._patience = patience
+        # To requests of whoever asks.
+        self._answers = Few(int(ANSWERS.value))
 
     def method(self, function: Callable[[Call], Awaitable[None]]) -> "Method":
         """`function` receives and sends raw messages. What it refuses ends the call with the reason."""
@@ -124,13 +149,15 @@ class Registration:
             task = asyncio.current_task()
             assert task is not None
             with self._watch.watching(Caller(task.cancel)) as caller:
+                call = Call(context, caller, self._watch, self._patience)
                 try:
-                    await function(Call(context, caller, self._watch, self._patience))
+                    await function(call)
                 except Refused as refused:
                     await abort(context, refused)
                 except asyncio.CancelledError:
-                    if not caller.cut_off:
-                        # The peer has gone.
+                    if call.sending or not caller.cut_off:
+                        # The peer has gone, or does not read: it would not hear the reason either. A call that ends
+                        # without one makes the transport let go of what it holds for it.
                         raise
                     task.uncancel()
                     await abort(context, Refused(grpc.StatusCode.CANCELLED, "the server ended this call"))
@@ -143,6 +170,8 @@ class Registration:
         """One message in, one out."""
 
         async def serve(call: Call) -> None:
-            await call.reply(await function(await call.only(request), call.caller))
+            reply = await function(await call.only(request), call.caller)
+            with self._answers.one(call.caller):
+                await call.reply(reply)
 
         return self.method(serve)

@@ -46,13 +46,13 @@ def shard_methods(
     }
 
 
-async def add_services(server: grpc.aio.Server, services: "dict[str, Methods]") -> Health:
+async def add_services(server: grpc.aio.Server, services: "dict[str, Methods]", rpc: Registration) -> Health:
     """Register `services` by name, and beside them gRPC's own health and reflection; the former is returned."""
     for name, methods in services.items():
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, methods),))
     status = health.aio.HealthServicer()
     # Of a server they use the two methods that it has.
-    ours = cast(grpc.Server, Parsed(server))
+    ours = cast(grpc.Server, Parsed(server, rpc))
     health_pb2_grpc.add_HealthServicer_to_server(status, ours)
     for name in ("", *services):
         await status.set(name, health_pb2.HealthCheckResponse.SERVING)

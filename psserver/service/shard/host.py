@@ -1,7 +1,7 @@
 """One shard among many peers: what workers push to it and read of it, and what they wait for."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import grpc
@@ -11,10 +11,11 @@ from psserver.optimizers import Optimizer
 from psserver.policies import TensorParts
 from psserver.receipts import Claim, receipt
 from psserver.service.errors import MembershipOver, Refused, invalid, precondition
-from psserver.service.limits.ledger import Picture, usual_limit
-from psserver.service.limits.room import ShardMemory
+from psserver.service.limits.few import MemberCalls
+from psserver.service.limits.ledger import STRANGERS, Held, Picture, usual_limit
+from psserver.service.limits.room import ShardMemory, silent_calls
 from psserver.service.limits.table import AWAITING, UNGRANTED
-from psserver.service.limits.watch import Caller
+from psserver.service.limits.watch import Caller, Watch
 from psserver.service.loop.heavy import HeavyWork
 from psserver.service.loop.owner import Owner
 from psserver.service.saving.part import PartSaver
@@ -65,6 +66,11 @@ class ShardHost:
         self._ungranted = 0
         self._reads = Reads()
         self.memory = ShardMemory(server, options.arena_versions, options.memory_limit or usual_limit())
+        self.watch = Watch(silent_calls(self.memory.ledger.limit))
+        self.calls = MemberCalls(lambda: self.memory.member_calls, self.watch)
+        self.memory.ledger.watch(
+            lambda: self.watch.message_bytes, lambda: self.held_by(self.watch.messages, "messages")
+        )
         # On which stream each member has attached memory.
         self._attached: dict[str, Caller] = {}
 
@@ -88,6 +94,12 @@ class ShardHost:
             allocate=self.sharing.allocate,
         )
         self._backend.prepare(shard.variants)
+
+    def held_by(self, held: Iterable[tuple[Caller, int]], kind: str) -> Iterator[Held]:
+        """What calls hold, by their members."""
+        for caller, nbytes in held:
+            whose = self.calls.whose(caller)
+            yield Held(STRANGERS if whose is None else whose, kind, nbytes)
 
     def take_up(self, state: ShardState, entries: int) -> None:
         """Go on behind so many entries of the log, in a shard that is new. Raises StateError, with nothing changed."""
@@ -141,7 +153,7 @@ class ShardHost:
 
     # Workers
 
-    async def serving(self, claim: Claim, plan: str, after: int) -> Shard:
+    async def serving(self, claim: Claim, plan: str, after: int, caller: Caller) -> Shard:
         """The shard, once it has executed entry `after`.
 
         Raises Refused for another job or plan, and for who is no member; such a one waits for nothing, and
@@ -155,6 +167,7 @@ class ShardHost:
                 grpc.StatusCode.PERMISSION_DENIED,
                 f"expected the membership token that {claim.worker!r} was given when it joined, got another one",
             )
+        self.calls.proven(claim.worker, caller)
         if state.executed <= after:
             await self._catch_up(after)
         self._check_going()

@@ -18,10 +18,14 @@ class Buffers:
         self.small = bytearray(SMALL)
         self.view = memoryview(self.small)
         self._free: list[bytearray] = []
+        # Bytes of those that are taken.
+        self.taken = 0
 
     def take(self, length: int) -> bytearray:
         """For a frame of so many bytes; it may be smaller (see `at_least`)."""
-        return self._free.pop() if self._free else bytearray(min(length, FIRST))
+        buffer = self._free.pop() if self._free else bytearray(min(length, FIRST))
+        self.taken += len(buffer)
+        return buffer
 
     def at_least(self, buffer: bytearray, filled: int, more: int, length: int) -> bytearray:
         """One in which `more` bytes fit behind those that are there; `length`: of the whole frame."""
@@ -30,10 +34,12 @@ class Buffers:
         # A view of it may be in use: it is replaced, never resized.
         larger = bytearray(min(length, max(2 * len(buffer), filled + more)))
         larger[:filled] = memoryview(buffer)[:filled]
+        self.taken += len(larger) - len(buffer)
         return larger
 
     def give(self, buffer: bytearray) -> None:
         """The largest are kept."""
+        self.taken -= len(buffer)
         self._free.append(buffer)
         if len(self._free) > KEPT:
             sizes = [len(each) for each in self._free]

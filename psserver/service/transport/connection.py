@@ -69,6 +69,11 @@ class Connection:
         self._steps.resume()
 
     @property
+    def held(self) -> int:
+        """Bytes of buffers for large frames."""
+        return len(self._large or b"") + len(self._used or b"")
+
+    @property
     def socket(self) -> socket.socket:
         """To be looked at."""
         return self._socket

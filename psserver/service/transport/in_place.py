@@ -14,7 +14,7 @@ async def attach(
     host: ShardHost, request: shard_pb2.Attach, caller: Caller
 ) -> tuple[Attachment | None, shard_pb2.Attached]:
     """Memory for a worker of this machine, or why there is none. Raises Refused as `reason_against`."""
-    reason = await reason_against(host, request) or await host.attach(request.worker, caller)
+    reason = await reason_against(host, request, caller) or await host.attach(request.worker, caller)
     if reason is None:
         try:
             attachment = host.sharing.lend(host.elements)
@@ -27,9 +27,9 @@ async def attach(
     return attachment, shard_pb2.Attached(control=control, slots=slots, arena_versions=versions)
 
 
-async def reason_against(host: ShardHost, request: shard_pb2.Attach) -> str | None:
+async def reason_against(host: ShardHost, request: shard_pb2.Attach, caller: Caller) -> str | None:
     """Why no memory is shared with this worker; None when it can be. Raises Refused for another job, plan or worker."""
-    shard = await host.serving(claim_of(request), request.plan, request.after)
+    shard = await host.serving(claim_of(request), request.plan, request.after, caller)
     if host.sharing.refusal is not None:
         return host.sharing.refusal
     if request.place != segments.here():
@@ -47,7 +47,7 @@ async def stage(
     caller: Caller,
 ) -> bytes:
     """Stage the payload that the worker wrote into its slot; the receipt. Raises Refused."""
-    shard = await host.serving(claim_of(header), header.plan, header.after)
+    shard = await host.serving(claim_of(header), header.plan, header.after, caller)
     if not attachment.holds(number):
         raise invalid(
             f"payload of ticket {header.ticket}: expected a slot that was lent, got number {number}"
@@ -71,10 +71,10 @@ async def stage(
 
 
 async def locate(
-    host: ShardHost, request: shard_pb2.PullRequest, attachment: Attachment
+    host: ShardHost, request: shard_pb2.PullRequest, attachment: Attachment, caller: Caller
 ) -> shard_pb2.Located | None:
     """Where the ticket's version lies, pinned for reading there; None when it has to be sent."""
-    shard = await host.serving(claim_of(request), request.plan, request.after)
+    shard = await host.serving(claim_of(request), request.plan, request.after, caller)
     found = host.read_in_place(shard, request.ticket, request.version, request.worker, attachment.words)
     if found is None:
         return None

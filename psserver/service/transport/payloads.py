@@ -77,7 +77,7 @@ class Intake:
     @classmethod
     async def begin(cls, host: ShardHost, header: shard_pb2.PushHeader, caller: Caller) -> "Intake":
         """Once there is room for it. Raises Refused."""
-        shard = await host.serving(claim_of(header), header.plan, header.after)
+        shard = await host.serving(claim_of(header), header.plan, header.after, caller)
         codec = known_codec(header.dtype)
         elements = shard.layout.elements
         total = codec.size(elements)
@@ -151,7 +151,7 @@ class Outgoing:
     @classmethod
     async def begin(cls, host: ShardHost, request: shard_pb2.PullRequest, caller: Caller) -> "Outgoing":
         """`caller`: who reads it, and is cut when it holds too much. Raises Refused when it is gone."""
-        shard = await host.serving(claim_of(request), request.plan, request.after)
+        shard = await host.serving(claim_of(request), request.plan, request.after, caller)
         codec = known_codec(request.dtype)
         read, granted = await host.start_read(shard, request.ticket, request.version, request.worker, caller)
         return cls(host, shard, request.ticket, codec, read, granted)

@@ -82,7 +82,7 @@ class SocketListener:
         self._listening: list[socket.socket] = []
         # With the connection that showed it, if any has.
         self._tokens: dict[bytes, Connection | None] = {}
-        self._connections: set[Connection] = set()
+        self._connections: dict[Connection, Caller] = {}
         # In the order in which they came.
         self._unauthenticated: dict[Connection, None] = {}
         # It was said that none can be accepted, and none was since.
@@ -116,6 +116,17 @@ class SocketListener:
     def connections(self) -> list[Connection]:
         """That have shown their token."""
         return list(self._connections)
+
+    @property
+    def received(self) -> int:
+        """Bytes of buffers for large frames, in all."""
+        return self._buffers.taken
+
+    def holders(self) -> list[tuple[Caller, int]]:
+        """The same, by connections that have one."""
+        return [
+            (caller, held) for connection, caller in self._connections.items() if (held := connection.held)
+        ]
 
     @property
     def unauthenticated(self) -> int:
@@ -212,7 +223,7 @@ class SocketListener:
         caller = Caller(connection.cut)
         with self._watch.watching(caller):
             with caller.within(framed_socket.HANDSHAKE_TIMEOUT):
-                if not await self._authenticated(connection):
+                if not await self._authenticated(connection, caller):
                     return
             await connection.send([])
             refusal = await self._exchanged(connection, caller)
@@ -221,7 +232,7 @@ class SocketListener:
                     await connection.send([clipped(refusal.message).encode()], int(refusal.code.value[0]))
                     await connection.drain()
 
-    async def _authenticated(self, connection: Connection) -> bool:
+    async def _authenticated(self, connection: Connection, caller: Caller) -> bool:
         """The first frame must be an unused token. Nothing else is read before it."""
         connection.expect(most=TOKEN_BYTES)
         frame = await connection.receive()
@@ -232,7 +243,7 @@ class SocketListener:
         connection.expect(most=framed_socket.FRAME_BYTES)
         self._tokens[token] = connection
         del self._unauthenticated[connection]
-        self._connections.add(connection)
+        self._connections[connection] = caller
         return True
 
     async def _exchanged(self, connection: Connection, caller: Caller) -> Refused | None:
@@ -251,7 +262,7 @@ class SocketListener:
 
     def _ended(self, connection: Connection, error: BaseException | None) -> None:
         self._unauthenticated.pop(connection, None)
-        self._connections.discard(connection)
+        self._connections.pop(connection, None)
         if isinstance(error, SocketError):
             log.info("the connection to a worker is broken: %s", error, extra=event("connection_broken"))
         elif error is not None and not isinstance(error, asyncio.CancelledError):

@@ -141,7 +141,7 @@ def unread_versions(target: Target) -> str:
     """16 members open four pulls of each new version and read nothing, while an honest one trains."""
     members = [target.member(f"slow-{number}") for number in range(16)]
     connections = [Connection(target.address, window=0) for _ in members]
-    for turn in range(4):
+    for turn in range(8):
         for member, connection in zip(members, connections, strict=True):
             member.grant = None if turn % 2 else member.grant
             with suppress(Exception):

@@ -10,7 +10,12 @@ import pytest
 from tests.attack.memory.__main__ import ATTACKS, MOST, Attack, measure
 from tests.repetitions import usually
 
-QUICK = ("attachments of one member", "joins with large claims", "endless pushes of one ticket")
+QUICK = (
+    "attachments of one member",
+    "joins with large claims",
+    "endless pushes of one ticket",
+    "versions that nobody reads",
+)
 
 
 @pytest.mark.cluster

@@ -1,0 +1,129 @@
+"""Time per epoch and held-out accuracy of the digits CNN: plain, TensorFlow's mirrored strategies, and servers.
+
+    python -m benchmarks.programs.strategies [--rounds N] [--epochs N] [--batch N]
+
+Two replicas each, batches of N per replica, in turns. MirroredStrategy: two logical CPUs of one process.
+MultiWorkerMirroredStrategy and servers: two processes. Times are of the slower worker, without the first epoch, which
+traces. A way that fails is told with the last line of what it said.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+WAYS = ("plain", "mirrored", "multi-worker", "servers sync", "servers async")
+PATIENCE = 600.0
+
+
+@dataclass
+class Measured:
+    """Seconds per epoch and accuracy of each round; why a round failed."""
+
+    seconds: list[float] = field(default_factory=list)
+    accuracy: list[float] = field(default_factory=list)
+    failure: str = ""
+
+    def line(self, way: str) -> str:
+        if self.failure or not self.seconds:
+            return f"{way:>14}: failed: {self.failure}"
+        low, high = min(self.seconds), max(self.seconds)
+        return (
+            f"{way:>14}: {statistics.median(self.seconds):6.2f} s an epoch ({low:.2f} to {high:.2f}), accuracy "
+            f"{statistics.mean(self.accuracy):.3f}"
+        )
+
+
+def run(way: str, epochs: int, batch: int) -> list[dict[str, object]]:
+    """What each process of one round printed. Raises RuntimeError with the last line of one that failed."""
+    kind = way.split()[0]
+    command = [sys.executable, "-m", "benchmarks.programs.strategy_worker", kind, str(epochs), str(batch)]
+    if kind == "multi-worker":
+        return together(command, [{"TF_CONFIG": each} for each in clusters()])
+    if kind == "servers":
+        return _on_servers(command, way.split()[1])
+    return together(command, [{}])
+
+
+def _on_servers(command: Sequence[str], policy: str) -> list[dict[str, object]]:
+    options = ["--workers", "2", "--policy", policy, "--optimizer", "from-job", "--json"]
+    server = [sys.executable, "-m", "psserver", "--ps-hosts", "127.0.0.1:0", *options]
+    with subprocess.Popen(server, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            address = json.loads(process.stdout.readline())["address"]
+            return together(command, [{"PS_HOSTS": address, "PS_TASK_INDEX": str(n)} for n in range(2)])
+        finally:
+            process.terminate()
+
+
+def clusters() -> list[str]:
+    """TF_CONFIG of two workers; the ports are free at this moment, and TensorFlow binds them itself."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+    workers = [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
+    for each in sockets:
+        each.close()
+    return [
+        json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}})
+        for index in range(2)
+    ]
+
+
+def together(command: Sequence[str], environments: Sequence[Mapping[str, str]]) -> list[dict[str, object]]:
+    """The last line of each process, as JSON. Raises RuntimeError with the last line of what a failed one said."""
+    started = [
+        subprocess.Popen(
+            command,
+            env={**os.environ, **more},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for more in environments
+    ]
+    try:
+        said = [each.communicate(timeout=PATIENCE) for each in started]
+    except subprocess.TimeoutExpired:
+        raise RuntimeError(f"no end within {PATIENCE:.0f} s") from None
+    finally:
+        for each in started:
+            each.kill()
+            each.wait()
+    for process, (_, error) in zip(started, said, strict=True):
+        if process.returncode:
+            raise RuntimeError((error.strip().splitlines() or ["nothing"])[-1])
+    return [json.loads(out.strip().splitlines()[-1]) for out, _ in said]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=6)
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--ways", nargs="*", default=list(WAYS), choices=WAYS)
+    arguments = parser.parse_args()
+    found = {way: Measured() for way in arguments.ways}
+    for _ in range(arguments.rounds):
+        for way, measured in found.items():
+            if measured.failure:
+                continue
+            try:
+                told = run(way, arguments.epochs, arguments.batch)
+            except RuntimeError as error:
+                measured.failure = str(error)
+                continue
+            measured.seconds.append(max(statistics.median(each["seconds"][1:]) for each in told))  # type: ignore[index]
+            measured.accuracy.append(float(told[0]["accuracy"]))  # type: ignore[arg-type]
+    for way, measured in found.items():
+        print(measured.line(way), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""Calls that may hold memory which only the transport sees: few of each kind, and whose they are is known."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from psserver.service.errors import Refused
+from psserver.service.limits.few import Few, MemberCalls
+from psserver.service.limits.ledger import MIB
+from psserver.service.limits.room import silent_calls
+from psserver.service.limits.table import FEWEST_SILENT, SILENT
+from psserver.service.limits.watch import LARGE, Caller, Watch
+
+
+class Calls:
+    """Calls by number, and which of them were cut. What is cut ends."""
+
+    def __init__(self, watch: Watch, stack: ExitStack) -> None:
+        self.watch, self._stack = watch, stack
+        self.cut: list[int] = []
+        self._ends: dict[int, ExitStack] = {}
+
+    def begin(self, number: int, *, ends: bool = True) -> Caller:
+        def cut() -> None:
+            self.cut.append(number)
+            if ends:
+                self.end(number)
+
+        caller = Caller(cut)
+        self._ends[number] = self._stack.enter_context(ExitStack())
+        self._ends[number].enter_context(self.watch.watching(caller))
+        return caller
+
+    def end(self, number: int) -> None:
+        self._ends[number].close()
+
+
+@pytest.fixture
+def calls() -> Iterator[Calls]:
+    with ExitStack() as stack:
+        yield Calls(Watch(), stack)
+
+
+def test_of_more_than_few_the_oldest_is_cut(calls: Calls) -> None:
+    few = Few(2)
+    with few.one(calls.begin(0)), few.one(calls.begin(1)):
+        assert calls.cut == []
+        with few.one(calls.begin(2)):
+            assert calls.cut == [0] and len(few) == 2
+    assert len(few) == 0
+
+
+def test_a_members_oldest_calls_are_cut_and_others_are_not_touched(calls: Calls) -> None:
+    members = MemberCalls(lambda: 2, calls.watch)
+    members.proven("other", calls.begin(0))
+    for number in range(1, 5):
+        caller = calls.begin(number)
+        for _ in range(2):
+            members.proven("greedy", caller)
+    assert calls.cut == [1, 2]
+    assert members.whose(caller) == "greedy"
+
+
+def test_calls_that_have_ended_count_for_nobody(calls: Calls) -> None:
+    members = MemberCalls(lambda: 2, calls.watch)
+    for number in range(500):
+        caller = calls.begin(number)
+        members.proven(f"w{number % 100}", caller)
+        calls.end(number)
+    assert calls.cut == []
+    calls.begin(500)
+    members.proven("w0", caller)
+
+
+def test_a_member_that_does_not_read_gets_no_more_calls(calls: Calls) -> None:
+    """What was cut while a large message was on its way is held by the transport until its peer reads or goes."""
+
+    async def run() -> None:
+        members = MemberCalls(lambda: 2, calls.watch)
+        writing = []
+        for number in range(2):
+            caller = calls.begin(number)
+            members.proven("mute", caller)
+            writing.append(asyncio.get_running_loop().create_future())
+            calls.watch.left(caller, 2 * MIB, writing[-1])
+            calls.end(number)
+        assert calls.watch.message_bytes == 4 * MIB
+        with pytest.raises(Refused, match="2 calls with answers that it does not read"):
+            members.proven("mute", calls.begin(2))
+        members.proven("other", calls.begin(3))
+        # Its peer has gone.
+        writing[0].set_exception(ConnectionError("gone"))
+        await asyncio.sleep(0)
+        members.proven("mute", calls.begin(4))
+        assert calls.watch.message_bytes == 2 * MIB
+        writing[1].set_result(None)
+
+    asyncio.run(run())
+    assert calls.watch.message_bytes == 0
+
+
+def test_only_large_messages_are_counted(calls: Calls) -> None:
+    caller = calls.begin(0)
+    calls.watch.holds(caller, LARGE - 1)
+    assert calls.watch.message_bytes == 0
+    calls.watch.holds(caller, LARGE)
+    calls.watch.holds(caller, 2 * LARGE)
+    assert calls.watch.message_bytes == 2 * LARGE == sum(nbytes for _, nbytes in calls.watch.messages)
+    calls.end(0)
+    assert calls.watch.message_bytes == 0
+
+
+def test_silent_calls_are_fewer_where_memory_is_little() -> None:
+    assert silent_calls(1024 * MIB) == 31
+    assert silent_calls(10 * MIB) == FEWEST_SILENT.value
+    assert silent_calls(2**40) == SILENT.value
