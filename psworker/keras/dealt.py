@@ -25,7 +25,7 @@ _REFUSED = {
 
 
 class DealtData:
-    """Made of the arguments of `fit`, in which it puts what Keras is to see. Raises FitError for what it cannot deal."""
+    """Made of the arguments of `fit`, in which it puts what Keras sees. Raises FitError for what it cannot deal."""
 
     def __init__(self, arguments: MutableMapping[str, Any]) -> None:
         for name, instead in _REFUSED.items():
