@@ -28,7 +28,7 @@ from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import coordinator_pb2_grpc, shard_pb2
 from psworker.engine import Grant
 
-# Workers that join at the same time.
+# Workers that join, or open a link, at the same time.
 AT_ONCE = 16
 # Between two attempts of a server that says "wait"; seconds.
 PAUSE = 0.2
@@ -54,6 +54,8 @@ class Swarm:
         self.links: dict[str, int] = {}
         self.losses: list[str] = []
         self.now = time.monotonic
+        # Whoever joins, or opens a link.
+        self.gate = asyncio.Semaphore(AT_ONCE)
         self._model = model
         self._parked: list[Member] = []
         self._running = False
@@ -131,10 +133,8 @@ class Swarm:
     # Members of a job
 
     async def join(self, hosts: list[str], sessions: int, nbytes: int) -> None:
-        gate = asyncio.Semaphore(AT_ONCE)
-
         async def one() -> None:
-            async with gate:
+            async with self.gate:
                 client = _Client(self, self._model, hosts)
                 try:
                     await client.begin()
@@ -185,7 +185,7 @@ class _Client:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def begin(self) -> None:
-        """Join, open the session and the links, ask for a ticket."""
+        """Join, open the session, ask for a ticket."""
         stub: Any = coordinator_pb2_grpc.CoordinatorStub(self._control)
         session = secrets.token_hex(16)
         request = pb.JoinRequest(
@@ -199,8 +199,7 @@ class _Client:
         self.member.admit(reply, session)
         self._swarm.members.append(self.member)
         await _insist(lambda: self._open_session(stub))
-        for server in range(len(self._hosts)):
-            await self._open_link(server)
+        # Links are opened for the first payload, as a worker's are: a server knows its members from the log.
         self.member.ready()
 
     async def _open_session(self, stub: Any) -> None:
@@ -273,14 +272,15 @@ class _Client:
         if link is not None:
             link.send(message)
             return
-        # Its stream ended with a refusal: on the next one.
+        # There was none yet, or its stream ended with a refusal.
         self._unsent[server].append(message)
         if len(self._unsent[server]) == 1:
             self._start(self._reopen(server))
 
     async def _reopen(self, server: int) -> None:
         try:
-            await self._open_link(server)
+            async with self._swarm.gate:
+                await self._open_link(server)
         except (OSError, RuntimeError, grpc.RpcError) as error:
             self.member.end(str(error))
             return

@@ -118,6 +118,7 @@ class Member:
             plan=push.plan,
             # Another place than the server's: memory is not shared, and a socket is.
             place="elsewhere",
+            after=0 if self._grant is None else self._grant.index,
             ask=True,
         )
         return shard_pb2.ExchangeRequest(attach=asked).SerializeToString()

@@ -19,7 +19,9 @@ class BoundError(ValueError):
 
 
 TABLE: Final[tuple[Row, ...]] = (*session_rows.ROWS, *shard_rows.ROWS)
+"""Every field of every message, in the order of the protos."""
 BOUNDS: Final[Mapping[tuple[str, str], Row]] = {(row.message, row.field): row for row in TABLE}
+"""The rows of `TABLE` by message and field."""
 
 Check = Callable[[Any], None]
 _LARGEST: Final = sys.float_info.max

@@ -58,6 +58,7 @@ class Closed:
 
 
 Bound = Whole | Real | Text | Data | Many | Nested | Closed
+"""What a field may hold."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,9 +29,11 @@ import tensorflow as tf
 from pswire.addresses import Address
 from pswire.logs.events import event
 from psworker.engine import Grant
-from psworker.errors import PayloadRefused, SessionError, Unsupported, Voided
+from psworker.errors import PayloadRefused, SessionError, Voided
 from psworker.keras.callbacks import guarded
+from psworker.keras.dealt import DealtData
 from psworker.keras.epochs import EpochMetrics
+from psworker.keras.errors import FitError
 from psworker.keras.gradients import BatchResult, GradientStep
 from psworker.keras.servers import EmbeddedServer, Place, find_servers
 from psworker.keras.translate import translate, unwrapped
@@ -42,10 +44,6 @@ from psworker.tensorflow.device import require_tensorflow_backend
 from psworker.tensorflow.variables import ModelVariables, collect
 
 log = logging.getLogger("ps-worker")
-
-
-class FitError(Unsupported, RuntimeError):
-    """Something in `fit` that parameter servers cannot do; the text says what, and what can be done instead."""
 
 
 def distribute(
@@ -61,6 +59,7 @@ def distribute(
     transport: str | None = None,
     server_timeout: float = 60.0,
     stay: bool | None = None,
+    sharding: str = "none",
 ) -> Distributed:
     """From now on `model.fit` trains on parameter servers; call it after `model.compile`.
 
@@ -78,6 +77,10 @@ def distribute(
     default the end of this worker's part: it waits for the others, and the
     model then has the job's last version.
 
+    `sharding="units"`: every worker gives `fit` the same whole data, arrays or a PyDataset, and the coordinator deals
+    it: each batch counts once per epoch over all workers, also when workers join, leave, die and differ in speed.
+    "none": each worker trains on what its script gives it. A server of one's own has nobody to share with.
+
     Raises TranslationError for an optimizer that servers do not have,
     FitError for a model that is not compiled, AddressError and ValueError for
     addresses that make no sense.
@@ -87,7 +90,11 @@ def distribute(
         raise FitError(
             "distribute() takes a compiled Keras model: call model.compile(optimizer=..., loss=...) before"
         )
+    if sharding not in ("none", "units"):
+        raise ValueError(f'sharding: expected "none" or "units", got {sharding!r}')
     place = find_servers(hosts, os.environ)
+    if sharding == "units" and place is not None and stay:
+        raise ValueError('sharding="units" is for one fit per job: expected stay=False')
     before = _DISTRIBUTED.get(model)
     if before is not None:
         before.close()
@@ -107,6 +114,7 @@ def distribute(
         transport=transport,
     )
     made = Distributed(model, place, own, join, wire_dtype, place is None if stay is None else stay)
+    made.deals = sharding == "units" and place is not None
     _DISTRIBUTED[model] = made
     return made
 
@@ -154,6 +162,11 @@ class Distributed:
         self._check_weights = self._finished = False
         self._batch = self._bad = 0
         self._metrics = EpochMetrics(model)
+        # The data of `fit` is dealt by the coordinator; that of the present fit.
+        self.deals = False
+        self._dealt: DealtData | None = None
+        # Keras is told to stop only because the next part is one of another epoch.
+        self._pausing = False
         self._first = True
         self._fates: dict[str, int] = {}
         self._plain = {"fit": model.fit, "make_train_function": model.make_train_function}
@@ -228,6 +241,12 @@ class Distributed:
 
     def _fit(self, *args: Any, **keywords: Any) -> Any:
         bound = inspect.signature(self._plain["fit"]).bind(*args, **keywords)
+        if self.deals and self._session is None and not self._finished:
+            self._dealt = DealtData(bound.arguments)
+            if self.model.optimizer.gradient_accumulation_steps:
+                raise FitError(
+                    'sharding="units" with gradient_accumulation_steps: expected larger batches instead'
+                )
         given = bound.arguments.get("callbacks")
         mine = _Hooks(self)
         if isinstance(given, keras.callbacks.CallbackList):
@@ -271,6 +290,8 @@ class Distributed:
 
     def _train(self, iterator: Iterator[Any]) -> Mapping[str, Any]:
         """What Keras calls for every `steps_per_execution` batches. Raises StopIteration when there is no batch."""
+        if self._dealt is not None:
+            return self._train_dealt(self._dealt)
         logs: Mapping[str, Any] | None = None
         for _ in range(self.model.steps_per_execution):
             try:
@@ -284,15 +305,39 @@ class Distributed:
             raise StopIteration
         return logs
 
+    def _train_dealt(self, dealt: DealtData) -> Mapping[str, Any]:
+        """The batches of the parts that came with the grants, until one is of another epoch than Keras is in."""
+        if self._step is None:
+            self._prepare(dealt.first)
+        if self._grant is None and self.session.stop is None:
+            self._next()
+        logs: Mapping[str, Any] = self.model.get_metrics_result()
+        for _ in range(self.model.steps_per_execution):
+            grant = self._grant
+            if grant is None or self.model.stop_training:
+                break
+            assert grant.part is not None
+            if grant.part.epoch <= dealt.epoch:
+                logs = self._train_batch(dealt.batch(self.session.unit(grant)))
+        grant = self._grant
+        if grant is not None and grant.part is not None and grant.part.epoch > dealt.epoch:
+            self._pausing = not self.model.stop_training
+            self.model.stop_training = True
+        return logs
+
     # One batch
+
+    def _prepare(self, data: Any) -> None:
+        if not self.model.built:
+            self.model._symbolic_build(data_batch=data)
+        self._open()
+        assert self._step is not None
+        self._step.prepare(data)
 
     def _train_batch(self, data: Any) -> Mapping[str, Any]:
         if self._step is None:
-            if not self.model.built:
-                self.model._symbolic_build(data_batch=data)
-            self._open()
-            assert self._step is not None
-            self._step.prepare(data)
+            self._prepare(data)
+        assert self._step is not None
         if self._grant is None:
             self._next()
         self._check()
@@ -407,7 +452,12 @@ class Distributed:
             self._server = self._start(self.optimizer)
         hosts = (self._server.address,) if self._server is not None else self._place.hosts  # type: ignore[union-attr]
         specs = list(zip(variables.specs, variables.values(), strict=True))
-        self._session = session = self._join(hosts, specs, optimizer=self.optimizer)
+        if self.deals and self._dealt is None:
+            raise FitError(
+                'sharding="units" joins the job with the data of fit: expected fit before .session'
+            )
+        dealt = {} if self._dealt is None else {"work": self._dealt.work, "epochs": self._dealt.epochs}
+        self._session = session = self._join(hosts, specs, optimizer=self.optimizer, **dealt)
         self._step = GradientStep(model, variables, session.plan, self._wire_dtype)
         self._batch = session.next_batch
         self._first = session.worker_index == 0
@@ -458,6 +508,8 @@ class Distributed:
 
     def _end_epoch(self, epoch: int, logs: MutableMapping[str, Any]) -> None:
         """What callbacks see of an epoch is what all workers have counted in it."""
+        if self._pausing:
+            self.model.stop_training = self._pausing = False
         self._epoch = epoch
         session = self._session
         if session is not None and session.worker_count > 1 and not self._finished:
@@ -516,6 +568,8 @@ class _Hooks(keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._owner._check_weights = True
+        if self._owner._dealt is not None:
+            self._owner._dealt.at(epoch)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         # For the progress bar, and any other callback behind this one; the history is Keras' own.
