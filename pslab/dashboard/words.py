@@ -45,6 +45,8 @@ def _named(config: Mapping[str, Any]) -> str:
 WORDS: dict[type[Any], Callable[[Any], str]] = {
     facts.JobEntry: _job,
     facts.Join: lambda f: f"joins as incarnation {f.incarnation}",
+    facts.Work: lambda f: f"{f.units} units of work are dealt, in each of {f.epochs} epochs",
+    facts.Resume: lambda f: "has data again",
     facts.Start: lambda f: "training starts",
     facts.Initialise: lambda f: f"is asked for the initial values, ticket {f.ticket}",
     facts.Install: lambda f: "the initial values are version 0",
@@ -61,5 +63,7 @@ WORDS: dict[type[Any], Callable[[Any], str]] = {
     facts.Back: lambda f: "is back",
     facts.Leave: lambda f: f"leaves: {f.reason}",
     facts.Done: lambda f: "has no more data",
+    facts.Checkpoint: lambda f: f"version {f.version} is kept in a checkpoint",
+    facts.Restore: lambda f: f"goes on from the checkpoint of version {f.version}, on {f.servers} servers",
     facts.Stop: lambda f: f"the job stops at version {f.version}: {f.reason}",
 }

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pswire.addresses import Address
-from pswire.logs import events
+from pswire.logs.events import event
 from pswire.model.plan import Plan
 from pswire.transport import frames
 from pswire.transport.codecs import FLOAT32, Codec, Encoder
@@ -224,11 +224,11 @@ class ShardClient:
             raise
         received, granted, events = time.monotonic(), None, []
         for message in reply.events:
-            event = event_from_wire(message, received)
-            if event is not None:
-                events.append(event)
-                if granted is None and type(event) is Grant:
-                    granted = event.ticket
+            told = event_from_wire(message, received)
+            if told is not None:
+                events.append(told)
+                if granted is None and type(told) is Grant:
+                    granted = told.ticket
         version = None if granted is None else self._version(reply, chunk, granted, narrow)
         return Answer(events, received, granted, version)
 
@@ -245,7 +245,7 @@ class ShardClient:
         try:
             return self._received(reply, chunk, granted, narrow)
         except (grpc.RpcError, SessionError) as error:
-            told = events.event("version_cut_off")
+            told = event("version_cut_off")
             log.info("the version that came with the grant was cut off: %s", error, extra=told)
             return None
 

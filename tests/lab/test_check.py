@@ -145,7 +145,7 @@ PLANTED: list[tuple[Callable[[], list[Record]], Edit, str, str]] = [
     (SYNC, without("commit"), "tickets", "fold of ticket 2, but it is open and was never committed"),
     (SYNC, changed("commit", ticket=66), "tickets", "commit of ticket 66, which was never granted"),
     (SYNC, changed("commit", worker="w1"), "tickets", "ticket 2 by w1, but it was granted to w0"),
-    (SYNC, one_contribution_twice, "tickets", "ticket 2 is applied 2 times in one update"),
+    (SYNC, one_contribution_twice, "tickets", "ticket 2 appears 2 times in one update"),
     (ASYNC, repeated("apply", version=2), "tickets", "apply of ticket 3, but it was already applied"),
     (ASYNC, both_fates, "tickets", "drop of ticket 3, but it was already applied"),
     (

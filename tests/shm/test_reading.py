@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 
 import psworker
 from psserver.service.transport.shared_memory import SLOTS
-from tests.service.serving import serving, wait_until
+from tests.service.serving import PATIENCE, serving, wait_until
 from tests.shm.sessions import begun, connect, granted, segments_of, step
 
 
@@ -39,6 +40,25 @@ def test_a_pull_after_the_view_is_sent() -> None:
         with session.view_flat(grant) as (weights,):
             assert weights.flags.writeable, "expected an array of the worker's own"
         session.abandon(grant, "seen")
+
+
+def test_an_update_goes_on_when_a_reading_that_it_waited_for_ends() -> None:
+    """Also where the reading began while the update waited: a lease is not waited for."""
+    with serving(lease=3600.0, arena_versions=2) as cluster:
+        slow, quick = connect(cluster.hosts, name="slow"), connect(cluster.hosts, name="quick")
+        held = granted(slow)
+        step(quick, 0)
+        more = threading.Thread(target=step, args=(quick, 1))
+        more.start()
+        wait_until(lambda: cluster.status().version == 2, "the decision about an update that has no buffer")
+        with slow.view_flat(held) as (weights,):
+            assert not weights.flags.writeable
+        more.join(PATIENCE)
+        assert not more.is_alive()
+        wait_until(lambda: cluster.servers[0].probe.shard.version == 2, "the update")
+        slow.abandon(held, "seen")
+        slow.close()
+        quick.close()
 
 
 def test_many_workers_copy_rather_than_hold_versions() -> None:

@@ -58,7 +58,7 @@ class TicketLife(LogCheck):
             case e.Apply(_, _, _, parts) | e.Refuse(_, _, _, parts):
                 numbers = [part.ticket for part in parts]
                 for number in sorted({n for n in numbers if numbers.count(n) > 1}):
-                    yield f"ticket {number} is {numbers.count(number)} times in one update"
+                    yield f"ticket {number} appears {numbers.count(number)} times in one update"
                 for part in parts:
                     yield from _move(entry.kind, part.ticket, part.worker, ledger)
 

@@ -213,6 +213,13 @@ class Executor:
         self._look_again = self._owner.loop.call_later(pause, self.look)
         return False
 
+    def reading_began(self) -> None:
+        """A worker reads in place from now on: what waits for readers looks at its words, rather than when the lease
+        is over."""
+        if self._look_again is not None:
+            self._look_again.cancel()
+            self._look_again = self._owner.loop.call_later(LOOK_EVERY, self.look)
+
     def look(self) -> None:
         """A reader may have left a buffer: try again what waits for one."""
         if self._look_again is None:

@@ -354,6 +354,7 @@ class ShardHost:
         if place is None or shard.arena.read_in_place(ticket, version) is None:
             return None
         self.state.begin_read(ticket, reader)
+        self.orders.reading_began()
         self.state.served += 1
         return place, self.sharing.places(shard.arena.arrays)
 
