@@ -14,6 +14,7 @@ def send(pace: SendingPace, rate: float) -> tuple[list[int], float]:
     """A payload over a link of `rate` bytes per second that holds one piece beside the one that is taken. The pieces,
     and the longest that a ping behind all that is under way would have waited for its answer, in seconds."""
     pieces, worst, left, before = [], 0.0, PAYLOAD, 0
+    pace.begin()
     while left:
         piece = min(pace.piece, left)
         left -= piece
@@ -28,8 +29,11 @@ def send(pace: SendingPace, rate: float) -> tuple[list[int], float]:
 @pytest.mark.parametrize("worker_timeout", [1.0, 3.0, 10.0, 60.0])
 @pytest.mark.parametrize("rate", [500e3, 1e6, 10e6, 1e9])
 def test_a_ping_is_answered_in_time(worker_timeout: float, rate: float) -> None:
-    _, worst = send(SendingPace(worker_timeout), rate)
-    assert worst < ping_interval(worker_timeout)
+    pace = SendingPace(worker_timeout)
+    for _ in range(3):
+        # All versions of a call, not only the first.
+        _, worst = send(pace, rate)
+        assert worst < ping_interval(worker_timeout)
 
 
 @pytest.mark.parametrize("worker_timeout", [3.0, 10.0])

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from psserver.service.limits.table import FIRST_MESSAGE, SILENT
+from psserver.service.transport.sending import SendingPace
 
 # Between looks at all calls; seconds.
 LOOK_EVERY = 0.2
@@ -16,16 +17,17 @@ LARGE = 2**16
 class Caller:
     """The peer of one call: until when must it have moved? `deadline`: None while nothing is expected of it.
 
-    The loop's thread owns it.
+    `pace`: of what it is sent, once it was sent a version. The loop's thread owns it.
     """
 
-    __slots__ = ("_cut", "cut_off", "deadline")
+    __slots__ = ("_cut", "cut_off", "deadline", "pace")
 
     def __init__(self, cut: Callable[[], object]) -> None:
         """`cut` ends the call soon: whatever it waits for is cancelled."""
         self._cut = cut
         self.deadline: float | None = None
         self.cut_off = False
+        self.pace: SendingPace | None = None
 
     def cancel(self) -> None:
         """End the call."""

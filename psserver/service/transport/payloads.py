@@ -142,10 +142,18 @@ class Outgoing:
     """A version on its way out. `end` must follow."""
 
     def __init__(
-        self, host: ShardHost, shard: Shard, ticket: int, codec: Codec, read: Read, granted: bool
+        self,
+        host: ShardHost,
+        shard: Shard,
+        ticket: int,
+        codec: Codec,
+        read: Read,
+        granted: bool,
+        pace: SendingPace,
     ) -> None:
         self._host, self._shard, self._ticket, self._codec = host, shard, ticket, codec
         self._read, self._granted = read, granted
+        self._pace = pace
         self._complete = False
 
     @classmethod
@@ -154,13 +162,15 @@ class Outgoing:
         shard = await host.serving(claim_of(request), request.plan, request.after, caller)
         codec = known_codec(request.dtype)
         read, granted = await host.start_read(shard, request.ticket, request.version, request.worker, caller)
-        return cls(host, shard, request.ticket, codec, read, granted)
+        if caller.pace is None:
+            caller.pace = SendingPace(host.options.worker_timeout)
+        caller.pace.begin()
+        return cls(host, shard, request.ticket, codec, read, granted, caller.pace)
 
     def pieces(self) -> Iterator[Piece]:
         """At least one. Raises Refused when the version is taken back on the way."""
         values = self._read.version.values
         total, offset = self._codec.size(values.size), 0
-        pace = SendingPace(self._host.options.worker_timeout)
         if total == 0:
             yield Piece(0, memoryview(b""), 0)
         # Encoded piece by piece: readers never hold a copy of the model each.
@@ -171,10 +181,10 @@ class Outgoing:
                 raise Refused(grpc.StatusCode.ABORTED, f"version {number} was taken back: its lease is over")
             data = frames.as_bytes(encoded)
             while data.nbytes:
-                part, data = data[: pace.piece], data[pace.piece :]
+                part, data = data[: self._pace.piece], data[self._pace.piece :]
                 began = time.monotonic()
                 yield Piece(offset, part, total)
-                pace.sent(time.monotonic() - began)
+                self._pace.sent(time.monotonic() - began)
                 offset += part.nbytes
         self._complete = True
 

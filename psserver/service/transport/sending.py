@@ -12,7 +12,7 @@ FIRST: Final = 32 * 1024
 
 @dataclass(slots=True)
 class SendingPace:
-    """Pieces of a payload grow while the link takes each at once, and shrink when it does not.
+    """Pieces of the payloads of one call grow while the link takes each at once, and shrink when it does not.
 
     A ping waits behind all that was handed to its connection before it. On a slow link a piece must therefore be
     small, or the answer to a ping comes too late and a worker that receives looks dead; on a fast one large
@@ -21,6 +21,10 @@ class SendingPace:
 
     worker_timeout: float
     piece: int = FIRST
+
+    def begin(self) -> None:
+        """Another payload. Its first piece is taken at once whatever the link, and doubles the next."""
+        self.piece = max(FIRST, self.piece // 2)
 
     def sent(self, seconds: float) -> None:
         """The next piece is asked for, so long after the one before it was given."""
