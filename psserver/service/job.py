@@ -8,6 +8,7 @@ early, but it has no gap, and nothing has happened that is not in it.
 
 import json
 import logging
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -93,7 +94,7 @@ class Job:
     ) -> None:
         self.terms = terms
         self.policy = policy
-        self.optimizer = optimizer
+        self.optimizer = self.configured = optimizer
         self.host = host
         self.routes = Routes(run_log, host.orders, terms.grace)
         self.plan: Plan | None = None
@@ -551,5 +552,6 @@ def _with_wait(found: JobReport, awaited: tuple[str, float, float] | None) -> Jo
         return found
     what, since, limit = awaited
     waited = time.monotonic() - since
-    sentence = f"waiting for {what} (since {waited:.1f} s, at most {limit:g} s)"
+    most = "" if math.isinf(limit) else f", at most {limit:g} s"
+    sentence = f"waiting for {what} (since {waited:.1f} s{most})"
     return replace(found, note="; ".join(filter(None, (found.note, sentence))))

@@ -2,8 +2,10 @@
 
 import asyncio
 import logging
+import math
 import secrets
 import signal
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +43,7 @@ from psserver.service.saving.going_on import FOLDER as CHECKPOINTS
 from psserver.service.saving.going_on import GoingOn, find
 from psserver.service.saving.whole import Checkpoints
 from psserver.service.shard.host import HostOptions, ShardHost
+from psserver.service.succession import Succession, Successor
 from psserver.service.transport.listening import BindError, listen
 from psserver.service.transport.sockets import SocketListener
 from psserver.service.transport.streams import Stream
@@ -88,6 +91,8 @@ class ServerSettings:
     keep: int = 0
     # Go on from this checkpoint of `out`, or from the "latest".
     resume: str | None = None
+    # Another job may follow (`psserver.service.succession`).
+    stay: bool = False
 
 
 class ResourcesError(OSError):
@@ -99,10 +104,21 @@ class Server:
 
     The thread that calls `run` runs the event loop, and owns all that is here (`psserver.service.loop.owner`). A
     signal handler tells it to wake. `host`, `job` (None but on task 0) and `sockets` are there to be looked at.
+    `folder`: the number of `settings.out` among those that it has had. `successor`: once it has run, what follows.
     """
 
-    def __init__(self, settings: ServerSettings, announce: Callable[[str, Mapping[str, Any]], None]) -> None:
+    def __init__(
+        self,
+        settings: ServerSettings,
+        announce: Callable[[str, Mapping[str, Any]], None],
+        out: Path | None = None,
+        folder: int = 1,
+    ) -> None:
+        """`out`: the folder of number 1, where this is another one."""
         self.settings = settings
+        self._out, self._folder = out or settings.out, folder
+        self.successor: Successor | None = None
+        self._succession: Succession | None = None
         self._announce = announce
         self.owner = Owner()
         self.host = ShardHost(settings.task_index, settings.host, self.owner)
@@ -156,7 +172,8 @@ class Server:
         address = Address(self.settings.hosts[self.settings.task_index].host, port)
         hosts = list(self.settings.hosts)
         hosts[self.settings.task_index] = address
-        health = await self._register(served, tuple(hosts))
+        self.hosts = tuple(hosts)
+        health = await self._register(served, self.hosts)
         self._open_data_port()
         self._metrics = self._open_metrics(address.host)
         self.watch.start(self.owner.loop)
@@ -181,6 +198,11 @@ class Server:
             self.watch.close()
             if self._metrics is not None:
                 self._metrics.close()
+
+    @property
+    def metrics_port(self) -> int | None:
+        """Where metrics were served, once it has run."""
+        return self.settings.metrics_port if self._metrics is None else self._metrics.address.port
 
     def interrupt(self, number: int, frame: FrameType | None) -> None:
         """A signal handler: end the job, then the server. Twice: at once."""
@@ -246,7 +268,11 @@ class Server:
         rpc = Registration(self.watch, self._patience)
         if self.settings.task_index == 0:
             self.job = self._make_job(hosts)
-            services[COORDINATOR] = coordinator_methods(CoordinatorRpc(self.job, hosts), rpc)
+            if self.settings.stay:
+                self._succession = Succession(self.job, self._out, self._folder, self._wake.set)
+            services[COORDINATOR] = coordinator_methods(
+                CoordinatorRpc(self.job, hosts, self._succession), rpc
+            )
         else:
             self._follow = FollowRpc(self.host, len(hosts), self.settings.job_secret, self._wake.set)
         self._exchange = ExchangeRpc(self.host, self.job, self.sockets)
@@ -327,12 +353,35 @@ class Server:
         self._write_metrics()
         stopped = job.stopped()
         assert stopped is not None
+        self._announce_end(job, code)
+        lost = any(follower.state == "lost" for follower in job.routes.followers)
+        if self._succession is not None and job.failure is None and self._signal is None and not lost:
+            code = await self._stay(job, self._succession, code)
+        next_folder = 0 if self.successor is None else self.successor.folder
         for follower in job.routes.followers:
-            await follower.shutdown(code, stopped.reason)
+            await follower.shutdown(code, stopped.reason, next_folder)
+        return code
+
+    def _announce_end(self, job: Job, code: ExitCode) -> None:
+        stopped = job.stopped()
+        assert stopped is not None
         ended: dict[str, Any] = {"reason": stopped.reason, "version": stopped.version, "exit_code": int(code)}
         if self.settings.out is not None:
             ended["out"] = str(self.settings.out)
         self._announce("stopped", ended)
+
+    async def _stay(self, job: Job, succession: Succession, code: ExitCode) -> ExitCode:
+        """Until a worker of another job comes, a signal, or the loss of a server; the exit code of what has ended."""
+        job.awaited = ("a worker of the next job: the servers stay", time.monotonic(), math.inf)
+        log.info("the servers stay: a worker that joins begins the next job", extra=event("staying"))
+        while self._signal is None:
+            lost = [f.server for f in job.routes.followers if f.state == "lost"]
+            if lost:
+                return ExitCode.UNREACHABLE
+            self.successor = succession.successor
+            if self.successor is not None:
+                break
+            await self._awoken(TICK)
         return code
 
     async def _watch(self, job: Job, results: Results) -> None:
@@ -389,6 +438,8 @@ class Server:
             assert self._signal is not None
             return ExitCode.INTERRUPTED if self._signal == "SIGINT" else ExitCode.TERMINATED
         ending = self._follow.ending
+        if ending.next_folder:
+            self.successor = Successor(ending.next_folder, goes_on=False)
         self._announce("stopped", {"reason": ending.reason, "exit_code": int(ending.exit_code)})
         return ending.exit_code
 
