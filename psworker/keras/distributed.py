@@ -28,6 +28,7 @@ import tensorflow as tf
 
 from pswire.addresses import Address
 from pswire.logs.events import event
+from psworker.connecting import connect
 from psworker.engine import Grant
 from psworker.errors import PayloadRefused, SessionError, Voided
 from psworker.keras.callbacks import guarded
@@ -39,7 +40,7 @@ from psworker.keras.servers import EmbeddedServer, Place, find_servers
 from psworker.keras.translate import translate, unwrapped
 from psworker.local import NONFINITE_LIMIT
 from psworker.loop import Diverged
-from psworker.session import Session, connect
+from psworker.session import Session
 from psworker.tensorflow.device import require_tensorflow_backend
 from psworker.tensorflow.variables import ModelVariables, collect
 
