@@ -24,7 +24,7 @@ from psserver.service.shard.reads import Read, Reads
 from psserver.service.shard.shared import SharedShard
 from psserver.service.transport.shared_memory import SLOTS, Sharing, Words
 from psserver.shard import Apply, Shard, ShardState
-from psserver.shard.staging import BorrowedBuffer, Slot
+from psserver.shard.payloads.staging import Slot
 from pswire.model.plan import Plan
 from pswire.transport.segments import Place
 
@@ -231,38 +231,29 @@ class ShardHost:
 
     # Pushes
 
-    async def begin_push(
-        self,
-        shard: Shard,
-        ticket: int,
-        worker: str,
-        caller: Caller,
-        lend: Callable[[], BorrowedBuffer] | None = None,
-    ) -> Slot:
-        """A slot for the ticket's payload, as soon as memory admits it; the one that `lend` gives, if any.
+    async def begin_push(self, shard: Shard, ticket: int, worker: str, caller: Caller) -> Slot:
+        """A slot for the ticket's payload, as soon as memory admits it.
 
         A push of the ticket that is under way is cut: its worker has begun anew.
         """
         self.state.entrance.supersede(ticket)
-        lent = lend is not None
-        if not self._may_enter(shard, ticket, worker, lent):
-            await self._enter(shard, ticket, worker, lent)
-        return self._begin(shard, ticket, lend() if lend is not None else None, caller)
+        if not self._may_enter(shard, ticket, worker):
+            await self._enter(shard, ticket, worker)
+        return self._begin(shard, ticket, caller)
 
-    def _may_enter(self, shard: Shard, ticket: int, worker: str, lent: bool) -> bool:
-        """`lent`: the payload lies somewhere already, and needs no memory here. Raises Refused for a ticket that
-        takes no payload, or none of this worker."""
+    def _may_enter(self, shard: Shard, ticket: int, worker: str) -> bool:
+        """Raises Refused for a ticket that takes no payload, or none of this worker."""
         refusal = shard.refusal(ticket, worker)
         if refusal is not None:
             raise Refused(grpc.StatusCode.ABORTED, refusal)
         staging = shard.staging
         free = staging.incoming(ticket) is None and staging.admits(ticket)
-        return free and (lent or self.memory.admits(ticket))
+        return free and self.memory.admits(ticket)
 
-    async def _enter(self, shard: Shard, ticket: int, worker: str, lent: bool) -> None:
+    async def _enter(self, shard: Shard, ticket: int, worker: str) -> None:
         deadline = time.monotonic() + self.options.patience
         turn = shard.staging.tickets[ticket].turn
-        while not self._may_enter(shard, ticket, worker, lent):
+        while not self._may_enter(shard, ticket, worker):
             before = shard.staging.incoming(ticket)
             if before is not None:
                 before.cut()
@@ -275,9 +266,9 @@ class ShardHost:
         # The next may come in, too.
         self.state.entrance.freed()
 
-    def _begin(self, shard: Shard, ticket: int, borrowed: BorrowedBuffer | None, caller: Caller) -> Slot:
+    def _begin(self, shard: Shard, ticket: int, caller: Caller) -> Slot:
         try:
-            return shard.begin(ticket, borrowed, caller.cancel)
+            return shard.begin(ticket, caller.cancel)
         except MemoryError as error:
             message = f"server {self.server} has no memory for a payload of {shard.layout.nbytes} bytes"
             raise Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, message) from error
