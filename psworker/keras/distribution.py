@@ -12,11 +12,11 @@ from typing import Any
 import keras
 
 from pswire.addresses import Address
+from psworker.connecting import connect
 from psworker.keras.errors import FitError
 from psworker.keras.fit.distributed import Distributed
 from psworker.keras.fit.membership import Membership
 from psworker.keras.servers import EmbeddedServer, find_servers
-from psworker.session import connect
 from psworker.tensorflow.device import require_tensorflow_backend
 
 
