@@ -56,7 +56,7 @@ async def stage(
         raise precondition("the job's model is another one since this memory was lent; join again")
     # A copy: the worker could write into its slot at any time, and what was received must be what is committed,
     # checked and applied.
-    slot = await host.begin_push(shard, header.ticket, header.worker, caller)
+    slot = await host.pushes.begin(shard, header.ticket, header.worker, caller)
     finite = False
     try:
         filled = attachment.values(number)
@@ -66,7 +66,7 @@ async def stage(
         finite = True
     finally:
         if not finite:
-            host.give_up_push(shard, slot)
+            host.pushes.give_up(shard, slot)
     return host.finish_push(shard, slot)
 
 

@@ -86,7 +86,7 @@ class Intake:
                 f"payload of ticket {header.ticket}: expected {total} bytes ({elements} {codec.name} "
                 f"elements of server {host.server}'s part), got {header.bytes}"
             )
-        slot = await host.begin_push(shard, header.ticket, header.worker, caller)
+        slot = await host.pushes.begin(shard, header.ticket, header.worker, caller)
         return cls(host, shard, header.ticket, codec, slot)
 
     @property
@@ -126,7 +126,7 @@ class Intake:
         return self._host.finish_push(self._shard, self._slot)
 
     def give_up(self) -> None:
-        self._host.give_up_push(self._shard, self._slot)
+        self._host.pushes.give_up(self._shard, self._slot)
 
 
 @dataclass(frozen=True, slots=True)
