@@ -23,7 +23,8 @@ from psserver.policies import PolicyError
 from psserver.service.agreement import FROM_JOB
 from psserver.service.limits.workers import raise_descriptors
 from psserver.service.log.run_log import FolderError
-from psserver.service.server import ResourcesError, Server, ServerSettings
+from psserver.service.server import ResourcesError, Server
+from psserver.service.server_settings import ServerSettings
 from psserver.service.transport.listening import BindError
 from psserver.settings import Options, SettingsError, exposure, resolve
 from pswire.addresses import AddressError
