@@ -85,6 +85,11 @@ def _poll(connected: socket.socket, event: int) -> Callable[[], bool]:
     return lambda: bool(poll.poll(REST))
 
 
+def fill(connected: socket.socket, frame: memoryview, filled: int) -> int:
+    """Receive the rest of one frame, until the peer rests: how much of it is there. Raises SocketError as `receive`."""
+    return _fill(connected, frame, filled, len(frame), _poll(connected, select.POLLIN))
+
+
 def _fill(
     connected: socket.socket, view: memoryview, filled: int, size: int, ready: Callable[[], bool]
 ) -> int:

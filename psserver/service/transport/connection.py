@@ -28,6 +28,8 @@ from pswire.transport.frames import Message
 SLICE: Final = 2**20
 # What is received for a connection that does not want it yet; its peer waits then.
 AHEAD: Final = LARGE
+# In place of a frame: it has begun, and there is much of it.
+_BEGUN: Final[Message] = b"begun"
 
 
 class Connection:
@@ -119,6 +121,25 @@ class Connection:
         frame: Message | None = await parked()
         if frame is None and self._broken is not None:
             raise self._broken
+        if frame is _BEGUN:
+            return await self._rest_of_large()
+        return frame
+
+    async def _rest_of_large(self) -> Message | None:
+        """Of a frame that has begun, and fits into a buffer that is here already: a thread receives it, and the loop
+        what the peer makes wait for."""
+        self._stop_reading()
+        into = memoryview(self._large or b"")[: self._length]
+        begun = self._filled
+        try:
+            self._filled = await self._threads.on_pool(lambda: bulk.fill(self._socket, into, begun))
+        finally:
+            self._loop.add_reader(self._descriptor, self._readable)
+        if self._filled == self._length:
+            self._used, self._large = self._large, None
+            return into
+        self._waits_for = "frame"
+        frame: Message | None = await parked()
         return frame
 
     async def receive_many(self, take: Callable[[Message], bool]) -> None:
@@ -190,7 +211,10 @@ class Connection:
         if length >= LARGE:
             self._begin_large(length, data[HEAD.size : end])
             self._ahead += data[end:]
-            self._fill()
+            if self._large is not None and len(self._large) >= length and length - self._filled >= SLICE:
+                self._give(_BEGUN)
+            else:
+                self._fill()
         elif len(data) < end:
             self._ahead += data
         else:
