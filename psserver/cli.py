@@ -24,7 +24,7 @@ from psserver.service.agreement import FROM_JOB
 from psserver.service.limits.workers import raise_descriptors
 from psserver.service.log.run_log import FolderError
 from psserver.service.server import ResourcesError
-from psserver.service.staying import Servers
+from psserver.service.succession.servers import Servers
 from psserver.service.transport.listening import BindError
 from psserver.settings import Options, SettingsError, exposure, resolve
 from pswire.addresses import AddressError

@@ -19,7 +19,8 @@ from pswire.model.plan import VariableSpec, make_plan
 from pswire.transport.codecs import codec_named
 from psworker.control.backoff import Backoff
 from psworker.control.epochs import EpochTotals, gather
-from psworker.control.stream import Control, Registration
+from psworker.control.registration import Registration
+from psworker.control.stream import Control
 from psworker.data.payloads import Payload
 from psworker.data.reader import WeightReader
 from psworker.data.shard_group import ShardGroup

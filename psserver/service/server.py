@@ -2,12 +2,7 @@
 
 import asyncio
 import logging
-import math
-import secrets
 import signal
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -15,16 +10,12 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from psserver.checkpoint import FolderLock, Store
-from psserver.checkpoint.rewind import Mark
-from psserver.coordinator import JobTerms
-from psserver.optimizers import Optimizer
-from psserver.policies import Policy
-from psserver.receipts import new_secret, opening
+from psserver.service.deciding.making import Announce, make_job
 from psserver.service.ending import Results
-from psserver.service.followers import Follower
 from psserver.service.job import Job
+from psserver.service.life import Life
 from psserver.service.limits.table import CALLS
-from psserver.service.log.run_log import RunLog, make_folder
+from psserver.service.log.run_log import make_folder
 from psserver.service.loop.owner import Owner
 from psserver.service.rpc.coordinator import CoordinatorRpc
 from psserver.service.rpc.exchange import ExchangeRpc
@@ -40,59 +31,26 @@ from psserver.service.rpc.services import (
 )
 from psserver.service.rpc.shard import ShardRpc
 from psserver.service.saving.going_on import FOLDER as CHECKPOINTS
-from psserver.service.saving.going_on import GoingOn, find
-from psserver.service.saving.whole import Checkpoints
-from psserver.service.shard.host import HostOptions, ShardHost
-from psserver.service.succession import Succession, Successor
+from psserver.service.server_settings import ServerSettings
+from psserver.service.shard.host import ShardHost
+from psserver.service.succession.successor import Succession, Successor
 from psserver.service.transport.listening import BindError, listen
 from psserver.service.transport.sockets import SocketListener
 from psserver.service.transport.streams import Stream
 from pswire.addresses import Address
 from pswire.exits import ExitCode
 from pswire.logs.events import event
-from pswire.model.plan import Plan
 from pswire.patience import transfer
 from pswire.transport.channels import SERVER_OPTIONS
 from pswire.transport.framed_socket import SocketError
-from pswire.v1 import shard_pb2
 
 if TYPE_CHECKING:
     from psserver.metrics.endpoint import Metrics
 
 log = logging.getLogger("ps-server")
 
-TICK = 0.2
 # Seconds that gRPC may take to let go of what has ended.
 LAST_EVENTS = 0.05
-# How long workers may take to leave a job that a signal has ended, in seconds.
-FAREWELL = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class ServerSettings:
-    """Everything a server needs to know. `wait_warning`: seconds after which a wait is logged."""
-
-    hosts: tuple[Address, ...]
-    task_index: int
-    bind: str
-    terms: JobTerms
-    policy: Policy
-    # None: the first worker's.
-    optimizer: Optimizer | None
-    host: HostOptions
-    data_port: int
-    out: Path | None
-    wait_warning: float
-    # None: no metrics; 0: a free port.
-    metrics_port: int | None = None
-    # Shared by all servers of the job: a coordinator proves to a shard that it knows this. Empty: it need not.
-    job_secret: bytes = b""
-    # Of complete checkpoints, so many are kept. Where the job takes none: 0.
-    keep: int = 0
-    # Go on from this checkpoint of `out`, or from the "latest".
-    resume: str | None = None
-    # Another job may follow (`psserver.service.succession`).
-    stay: bool = False
 
 
 class ResourcesError(OSError):
@@ -108,14 +66,11 @@ class Server:
     """
 
     def __init__(
-        self,
-        settings: ServerSettings,
-        announce: Callable[[str, Mapping[str, Any]], None],
-        out: Path | None = None,
-        folder: int = 1,
+        self, settings: ServerSettings, announce: Announce, out: Path | None = None, folder: int = 1
     ) -> None:
         """`out`: the folder of number 1, where this is another one."""
         self.settings = settings
+        self.hosts = settings.hosts
         self._out, self._folder = out or settings.out, folder
         self.successor: Successor | None = None
         self._succession: Succession | None = None
@@ -148,6 +103,7 @@ class Server:
         try:
             loop = asyncio.new_event_loop()
             self.host.heavy.begin()
+            self.sockets.begin()
         except (OSError, RuntimeError) as error:
             raise ResourcesError(
                 f"the system gives no thread or descriptor to begin with ({error}): allow this process more "
@@ -161,6 +117,7 @@ class Server:
             self.host.saver.close()
             self.owner.end()
             self.host.close()
+            self.sockets.end()
             loop.run_until_complete(end_tasks())
             loop.close()
 
@@ -237,23 +194,6 @@ class Server:
         except OSError as error:
             raise BindError(f"--metrics-port {port}: {error.strerror or error}") from error
 
-    def _run_log(self, going_on: Mark | None) -> RunLog:
-        if self.settings.metrics_port is None:
-            return RunLog(self.settings.out, going_on)
-        from psserver.metrics.counts import CountedRunLog
-
-        return CountedRunLog(self.settings.out, going_on)
-
-    def _going_on(self) -> GoingOn | None:
-        """Lock the folder where it has checkpoints; find the one to go on from. Raises CheckpointError, RewindError."""
-        settings = self.settings
-        if settings.out is None or not (settings.keep or settings.resume):
-            return None
-        self._lock = FolderLock(settings.out / CHECKPOINTS)
-        if settings.resume is None:
-            return None
-        return find(settings.out, settings.resume, settings.terms, settings.policy, settings.optimizer)
-
     def _write_metrics(self) -> None:
         """The last numbers: a scrape may come too late for them."""
         if self._metrics is not None and self.settings.out is not None:
@@ -270,9 +210,8 @@ class Server:
             self.job = self._make_job(hosts)
             if self.settings.stay:
                 self._succession = Succession(self.job, self._out, self._folder, self._wake.set)
-            services[COORDINATOR] = coordinator_methods(
-                CoordinatorRpc(self.job, hosts, self._succession), rpc
-            )
+            service = CoordinatorRpc(self.job, hosts, self._succession)
+            services[COORDINATOR] = coordinator_methods(service, rpc)
         else:
             self._follow = FollowRpc(self.host, len(hosts), self.settings.job_secret, self._wake.set)
         self._exchange = ExchangeRpc(self.host, self.job, self.sockets)
@@ -288,57 +227,13 @@ class Server:
         return transfer(nbytes, self.settings.terms.worker_timeout)
 
     def _make_job(self, hosts: tuple[Address, ...]) -> Job:
+        """The folder is locked first where it has checkpoints."""
         settings = self.settings
         if settings.out is not None and settings.resume is None:
             make_folder(settings.out)
-        going_on = self._going_on()
-        run_log = self._run_log(None if going_on is None else going_on.mark)
-        job = Job(
-            settings.terms,
-            settings.policy,
-            settings.optimizer,
-            self.host,
-            run_log,
-            self._planned,
-            self._wake.set,
-        )
-        if settings.terms.workers > job.capacity.workers:
-            log.warning(
-                "%d workers are expected, and this server has room for %d at once: %s",
-                *(settings.terms.workers, job.capacity.workers, job.capacity.why),
-                extra=event("too_many_workers", workers=settings.terms.workers, room=job.capacity.workers),
-            )
-        secret = new_secret()
-        self.host.open(settings.terms.job, secret)
-        for server in range(1, len(hosts)):
-            message = shard_pb2.Open(
-                job=settings.terms.job,
-                epoch=0,
-                task_index=server,
-                servers=len(hosts),
-                secret=secret,
-                proof=opening(settings.job_secret, settings.terms.job, server, secret),
-            )
-            timeout = settings.terms.worker_timeout
-            job.routes.followers.append(
-                Follower(server, hosts[server], message, timeout, self._lost, job.tried)
-            )
-        if settings.out is not None and settings.keep:
-            store = Store(settings.out / CHECKPOINTS)
-            job.checkpoints = Checkpoints(
-                settings.out, store, settings.keep, self.host, run_log, job.routes.followers
-            )
-        if going_on is not None:
-            job.go_on(going_on)
-        return job
-
-    def _planned(self, plan: Plan) -> None:
-        self._announce("plan", {"fingerprint": plan.fingerprint, "text": plan.describe()})
-
-    def _lost(self, server: int, cause: str, reason: str) -> None:
-        assert self.job is not None
-        log.error("%s", reason, extra=event("server_lost", server=server))
-        self.job.stop(reason, success=False, cause=cause)
+        if settings.out is not None and (settings.keep or settings.resume):
+            self._lock = FolderLock(settings.out / CHECKPOINTS)
+        return make_job(settings, hosts, self.host, self._announce, self._wake.set)
 
     # Life
 
@@ -346,88 +241,25 @@ class Server:
         for follower in job.routes.followers:
             follower.start()
         results = Results(job)
-        await self._watch(job, results)
+        life = Life(job, self.settings.wait_warning, self._wake, lambda: self._signal)
+        await life.watch(results)
         code = await results.conclude()
         if job.checkpoints is not None:
             await job.checkpoints.finish()
         self._write_metrics()
         stopped = job.stopped()
         assert stopped is not None
-        self._announce_end(job, code)
-        lost = any(follower.state == "lost" for follower in job.routes.followers)
-        if self._succession is not None and job.failure is None and self._signal is None and not lost:
-            code = await self._stay(job, self._succession, code)
-        next_folder = 0 if self.successor is None else self.successor.folder
-        for follower in job.routes.followers:
-            await follower.shutdown(code, stopped.reason, next_folder)
-        return code
-
-    def _announce_end(self, job: Job, code: ExitCode) -> None:
-        stopped = job.stopped()
-        assert stopped is not None
         ended: dict[str, Any] = {"reason": stopped.reason, "version": stopped.version, "exit_code": int(code)}
         if self.settings.out is not None:
             ended["out"] = str(self.settings.out)
         self._announce("stopped", ended)
-
-    async def _stay(self, job: Job, succession: Succession, code: ExitCode) -> ExitCode:
-        """Until a worker of another job comes, a signal, or the loss of a server; the exit code of what has ended."""
-        job.awaited = ("a worker of the next job: the servers stay", time.monotonic(), math.inf)
-        log.info("the servers stay: a worker that joins begins the next job", extra=event("staying"))
-        while self._signal is None:
-            lost = [f.server for f in job.routes.followers if f.state == "lost"]
-            if lost:
-                return ExitCode.UNREACHABLE
-            self.successor = succession.successor
-            if self.successor is not None:
-                break
-            await self._awoken(TICK)
+        if self._succession is not None and not await life.stay(self._succession):
+            code = ExitCode.UNREACHABLE
+        self.successor = None if self._succession is None else self._succession.successor
+        next_folder = 0 if self.successor is None else self.successor.folder
+        for follower in job.routes.followers:
+            await follower.shutdown(code, stopped.reason, next_folder)
         return code
-
-    async def _watch(self, job: Job, results: Results) -> None:
-        """Let time pass for the coordinator until everybody has left."""
-        warn_at = self.settings.wait_warning
-        while not job.over:
-            await self._awoken(TICK)
-            # As long as a link may take for what it was granted.
-            for worker in self.host.orders.unread(self._patience(self.host.nbytes)):
-                job.give_up(worker, "does not read the versions that it is granted")
-            job.tick()
-            if job.stopped() is not None:
-                results.begin()
-            if self.host.state.failure is not None:
-                cause = "diverged" if self.host.state.diverged else "server"
-                job.stop(self.host.state.failure, success=False, cause=cause)
-            if self._signal is not None:
-                job.checkpoint()
-                job.stop(f"stopped by {self._signal}", success=False, cause=self._signal)
-                await self._farewell(job)
-                return
-            warn_at = self._warn(job, warn_at)
-
-    async def _awoken(self, seconds: float) -> None:
-        """Wait so long, or until somebody has something to say."""
-        waiting = asyncio.ensure_future(self._wake.wait())
-        await asyncio.wait([waiting], timeout=seconds)
-        waiting.cancel()
-        self._wake.clear()
-
-    async def _farewell(self, job: Job) -> None:
-        """Workers that were told that the job is over have a moment to leave."""
-        deadline = self.owner.loop.time() + FAREWELL
-        while not job.over and self.owner.loop.time() < deadline:
-            await self._awoken(deadline - self.owner.loop.time())
-
-    def _warn(self, job: Job, warn_at: float) -> float:
-        """Log what a worker waits for, unasked, each time its wait has doubled."""
-        held = job.holdup()
-        if held is None or held[0] < self.settings.wait_warning:
-            return self.settings.wait_warning
-        seconds, sentence = held
-        if seconds < warn_at:
-            return warn_at
-        log.warning("%s", sentence, extra=event("worker_waits", seconds=seconds))
-        return 2 * seconds
 
     async def _obey(self) -> ExitCode:
         assert self._follow is not None
@@ -452,8 +284,3 @@ async def end_tasks() -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
     # gRPC has last events for this loop.
     await asyncio.sleep(LAST_EVENTS)
-
-
-def new_job_name() -> str:
-    """Unguessable: a process of another job cannot be taken for one of this job."""
-    return secrets.token_hex(8)

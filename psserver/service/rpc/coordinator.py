@@ -26,7 +26,7 @@ from psserver.service.rpc.adapters import (
     work_from_wire,
 )
 from psserver.service.rpc.registration import Call, bounded, parsed
-from psserver.service.succession import Succession
+from psserver.service.succession.successor import Succession
 from pswire.addresses import Address
 from pswire.bounds import BoundError, check
 from pswire.logs.events import event
@@ -83,13 +83,20 @@ class CoordinatorRpc:
             raise invalid(f"session: expected 1 to {NAME_LIMIT} characters, got {len(request.session)}")
         rank = request.task_index if request.HasField("task_index") else None
         try:
-            codec_numbered(request.wire_dtype)
+            codec = codec_numbered(request.wire_dtype)
             variables = specs_from_wire(request.variables)
             work = work_from_wire(request)
             if self._succession is not None and not request.job and self._job.stopped() is not None:
                 self._succession.ask(variables, request.plan, request.optimizer, work)
             member = self._job.join(
-                variables, request.plan, request.worker, request.session, rank, request.optimizer, work
+                variables,
+                request.plan,
+                request.worker,
+                request.session,
+                rank,
+                request.optimizer,
+                work,
+                codec.remembers,
             )
         except (PlanError, WireDtypeError, WorkError) as error:
             raise invalid(str(error)) from error

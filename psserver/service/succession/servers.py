@@ -5,8 +5,9 @@ from dataclasses import replace
 from types import FrameType
 from typing import Any
 
-from psserver.service.server import Server, ServerSettings
-from psserver.service.succession import Successor, numbered
+from psserver.service.server import Server
+from psserver.service.server_settings import ServerSettings
+from psserver.service.succession.successor import Successor, numbered
 from pswire.exits import ExitCode
 
 Announce = Callable[[str, Mapping[str, Any]], None]
