@@ -10,6 +10,7 @@ from google.protobuf.message import DecodeError
 from psserver.service.errors import MembershipOver, Refused, invalid
 from psserver.service.job import Job
 from psserver.service.limits.watch import Caller
+from psserver.service.loop.heavy import LARGE
 from psserver.service.rpc.exchange_replies import committed, message, version
 from psserver.service.rpc.registration import bounded
 from psserver.service.shard.host import ShardHost
@@ -144,8 +145,11 @@ class ExchangeRpc:
                 await intake.take(chunk)
             while not intake.complete:
                 with stream.caller.within(self._host.options.worker_timeout + CHUNK_SECONDS):
-                    next_chunk = await _next_chunk(stream)
-                await intake.take(next_chunk)
+                    if intake.left >= LARGE:
+                        await stream.receive_many(partial(_feed, intake))
+                    next_chunk = None if intake.complete else _chunk(await stream.receive())
+                if next_chunk is not None:
+                    await intake.take(next_chunk)
             arrived = True
         finally:
             if not arrived:
@@ -183,8 +187,13 @@ def _request(received: Message) -> tuple[shard_pb2.ExchangeRequest, frames.Chunk
     return request, chunk
 
 
-async def _next_chunk(stream: Stream) -> frames.ChunkView:
-    received = await stream.receive()
+def _feed(intake: Intake, received: Message) -> bool:
+    """On another thread. Does `intake` want more?"""
+    intake.feed(_chunk(received))
+    return not intake.complete
+
+
+def _chunk(received: Message | None) -> frames.ChunkView:
     if received is None:
         raise invalid("expected more chunks of the payload, but the stream ended")
     request, chunk = _request(received)

@@ -1,6 +1,7 @@
 """Answers of Exchange: a version, where it lies or in chunks; and what came of a commit, with the next version."""
 
 import logging
+from collections.abc import Iterator
 from typing import Any
 
 from psserver.coordinator.outputs import GrantNotice, Notice
@@ -44,11 +45,22 @@ async def version(
         return
     reading = await Outgoing.begin(host, pull, stream.caller)
     try:
-        for piece in reading.pieces():
-            head: Parts = message(bytes=piece.total, events=events) if piece.offset == 0 else ()
-            await stream.send((*head, *frames.chunk_field(piece.offset, piece.data, reply=True)))
+        messages = _chunks(reading, events)
+        if reading.large:
+            await stream.send_many(messages)
+        for parts in messages:
+            reading.check()
+            await stream.send(parts)
+            if reading.large:
+                await stream.send_many(messages)
     finally:
         reading.end()
+
+
+def _chunks(reading: Outgoing, events: list[pb.SessionEvent]) -> Iterator[Parts]:
+    for piece in reading.pieces():
+        head: Parts = message(bytes=piece.total, events=events) if piece.offset == 0 else ()
+        yield (*head, *frames.chunk_field(piece.offset, piece.data, reply=True))
 
 
 async def committed(
@@ -124,9 +136,14 @@ class Answer:
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
-        self.caller, self.receive = stream.caller, stream.receive
+        self.caller = stream.caller
+        self.receive, self.receive_many = stream.receive, stream.receive_many
         self.begun = False
 
     async def send(self, parts: Parts) -> None:
         self.begun = True
         await self._stream.send(parts)
+
+    async def send_many(self, messages: Iterator[Parts]) -> None:
+        self.begun = True
+        await self._stream.send_many(messages)

@@ -42,6 +42,7 @@ class ShardRpc:
         try:
             for piece in reading.pieces():
                 total = piece.total if piece.offset == 0 else None
+                reading.check()
                 await call.send((frames.pull_chunk(piece.offset, piece.data, total),))
         finally:
             reading.end()
