@@ -1,4 +1,4 @@
-"""Whoever has loops compiled hears when that is over; the server's process then spares itself the search through them."""
+"""Whoever has loops compiled hears when that is over; a server then spares itself the search through them."""
 
 import gc
 import threading
