@@ -4,6 +4,7 @@ from psserver.coordinator import outputs
 from psserver.coordinator.entries import UNTOLD, CommitFacts, Times
 from psserver.coordinator.status import JobReport, WorkerReport
 from psserver.coordinator.work.units import MOST_DESCRIPTION, WorkTerms
+from psserver.receipts import Examined
 from psserver.service.limits.ledger import Picture
 from psserver.shard import orders
 from pswire.logs.texts import escaped
@@ -49,13 +50,13 @@ def event_to_wire(notice: outputs.Notice) -> pb.SessionEvent:
             )
 
 
-def facts_from_wire(commit: pb.Commit, *, ordinary: bool) -> CommitFacts:
-    """`ordinary`: by the receipts."""
+def facts_from_wire(commit: pb.Commit, found: Examined) -> CommitFacts:
+    """`found`: what the receipts say; nobody's word is taken for it."""
     sent = commit.times
     times = Times(sent.pull, sent.compute, sent.before or None) if commit.HasField("times") else UNTOLD
     rate = commit.learning_rate if commit.HasField("learning_rate") else None
-    told = (commit.batch, commit.samples, commit.loss, commit.norm)
-    return CommitFacts(*told, times, rate, ordinary, commit.unit_ends)
+    told = (commit.batch, commit.samples, commit.loss, found.norm)
+    return CommitFacts(*told, times, rate, found.ordinary, commit.unit_ends)
 
 
 def work_from_wire(request: pb.JoinRequest) -> WorkTerms | None:

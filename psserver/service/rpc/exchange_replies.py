@@ -72,7 +72,7 @@ async def committed(
         raise invalid("expected a hello of the worker that pushed")
     # The job has no other server that could have given one.
     found = examine(host.secret, job.terms.job, commit.ticket, 1, (receipt,))
-    facts = facts_from_wire(commit, ordinary=found.ordinary)
+    facts = facts_from_wire(commit, found)
     outbox, reply = job.begin_inline(hello.worker, hello.incarnation, hello.session)
     try:
         job.commit(hello.worker, hello.incarnation, commit.ticket, facts, ready=commit.ready)

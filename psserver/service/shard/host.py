@@ -228,7 +228,8 @@ class ShardHost:
     def finish_push(self, shard: Shard, slot: Slot) -> bytes:
         """The payload is complete and finite: the receipt. Raises Refused when the ticket is closed, or has another."""
         self.pushes.finish(shard, slot)
-        return receipt(self.secret, self.job, slot.ticket, self.server, ordinary=slot.ordinary)
+        ordinary, squares = slot.ordinary, slot.squares
+        return receipt(self.secret, self.job, slot.ticket, self.server, ordinary=ordinary, squares=squares)
 
     # Reads
 
