@@ -120,6 +120,8 @@ class ShardStore:
     ) -> None:
         self.plan = plan
         self._codec = codec_named(wire_dtype)
+        # Workers' encoders do.
+        self.remembers = self._codec.remembers
         self._shards = [
             Shard(plan, server, optimizer, versions=workers + 2, tensors=tensors, keep_bases=keep_bases)
             for server in range(len(plan.shards))

@@ -12,7 +12,7 @@ from psserver.service.loop.heavy import LARGE, HeavyWork
 from psserver.service.loop.owner import Owner
 from psserver.service.shard.shared import SharedShard
 from psserver.shard import Apply, Install, NonfiniteError, Order, Release, Seal, Shard
-from psserver.shard.orders import Save
+from psserver.shard.orders import Save, Writing
 from psserver.shard.updates import PendingUpdate
 from pswire.logs.events import event
 
@@ -71,8 +71,12 @@ class Executor:
         self._unread: dict[str, tuple[int, float]] = {}
         # Called with each order that has arithmetic, and its seconds, where they are measured.
         self.timed: Callable[[Order, float], None] | None = None
-        # Called behind each order to save, with its index.
-        self.save: Callable[[int, Shard], None] = lambda _, __: None
+        # Called behind each order to save, with its index. Whether what the shard holds is being copied beside the
+        # loop: until `copied` is called, nothing may write to it.
+        self.save: Callable[[int, Shard], bool] = lambda _, __: False
+        self._copying = False
+        # An order waits for that.
+        self._waits_for_copy = False
 
     def submit(self, orders: Iterable[tuple[int, Submitted]]) -> None:
         """Queue orders; they carry the indices that follow on what was submitted before."""
@@ -113,6 +117,9 @@ class Executor:
         if shard is None:
             state.finish(index)
             return True
+        if self._copying and isinstance(order, Writing | Save):
+            self._busy = self._waits_for_copy = True
+            return False
         if isinstance(order, Apply):
             if not self._has_buffer(shard, order):
                 self._busy = True
@@ -125,7 +132,7 @@ class Executor:
             state.entrance.changed(order.ticket)
         work = shard.prepare(order)
         if isinstance(order, Save):
-            self.save(index, shard)
+            self._copying = self.save(index, shard)
         if work is None:
             if isinstance(order, Release | Install):
                 state.entrance.freed()
@@ -188,6 +195,13 @@ class Executor:
         pass_over()
         self._owner.loop.call_soon(asked.answer, *found[0])
         return True
+
+    def copied(self) -> None:
+        """What was to be saved is copied: its arrays may be written to."""
+        self._copying = False
+        if self._waits_for_copy:
+            self._busy = self._waits_for_copy = False
+            self.execute_submitted()
 
     # Waiting for readers
 

@@ -58,7 +58,7 @@ class ShardHost:
         self.heavy = HeavyWork(owner)
         self.state = SharedShard(owner)
         self.orders = Executor(self.state, server, options.lease, owner, self.heavy, self._end_reads_beyond)
-        self.saver = PartSaver(owner, server, self.state.changes.notify)
+        self.saver = PartSaver(owner, server, self.state.changes.notify, self.orders.copied)
         self.orders.save = lambda entry, shard: self.saver.save(entry, self.job, shard)
         self._backend = FastBackend(options.threads)
         self.sharing = Sharing(options.transport)
