@@ -1,10 +1,11 @@
 """Between our own types and the wire's. Coordinator, policies and shards never see a message; the service does."""
 
+from collections.abc import Iterable
+
 from psserver.coordinator import outputs
 from psserver.coordinator.entries import UNTOLD, CommitFacts, Times
 from psserver.coordinator.status import JobReport, WorkerReport
 from psserver.coordinator.work.units import MOST_DESCRIPTION, WorkTerms
-from psserver.receipts import Examined
 from psserver.service.limits.ledger import Picture
 from psserver.shard import orders
 from pswire.logs.texts import escaped
@@ -19,6 +20,10 @@ _FATES = {
     "dropped": pb.Disposition.FATE_DROPPED,
     "pending": pb.Disposition.FATE_PENDING,
 }
+
+
+def events_to_wire(notices: Iterable[outputs.Notice]) -> list[pb.SessionEvent]:
+    return [event_to_wire(notice) for notice in notices]
 
 
 def event_to_wire(notice: outputs.Notice) -> pb.SessionEvent:
@@ -50,13 +55,13 @@ def event_to_wire(notice: outputs.Notice) -> pb.SessionEvent:
             )
 
 
-def facts_from_wire(commit: pb.Commit, found: Examined) -> CommitFacts:
-    """`found`: what the receipts say; nobody's word is taken for it."""
+def facts_from_wire(commit: pb.Commit, *, ordinary: bool, norm: float) -> CommitFacts:
+    """`ordinary`, `norm`: of the payload that the servers hold; nobody's word is taken for it."""
     sent = commit.times
     times = Times(sent.pull, sent.compute, sent.before or None) if commit.HasField("times") else UNTOLD
     rate = commit.learning_rate if commit.HasField("learning_rate") else None
-    told = (commit.batch, commit.samples, commit.loss, found.norm)
-    return CommitFacts(*told, times, rate, found.ordinary, commit.unit_ends)
+    told = (commit.batch, commit.samples, commit.loss, norm)
+    return CommitFacts(*told, times, rate, ordinary, commit.unit_ends)
 
 
 def work_from_wire(request: pb.JoinRequest) -> WorkTerms | None:
