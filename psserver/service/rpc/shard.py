@@ -29,7 +29,7 @@ class ShardRpc:
         finally:
             if not finished:
                 intake.give_up()
-        await call.reply(shard_pb2.PushReply(receipt=intake.finish()))
+        await call.reply(shard_pb2.PushReply(receipt=self._host.receipt(intake.finish())))
 
     async def _prompt(self, call: Call) -> bytes | None:
         """A payload that was begun goes on: whoever stops in the middle of one holds memory of this server."""

@@ -35,6 +35,8 @@ class Rehearsal:
 
 
 Submitted = Order | Rehearsal
+# Orders that are no part of a usual step, behind which there is something to do.
+_RARE = (Save, Release, Install)
 
 
 class Executor:
@@ -84,12 +86,13 @@ class Executor:
 
     def execute_submitted(self) -> None:
         """Execute what can be executed now; what has to wait goes on by itself."""
-        while self._queue and not self._busy:
-            index, order = self._queue[0]
-            if self._state.failure is None:
+        queue, state = self._queue, self._state
+        while queue and not self._busy:
+            index, order = queue[0]
+            if state.failure is None:
                 self._attempt(index, order, self._execute)
             else:
-                self._queue.popleft()
+                queue.popleft()
 
     def _attempt(self, index: int, order: Submitted, step: Callable[[int, Submitted], bool]) -> None:
         """`step`, which says whether the order is executed. A failure is the shard's: nothing is executed any more."""
@@ -111,7 +114,7 @@ class Executor:
             self._state.fail(f"server {self._server} cannot execute entry {index}: {error}")
 
     def _execute(self, index: int, order: Submitted) -> bool:
-        state, shard = self._state, self._state.shard
+        state, shard, kind = self._state, self._state.shard, type(order)
         if isinstance(order, Rehearsal):
             return shard is None or self._rehearse(shard, order)
         if shard is None:
@@ -120,22 +123,20 @@ class Executor:
         if self._copying and isinstance(order, Writing | Save):
             self._busy = self._waits_for_copy = True
             return False
-        if isinstance(order, Apply):
+        if kind is Apply:
             if not self._has_buffer(shard, order):
                 self._busy = True
                 return False
         elif isinstance(order, Seal | Release):
-            if isinstance(order, Seal):
+            if kind is Seal and self._unread:
                 # It has what it was granted, whatever way it read it.
                 self.forgive(shard, order.ticket)
             state.settle_read(order.ticket)
             state.entrance.changed(order.ticket)
         work = shard.prepare(order)
-        if isinstance(order, Save):
-            self._copying = self.save(index, shard)
         if work is None:
-            if isinstance(order, Release | Install):
-                state.entrance.freed()
+            if kind in _RARE:
+                self._executed_rare(index, order, shard)
             state.finish(index)
             return True
         if shard.layout.nbytes > LARGE:
@@ -146,6 +147,12 @@ class Executor:
         work.compute()
         self._computed(index, order, work, began)
         return True
+
+    def _executed_rare(self, index: int, order: Order, shard: Shard) -> None:
+        if isinstance(order, Save):
+            self._copying = self.save(index, shard)
+        else:
+            self._state.entrance.freed()
 
     def _compute_beside(self, index: int, order: Order, work: PendingUpdate) -> None:
         began = time.perf_counter()

@@ -56,7 +56,7 @@ class _PlainReception:
 
     def feed(self, data: memoryview) -> str | None:
         start, stop = self._decoder.feed(data)
-        return self._shard.checks.nonfinite(self._slot.values[start:stop], start, self._slot)
+        return self._shard.checks.measure(self._slot, start, stop)
 
 
 def _reception(shard: Shard, codec: Codec, slot: Slot) -> _Reception:
@@ -128,8 +128,8 @@ class Intake:
             raise invalid(f"payload of ticket {self._ticket}: expected finite numbers, got {bad}{caution}")
         self._received += length
 
-    def finish(self) -> bytes:
-        """The receipt. Raises Refused when chunks are missing or the ticket is closed."""
+    def finish(self) -> Slot:
+        """The payload is its ticket's. Raises Refused when chunks are missing or the ticket is closed."""
         if not self.complete:
             self.give_up()
             raise invalid(
@@ -174,13 +174,22 @@ class Outgoing:
     async def begin(cls, host: ShardHost, request: shard_pb2.PullRequest, caller: Caller) -> "Outgoing":
         """`caller`: who reads it, and is cut when it holds too much. Raises Refused when it is gone."""
         shard = await host.serving(claim_of(request), request.plan, request.after, caller)
-        codec = known_codec(request.dtype)
-        read, granted = await host.start_read(shard, request.ticket, request.version, request.worker, caller)
+        return await cls.of(
+            host, shard, request.ticket, request.version, request.worker, request.dtype, caller
+        )
+
+    @classmethod
+    async def of(
+        cls, host: ShardHost, shard: Shard, ticket: int, version: int, worker: str, dtype: int, caller: Caller
+    ) -> "Outgoing":
+        """As `begin`, for one that the host serves."""
+        codec = known_codec(dtype)
+        read, granted = await host.start_read(shard, ticket, version, worker, caller)
         if caller.paced and caller.pace is None:
             caller.pace = SendingPace(host.options.worker_timeout)
         if caller.pace is not None:
             caller.pace.begin()
-        return cls(host, shard, request.ticket, codec, read, granted, caller.pace)
+        return cls(host, shard, ticket, codec, read, granted, caller.pace)
 
     @property
     def large(self) -> bool:

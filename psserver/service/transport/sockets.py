@@ -4,6 +4,7 @@ import asyncio
 import logging
 import secrets
 import socket
+import time
 from collections.abc import Callable, Iterator
 
 import grpc
@@ -55,8 +56,13 @@ class SocketStream:
         self.receive_many = connection.receive_many
 
     async def send(self, parts: Parts) -> None:
-        with self.caller.within(self._patience(sum(map(len, parts)))):
+        # As `Caller.within`, without what a context manager costs at every step.
+        caller = self.caller
+        caller.deadline = time.monotonic() + self._patience(sum(map(len, parts)))
+        try:
             await self._connection.send(parts)
+        finally:
+            caller.deadline = None
 
     async def send_many(self, messages: Iterator[Parts]) -> None:
         with self.caller.within(self._patience(FRAME_BYTES)):
