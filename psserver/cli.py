@@ -24,6 +24,7 @@ from psserver.service.agreement import FROM_JOB
 from psserver.service.limits.workers import raise_descriptors
 from psserver.service.log.run_log import FolderError
 from psserver.service.server import ResourcesError, Server
+from psserver.service.server_settings import ServerSettings
 from psserver.service.transport.listening import BindError
 from psserver.settings import Options, SettingsError, exposure, resolve
 from pswire.addresses import AddressError
@@ -207,31 +208,41 @@ def main(
     raise_descriptors()
     # A policy of the user's lives where the command is run.
     sys.path.insert(0, os.getcwd())
-    # No name given is no list, which would replace that of the experiment file.
-    given["allowed_workers"] = given["allowed_workers"] or None
-    if given["ticket_timeout"] is not None:
-        given["ticket_timeout"] = number_or_text(given["ticket_timeout"])
-    shortcuts = shortcut_overrides({name: given.pop(name) for name in SHORTCUTS})
-    secret = os.environ.get("PS_JOB_SECRET", "")
     try:
-        given["task_index"] = chosen_task_index(given["task_index"], "ps-server")
-        options = Options(overrides=(*shortcuts, *overrides), job_secret=secret, **given)
-        if no_out and options.out is not None:
-            raise SettingsError("--out and --no-out exclude each other")
-        settings = resolve(options, os.environ.get("TF_CONFIG"))
-        if settings.task_index == 0 and settings.out is None and not no_out:
-            settings = replace(settings, out=default_folder(settings.terms.job))
-        server = Server(
-            settings, with_warning(announce_json if as_json else announce_text, exposure(settings))
-        )
+        settings = chosen_settings(given, overrides, no_out)
+        announce = announce_json if as_json else announce_text
+        server = Server(settings, with_warning(announce, exposure(settings)))
     except WRONG as error:
         raise fail(str(error), ExitCode.USAGE) from error
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, server.interrupt)
     if parent is not None:
         die_with(parent)
+    sys.exit(int(serve(server)))
+
+
+def chosen_settings(given: dict[str, Any], overrides: tuple[str, ...], no_out: bool) -> ServerSettings:
+    """From the command's options and the environment. Raises one of WRONG."""
+    # No name given is no list, which would replace that of the experiment file.
+    given["allowed_workers"] = given["allowed_workers"] or None
+    if given["ticket_timeout"] is not None:
+        given["ticket_timeout"] = number_or_text(given["ticket_timeout"])
+    shortcuts = shortcut_overrides({name: given.pop(name) for name in SHORTCUTS})
+    secret = os.environ.get("PS_JOB_SECRET", "")
+    given["task_index"] = chosen_task_index(given["task_index"], "ps-server")
+    options = Options(overrides=(*shortcuts, *overrides), job_secret=secret, **given)
+    if no_out and options.out is not None:
+        raise SettingsError("--out and --no-out exclude each other")
+    settings = resolve(options, os.environ.get("TF_CONFIG"))
+    if settings.task_index == 0 and settings.out is None and not no_out:
+        return replace(settings, out=default_folder(settings.terms.job))
+    return settings
+
+
+def serve(server: Server) -> ExitCode:
+    """Until its job ends; what keeps it from serving is one clear message and an exit code."""
     try:
-        code = server.run()
+        return server.run()
     except BindError as error:
         raise fail(str(error), ExitCode.ADDRESS_IN_USE) from error
     except ResourcesError as error:
@@ -240,7 +251,6 @@ def main(
         raise fail(f"--out {error}", ExitCode.USAGE) from error
     except (CheckpointError, RewindError) as error:
         raise fail(str(error), ExitCode.USAGE) from error
-    sys.exit(int(code))
 
 
 def default_folder(job: str) -> Path | None:

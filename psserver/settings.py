@@ -14,7 +14,7 @@ from psserver.optimizers import build as build_optimizer
 from psserver.policies import build as build_policy
 from psserver.service.agreement import FROM_JOB
 from psserver.service.limits.ledger import parse_size
-from psserver.service.server import ServerSettings, new_job_name
+from psserver.service.server_settings import ServerSettings, new_job_name
 from psserver.service.shard.host import HostOptions
 from pswire.addresses import Address, parse_hosts
 from pswire.config.checkpoints import Every, parse_every

@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING, Any
 from psworker.errors import IllegalInput, PayloadRefused, Refused, SessionError, Unreachable, Voided
 
 if TYPE_CHECKING:
+    from psworker.connecting import connect
     from psworker.engine import Disposition, Grant, Stop
     from psworker.job import Job, JobError
     from psworker.loop import Outcome, train
-    from psworker.session import Session, connect
+    from psworker.session import Session
     from psworker.work import WorkUnits
 
 __all__ = [
@@ -38,7 +39,7 @@ _LATE = {
     "Job": "job",
     "JobError": "job",
     "Session": "session",
-    "connect": "session",
+    "connect": "connecting",
     "WorkUnits": "work",
     "Outcome": "loop",
     "train": "loop",

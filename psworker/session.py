@@ -5,9 +5,8 @@ numpy is needed; see `examples/numpy_loop.py`.
 """
 
 import json
-import logging
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, ClassVar, Self
@@ -15,14 +14,13 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pswire.addresses import Address, parse_hosts
-from pswire.logs.events import event
+from pswire.addresses import Address
 from pswire.model.plan import VariableSpec, make_plan
-from pswire.nearest import did_you_mean
 from pswire.transport.codecs import codec_named
 from psworker.control.backoff import Backoff
 from psworker.control.epochs import EpochTotals, gather
-from psworker.control.stream import Control, Registration
+from psworker.control.registration import Registration
+from psworker.control.stream import Control
 from psworker.data.payloads import Payload
 from psworker.data.reader import WeightReader
 from psworker.data.shard_group import ShardGroup
@@ -34,81 +32,7 @@ from psworker.errors import Refused, Voided
 from psworker.local import PLAIN, LocalRuleError, LocalWork, build
 from psworker.work import Unit, WorkUnits
 
-log = logging.getLogger("ps-worker")
-
 Floats = NDArray[np.float32]
-# Initial values, by name, or with the specifications of the variables; or a Keras model.
-Variables = Mapping[str, ArrayLike] | Sequence[tuple[VariableSpec, ArrayLike]] | Any
-# What layers keep beside their weights, by the ends of Keras' names.
-_STATE = ("moving_mean", "moving_variance", "moving_norm")
-
-
-def connect(
-    hosts: str | Sequence[Address],
-    variables: Variables,
-    *,
-    name: str | None = None,
-    task_index: int | None = None,
-    wire_dtype: str = "float32",
-    server_timeout: float = 60.0,
-    transport: str = "auto",
-    prefetch: bool = False,
-    local_rules: bool = False,
-    optimizer: Mapping[str, Any] | None = None,
-    state: Collection[str] | None = None,
-    work: WorkUnits | None = None,
-    epochs: int = 1,
-) -> "Session":
-    """Join the job on `hosts` ("host:port,host:port", in task order) and open a session.
-
-    `variables`: a built Keras model, or initial values, by name or with their
-    specifications. Of a model, trainable variables are trained, and others
-    (BatchNorm's averages) are state: pushed as changes, and no optimizer moves
-    them; `psworker.tensorflow.named_variables` has both by name. With values
-    by name, `state` names those that are state; a name that looks like state
-    and is not said to be any is warned of. The
-    first worker of a job installs its values; every other one must name the
-    same variables. `name` and `task_index` (which part of the data is ours)
-    are chosen by the servers when None. A server that does not answer is
-    tried again for `server_timeout` seconds. `transport`: "auto" shares memory
-    with the servers of this machine where it is available and `wire_dtype` is
-    float32, as all shared memory is, and uses a socket beside gRPC where it
-    cannot; "grpc" does neither; "socket" and "shared-memory" raise Refused,
-    with the first payload, where there is none.
-    `prefetch`: `Session.prefetch` does something.
-    `local_rules`: the caller does what the policy wants done between pull and
-    push (`Session.local_work`, as `psworker.loop.train` does). Otherwise a policy
-    that wants more than gradients refuses the worker.
-    `optimizer`: the [optimizer] that these workers expect ({"name": "adam", "learning_rate": 0.001}); a
-    server that was started with another one refuses them, one with "from-job" takes it.
-    `work`: the data is dealt by the coordinator, for `epochs` epochs: each grant then names a part
-    (`Session.unit`). All workers of a job say the same.
-
-    Raises Refused (another model, optimizer or job, a local rule), Unreachable, and ValueError for
-    variables, addresses, a dtype or a transport that make no sense.
-    """
-    addresses = parse_hosts(hosts) if isinstance(hosts, str) else tuple(hosts)
-    session = Session(
-        addresses,
-        _specified(variables, state),
-        name,
-        task_index,
-        wire_dtype,
-        server_timeout,
-        transport,
-        prefetch,
-        optimizer,
-        work,
-        epochs,
-    )
-    rule = session.local_rule
-    if rule != PLAIN and not local_rules:
-        session.close(f"does not know the local rule {rule}")
-        raise Refused(
-            f"this job's policy asks its workers for the local rule {rule!r}, and this training loop pushes plain "
-            "gradients: use ps-worker or psworker.loop.train, or session.local_work() and connect(local_rules=True)"
-        )
-    return session
 
 
 class Session:
@@ -433,54 +357,3 @@ class Session:
             self.abandon(grant, str(error))
             return
         self.commit(grant, samples=0)
-
-
-def _specified(variables: Variables, state: Collection[str] | None) -> list[tuple[VariableSpec, ArrayLike]]:
-    """With their specifications. Raises ValueError for a model that is not built, and unknown names of state."""
-    if hasattr(variables, "trainable_weights"):
-        _no_state_beside(state, "a Keras model, which knows its state")
-        return _of_model(variables)
-    if not isinstance(variables, Mapping):
-        _no_state_beside(state, "specifications, which say it")
-        return list(variables)
-    arrays = {str(name): np.asarray(value) for name, value in variables.items()}
-    unknown = sorted(set(state or ()) - arrays.keys())
-    if unknown:
-        raise ValueError(
-            f"state: there is no variable {unknown[0]!r}{did_you_mean(unknown[0], list(arrays))}"
-        )
-    if state is None:
-        _warn_of_state(arrays)
-    trained = set(arrays) - set(state or ())
-    return [
-        (VariableSpec(name, a.shape, str(a.dtype), "trainable" if name in trained else "state"), a)
-        for name, a in arrays.items()
-    ]
-
-
-def _no_state_beside(state: Collection[str] | None, what: str) -> None:
-    if state is not None:
-        raise ValueError(f"state: expected none beside {what}")
-
-
-def _of_model(model: Any) -> list[tuple[VariableSpec, ArrayLike]]:
-    # Imported here: it loads TensorFlow, which whoever has a Keras model has loaded.
-    from psworker.job.errors import JobError
-    from psworker.tensorflow.variables import collect
-
-    try:
-        found = collect(model)
-    except JobError as error:
-        raise ValueError(str(error)) from error
-    return list(zip(found.specs, found.values(), strict=True))
-
-
-def _warn_of_state(names: Collection[str]) -> None:
-    doubtful = [name for name in names if name.rpartition("/")[2] in _STATE]
-    if doubtful:
-        log.warning(
-            "%s will be trained by the servers' optimizer, and %s like state of a layer: give connect() the Keras "
-            "model itself, or say state=[...] ([] where this is meant)",
-            *(", ".join(doubtful[:4]), "looks" if len(doubtful) == 1 else "they look"),
-            extra=event("state_is_trained"),
-        )

@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # A worker without TensorFlow uses this file too, and is to s
     from pslab.display import Lines
     from psserver.fast import FastBackend
     from psserver.shard import Shard
-    from psserver.shard.staging import Staging
+    from psserver.shard.payloads.staging import Staging
     from psworker.session import Session
 
 
@@ -112,9 +112,9 @@ def print_into(display: Lines, console: Console) -> None:
 
 def distributed_models() -> list[Any]:
     """What `psworker.keras.distribute` made in this process and nobody has closed."""
-    from psworker.keras import distributed
+    from psworker.keras import distribution
 
-    return list(distributed._DISTRIBUTED.values())
+    return list(distribution._DISTRIBUTED.values())
 
 
 def received_bytes(stream: Any) -> int:

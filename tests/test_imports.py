@@ -51,7 +51,12 @@ RULES = (
     Rule(
         "pswire",
         never=PYDANTIC,
-        but=("pswire.config.experiment", "pswire.config.problems", "pswire.config.sections"),
+        but=(
+            "pswire.config.experiment",
+            "pswire.config.problems",
+            "pswire.config.run_sections",
+            "pswire.config.sections",
+        ),
     ),
     *(Rule(module, only=(*STDLIB, *KNOBS), never=IMPURE) for module in KNOBS),
     Rule("psserver", never=(*TENSORFLOW, "psworker", "pslab", "examples")),

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -20,7 +20,9 @@ from pswire.model.plan import Plan, make_plan
 from pswire.process import keep_large_blocks
 from psworker import Grant, Session, Voided
 from psworker.data.payloads import Payload
-from psworker.session import Variables
+
+if TYPE_CHECKING:
+    from psworker.initial_values import Variables
 
 Flats = list[np.ndarray]  # one payload per server, float32 or in the wire dtype
 
@@ -29,7 +31,7 @@ class Computation(Protocol):
     """Flat weights to flat gradients. `variables`: as for psworker.connect."""
 
     @property
-    def variables(self) -> Variables: ...
+    def variables(self) -> "Variables": ...
 
     def attach(self, plan: Plan) -> None: ...
 

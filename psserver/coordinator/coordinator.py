@@ -10,16 +10,14 @@ from psserver.coordinator.entries import NO_FACTS, CommitFacts
 from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.lifecycle import Lifecycle
 from psserver.coordinator.members.membership import Membership
-from psserver.coordinator.members.roster import Member, Roster
-from psserver.coordinator.members.waits import Wait, waits
+from psserver.coordinator.members.roster import Member
 from psserver.coordinator.outputs import JoinDeferred, Output
 from psserver.coordinator.policy_driver import PolicyDriver
 from psserver.coordinator.state import CoordinatorState, save, take_up
-from psserver.coordinator.terms import JobTerms, Stopped
+from psserver.coordinator.terms import JobTerms
 from psserver.coordinator.tickets.contributions import Contributions
-from psserver.coordinator.tickets.table import TicketTable
+from psserver.coordinator.view import CoordinatorView
 from psserver.coordinator.work.dealer import Dealer
-from psserver.coordinator.work.queue import WorkQueue
 from psserver.coordinator.work.units import WorkTerms
 from psserver.policies import Policy
 from pswire.records import StateError
@@ -27,7 +25,7 @@ from pswire.records import StateError
 __all__ = ["Coordinator", "JobTerms"]
 
 
-class Coordinator:
+class Coordinator(CoordinatorView):
     """Membership, tickets and one policy: a deterministic state machine.
 
     It is made of a `Ledger` (what is known of the job), a `PolicyDriver` (the policy and its decisions),
@@ -46,11 +44,11 @@ class Coordinator:
         self.terms = terms
         self.policy = policy
         self._assurance = assurance or Certain()
-        self._ledger = Ledger(terms, now)
-        self._driver = PolicyDriver(policy, self._ledger, self._assurance)
+        ledger = Ledger(terms, now)
+        driver = PolicyDriver(policy, ledger, self._assurance)
+        super().__init__(ledger, driver, Lifecycle(ledger, driver, self._assurance))
         # Inputs that came while the shards are asked about an update.
         self._kept: deque[Callable[[float], list[Output]]] = deque()
-        self._lifecycle = Lifecycle(self._ledger, self._driver, self._assurance)
         self._membership = Membership(self._ledger, self._driver, self._lifecycle)
         self._dealer = Dealer(self._ledger, self._driver, self._lifecycle)
         self._contributions = Contributions(self._ledger, self._driver, self._lifecycle, self._dealer)
@@ -81,82 +79,6 @@ class Coordinator:
             ledger.began,
         )
         return ledger.emit()
-
-    # What is known
-
-    @property
-    def roster(self) -> Roster:
-        """Members, and the tallies of all that ever were. To be read only."""
-        return self._ledger.roster
-
-    @property
-    def tickets(self) -> TicketTable:
-        """Open, pending and recently settled tickets. To be read only."""
-        return self._ledger.tickets
-
-    @property
-    def version(self) -> int:
-        """Number of updates so far."""
-        return self._ledger.version
-
-    @property
-    def entries(self) -> int:
-        """Entries of the decision log so far."""
-        return self._ledger.entries
-
-    @property
-    def loss(self) -> float | None:
-        """Smoothed loss of recent commits; None before the first."""
-        return self._ledger.loss
-
-    @property
-    def folded(self) -> tuple[int, ...]:
-        """Tickets that are in the shards' open sum, in order."""
-        return tuple(self._driver.folded)
-
-    @property
-    def initialised(self) -> bool:
-        """Version 0 exists."""
-        return self._ledger.initialised
-
-    @property
-    def started(self) -> bool:
-        """The policy decides."""
-        return self._ledger.started
-
-    @property
-    def missing(self) -> int:
-        """How many workers the start still waits for."""
-        return self._lifecycle.missing
-
-    @property
-    def trying(self) -> bool:
-        """The shards are asked whether an update is finite. Nobody can join meanwhile."""
-        return self._driver.trial is not None
-
-    @property
-    def stopped(self) -> Stopped | None:
-        """How the job ended; None while it goes on."""
-        return self._ledger.stopped
-
-    @property
-    def over(self) -> bool:
-        """The job has stopped and every worker has left."""
-        return self._ledger.stopped is not None and not self._ledger.roster.present
-
-    @property
-    def work(self) -> WorkQueue | None:
-        """The work units that the job deals; None where it deals none. To be read only."""
-        return self._ledger.work
-
-    @property
-    def evaluator(self) -> str | None:
-        """The worker that is asked to evaluate the last version; None before the stop, and where nobody is."""
-        return self._ledger.evaluator
-
-    def waits(self, now: float) -> list[Wait]:
-        """What a member that lives is waited for, and for how long at most."""
-        return list(waits(self._ledger, self._driver, now))
 
     # State
 
@@ -239,17 +161,20 @@ class Coordinator:
 
     # Membership
 
-    def join(self, worker: str, session: str, rank: int | None, now: float) -> tuple[Member, list[Output]]:
+    def join(
+        self, worker: str, session: str, rank: int | None, now: float, *, remembers: bool = False
+    ) -> tuple[Member, list[Output]]:
         """Make a worker a member. Raises JoinRefused; nothing has changed then.
 
         An empty `worker` gets the name "w<rank>"; a rank of None the lowest
         free one. The same `session` again is the same member. A present worker
         of the same name but another session is superseded: a process that was
         restarted must not wait for its own former process. Not while `trying`: ask again after the answer.
+        `remembers`: its codec makes payloads of earlier ones, too.
         """
         if self.trying:
             raise JoinDeferred("an update is being looked at; expected the Join again in a moment")
-        member = self._membership.join(worker, session, rank, now)
+        member = self._membership.join(worker, session, rank, now, remembers)
         return member, self._emit(now)
 
     def unknown_session(self, worker: str, incarnation: int, session: str) -> str | None:

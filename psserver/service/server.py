@@ -2,27 +2,19 @@
 
 import asyncio
 import logging
-import secrets
 import signal
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import grpc
 
 from psserver.checkpoint import FolderLock, Store
-from psserver.checkpoint.rewind import Mark
-from psserver.coordinator import JobTerms
-from psserver.optimizers import Optimizer
-from psserver.policies import Policy
-from psserver.receipts import new_secret, opening
+from psserver.service.deciding.making import Announce, make_job
 from psserver.service.ending import Results
-from psserver.service.followers import Follower
 from psserver.service.job import Job
+from psserver.service.life import Life
 from psserver.service.limits.table import CALLS
-from psserver.service.log.run_log import RunLog, make_folder
+from psserver.service.log.run_log import make_folder
 from psserver.service.loop.owner import Owner
 from psserver.service.rpc.coordinator import CoordinatorRpc
 from psserver.service.rpc.exchange import ExchangeRpc
@@ -38,56 +30,25 @@ from psserver.service.rpc.services import (
 )
 from psserver.service.rpc.shard import ShardRpc
 from psserver.service.saving.going_on import FOLDER as CHECKPOINTS
-from psserver.service.saving.going_on import GoingOn, find
-from psserver.service.saving.whole import Checkpoints
-from psserver.service.shard.host import HostOptions, ShardHost
+from psserver.service.server_settings import ServerSettings
+from psserver.service.shard.host import ShardHost
 from psserver.service.transport.listening import BindError, listen
 from psserver.service.transport.sockets import SocketListener
 from psserver.service.transport.streams import Stream
 from pswire.addresses import Address
 from pswire.exits import ExitCode
 from pswire.logs.events import event
-from pswire.model.plan import Plan
 from pswire.patience import transfer
 from pswire.transport.channels import SERVER_OPTIONS
 from pswire.transport.framed_socket import SocketError
-from pswire.v1 import shard_pb2
 
 if TYPE_CHECKING:
     from psserver.metrics.endpoint import Metrics
 
 log = logging.getLogger("ps-server")
 
-TICK = 0.2
 # Seconds that gRPC may take to let go of what has ended.
 LAST_EVENTS = 0.05
-# How long workers may take to leave a job that a signal has ended, in seconds.
-FAREWELL = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class ServerSettings:
-    """Everything a server needs to know. `wait_warning`: seconds after which a wait is logged."""
-
-    hosts: tuple[Address, ...]
-    task_index: int
-    bind: str
-    terms: JobTerms
-    policy: Policy
-    # None: the first worker's.
-    optimizer: Optimizer | None
-    host: HostOptions
-    data_port: int
-    out: Path | None
-    wait_warning: float
-    # None: no metrics; 0: a free port.
-    metrics_port: int | None = None
-    # Shared by all servers of the job: a coordinator proves to a shard that it knows this. Empty: it need not.
-    job_secret: bytes = b""
-    # Of complete checkpoints, so many are kept. Where the job takes none: 0.
-    keep: int = 0
-    # Go on from this checkpoint of `out`, or from the "latest".
-    resume: str | None = None
 
 
 class ResourcesError(OSError):
@@ -101,7 +62,7 @@ class Server:
     signal handler tells it to wake. `host`, `job` (None but on task 0) and `sockets` are there to be looked at.
     """
 
-    def __init__(self, settings: ServerSettings, announce: Callable[[str, Mapping[str, Any]], None]) -> None:
+    def __init__(self, settings: ServerSettings, announce: Announce) -> None:
         self.settings = settings
         self._announce = announce
         self.owner = Owner()
@@ -215,23 +176,6 @@ class Server:
         except OSError as error:
             raise BindError(f"--metrics-port {port}: {error.strerror or error}") from error
 
-    def _run_log(self, going_on: Mark | None) -> RunLog:
-        if self.settings.metrics_port is None:
-            return RunLog(self.settings.out, going_on)
-        from psserver.metrics.counts import CountedRunLog
-
-        return CountedRunLog(self.settings.out, going_on)
-
-    def _going_on(self) -> GoingOn | None:
-        """Lock the folder where it has checkpoints; find the one to go on from. Raises CheckpointError, RewindError."""
-        settings = self.settings
-        if settings.out is None or not (settings.keep or settings.resume):
-            return None
-        self._lock = FolderLock(settings.out / CHECKPOINTS)
-        if settings.resume is None:
-            return None
-        return find(settings.out, settings.resume, settings.terms, settings.policy, settings.optimizer)
-
     def _write_metrics(self) -> None:
         """The last numbers: a scrape may come too late for them."""
         if self._metrics is not None and self.settings.out is not None:
@@ -262,57 +206,13 @@ class Server:
         return transfer(nbytes, self.settings.terms.worker_timeout)
 
     def _make_job(self, hosts: tuple[Address, ...]) -> Job:
+        """The folder is locked first where it has checkpoints."""
         settings = self.settings
         if settings.out is not None and settings.resume is None:
             make_folder(settings.out)
-        going_on = self._going_on()
-        run_log = self._run_log(None if going_on is None else going_on.mark)
-        job = Job(
-            settings.terms,
-            settings.policy,
-            settings.optimizer,
-            self.host,
-            run_log,
-            self._planned,
-            self._wake.set,
-        )
-        if settings.terms.workers > job.capacity.workers:
-            log.warning(
-                "%d workers are expected, and this server has room for %d at once: %s",
-                *(settings.terms.workers, job.capacity.workers, job.capacity.why),
-                extra=event("too_many_workers", workers=settings.terms.workers, room=job.capacity.workers),
-            )
-        secret = new_secret()
-        self.host.open(settings.terms.job, secret)
-        for server in range(1, len(hosts)):
-            message = shard_pb2.Open(
-                job=settings.terms.job,
-                epoch=0,
-                task_index=server,
-                servers=len(hosts),
-                secret=secret,
-                proof=opening(settings.job_secret, settings.terms.job, server, secret),
-            )
-            timeout = settings.terms.worker_timeout
-            job.routes.followers.append(
-                Follower(server, hosts[server], message, timeout, self._lost, job.tried)
-            )
-        if settings.out is not None and settings.keep:
-            store = Store(settings.out / CHECKPOINTS)
-            job.checkpoints = Checkpoints(
-                settings.out, store, settings.keep, self.host, run_log, job.routes.followers
-            )
-        if going_on is not None:
-            job.go_on(going_on)
-        return job
-
-    def _planned(self, plan: Plan) -> None:
-        self._announce("plan", {"fingerprint": plan.fingerprint, "text": plan.describe()})
-
-    def _lost(self, server: int, cause: str, reason: str) -> None:
-        assert self.job is not None
-        log.error("%s", reason, extra=event("server_lost", server=server))
-        self.job.stop(reason, success=False, cause=cause)
+        if settings.out is not None and (settings.keep or settings.resume):
+            self._lock = FolderLock(settings.out / CHECKPOINTS)
+        return make_job(settings, hosts, self.host, self._announce, self._wake.set)
 
     # Life
 
@@ -320,7 +220,7 @@ class Server:
         for follower in job.routes.followers:
             follower.start()
         results = Results(job)
-        await self._watch(job, results)
+        await Life(job, self.settings.wait_warning, self._wake, lambda: self._signal).watch(results)
         code = await results.conclude()
         if job.checkpoints is not None:
             await job.checkpoints.finish()
@@ -334,51 +234,6 @@ class Server:
             ended["out"] = str(self.settings.out)
         self._announce("stopped", ended)
         return code
-
-    async def _watch(self, job: Job, results: Results) -> None:
-        """Let time pass for the coordinator until everybody has left."""
-        warn_at = self.settings.wait_warning
-        while not job.over:
-            await self._awoken(TICK)
-            # As long as a link may take for what it was granted.
-            for worker in self.host.orders.unread(self._patience(self.host.nbytes)):
-                job.give_up(worker, "does not read the versions that it is granted")
-            job.tick()
-            if job.stopped() is not None:
-                results.begin()
-            if self.host.state.failure is not None:
-                cause = "diverged" if self.host.state.diverged else "server"
-                job.stop(self.host.state.failure, success=False, cause=cause)
-            if self._signal is not None:
-                job.checkpoint()
-                job.stop(f"stopped by {self._signal}", success=False, cause=self._signal)
-                await self._farewell(job)
-                return
-            warn_at = self._warn(job, warn_at)
-
-    async def _awoken(self, seconds: float) -> None:
-        """Wait so long, or until somebody has something to say."""
-        waiting = asyncio.ensure_future(self._wake.wait())
-        await asyncio.wait([waiting], timeout=seconds)
-        waiting.cancel()
-        self._wake.clear()
-
-    async def _farewell(self, job: Job) -> None:
-        """Workers that were told that the job is over have a moment to leave."""
-        deadline = self.owner.loop.time() + FAREWELL
-        while not job.over and self.owner.loop.time() < deadline:
-            await self._awoken(deadline - self.owner.loop.time())
-
-    def _warn(self, job: Job, warn_at: float) -> float:
-        """Log what a worker waits for, unasked, each time its wait has doubled."""
-        held = job.holdup()
-        if held is None or held[0] < self.settings.wait_warning:
-            return self.settings.wait_warning
-        seconds, sentence = held
-        if seconds < warn_at:
-            return warn_at
-        log.warning("%s", sentence, extra=event("worker_waits", seconds=seconds))
-        return 2 * seconds
 
     async def _obey(self) -> ExitCode:
         assert self._follow is not None
@@ -401,8 +256,3 @@ async def end_tasks() -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
     # gRPC has last events for this loop.
     await asyncio.sleep(LAST_EVENTS)
-
-
-def new_job_name() -> str:
-    """Unguessable: a process of another job cannot be taken for one of this job."""
-    return secrets.token_hex(8)

@@ -2,7 +2,6 @@
 
 import logging
 import queue
-import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -10,78 +9,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import grpc
 
 from pswire.logs.events import event
-from pswire.model.plan import Plan
-from pswire.model.specs import specs_to_wire
-from pswire.transport.codecs import codec_named
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import coordinator_pb2_grpc
-from psworker.control.backoff import PASSING, Backoff, insist, translated
-from psworker.control.conversions import bounded, event_from_wire, request_to_wire, work_to_wire
+from psworker.control.backoff import PASSING, Backoff, translated
+from psworker.control.conversions import bounded, event_from_wire, request_to_wire
 from psworker.engine import ClientEngine, Commit, Disposition, Event, Grant, Request, Stop
-from psworker.errors import Refused, SessionError, Unreachable, Voided
-from psworker.work import WorkUnits
+from psworker.errors import SessionError, Unreachable, Voided
 
 log = logging.getLogger("ps-worker")
 
 Sender = queue.SimpleQueue[pb.SessionRequest | None]
-
-
-class Registration:
-    """What one session says at Join. `session` is the secret by which the servers know it again.
-
-    Used by the thread that makes the session, for the first `join`, and from then on by the session's own thread only.
-    """
-
-    def __init__(
-        self,
-        channel: grpc.Channel,
-        plan: Plan,
-        wire_dtype: str,
-        name: str | None,
-        task_index: int | None,
-        backoff: Backoff,
-        optimizer: str,
-        admit: Callable[[pb.JoinReply], None],
-        work: WorkUnits | None = None,
-        epochs: int = 1,
-    ) -> None:
-        """`optimizer`: the one that is expected, as JSON, or empty. `admit` is called with every answer. `work`: the
-        data is dealt, for so many epochs."""
-        self.session = secrets.token_hex(16)
-        self._plan = plan
-        self._wire_dtype = wire_dtype
-        self._name, self._task_index = name, task_index
-        self._optimizer = optimizer
-        self._backoff = backoff
-        self._admit = admit
-        self._work = None if work is None else work_to_wire(work, epochs)
-        self._stub = coordinator_pb2_grpc.CoordinatorStub(channel)
-        # Of the first answer: other servers on this address are none of ours.
-        self._job = ""
-
-    def join(self) -> pb.JoinReply:
-        """For the first time, or again: for the same name and part of the data. Raises Refused, Unreachable."""
-        request = pb.JoinRequest(
-            worker=self._name or "",
-            session=self.session,
-            variables=specs_to_wire(self._plan.variables),
-            plan=self._plan.fingerprint,
-            servers=len(self._plan.shards),
-            wire_dtype=codec_named(self._wire_dtype).number,
-            task_index=self._task_index,
-            optimizer=self._optimizer,
-            job=self._job,
-            work=self._work,
-        )
-        reply = bounded(insist(lambda: self._stub.Join(request), self._backoff))
-        if self._job and reply.job != self._job:
-            # Servers that do not know the field. Nothing of their answer is taken up.
-            raise Refused(f"the servers started another job ({reply.job}, before {self._job})")
-        self._backoff.reset()
-        self._job = reply.job
-        self._name, self._task_index = reply.worker, reply.worker_index
-        self._admit(reply)
-        return reply
 
 
 class Control:

@@ -8,8 +8,9 @@ See docs/keras.md. Importing this package loads TensorFlow and Keras.
 """
 
 import psworker.tensorflow  # noqa: F401  (before Keras: chooses its backend, keeps both quiet)
-from psworker.keras.distributed import Distributed, distribute
+from psworker.keras.distribution import distribute
 from psworker.keras.errors import FitError
+from psworker.keras.fit.distributed import Distributed
 from psworker.keras.remote import Remote, RemoteError
 from psworker.keras.servers import EmbeddedServerError
 from psworker.keras.translate import TranslationError, translate

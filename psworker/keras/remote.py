@@ -18,11 +18,12 @@ import tensorflow as tf
 
 from pswire.addresses import Address
 from pswire.transport.codecs import codec_named
+from psworker.connecting import connect
 from psworker.engine import Grant
 from psworker.errors import PayloadRefused, Unsupported, Voided
 from psworker.keras.servers import EmbeddedServer, find_servers
 from psworker.keras.translate import TranslationError, translate
-from psworker.session import Session, connect
+from psworker.session import Session
 from psworker.tensorflow.casts import payload_of, tensor_of
 from psworker.tensorflow.flats import FlatLayout
 from psworker.tensorflow.variables import collect

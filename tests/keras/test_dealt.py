@@ -10,7 +10,7 @@ import pytest
 import psworker.keras
 from pslab.check.checker import check_run
 from pslab.runs.folder import Run
-from psworker.keras.dealt import DealtData
+from psworker.keras.fit.dealt import DealtData
 from tests.cluster.cluster import entries_of
 from tests.keras import fit_script as script
 from tests.keras.test_workers import server, train

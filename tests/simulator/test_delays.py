@@ -7,7 +7,7 @@ import pytest
 
 from pslab.simulator.build import step_times
 from pswire.config.distributions import DelayError, parse, read_trace, stream
-from psworker import cli
+from psworker.command import running
 from tests.simulator.lab import experiment
 
 
@@ -135,11 +135,11 @@ def test_a_real_worker_draws_what_its_simulated_twin_draws(monkeypatch: pytest.M
         simulation={"compute": "constant(0)"},
     )
     slept: list[float] = []
-    monkeypatch.setattr(cli.time, "sleep", slept.append)
-    pause = cli.injected_delay(given, 1, seed=7)
+    monkeypatch.setattr(running.time, "sleep", slept.append)
+    pause = running.injected_delay(given, 1, seed=7)
     simulated = step_times(given, 1)
     for _ in range(20):
         pause()
     assert slept == [simulated() for _ in range(20)] and len(set(slept)) == 20
-    cli.injected_delay(given, 0, seed=7)()
+    running.injected_delay(given, 0, seed=7)()
     assert len(slept) == 20

@@ -14,7 +14,10 @@ from pslab.runs.folder import Run
 from pswire.addresses import parse_hosts
 from pswire.config.experiment import parse_experiment
 from pswire.exits import ExitCode
-from psworker.cli import Place, Reporter, main, run
+from psworker.cli import main
+from psworker.command.place import Place
+from psworker.command.reporter import Reporter
+from psworker.command.running import run
 from psworker.tensorflow import named_variables
 from tests.service.serving import serving
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -133,19 +134,20 @@ def run(
     and --tracker (docs/observe.md) other tools get the metrics: while a local run goes on, and
     at the end of a simulated one.
     """
-    settings = {
+    said = {
         "cluster.workers": workers,
         "cluster.servers": servers,
         "policy.name": policy,
         "run.deterministic": True if deterministic else None,
     }
-    said = {key: value for key, value in settings.items() if value is not None}
-    overrides = (*(f"{key}={json.dumps(value)}" for key, value in said.items()), *overrides)
+    settings = {key: value for key, value in said.items() if value is not None}
+    overrides = (*(f"{key}={json.dumps(value)}" for key, value in settings.items()), *overrides)
     experiment = _experiment_path(arguments) if script is None else None
     if resume is not None and (out is None or force or script is not None):
         raise Failure(
             "--resume goes on in the folder of an experiment's run: expected --out RUN, without --force"
         )
+    how = _How(out, force, resume, log_format, tensorboard, trackers, as_json, quiet)
     try:
         if save is not None:
             target.check(save)
@@ -157,40 +159,42 @@ def run(
                 raise ExperimentError(
                     "--engine simulated: expected an EXPERIMENT, a script runs for real only"
                 )
-            loaded = of_script(script, arguments, said, overrides)
-            finished = _run_real(
-                loaded, out, force, log_format, tensorboard, trackers, as_json, quiet, resume
-            )
+            finished = _run_real(of_script(script, arguments, settings, overrides), how)
         elif engine == "simulated":
-            if log_format != "text":
-                raise ExperimentError(
-                    f"--log-format {log_format}: expected text: a simulated run has no processes that log"
-                )
-            simulated = load_experiment(experiment, overrides)
-            _advise(simulated)
-            sinks = _sinks(simulated, tensorboard, trackers)
-            finished = run_simulated(
-                simulated, out=out, force=force, quiet=quiet or as_json, sinks=sinks, going_on=resume
-            )
+            finished = _simulated(load_experiment(experiment, overrides), how)
         else:
             loaded = load(experiment, overrides)
             _advise(loaded)
-            finished = _run_real(
-                loaded, out, force, log_format, tensorboard, trackers, as_json, quiet, resume
-            )
+            finished = _run_real(loaded, how)
         if save is not None and finished.result.ok:
             exported(Run(finished.folder), save)
     except JobError as error:
         raise Failure(f"{error}\n{error.details}".rstrip(), ExitCode.JOB_FAILED) from error
     except (ExperimentError, OptimizerError, RunError, TrackerError) as error:
         raise Failure(error) from error
-    if as_json:
-        print_json(outcome_json(finished))
-    else:
-        console().print(outcome_text(finished))
-        if save is not None and finished.result.ok:
-            click.echo(f"model: {save}")
+    _tell(finished, save, as_json)
     context.exit(int(finished.result.verdict.code))
+
+
+@dataclass(frozen=True, slots=True)
+class _How:
+    """A run's folder, and how it is shown: the options of both engines."""
+
+    out: Path | None
+    force: bool
+    going_on: str | None
+    log_format: str
+    tensorboard: bool
+    trackers: Sequence[str]
+    as_json: bool
+    quiet: bool
+
+    def sinks(self, experiment: Experiment) -> list[Sink]:
+        """What is given the run's metrics. Raises TrackerError, and RunError where a package is missing."""
+        chosen = load_trackers([*experiment.trackers.classes, *self.trackers])
+        every = experiment.trackers.every
+        sinks: list[Sink] = [TrackerSink(name, tracker, every) for name, tracker in chosen]
+        return [EventSink(), *sinks] if self.tensorboard else sinks
 
 
 def _experiment_path(arguments: Sequence[str]) -> Path:
@@ -203,27 +207,39 @@ def _experiment_path(arguments: Sequence[str]) -> Path:
     return Path(arguments[0])
 
 
-def _run_real(
-    experiment: Experiment,
-    out: Path | None,
-    force: bool,
-    log_format: str,
-    tensorboard: bool,
-    trackers: Sequence[str],
-    as_json: bool,
-    quiet: bool,
-    resume: str | None,
-) -> FinishedRun:
-    sinks, display = _sinks(experiment, tensorboard, trackers), choose(as_json=as_json, quiet=quiet)
-    daemons = Daemons(log_format=log_format)
-    return run_local(experiment, display, out=out, force=force, daemons=daemons, sinks=sinks, going_on=resume)
+def _run_real(experiment: Experiment, how: _How) -> FinishedRun:
+    sinks, display = how.sinks(experiment), choose(as_json=how.as_json, quiet=how.quiet)
+    daemons = Daemons(log_format=how.log_format)
+    return run_local(
+        experiment,
+        display,
+        out=how.out,
+        force=how.force,
+        daemons=daemons,
+        sinks=sinks,
+        going_on=how.going_on,
+    )
 
 
-def _sinks(experiment: Experiment, tensorboard: bool, trackers: Sequence[str]) -> list[Sink]:
-    """What is given the run's metrics. Raises TrackerError, and RunError where a package is missing."""
-    chosen = load_trackers([*experiment.trackers.classes, *trackers])
-    sinks: list[Sink] = [TrackerSink(name, tracker, experiment.trackers.every) for name, tracker in chosen]
-    return [EventSink(), *sinks] if tensorboard else sinks
+def _simulated(experiment: Experiment, how: _How) -> FinishedRun:
+    if how.log_format != "text":
+        raise ExperimentError(
+            f"--log-format {how.log_format}: expected text: a simulated run has no processes that log"
+        )
+    _advise(experiment)
+    quiet, sinks = how.quiet or how.as_json, how.sinks(experiment)
+    return run_simulated(
+        experiment, out=how.out, force=how.force, quiet=quiet, sinks=sinks, going_on=how.going_on
+    )
+
+
+def _tell(finished: FinishedRun, save: Path | None, as_json: bool) -> None:
+    if as_json:
+        print_json(outcome_json(finished))
+        return
+    console().print(outcome_text(finished))
+    if save is not None and finished.result.ok:
+        click.echo(f"model: {save}")
 
 
 def _advise(experiment: Experiment) -> None:

@@ -151,18 +151,28 @@ class Registration:
             with self._watch.watching(Caller(task.cancel)) as caller:
                 call = Call(context, caller, self._watch, self._patience)
                 try:
-                    await function(call)
-                except Refused as refused:
-                    await abort(context, refused)
-                except asyncio.CancelledError:
-                    if call.sending or not caller.cut_off:
-                        # The peer has gone, or does not read: it would not hear the reason either. A call that ends
-                        # without one makes the transport let go of what it holds for it.
-                        raise
-                    task.uncancel()
-                    await abort(context, Refused(grpc.StatusCode.CANCELLED, "the server ended this call"))
+                    await self._served(function, call, task)
+                except grpc.aio.InternalError as error:
+                    # The transport takes nothing more of this call. gRPC learns a moment later that the peer has gone,
+                    # and would log a traceback until then.
+                    raise asyncio.CancelledError(f"the peer has gone: {error}") from error
 
         return grpc.stream_stream_rpc_method_handler(serve, None, None)
+
+    async def _served(
+        self, function: Callable[[Call], Awaitable[None]], call: Call, task: "asyncio.Task[Any]"
+    ) -> None:
+        try:
+            await function(call)
+        except Refused as refused:
+            await abort(call.context, refused)
+        except asyncio.CancelledError:
+            if call.sending or not call.caller.cut_off:
+                # The peer has gone, or does not read: it would not hear the reason either. A call that ends
+                # without one makes the transport let go of what it holds for it.
+                raise
+            task.uncancel()
+            await abort(call.context, Refused(grpc.StatusCode.CANCELLED, "the server ended this call"))
 
     def unary(
         self, function: Callable[[Any, Caller], Awaitable[Message]], request: type[Message]

@@ -1,6 +1,5 @@
 """One shard among many peers: what workers push to it and read of it, and what they wait for."""
 
-import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -20,11 +19,12 @@ from psserver.service.loop.heavy import HeavyWork
 from psserver.service.loop.owner import Owner
 from psserver.service.saving.part import PartSaver
 from psserver.service.shard.executor import Executor, Rehearsal
+from psserver.service.shard.pushes import Pushes
 from psserver.service.shard.reads import Read, Reads
 from psserver.service.shard.shared import SharedShard
 from psserver.service.transport.shared_memory import SLOTS, Sharing, Words
 from psserver.shard import Apply, Shard, ShardState
-from psserver.shard.staging import BorrowedBuffer, Slot
+from psserver.shard.payloads.staging import Slot
 from pswire.model.plan import Plan
 from pswire.transport.segments import Place
 
@@ -66,6 +66,7 @@ class ShardHost:
         self._ungranted = 0
         self._reads = Reads()
         self.memory = ShardMemory(server, options.arena_versions, options.memory_limit or usual_limit())
+        self.pushes = Pushes(self.state, self.memory, server, options.patience)
         self.watch = Watch(silent_calls(self.memory.ledger.limit))
         self.calls = MemberCalls(lambda: self.memory.member_calls, self.watch)
         self.memory.ledger.watch(
@@ -170,7 +171,7 @@ class ShardHost:
         self.calls.proven(claim.worker, caller)
         if state.executed <= after:
             await self._catch_up(after)
-        self._check_going()
+        self.state.check_going(self.server)
         shard = state.shard
         if shard is None:
             raise precondition("no model yet: expected a worker to join the coordinator (task 0) first")
@@ -190,7 +191,7 @@ class ShardHost:
 
     async def _catch_up(self, after: int) -> None:
         """Wait for the log, among so many others at most: whoever wants what is farthest off is refused."""
-        self._check_going()
+        self.state.check_going(self.server)
         await self.state.catching_up.wait_beyond(after, self.options.patience, most=int(AWAITING.value))
 
     @property
@@ -219,91 +220,15 @@ class ShardHost:
         await self.state.changes.wait_for(lambda: condition() or self.state.over, seconds)
         met = condition()
         if not met or self.state.failure is not None:
-            self._check_going()
+            self.state.check_going(self.server)
         return met
-
-    def _check_going(self) -> None:
-        """Raises Refused where nothing is executed any more."""
-        if self.state.failure is not None:
-            raise Refused(grpc.StatusCode.INTERNAL, self.state.failure)
-        if self.state.closed:
-            raise Refused(grpc.StatusCode.UNAVAILABLE, f"server {self.server} is shutting down")
 
     # Pushes
 
-    async def begin_push(
-        self,
-        shard: Shard,
-        ticket: int,
-        worker: str,
-        caller: Caller,
-        lend: Callable[[], BorrowedBuffer] | None = None,
-    ) -> Slot:
-        """A slot for the ticket's payload, as soon as memory admits it; the one that `lend` gives, if any.
-
-        A push of the ticket that is under way is cut: its worker has begun anew.
-        """
-        self.state.entrance.supersede(ticket)
-        lent = lend is not None
-        if not self._may_enter(shard, ticket, worker, lent):
-            await self._enter(shard, ticket, worker, lent)
-        return self._begin(shard, ticket, lend() if lend is not None else None, caller)
-
-    def _may_enter(self, shard: Shard, ticket: int, worker: str, lent: bool) -> bool:
-        """`lent`: the payload lies somewhere already, and needs no memory here. Raises Refused for a ticket that
-        takes no payload, or none of this worker."""
-        refusal = shard.refusal(ticket, worker)
-        if refusal is not None:
-            raise Refused(grpc.StatusCode.ABORTED, refusal)
-        staging = shard.staging
-        free = staging.incoming(ticket) is None and staging.admits(ticket)
-        return free and (lent or self.memory.admits(ticket))
-
-    async def _enter(self, shard: Shard, ticket: int, worker: str, lent: bool) -> None:
-        deadline = time.monotonic() + self.options.patience
-        turn = shard.staging.tickets[ticket].turn
-        while not self._may_enter(shard, ticket, worker, lent):
-            before = shard.staging.incoming(ticket)
-            if before is not None:
-                before.cut()
-                if time.monotonic() > deadline:
-                    text = f"an earlier push of ticket {ticket} does not end"
-                    raise Refused(grpc.StatusCode.UNAVAILABLE, text)
-            if not await self.state.entrance.wait(ticket, -1 if turn is None else turn):
-                raise Refused(grpc.StatusCode.CANCELLED, "the worker pushes the ticket anew")
-            self._check_going()
-        # The next may come in, too.
-        self.state.entrance.freed()
-
-    def _begin(self, shard: Shard, ticket: int, borrowed: BorrowedBuffer | None, caller: Caller) -> Slot:
-        try:
-            return shard.begin(ticket, borrowed, caller.cancel)
-        except MemoryError as error:
-            message = f"server {self.server} has no memory for a payload of {shard.layout.nbytes} bytes"
-            raise Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, message) from error
-
     def finish_push(self, shard: Shard, slot: Slot) -> bytes:
         """The payload is complete and finite: the receipt. Raises Refused when the ticket is closed, or has another."""
-        taken = shard.staging.finish(slot)
-        self._ended(slot)
-        if not taken:
-            refusal = shard.refusal(slot.ticket)
-            if refusal is not None:
-                raise Refused(grpc.StatusCode.ABORTED, refusal)
-            raise invalid(
-                f"payload of ticket {slot.ticket}: another one was accepted before; expected the same again, "
-                "a commit, or an abandon"
-            )
-        self.state.received += 1
+        self.pushes.finish(shard, slot)
         return receipt(self.secret, self.job, slot.ticket, self.server, ordinary=slot.ordinary)
-
-    def give_up_push(self, shard: Shard, slot: Slot) -> None:
-        shard.staging.give_up(slot)
-        self._ended(slot)
-
-    def _ended(self, slot: Slot) -> None:
-        self.state.entrance.changed(slot.ticket)
-        self.state.entrance.freed()
 
     # Reads
 

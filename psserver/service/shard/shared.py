@@ -1,5 +1,8 @@
 """What the parts of a server share of its shard."""
 
+import grpc
+
+from psserver.service.errors import Refused
 from psserver.service.loop.owner import Owner
 from psserver.service.loop.waits import Changes, Countdown
 from psserver.service.shard.entrance import Entrance
@@ -47,6 +50,13 @@ class SharedShard:
         """No more orders; every wait ends."""
         self.closed = True
         self._end_waits()
+
+    def check_going(self, server: int) -> None:
+        """Raises Refused where nothing is executed any more."""
+        if self.failure is not None:
+            raise Refused(grpc.StatusCode.INTERNAL, self.failure)
+        if self.closed:
+            raise Refused(grpc.StatusCode.UNAVAILABLE, f"server {server} is shutting down")
 
     def _end_waits(self) -> None:
         self.catching_up.drop_all()

@@ -56,17 +56,17 @@ async def stage(
         raise precondition("the job's model is another one since this memory was lent; join again")
     # A copy: the worker could write into its slot at any time, and what was received must be what is committed,
     # checked and applied.
-    slot = await host.begin_push(shard, header.ticket, header.worker, caller)
+    slot = await host.pushes.begin(shard, header.ticket, header.worker, caller)
     finite = False
     try:
         filled = attachment.values(number)
-        bad = await host.heavy.run(filled.nbytes, lambda: shard.copy_in(slot, filled, 0))
+        bad = await host.heavy.run(filled.nbytes, lambda: shard.checks.copy_in(slot, filled, 0))
         if bad is not None:
             raise invalid(f"payload of ticket {header.ticket}: expected finite numbers, got {bad}")
         finite = True
     finally:
         if not finite:
-            host.give_up_push(shard, slot)
+            host.pushes.give_up(shard, slot)
     return host.finish_push(shard, slot)
 
 

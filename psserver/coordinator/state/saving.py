@@ -1,97 +1,20 @@
-"""All that a coordinator knows, as plain data between two inputs; taken out, checked, and taken up again."""
+"""A coordinator's state is taken out, and taken up again."""
 
-import math
 from collections import Counter, deque
-from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from psserver.coordinator.ledger import Ledger
-from psserver.coordinator.members.roster import Member, Roster, Tally
+from psserver.coordinator.members.roster import Roster, Tally
 from psserver.coordinator.policy_driver import PolicyDriver
-from psserver.coordinator.terms import JobTerms, Stopped
-from psserver.coordinator.tickets.table import AHEAD, REMEMBERED, Ticket, TicketTable
+from psserver.coordinator.state.agreement import check
+from psserver.coordinator.state.records import CoordinatorState, TallyState
+from psserver.coordinator.terms import JobTerms
+from psserver.coordinator.tickets.table import REMEMBERED, Ticket, TicketTable
 from psserver.coordinator.trials import Refusals
-from psserver.coordinator.work.queue import QueueState, WorkQueue
-from psserver.policies import Part, Policy
-from pswire.records import StateError, from_plain, to_plain
-
-
-@dataclass(frozen=True, slots=True)
-class TallyState:
-    """A `Tally` and whose it is. `staleness`: (staleness, how many) in the order of their first occurrence."""
-
-    worker: str
-    committed: int
-    applied: int
-    dropped: int
-    samples: int
-    staleness: list[tuple[int, int]]
-    next_batch: int
-    incarnations: int
-    granted: int
-    arrived: bool
-    sessions: list[str]
-    granted_at: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class CoordinatorState:
-    """Everything but the policy's code and the terms of the process (timeouts, when to stop). JSON-able by `to_json`.
-
-    `workers`, `servers`, `seed` and `optimizer` are those of the job: a state of another one is refused. To go on
-    with another number of servers, say so: `replace(state, servers=...)`, beside `psserver.shard.reshard`.
-    `entries`: the number that the next entry of the log gets. `began` and all other times are seconds of
-    the clock of the process that saved it. `tickets`: open and pending ones in the order of their grants;
-    `settled`: those that are remembered, each worker's oldest first. `folded`: what the shards have summed,
-    in order. `refused`: updates in a row, the last ones, that were not made, with contributions of `refused_workers`.
-    `policy_state` is the policy's own. Sessions are what a worker's process proves itself by:
-    keep a saved state as private as a key.
-    """
-
-    workers: int
-    servers: int
-    seed: int
-    optimizer: dict[str, object]
-    policy: str
-    knobs: dict[str, object]
-    policy_state: dict[str, object]
-    entries: int
-    version: int
-    initialised: bool
-    started: bool
-    stopped: Stopped | None
-    evaluator: str | None
-    stop_index: int
-    saved_version: int
-    saved_at: float
-    loss: float | None
-    lr_scale: float
-    usual_step: float | None
-    began: float
-    next_number: int
-    tickets: list[Ticket]
-    settled: list[Ticket]
-    folded: list[Part]
-    refused: int
-    refused_workers: list[str]
-    members: list[Member]
-    tallies: list[TallyState]
-    prepared: list[str]
-    unfinished: list[tuple[str, float]]
-    empty_since: float | None
-    # None in a job that deals no work units.
-    work: QueueState | None = None
-
-    def to_json(self) -> dict[str, object]:
-        """As plain data that `json.dumps(..., allow_nan=False)` takes."""
-        plain: dict[str, object] = to_plain(self)
-        return plain
-
-    @classmethod
-    def from_json(cls, data: object) -> "CoordinatorState":
-        """Raises StateError for missing or unknown fields and for values of another type."""
-        return from_plain(cls, data, "coordinator state")
+from psserver.coordinator.work.queue import WorkQueue
+from psserver.policies import Policy
+from pswire.records import StateError, to_plain
 
 
 def save(ledger: Ledger, driver: PolicyDriver) -> CoordinatorState:
@@ -177,7 +100,7 @@ def take_up(state: CoordinatorState, ledger: Ledger, driver: PolicyDriver, shift
         raise StateError(
             f"expected the state of policy {policy.name} with {knobs}, got one of {state.policy} with {state.knobs}"
         )
-    _check(state)
+    check(state)
     roster, tickets = roster_from(state, shift), tickets_from(state, shift)
     _restore_policy(policy, state.policy_state)
     # From here on nothing can fail.
@@ -234,72 +157,6 @@ def _restore_policy(policy: Policy, state: dict[str, object]) -> None:
         raise StateError(
             f"policy {policy.name} cannot take up its state: {type(error).__name__}: {error}"
         ) from error
-
-
-def _check(state: CoordinatorState) -> None:
-    """What its parts must agree on, each with the sentence for when they do not."""
-    live = {ticket.number: ticket for ticket in state.tickets}
-    present = {member.worker: member for member in state.members}
-    known = {tally.worker for tally in state.tallies}
-    numbers = [ticket.number for ticket in (*state.tickets, *state.settled)]
-    requested = [member.requested for member in state.members if member.requested is not None]
-    held = Counter(ticket.worker for ticket in state.tickets if ticket.state == "open")
-    for holds, what in (
-        (state.entries > 0, "no entry was written: there is nothing to go on from"),
-        (len(present) == len(state.members), "two members have one name"),
-        (len({m.rank for m in state.members}) == len(state.members), "two members have one rank"),
-        (known >= {*present, *(t.worker for t in state.tickets)}, "a worker has no tally"),
-        (len(known) == len(state.tallies), "a worker has two tallies"),
-        (len(set(numbers)) == len(numbers), "two tickets have one number"),
-        (all(t.state != "settled" for t in state.tickets), "a ticket is open or pending, and settled"),
-        (all(t.state == "settled" and t.fate for t in state.settled), "a settled ticket has no fate"),
-        (all(n < state.next_number for n in (*numbers, *requested)), "a ticket's number is yet to be given"),
-        (all(t.base <= state.version for t in state.tickets), "a ticket started from a version to come"),
-        (all(t.index < state.entries for t in state.tickets), "a ticket was granted by an entry to come"),
-        (all(count <= AHEAD for count in held.values()), f"a worker holds more than {AHEAD} open tickets"),
-        (held.keys() <= present.keys(), "an open ticket is held by nobody"),
-        (
-            all(p.ticket in live and live[p.ticket].state == "pending" for p in state.folded),
-            "what is folded is not pending",
-        ),
-        (
-            math.isfinite(state.lr_scale) and state.lr_scale >= 0,
-            "the factor of the learning rate is not a number from 0",
-        ),
-        (
-            (state.empty_since is None) == any(member.ever_connected for member in state.members),
-            "empty_since contradicts the members",
-        ),
-        *_work_agrees(state, present),
-    ):
-        if not holds:
-            raise StateError(f"coordinator state: {what}")
-
-
-def _work_agrees(state: CoordinatorState, present: Collection[str]) -> list[tuple[bool, str]]:
-    """As in `_check`: of the work units, the tickets that take parts of them, and those that wait for one."""
-    work, dealt = state.work, [ticket for ticket in state.tickets if ticket.part is not None]
-    if work is None:
-        return [(not dealt, "a ticket takes a part of a work unit, and the job deals none")]
-    waiting = [worker for worker, _ in (*work.held, *work.promised, *work.standby)]
-    reserved = sum(kept for _, kept in work.promised)
-    queue = WorkQueue.restored(work)
-    return [
-        (work.outstanding == len(dealt), "the work units dealt are not those of the tickets"),
-        (set(waiting) <= set(present), "a work unit is kept for somebody who is not a member"),
-        (
-            queue.fresh >= 0 and reserved <= queue.fresh + len(work.lost),
-            "more work units are kept than there are",
-        ),
-        (
-            all(0 <= rest.unit < work.terms.units for rest in work.lost),
-            "a work unit came back that there is not",
-        ),
-        (
-            all(number < state.next_number for _, number in work.standby),
-            "a ticket's number is yet to be given",
-        ),
-    ]
 
 
 def roster_from(state: CoordinatorState, shift: float) -> Roster:

@@ -1,58 +1,14 @@
-"""The entries of the decision log. `kind` and the field names are those of decisions.jsonl.
+"""One class per kind of entry. `kind` and the field names are those of decisions.jsonl.
 
 `Entry` is the union of all kinds, so that a type checker sees where one is forgotten.
 """
 
-import math
 from collections.abc import Mapping
-from dataclasses import fields
-from typing import Any, ClassVar, Final, NamedTuple, get_args
+from typing import Any, Final, get_args
 
+from psserver.coordinator.entries.facts import Times
+from psserver.coordinator.entries.fields import Fields
 from psserver.policies.values import value
-
-
-@value
-class Fields:
-    """What can be written to the log: an entry, or a part of one."""
-
-    kind: ClassVar[str]
-
-    def to_json(self) -> dict[str, Any]:
-        """Without `i` and `t`. Fields that are None are left out; NaN and Inf become null."""
-        return {"kind": self.kind} | self._fields()
-
-    def _fields(self) -> dict[str, Any]:
-        found = {}
-        for name in field_names(type(self)):
-            value = getattr(self, name)
-            # Nearly all values are these; a run has millions.
-            if type(value) in (str, int):
-                found[name] = value
-            elif value is not None:
-                found[name] = plain(value)
-        return found
-
-
-def field_names(kind: type[Fields]) -> tuple[str, ...]:
-    """Of what can be written to the log, in that order. Looked up once per kind."""
-    names = _NAMES.get(kind)
-    if names is None:
-        names = _NAMES[kind] = tuple(field.name for field in fields(kind))
-    return names
-
-
-_NAMES: dict[type[Fields], tuple[str, ...]] = {}
-
-
-def plain(value: Any) -> Any:
-    """What JSON has for a field's value: NaN and infinity become null."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, tuple):
-        return [plain(item) for item in value]
-    if isinstance(value, Fields):
-        return value._fields()
-    return dict(value) if isinstance(value, Mapping) else value
 
 
 @value
@@ -79,6 +35,14 @@ class Join(Fields):
     worker: str
     incarnation: int
     rank: int
+    # What the worker of that name had kept by itself, and begins anew: `LOCAL_RULE`, `CODEC`. It had committed before.
+    forgets: tuple[str, ...] | None = None
+
+
+# What a worker remembers from commit to commit, and no server has: the moments of its local rule,
+LOCAL_RULE: Final = "local rule"
+# the residuals of its codec.
+CODEC: Final = "codec"
 
 
 @value
@@ -140,42 +104,6 @@ class Grant(Fields):
     epoch: int | None = None
     unit: int | None = None
     part: int | None = None
-
-
-class Times(NamedTuple):
-    """What a worker says it did with a ticket's time, in seconds: waited for the weights, computed, and worked
-    without a ticket before it asked. None: it did not say. The rest between grant and commit was on the way."""
-
-    pull: float | None
-    compute: float | None
-    before: float | None = None
-
-
-UNTOLD = Times(None, None)
-
-
-@value
-class CommitFacts:
-    """What a worker reports of the contribution that it commits: the number of its (last) batch in the worker's data,
-    over how many samples it was averaged, its mean loss and the L2 norm of its gradient.
-
-    `times` are for the log, as in `Times`; nothing is decided by them. `unit_ends`: the ticket's work unit has no
-    more parts.
-    """
-
-    batch: int = 0
-    samples: int = 0
-    loss: float = 0.0
-    norm: float = 0.0
-    times: tuple[float | None, float | None, float | None] = UNTOLD
-    # The optimizer's, from this contribution on; None: as before.
-    learning_rate: float | None = None
-    # By the receipts of the shards: no number of the payload is beyond what `Assurance` takes for ordinary.
-    ordinary: bool = True
-    unit_ends: bool = False
-
-
-NO_FACTS = CommitFacts()
 
 
 @value

@@ -1,0 +1,87 @@
+"""All that a coordinator knows, as plain data between two inputs."""
+
+from dataclasses import dataclass
+
+from psserver.coordinator.members.roster import Member
+from psserver.coordinator.terms import Stopped
+from psserver.coordinator.tickets.table import Ticket
+from psserver.coordinator.work.queue import QueueState
+from psserver.policies import Part
+from pswire.records import from_plain, to_plain
+
+
+@dataclass(frozen=True, slots=True)
+class TallyState:
+    """A `Tally` and whose it is. `staleness`: (staleness, how many) in the order of their first occurrence."""
+
+    worker: str
+    committed: int
+    applied: int
+    dropped: int
+    samples: int
+    staleness: list[tuple[int, int]]
+    next_batch: int
+    incarnations: int
+    granted: int
+    arrived: bool
+    sessions: list[str]
+    granted_at: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorState:
+    """Everything but the policy's code and the terms of the process (timeouts, when to stop). JSON-able by `to_json`.
+
+    `workers`, `servers`, `seed` and `optimizer` are those of the job: a state of another one is refused. To go on
+    with another number of servers, say so: `replace(state, servers=...)`, beside `psserver.shard.reshard`.
+    `entries`: the number that the next entry of the log gets. `began` and all other times are seconds of
+    the clock of the process that saved it. `tickets`: open and pending ones in the order of their grants;
+    `settled`: those that are remembered, each worker's oldest first. `folded`: what the shards have summed,
+    in order. `refused`: updates in a row, the last ones, that were not made, with contributions of `refused_workers`.
+    `policy_state` is the policy's own. Sessions are what a worker's process proves itself by:
+    keep a saved state as private as a key.
+    """
+
+    workers: int
+    servers: int
+    seed: int
+    optimizer: dict[str, object]
+    policy: str
+    knobs: dict[str, object]
+    policy_state: dict[str, object]
+    entries: int
+    version: int
+    initialised: bool
+    started: bool
+    stopped: Stopped | None
+    evaluator: str | None
+    stop_index: int
+    saved_version: int
+    saved_at: float
+    loss: float | None
+    lr_scale: float
+    usual_step: float | None
+    began: float
+    next_number: int
+    tickets: list[Ticket]
+    settled: list[Ticket]
+    folded: list[Part]
+    refused: int
+    refused_workers: list[str]
+    members: list[Member]
+    tallies: list[TallyState]
+    prepared: list[str]
+    unfinished: list[tuple[str, float]]
+    empty_since: float | None
+    # None in a job that deals no work units.
+    work: QueueState | None = None
+
+    def to_json(self) -> dict[str, object]:
+        """As plain data that `json.dumps(..., allow_nan=False)` takes."""
+        plain: dict[str, object] = to_plain(self)
+        return plain
+
+    @classmethod
+    def from_json(cls, data: object) -> "CoordinatorState":
+        """Raises StateError for missing or unknown fields and for values of another type."""
+        return from_plain(cls, data, "coordinator state")

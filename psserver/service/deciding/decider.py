@@ -1,0 +1,174 @@
+"""Deciding: each input goes three steps, and where one of them fails the job ends.
+
+The coordinator decides, the run log takes its entries, and only then are they sent
+(`psserver.service.routes`). The log may end early, but it has no gap, and nothing
+has happened that is not in it.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from psserver.assurance import ShardAssurance
+from psserver.coordinator import (
+    Coordinator,
+    JobTerms,
+    JoinDeferred,
+    JoinRefused,
+    Output,
+    Record,
+    Trial,
+    entries,
+)
+from psserver.optimizers import Optimizer
+from psserver.policies import Policy, advice
+from psserver.service.log.json_lines import LogError
+from psserver.service.log.run_log import RunLog
+from psserver.service.routes import Routes
+from psserver.service.saving.whole import Checkpoints
+from psserver.service.shard.host import ShardHost
+from psserver.service.trials import Answers
+from pswire.exits import ExitCode
+from pswire.logs.events import event
+from pswire.model.plan import Plan
+
+log = logging.getLogger("ps-server")
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a job could not decide any more, and the exit code that says so."""
+
+    reason: str
+    code: ExitCode
+
+
+class Decider:
+    """The coordinator, what assures it, and where its outputs go. The loop's thread owns it.
+
+    `over` is called once, when the job is over.
+    """
+
+    def __init__(
+        self,
+        terms: JobTerms,
+        policy: Policy,
+        optimizer: Optimizer | None,
+        host: ShardHost,
+        run_log: RunLog,
+        over: Callable[[], object],
+    ) -> None:
+        self.terms = terms
+        self.policy = policy
+        self.optimizer = optimizer
+        self.host = host
+        self.routes = Routes(run_log, host.orders, terms.grace)
+        self.plan: Plan | None = None
+        self.over = False
+        # Set at most once; nothing is decided or written afterwards.
+        self.failure: Failure | None = None
+        self.began = time.monotonic()
+        self._tell_over = over
+        self._assurance = ShardAssurance(policy.tensors, optimizer)
+        self._coordinator = Coordinator(terms, policy, self.began, self._assurance)
+        self._answers = Answers(terms.servers)
+        self._opened = False
+        # The log's first entry names the optimizer. Where that is the workers', a Join alone decides nothing: what is
+        # to be written waits here until a session stands, and another Join may name another. None: nothing waits.
+        self._unwritten: list[Output] | None = [] if optimizer is None else None
+        # Where the job takes some.
+        self.checkpoints: Checkpoints | None = None
+
+    @property
+    def coordinator(self) -> Coordinator:
+        """For reading once the job is over; while it runs use `report`."""
+        return self._coordinator
+
+    def _open(self, optimizer: Optimizer | None) -> None:
+        self._opened = True
+        if optimizer is not None:
+            self._agree(optimizer)
+        self._step(self._coordinator.opening)
+
+    def _agree(self, optimizer: Optimizer) -> None:
+        self._coordinator.agree(optimizer.config)
+        advised = advice(self.policy.name, optimizer.config)
+        if advised is not None:
+            log.warning("%s", advised, extra=event("advice"))
+
+    def _to_write(self, outputs: list[Output]) -> list[Output]:
+        """`outputs`, behind those that waited; none while they wait."""
+        if self._unwritten is None:
+            return outputs
+        self._unwritten += outputs
+        if not self._coordinator.roster.here() and self._coordinator.stopped is None:
+            return []
+        outputs, self._unwritten = self._unwritten, None
+        return outputs
+
+    def _input(self, step: Callable[[Coordinator, float], list[Output]]) -> None:
+        self._step(lambda: step(self._coordinator, time.monotonic()))
+        self._execute()
+
+    def _step(self, decide: Callable[[], list[Output]]) -> None:
+        """Decide, write, send. A failure ends the job; JoinRefused is an answer, with nothing changed."""
+        if self.failure is not None:
+            return
+        try:
+            outputs = self._to_write(decide())
+            orders = self.routes.write(outputs)
+            self.routes.send(outputs, orders, self._coordinator.version)
+            for output in outputs:
+                if isinstance(output, Trial):
+                    self._answers.expect(output.number)
+                    self.routes.ask(output, self.tried)
+            self._save(outputs)
+        except (JoinRefused, JoinDeferred):
+            raise
+        except LogError as error:
+            self._fail(str(error), ExitCode.STORAGE)
+        except Exception as error:
+            log.exception("a decision of the job failed", extra=event("decision_failed"))
+            self._fail(f"a decision failed: {type(error).__name__}: {error}", ExitCode.INTERNAL)
+        else:
+            if self._coordinator.over:
+                self._end()
+
+    def _save(self, outputs: list[Output]) -> None:
+        """Where the last entry orders a checkpoint: the servers have been sent it."""
+        last = outputs[-1] if outputs else None
+        if self.checkpoints is None or self.plan is None or not isinstance(last, Record):
+            return
+        if isinstance(last.entry, entries.Checkpoint):
+            coordinator = self._coordinator
+            self.checkpoints.order(last, coordinator.state, coordinator.terms, self.policy, self.plan)
+
+    def tried(self, server: int, trial: int, finite: bool, largest: float) -> None:
+        """A server's answer to the question whether an update is finite."""
+        found = self._answers.take(server, trial, finite, largest)
+        if found is not None:
+            self._step(lambda: self._coordinator.tried(trial, *found, time.monotonic()))
+        self._execute()
+
+    def _fail(self, reason: str, code: ExitCode) -> None:
+        """The end of a job that can decide nothing more: every worker is sent that, and nothing else."""
+        log.error("the job ends: %s", reason, extra=event("job_failed"))
+        self.failure = Failure(reason, code)
+        self.routes.outboxes.post_all(self.routes.stop_notice(reason))
+        self._end()
+
+    def _write_or_fail(self, write: Callable[[], None]) -> None:
+        if self.failure is None:
+            try:
+                write()
+            except LogError as error:
+                self._fail(str(error), ExitCode.STORAGE)
+
+    def _end(self) -> None:
+        if not self.over:
+            self.over = True
+            self._tell_over()
+
+    def _execute(self) -> None:
+        self.host.orders.execute_submitted()

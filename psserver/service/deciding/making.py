@@ -1,0 +1,96 @@
+"""Makes the job of server 0: its run folder, its log, the checkpoint that it goes on from, its followers."""
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from psserver.checkpoint import Store
+from psserver.checkpoint.rewind import Mark
+from psserver.receipts import new_secret, opening
+from psserver.service.followers import Follower
+from psserver.service.job import Job
+from psserver.service.log.run_log import RunLog
+from psserver.service.saving.going_on import FOLDER as CHECKPOINTS
+from psserver.service.saving.going_on import GoingOn, find
+from psserver.service.saving.whole import Checkpoints
+from psserver.service.server_settings import ServerSettings
+from psserver.service.shard.host import ShardHost
+from pswire.addresses import Address
+from pswire.logs.events import event
+from pswire.model.plan import Plan
+from pswire.v1 import shard_pb2
+
+log = logging.getLogger("ps-server")
+
+# Called with what happens, and facts of it.
+Announce = Callable[[str, Mapping[str, Any]], None]
+
+
+def make_job(
+    settings: ServerSettings,
+    hosts: tuple[Address, ...],
+    host: ShardHost,
+    announce: Announce,
+    wake: Callable[[], object],
+) -> Job:
+    """`hosts`: of all servers, this one's as it is; `wake`: called when the job is over. Raises FolderError,
+    CheckpointError, RewindError, LogError."""
+
+    def lost(server: int, cause: str, reason: str) -> None:
+        log.error("%s", reason, extra=event("server_lost", server=server))
+        job.stop(reason, success=False, cause=cause)
+
+    def planned(plan: Plan) -> None:
+        announce("plan", {"fingerprint": plan.fingerprint, "text": plan.describe()})
+
+    going_on = _going_on(settings)
+    run_log = _run_log(settings, None if going_on is None else going_on.mark)
+    job = Job(
+        settings.terms,
+        settings.policy,
+        settings.optimizer,
+        host,
+        run_log,
+        planned,
+        wake,
+    )
+    if settings.terms.workers > job.capacity.workers:
+        log.warning(
+            "%d workers are expected, and this server has room for %d at once: %s",
+            *(settings.terms.workers, job.capacity.workers, job.capacity.why),
+            extra=event("too_many_workers", workers=settings.terms.workers, room=job.capacity.workers),
+        )
+    secret = new_secret()
+    host.open(settings.terms.job, secret)
+    for server in range(1, len(hosts)):
+        message = shard_pb2.Open(
+            job=settings.terms.job,
+            epoch=0,
+            task_index=server,
+            servers=len(hosts),
+            secret=secret,
+            proof=opening(settings.job_secret, settings.terms.job, server, secret),
+        )
+        timeout = settings.terms.worker_timeout
+        job.routes.followers.append(Follower(server, hosts[server], message, timeout, lost, job.tried))
+    if settings.out is not None and settings.keep:
+        store = Store(settings.out / CHECKPOINTS)
+        job.checkpoints = Checkpoints(settings.out, store, settings.keep, host, run_log, job.routes.followers)
+    if going_on is not None:
+        job.go_on(going_on)
+    return job
+
+
+def _run_log(settings: ServerSettings, going_on: Mark | None) -> RunLog:
+    if settings.metrics_port is None:
+        return RunLog(settings.out, going_on)
+    from psserver.metrics.counts import CountedRunLog
+
+    return CountedRunLog(settings.out, going_on)
+
+
+def _going_on(settings: ServerSettings) -> GoingOn | None:
+    """The checkpoint to go on from, if any. Raises CheckpointError, RewindError."""
+    if settings.out is None or settings.resume is None:
+        return None
+    return find(settings.out, settings.resume, settings.terms, settings.policy, settings.optimizer)

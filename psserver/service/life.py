@@ -1,0 +1,73 @@
+"""The life of a job: time passes for the coordinator, and a signal ends it."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from psserver.service.ending import Results
+from psserver.service.job import Job
+from pswire.logs.events import event
+from pswire.patience import transfer
+
+log = logging.getLogger("ps-server")
+
+TICK = 0.2
+# How long workers may take to leave a job that a signal has ended, in seconds.
+FAREWELL = 2.0
+
+
+class Life:
+    """`wake` is set when somebody has something to say; `signalled` names the signal that came, if one did. The loop's
+    thread owns it."""
+
+    def __init__(
+        self, job: Job, wait_warning: float, wake: asyncio.Event, signalled: Callable[[], str | None]
+    ) -> None:
+        self._job, self._host = job, job.host
+        self._wait_warning = wait_warning
+        self._wake, self._signalled = wake, signalled
+
+    async def watch(self, results: Results) -> None:
+        """Let time pass for the coordinator until everybody has left."""
+        job, warn_at = self._job, self._wait_warning
+        while not job.over:
+            await self._awoken(TICK)
+            # As long as a link may take for what it was granted.
+            for worker in self._host.orders.unread(transfer(self._host.nbytes, job.terms.worker_timeout)):
+                job.give_up(worker, "does not read the versions that it is granted")
+            job.tick()
+            if job.stopped() is not None:
+                results.begin()
+            if self._host.state.failure is not None:
+                cause = "diverged" if self._host.state.diverged else "server"
+                job.stop(self._host.state.failure, success=False, cause=cause)
+            if (signalled := self._signalled()) is not None:
+                job.checkpoint()
+                job.stop(f"stopped by {signalled}", success=False, cause=signalled)
+                await self._farewell()
+                return
+            warn_at = self._warn(job, warn_at)
+
+    async def _awoken(self, seconds: float) -> None:
+        """Wait so long, or until somebody has something to say."""
+        waiting = asyncio.ensure_future(self._wake.wait())
+        await asyncio.wait([waiting], timeout=seconds)
+        waiting.cancel()
+        self._wake.clear()
+
+    async def _farewell(self) -> None:
+        """Workers that were told that the job is over have a moment to leave."""
+        deadline = self._host.owner.loop.time() + FAREWELL
+        while not self._job.over and self._host.owner.loop.time() < deadline:
+            await self._awoken(deadline - self._host.owner.loop.time())
+
+    def _warn(self, job: Job, warn_at: float) -> float:
+        """Log what a worker waits for, unasked, each time its wait has doubled."""
+        held = job.holdup()
+        if held is None or held[0] < self._wait_warning:
+            return self._wait_warning
+        seconds, sentence = held
+        if seconds < warn_at:
+            return warn_at
+        log.warning("%s", sentence, extra=event("worker_waits", seconds=seconds))
+        return 2 * seconds

@@ -1,0 +1,41 @@
+"""Everything that a server needs to know, from its command line or a configuration."""
+
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+
+from psserver.coordinator import JobTerms
+from psserver.optimizers import Optimizer
+from psserver.policies import Policy
+from psserver.service.shard.host import HostOptions
+from pswire.addresses import Address
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """Everything a server needs to know. `wait_warning`: seconds after which a wait is logged."""
+
+    hosts: tuple[Address, ...]
+    task_index: int
+    bind: str
+    terms: JobTerms
+    policy: Policy
+    # None: the first worker's.
+    optimizer: Optimizer | None
+    host: HostOptions
+    data_port: int
+    out: Path | None
+    wait_warning: float
+    # None: no metrics; 0: a free port.
+    metrics_port: int | None = None
+    # Shared by all servers of the job: a coordinator proves to a shard that it knows this. Empty: it need not.
+    job_secret: bytes = b""
+    # Of complete checkpoints, so many are kept. Where the job takes none: 0.
+    keep: int = 0
+    # Go on from this checkpoint of `out`, or from the "latest".
+    resume: str | None = None
+
+
+def new_job_name() -> str:
+    """Unguessable: a process of another job cannot be taken for one of this job."""
+    return secrets.token_hex(8)

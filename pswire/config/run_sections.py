@@ -1,0 +1,211 @@
+"""Sections of an experiment file that daemons and workers read: the run, its cluster, policy, optimizer and job.
+
+Knobs of policies and optimizers are kept as they stand, because only their
+builders know them.
+"""
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, ConfigDict, Field, field_validator
+from pydantic_core import PydanticCustomError
+
+from pswire.config.checkpoints import EveryError, parse_every
+from pswire.config.sections import DelayText, Section, Time
+from pswire.model.plan import MAX_SERVERS
+
+Name = Annotated[str, Field(min_length=1)]
+# In milliseconds it fits the 32 bits of gRPC's options.
+Seconds = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
+_MODULE = re.compile(r".+:[A-Za-z_][A-Za-z0-9_]*")
+_DEVICE = re.compile(r"auto|cpu|gpu:[0-9]{1,4}")
+
+
+def _every(text: str) -> str:
+    try:
+        parse_every(text)
+    except EveryError as error:
+        raise PydanticCustomError("every", "{problem}", {"problem": str(error)}) from error
+    return text
+
+
+# As pswire.config.checkpoints reads it.
+EveryText = Annotated[str, AfterValidator(_every)]
+
+
+class RunSection(Section):
+    """[run]"""
+
+    name: Name = "run"
+    """of the run; its folder is `runs/NAME` unless `--out` names one"""
+
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    """of data, initial values and delays"""
+
+    versions: Annotated[int, Field(ge=0)] = 0
+    """stop at this version; 0: when the data ends"""
+
+    deterministic: bool = False
+    """each worker computes on one thread, with TensorFlow's deterministic operations: the run repeats (under a barrier)
+    and replays to the bit, at the price of the other cores. A simulated run computes so always"""
+
+    checkpoint_every: EveryText = ""
+    """take a checkpoint after so many versions (`"1000v"`) or seconds (`"60s"`), and at the end; `""`: none"""
+
+    keep: Annotated[int, Field(ge=1)] = 3
+    """of complete checkpoints, the newest so many; older ones are removed"""
+
+
+class ClusterSection(Section):
+    """[cluster]"""
+
+    servers: Annotated[int, Field(ge=1, le=MAX_SERVERS)] = 1
+    """server processes"""
+
+    workers: Annotated[int, Field(ge=1, le=65536)] = 1
+    """workers that the start waits for"""
+
+    worker_timeout: Seconds = 10.0
+    """seconds that the others wait for a silent worker at most"""
+
+    idle_timeout: Seconds = 600.0
+    """seconds that servers wait without any worker"""
+
+    ticket_timeout: Literal["auto"] | Time = "auto"
+    """seconds after which a worker that keeps a ticket is given up; 0: never; `auto`: twenty usual steps, at least six
+    times `worker_timeout`, and only while another worker waits for it, which none does under `async`"""
+
+    nonfinite_limit: Annotated[int, Field(ge=1, le=2**31)] = 10
+    """updates in a row that are refused, because they would not be finite, after which the job ends (exit code 8)"""
+
+    wire_dtype: Name = "float32"
+    """how numbers travel outside shared memory: `float32`, `bfloat16` or `float16`; servers add in float32"""
+
+    transport: Literal["auto", "grpc", "socket", "shared-memory"] = "auto"
+    """how payloads travel: `auto` is shared memory on one machine (float32 only), else a socket, else gRPC; any other:
+    that, or an error"""
+
+    metrics: bool = False
+    """every server has `/metrics` for Prometheus, on a free port unless `--metrics-port` names one"""
+
+    prefetch: bool = False
+    """fetch the next weights while computing, where the policy permits, for a staleness of one more"""
+
+    max_workers: Annotated[int, Field(ge=0, le=65536)] = 0
+    """names of workers that may ever join, at most; 0: no limit"""
+
+    allowed_workers: list[Annotated[str, Field(min_length=1, max_length=64)]] = Field(default_factory=list)
+    """the only names that may join; empty: any. A name is no proof of who uses it"""
+
+    @field_validator("wire_dtype")
+    @classmethod
+    def _known_codec(cls, name: str) -> str:
+        # Imported on use: numpy and protobuf, which a file is read without.
+        from pswire.transport.codecs import WireDtypeError, codec_named
+
+        try:
+            return codec_named(name).name
+        except WireDtypeError as error:
+            raise PydanticCustomError("wire_dtype", "{error}", {"error": str(error)}) from None
+
+    @property
+    def payload_dtype(self) -> str:
+        """What payloads are rounded to: nothing in shared memory, which is float32."""
+        return "float32" if self.transport == "shared-memory" else self.wire_dtype
+
+
+class PolicySection(Section):
+    """[policy]: a name and free knobs."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: Name = "sync"
+    """a built-in policy, or `module:Class`; every other key is one of its knobs"""
+
+    @property
+    def knobs(self) -> dict[str, Any]:
+        """All keys but the name, for `psserver.policies.build`."""
+        return dict(self.model_extra or {})
+
+
+class OptimizerSection(Section):
+    """[optimizer]: a name, a learning rate (number or schedule table) and free knobs."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: Name = "sgd"
+    """of the optimizer; every other key is one of its knobs"""
+
+    learning_rate: Any = 0.01
+    """a number, or a table with a schedule"""
+
+    @field_validator("learning_rate")
+    @classmethod
+    def _number_or_schedule(cls, value: Any) -> Any:
+        if isinstance(value, bool) or not isinstance(value, int | float | dict):
+            raise PydanticCustomError("shape", "expected a number or a table with a schedule")
+        return value
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """All keys, for `psserver.optimizers.build`."""
+        return {"name": self.name, "learning_rate": self.learning_rate, **(self.model_extra or {})}
+
+
+class JobSection(Section):
+    """[job]: where the user's code is. An empty `module` (no [job] in a file) names none."""
+
+    module: str = ""
+    """where the job is: `package.module:attribute` or `path/file.py:attribute`"""
+
+    epochs: Annotated[int, Field(ge=1)] = 1
+    """passes over the data"""
+
+    evaluate_every: Annotated[str, Field(pattern=r"^([1-9][0-9]{0,8} ?(epochs?|versions?|s))?$")] = ""
+    """measure the held-out data while training: `1 epoch`, `200 versions` or `30 s`; empty: at the end only. Worker 0
+    does it between two steps, into metrics.jsonl; under a barrier the others wait meanwhile. Real runs only"""
+
+    monitor: Annotated[str, Field(pattern=r"^((min|max) )?[^ ]+$")] = "loss"
+    """the metric by which the best evaluation is known; `max NAME` or `min NAME` where the name does not say it"""
+
+    patience: Annotated[int, Field(ge=0, le=10**6)] = 0
+    """end the job when `monitor` was not better in so many evaluations in a row; 0: never"""
+
+    options: dict[str, Any] = Field(default_factory=dict)
+    """the job's own options"""
+
+    script: str = ""
+    """instead of `module`: a program that calls `model.fit` with `psworker.keras.distribute`; every worker runs it"""
+
+    arguments: list[str] = Field(default_factory=list)
+    """the script's command line"""
+
+    @field_validator("module")
+    @classmethod
+    def _names_an_attribute(cls, value: str) -> str:
+        if value and not _MODULE.fullmatch(value):
+            raise PydanticCustomError("shape", "expected package.module:attribute or path/file.py:attribute")
+        return value
+
+    @property
+    def named(self) -> dict[str, Any]:
+        """The keys that say something: those of a module or those of a script."""
+        ours = {"script", "arguments"}
+        return self.model_dump(include=ours) if self.script else self.model_dump(exclude=ours)
+
+
+class WorkerSection(Section):
+    """[workers.N]"""
+
+    device: str = "auto"
+    """`cpu`, `gpu:N`, or `auto`; real workers only"""
+
+    delay: DelayText = "constant(0)"
+    """a distribution of seconds, waited after every step by real and simulated workers alike: a straggler on purpose"""
+
+    @field_validator("device")
+    @classmethod
+    def _known_device(cls, value: str) -> str:
+        if not _DEVICE.fullmatch(value):
+            raise PydanticCustomError("shape", "expected auto, cpu or gpu:N")
+        return value

@@ -1,0 +1,149 @@
+"""One worker's training, from the trainer to the exit code."""
+
+import os
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pswire.config.distributions import DelayError, parse, stream
+from pswire.config.experiment import Experiment
+from pswire.exits import ExitCode
+from psworker.command.place import Place
+from psworker.command.reporter import Reporter, fail
+from psworker.connecting import connect
+from psworker.errors import Refused, SessionError, Unreachable
+from psworker.evaluating import Evaluations, Every, MonitorError, Watched
+from psworker.job import JobError
+from psworker.loop import Diverged, Outcome, Pause, no_pause, train
+from psworker.session import Session
+from psworker.trainers import load_trainer, requested_optimizer
+
+
+def run(
+    experiment: Experiment,
+    place: Place,
+    name: str | None,
+    device: str | None,
+    server_timeout: float,
+    report: Reporter,
+    save: Path | None = None,
+    save_best: Path | None = None,
+) -> ExitCode:
+    """Train; every failure is one clear message and its exit code."""
+    try:
+        outcome = _train(experiment, place, name, device, server_timeout, report, save, save_best)
+    except DelayError as error:
+        raise fail(f"workers.N.delay: {error}", ExitCode.USAGE) from error
+    except JobError as error:
+        raise fail(f"{error}\n{error.details}".rstrip(), ExitCode.JOB_FAILED) from error
+    except Unreachable as error:
+        raise fail(str(error), ExitCode.UNREACHABLE) from error
+    except Diverged as error:
+        raise fail(str(error), ExitCode.DIVERGED) from error
+    except MonitorError as error:
+        raise fail(f"job.{error}", ExitCode.JOB_FAILED) from error
+    except Refused as error:
+        raise fail(str(error), ExitCode.REFUSED) from error
+    except SessionError as error:
+        raise fail(str(error), ExitCode.INTERNAL) from error
+    except KeyboardInterrupt:
+        raise fail("interrupted", ExitCode.INTERRUPTED) from None
+    report.finished(outcome)
+    assert outcome.stop is not None
+    if outcome.empty and not outcome.stop.success:
+        job = experiment.job.module
+        raise fail(
+            f"{outcome.stop.reason}: dataset() of job {job} had no batch for this worker", ExitCode.JOB_FAILED
+        )
+    return ExitCode.OK if outcome.stop.success else ExitCode.UNREACHABLE
+
+
+def _train(
+    experiment: Experiment,
+    place: Place,
+    name: str | None,
+    device: str | None,
+    server_timeout: float,
+    report: Reporter,
+    save: Path | None,
+    save_best: Path | None,
+) -> Outcome:
+    sys.path.insert(0, os.getcwd())
+    section = experiment.workers.get(place.task_index) if place.task_index is not None else None
+    chosen = device or (section.device if section else "auto")
+    trainer = _trainer(experiment, chosen)
+    with connect(
+        place.hosts,
+        trainer.specs,
+        name=name,
+        task_index=place.task_index,
+        wire_dtype=experiment.cluster.wire_dtype,
+        server_timeout=server_timeout,
+        transport=experiment.cluster.transport,
+        prefetch=experiment.cluster.prefetch,
+        local_rules=True,
+        work=trainer.work,
+        epochs=experiment.job.epochs,
+        optimizer=requested_optimizer(trainer),
+    ) as session:
+        trainer.attach(session.plan, session.dtypes)
+        report.joined(session, trainer.device)
+        pause = injected_delay(experiment, session.worker_index, session.seed)
+        evaluations = _evaluations(experiment, session, trainer, report, save_best)
+        outcome = train(session, trainer, experiment.job.epochs, report.progress, pause, evaluations)
+        if save is not None and outcome.stop is not None and outcome.stop.success:
+            trainer.save_model(session.plan.gather_by_name(session.pull_final()), save)
+            report.saved(save)
+        return outcome
+
+
+def _evaluations(
+    experiment: Experiment, session: Session, trainer: Any, report: Reporter, save_best: Path | None
+) -> Evaluations | None:
+    """Those of worker 0, where the job asks for any."""
+    section = experiment.job
+    if not section.evaluate_every or session.worker_index:
+        return None
+
+    def told(version: int, metrics: Mapping[str, float]) -> None:
+        report.evaluated(version, metrics)
+        session.report(metrics, version)
+
+    def keep(weights: list[Any]) -> None:
+        assert save_best is not None
+        aside = save_best.with_name(f".part-{save_best.name}")
+        flats = [np.asarray(flat) for flat in weights]
+        trainer.save_model(session.plan.gather_by_name(flats), aside)
+        aside.replace(save_best)
+
+    watched = Watched(section.monitor, section.patience)
+    every = Every.parse(section.evaluate_every)
+    return Evaluations(every, watched, trainer, told, keep if save_best is not None else None)
+
+
+def injected_delay(experiment: Experiment, worker_index: int, seed: int) -> Pause:
+    """Sleeps for as long as ``[workers.N] delay`` says, drawn anew at each call, as the simulated worker's delays are.
+
+    Raises DelayError for a trace file that cannot be used.
+    """
+    section = experiment.workers.get(worker_index)
+    delay = parse(section.delay) if section is not None else None
+    if delay is None or delay.never:
+        return no_pause
+    draw = delay.draws(stream(seed, worker_index, "delay"))
+    return lambda: time.sleep(draw())
+
+
+def _trainer(experiment: Experiment, device: str) -> Any:
+    """TensorFlow is loaded here, when everything that could be wrong without it has been looked at."""
+    import psworker.tensorflow.quiet  # noqa: F401
+    from psworker.tensorflow.device import DeviceError
+
+    try:
+        return load_trainer(experiment, device)
+    except DeviceError as error:
+        raise fail(str(error), ExitCode.USAGE) from error

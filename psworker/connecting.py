@@ -1,0 +1,79 @@
+"""How a training loop joins a job."""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from pswire.addresses import Address, parse_hosts
+from psworker.errors import Refused
+from psworker.initial_values import Variables, specified
+from psworker.local import PLAIN
+from psworker.session import Session
+from psworker.work import WorkUnits
+
+
+def connect(
+    hosts: str | Sequence[Address],
+    variables: Variables,
+    *,
+    name: str | None = None,
+    task_index: int | None = None,
+    wire_dtype: str = "float32",
+    server_timeout: float = 60.0,
+    transport: str = "auto",
+    prefetch: bool = False,
+    local_rules: bool = False,
+    optimizer: Mapping[str, Any] | None = None,
+    state: Collection[str] | None = None,
+    work: WorkUnits | None = None,
+    epochs: int = 1,
+) -> Session:
+    """Join the job on `hosts` ("host:port,host:port", in task order) and open a session.
+
+    `variables`: a built Keras model, or initial values, by name or with their
+    specifications. Of a model, trainable variables are trained, and others
+    (BatchNorm's averages) are state: pushed as changes, and no optimizer moves
+    them; `psworker.tensorflow.named_variables` has both by name. With values
+    by name, `state` names those that are state; a name that looks like state
+    and is not said to be any is warned of. The
+    first worker of a job installs its values; every other one must name the
+    same variables. `name` and `task_index` (which part of the data is ours)
+    are chosen by the servers when None. A server that does not answer is
+    tried again for `server_timeout` seconds. `transport`: "auto" shares memory
+    with the servers of this machine where it is available and `wire_dtype` is
+    float32, as all shared memory is, and uses a socket beside gRPC where it
+    cannot; "grpc" does neither; "socket" and "shared-memory" raise Refused,
+    with the first payload, where there is none.
+    `prefetch`: `Session.prefetch` does something.
+    `local_rules`: the caller does what the policy wants done between pull and
+    push (`Session.local_work`, as `psworker.loop.train` does). Otherwise a policy
+    that wants more than gradients refuses the worker.
+    `optimizer`: the [optimizer] that these workers expect ({"name": "adam", "learning_rate": 0.001}); a
+    server that was started with another one refuses them, one with "from-job" takes it.
+    `work`: the data is dealt by the coordinator, for `epochs` epochs: each grant then names a part
+    (`Session.unit`). All workers of a job say the same.
+
+    Raises Refused (another model, optimizer or job, a local rule), Unreachable, and ValueError for
+    variables, addresses, a dtype or a transport that make no sense.
+    """
+    addresses = parse_hosts(hosts) if isinstance(hosts, str) else tuple(hosts)
+    session = Session(
+        addresses,
+        specified(variables, state),
+        name,
+        task_index,
+        wire_dtype,
+        server_timeout,
+        transport,
+        prefetch,
+        optimizer,
+        work,
+        epochs,
+    )
+    rule = session.local_rule
+    if rule != PLAIN and not local_rules:
+        session.close(f"does not know the local rule {rule}")
+        raise Refused(
+            f"this job's policy asks its workers for the local rule {rule!r}, and this training loop pushes plain "
+            "gradients: use ps-worker or psworker.loop.train, or session.local_work() and connect(local_rules=True)"
+        )
+    return session

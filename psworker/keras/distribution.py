@@ -1,0 +1,105 @@
+"""`distribute`: from now on a compiled model's `fit` trains on parameter servers."""
+
+from __future__ import annotations
+
+import functools
+import os
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from pswire.addresses import Address
+from psworker.connecting import connect
+from psworker.keras.errors import FitError
+from psworker.keras.fit.distributed import Distributed
+from psworker.keras.fit.membership import Membership
+from psworker.keras.servers import EmbeddedServer, find_servers
+from psworker.tensorflow.device import require_tensorflow_backend
+
+
+def distribute(
+    model: Any,
+    hosts: str | Sequence[Address] | None = None,
+    *,
+    policy: str = "sync",
+    seed: int = 0,
+    out: str | Path | None = None,
+    name: str | None = None,
+    task_index: int | None = None,
+    wire_dtype: str | None = None,
+    transport: str | None = None,
+    server_timeout: float = 60.0,
+    stay: bool | None = None,
+    sharding: str = "none",
+) -> Distributed:
+    """From now on `model.fit` trains on parameter servers; call it after `model.compile`.
+
+    `hosts` ("host:port,...", in task order) are running servers, whose job
+    this worker joins; else those of PS_HOSTS or TF_CONFIG. Where nothing says
+    where servers are, one is started on loopback, for this process alone, at
+    the first batch: with `policy`, `seed` and, if `out` is given, a run folder
+    there. `name`, `task_index`, `wire_dtype` ("float32" by default), `transport`
+    ("auto") and `server_timeout` are those of `psworker.connect`; a run that
+    started this process may have said the defaults (PS_TASK_INDEX,
+    PS_WIRE_DTYPE, PS_TRANSPORT).
+
+    `stay`: the job stays open after `fit`, for another one; `close` ends it.
+    The default for a server of one's own. On a cluster the end of `fit` is by
+    default the end of this worker's part: it waits for the others, and the
+    model then has the job's last version.
+
+    `sharding="units"`: every worker gives `fit` the same whole data, arrays or a PyDataset, and the coordinator deals
+    it: each batch counts once per epoch over all workers, also when workers join, leave, die and differ in speed.
+    "none": each worker trains on what its script gives it. A server of one's own has nobody to share with.
+
+    Raises TranslationError for an optimizer that servers do not have,
+    FitError for a model that is not compiled, AddressError and ValueError for
+    addresses that make no sense.
+    """
+    require_tensorflow_backend()
+    if not isinstance(model, keras.Model) or getattr(model, "optimizer", None) is None:
+        raise FitError(
+            "distribute() takes a compiled Keras model: call model.compile(optimizer=..., loss=...) before"
+        )
+    if sharding not in ("none", "units"):
+        raise ValueError(f'sharding: expected "none" or "units", got {sharding!r}')
+    place = find_servers(hosts, os.environ)
+    if sharding == "units" and place is not None and stay:
+        raise ValueError('sharding="units" is for one fit per job: expected stay=False')
+    before = _DISTRIBUTED.get(model)
+    if before is not None:
+        before.close()
+    own = (
+        None
+        if place is not None
+        else functools.partial(EmbeddedServer, policy=policy, seed=seed, out=_path(out))
+    )
+    wire_dtype = wire_dtype or (place.wire_dtype if place is not None else "") or "float32"
+    transport = transport or (place.transport if place is not None else "") or "auto"
+    join = functools.partial(
+        connect,
+        name=name,
+        task_index=task_index if place is None or task_index is not None else place.task_index,
+        wire_dtype=wire_dtype,
+        server_timeout=server_timeout,
+        transport=transport,
+    )
+    made = Distributed(
+        model,
+        Membership(place, own, join),
+        wire_dtype,
+        stay=place is None if stay is None else stay,
+        deals=sharding == "units" and place is not None,
+    )
+    _DISTRIBUTED[model] = made
+    return made
+
+
+_DISTRIBUTED: weakref.WeakKeyDictionary[Any, Distributed] = weakref.WeakKeyDictionary()
+
+
+def _path(out: str | Path | None) -> Path | None:
+    return None if out is None else Path(out)

@@ -1,0 +1,1 @@
+"""Inside `distribute`: what stands in the place of parts of Keras' `fit`."""

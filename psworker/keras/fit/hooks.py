@@ -1,0 +1,44 @@
+"""Our callback, first of all in `fit`: what others do in the same event comes after it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, MutableMapping
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+
+
+@dataclass(frozen=True)
+class Moments:
+    """What to do at the moments of `fit`."""
+
+    begin_fit: Callable[[], None]
+    begin_epoch: Callable[[int], None]
+    # For the progress bar, and any other callback behind this one; the history is Keras' own.
+    progress: Callable[[], dict[str, float]]
+    end_epoch: Callable[[int, MutableMapping[str, Any]], None]
+    end_fit: Callable[[], None]
+
+
+class Hooks(keras.callbacks.Callback):  # type: ignore[misc]
+    """Does it."""
+
+    def __init__(self, moments: Moments) -> None:
+        super().__init__()
+        self._moments = moments
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self._moments.begin_fit()
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._moments.begin_epoch(epoch)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        logs.update(self._moments.progress())
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self._moments.end_epoch(epoch, logs)
+
+    def on_train_end(self, logs: Any = None) -> None:
+        self._moments.end_fit()

@@ -1,0 +1,49 @@
+"""Learning rates that callbacks or the script set, on their way to the servers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import keras
+
+from psworker.keras.errors import FitError
+from psworker.keras.translate import unwrapped
+
+
+class SetRate:
+    """The learning rate of a compiled optimizer; None where a schedule gives it, which nobody can set."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self._optimizer = optimizer
+        # The one that the servers have, or will have with the next contribution.
+        self._sent = self._began_with = 0.0
+        self.begin()
+
+    def begin(self) -> None:
+        """A rate that was set before the job begins is the one that it begins with."""
+        self._began_with = self._sent = _rate(self._optimizer) or 0.0
+
+    def changed(self, worker_index: int) -> float | None:
+        """What was set since the last contribution, for the servers; None for nothing. Raises FitError.
+
+        One worker sets it for all, so that those who are behind do not set back what others have moved.
+        """
+        rate = _rate(self._optimizer)
+        if rate is None or rate == self._sent or worker_index:
+            return None
+        if not (math.isfinite(rate) and rate >= 0 and self._began_with > 0):
+            raise FitError(
+                f"the learning rate was set to {rate:g}, where the job began with {self._began_with:g}: servers take "
+                "any number from 0 in place of one above 0"
+            )
+        return rate
+
+    def sent(self, rate: float | None) -> None:
+        """A contribution took `rate` along."""
+        self._sent = self._sent if rate is None else rate
+
+
+def _rate(optimizer: Any) -> float | None:
+    rate = unwrapped(optimizer)._learning_rate
+    return float(rate.numpy()) if isinstance(rate, keras.Variable) else None
