@@ -19,6 +19,7 @@ LINEAR = "examples/linear.py:Linear"
 DIGITS = "tests/cluster/even_digits.py:EvenDigits"
 
 
+@pytest.mark.usefixtures("by_exec")
 def test_three_terminals(cluster: Cluster) -> None:
     """A server and two workers, as text, without any file. The job has bare tf.Variables."""
     server = cluster.launch("terminal-1", "-m", "psserver", "--ps-hosts", "127.0.0.1:0", "--workers", "2")
@@ -115,6 +116,7 @@ def test_a_job_module_that_raises_is_shown(cluster: Cluster) -> None:
     assert "psworker/" not in worker.errors
 
 
+@pytest.mark.usefixtures("by_exec")
 def test_ctrl_c_on_a_run_leaves_no_process_behind(cluster: Cluster, tmp_path: Path) -> None:
     file, folder = tmp_path / "long.toml", tmp_path / "long"
     file.write_text(

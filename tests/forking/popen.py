@@ -104,8 +104,8 @@ class ForkingPopen(_Popen):  # type: ignore[type-arg]
         umask: int, start_new_session: bool, process_group: int,
     ) -> None:  # fmt: skip
         environment = os.environ if env is None else env
-        forkable = isinstance(args, list | tuple) and _forkable([*map(str, args)], environment)
-        if not forkable or executable or preexec_fn or pass_fds or shell:
+        known = isinstance(args, list | tuple) and forkable([*map(str, args)], environment)
+        if not known or executable or preexec_fn or pass_fds or shell:
             super()._execute_child(  # type: ignore[misc]
                 args, executable, preexec_fn, close_fds, pass_fds, cwd, env, startupinfo, creationflags, shell,
                 p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite, restore_signals, gid, gids, uid,
@@ -123,7 +123,7 @@ class ForkingPopen(_Popen):  # type: ignore[type-arg]
         )
 
 
-def _forkable(args: Sequence[str], environment: Mapping[str, str]) -> bool:
+def forkable(args: Sequence[str], environment: Mapping[str, str]) -> bool:
     if len(args) < 2 or args[0] != sys.executable:
         return False
     if not (args[1] == "-m" and len(args) > 2) and not args[1].endswith(".py"):

@@ -8,6 +8,7 @@ that it starts itself. It then runs the same `__main__` with the same arguments 
 The requester holds the other end of the socket; the server ends with it.
 """
 
+import atexit
 import gc
 import importlib
 import io
@@ -17,9 +18,12 @@ import runpy
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NoReturn
 
 # Of one request: a command line and an environment.
 LARGEST = 256 * 1024
@@ -47,7 +51,7 @@ class Command:
 
 
 def main(number: int, modules: Sequence[str]) -> None:
-    """Serve on the socket of this number. In a fork: run the command; the interpreter's end is then its end."""
+    """Serve on the socket of this number. In a fork: run the command to its end."""
     channel = socket.socket(fileno=number)
     for module in modules:
         importlib.import_module(module)
@@ -120,8 +124,35 @@ def become(command: Command, files: Sequence[int]) -> None:
         sys.path[0] = str(Path(command.words[0]).resolve().parent)
 
 
-def run(command: Command) -> None:
-    """As the interpreter does: in the module `__main__`; what is raised ends the process."""
+def run(command: Command) -> NoReturn:
+    """As the interpreter does, in the module `__main__`, and end.
+
+    The end waits for threads and runs what `atexit` has, but does not take modules and C++ libraries apart: that is
+    the better part of a second with TensorFlow.
+    """
+    code: object = 0
+    try:
+        execute(command)
+    except SystemExit as end:
+        code = end.code or 0
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+        code = 1
+    if not isinstance(code, int):
+        print(code, file=sys.stderr)
+        code = 1
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        # Whoever read it has gone: so it is at the interpreter's end.
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code & 255)
+
+
+def execute(command: Command) -> None:
     if command.words[0] == "-m":
         if command.words[1] == "pslab":
             serve_children()
@@ -151,4 +182,3 @@ def serve_children() -> None:
         os._exit(0)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     run(command)
-    sys.exit()
