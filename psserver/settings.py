@@ -91,7 +91,6 @@ def resolve(options: Options, tf_config: str | None) -> ServerSettings:
             checkpoint_versions=every.versions,
             checkpoint_seconds=every.seconds,
             nonfinite_limit=cluster.nonfinite_limit,
-            stay=options.stay,
             ticket_timeout=None if cluster.ticket_timeout == "auto" else cluster.ticket_timeout,
         ),
         policy=policy,
@@ -111,6 +110,7 @@ def resolve(options: Options, tf_config: str | None) -> ServerSettings:
         job_secret=options.job_secret.encode(),
         keep=run.keep if every != Every() else 0,
         resume=options.resume if index == 0 else None,
+        stay=options.stay,
         log_flush=_log_flush(options.log_flush),
     )
 

@@ -35,6 +35,8 @@ class ServerSettings:
     keep: int = 0
     # Go on from this checkpoint of `out`, or from the "latest".
     resume: str | None = None
+    # Another job may follow (`psserver.service.succession`).
+    stay: bool = False
     log_flush: LogFlush = LogFlush()
 
 

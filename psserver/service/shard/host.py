@@ -237,7 +237,8 @@ class ShardHost:
 
     def receipt(self, slot: Slot) -> bytes:
         """Of a push that is finished: what its worker is given, for its commit."""
-        return receipt(self.secret, self.job, slot.ticket, self.server, ordinary=slot.ordinary)
+        ordinary, squares = slot.ordinary, slot.squares
+        return receipt(self.secret, self.job, slot.ticket, self.server, ordinary=ordinary, squares=squares)
 
     # Reads
 
