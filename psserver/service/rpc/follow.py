@@ -21,6 +21,7 @@ from psserver.service.rpc.registration import Call, bounded, parsed
 from psserver.service.saving.part import Part
 from psserver.service.shard.host import ShardHost
 from pswire.exits import ExitCode
+from pswire.generations import follows
 from pswire.logs.events import event
 from pswire.model.plan import Plan, PlanError, make_plan
 from pswire.model.specs import specs_from_wire
@@ -36,10 +37,11 @@ MEMORY_EVERY = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """Why a shard server may end."""
+    """Why a shard server may end. `recover`: seconds for which it is worth waiting for another coordinator."""
 
     exit_code: ExitCode
     reason: str
+    recover: float = 0.0
 
 
 class FollowRpc:
@@ -62,6 +64,8 @@ class FollowRpc:
         self._answer = shard_pb2.FollowReply()
         # When the coordinator was last told of the memory.
         self._memory_told = 0.0
+        # As its coordinator says.
+        self._recover = 0.0
         # Set once.
         self.ending: Ending | None = None
 
@@ -78,7 +82,7 @@ class FollowRpc:
                 await call.reply(self._progress())
         finally:
             if self.ending is None:
-                self._end(ExitCode.UNREACHABLE, "the coordinator (server 0) is gone")
+                self._end(ExitCode.UNREACHABLE, "the coordinator (server 0) is gone", self._recover)
 
     def _open(self, message: shard_pb2.Open) -> None:
         """At most once in this server's life. Raises Refused, with nothing changed."""
@@ -86,6 +90,13 @@ class FollowRpc:
             raise precondition(
                 f"server {self._host.server} takes orders from a coordinator with its own job secret only: "
                 "give all servers of the job the same PS_JOB_SECRET (ps-lab run does)"
+            )
+        if follows(message.job, self._host.job):
+            # What it holds is void. It begins again, and takes the next call.
+            self._end(ExitCode.UNREACHABLE, f"the job goes on as {message.job}", message.recover_timeout)
+            raise Refused(
+                grpc.StatusCode.UNAVAILABLE,
+                f"server {self._host.server} lets go of {self._host.job}: try again",
             )
         if self._host.job:
             raise precondition(
@@ -96,6 +107,7 @@ class FollowRpc:
                 f"this is server {self._host.server} of {self._servers}, but the coordinator takes it for "
                 f"server {message.task_index} of {message.servers}: give all servers the same --ps-hosts"
             )
+        self._recover = message.recover_timeout
         self._host.open(message.job, message.secret)
         log.info("following job %s", message.job, extra=event("following", job=message.job))
 
@@ -192,8 +204,8 @@ class FollowRpc:
             reply.memory.CopyFrom(memory_to_wire(host.memory_picture()))
         return reply
 
-    def _end(self, code: ExitCode, reason: str) -> None:
-        self.ending = Ending(code, reason)
+    def _end(self, code: ExitCode, reason: str, recover: float = 0.0) -> None:
+        self.ending = Ending(code, reason, recover)
         self._ended()
 
 
