@@ -16,7 +16,7 @@ from psserver.coordinator.entries import Apply
 from psserver.optimizers import Optimizer, OptimizerError
 from psserver.optimizers.magnitudes import LIMIT, ROUNDING, after
 from psserver.policies import TensorParts
-from psserver.shard.ordinary import ordinary
+from psserver.shard.payloads.ordinary import ordinary
 
 # The least float32 that is not subnormal: what squares are taken for zero below, and a divisor is at least.
 TINY: Final = 2.0**-126

@@ -5,7 +5,7 @@ the key is known to the servers only. A commit carries the receipts of all
 shards, so a worker that skips a push, or reuses another's, is refused before
 anything is decided. The digest need not hold the payload: a shard accepts one
 for a ticket and no other, so that its receipt can mean no other. It says whether
-the payload is an ordinary one (`psserver.shard.ordinary`), which is a fact of its content.
+the payload is an ordinary one (`psserver.shard.payloads.ordinary`), which is a fact of its content.
 
 Memberships are proved by the same key: what Join gives a worker, every server
 of the job can compute for itself. One proof does for all of them, for they

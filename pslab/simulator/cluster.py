@@ -149,7 +149,10 @@ class Cluster:
         if life != worker.life:
             return
         try:
-            member, outputs = self.coordinator.join(worker.name, worker.session, worker.index, self.queue.now)
+            remembers = isinstance(self.store, ShardStore) and self.store.remembers
+            member, outputs = self.coordinator.join(
+                worker.name, worker.session, worker.index, self.queue.now, remembers=remembers
+            )
         except JoinRefused:
             worker.die()  # the job is over
             return

@@ -112,6 +112,8 @@ class ShardStore:
     ) -> None:
         self.plan = plan
         self._codec = codec_named(wire_dtype)
+        # Workers' encoders do.
+        self.remembers = self._codec.remembers
         self._shards = [
             Shard(plan, server, optimizer, versions=workers + 2, tensors=tensors, keep_bases=keep_bases)
             for server in range(len(plan.shards))
@@ -160,11 +162,11 @@ class ShardStore:
         encoders = self._encoders_of(self._holders.get(ticket, ""))
         for shard, encoder, flat in zip(self._shards, encoders, flats, strict=True):
             payload = self._decoded(flat, encoder.encode(ticket, flat))
-            problem = shard.nonfinite(payload)
+            problem = shard.checks.nonfinite(payload)
             if problem is not None:
                 return problem
             slot = shard.begin(ticket)
-            shard.copy_in(slot, payload, 0)
+            shard.checks.copy_in(slot, payload, 0)
             shard.staging.finish(slot)
         return None
 

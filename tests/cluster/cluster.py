@@ -254,6 +254,14 @@ class Cluster:
         return run
 
 
+def wait_until(condition: Callable[[], bool], what: str, patience: float = PATIENCE) -> None:
+    """Look until the condition holds."""
+    deadline, pause = time.monotonic() + patience, threading.Event()
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {patience:g} s: {what}"
+        pause.wait(LOOK_EVERY)
+
+
 def member(status: pb.StatusReply, worker: str) -> pb.WorkerStatus:
     return next(w for w in status.workers if w.name == worker)
 

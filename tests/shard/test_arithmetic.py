@@ -8,7 +8,7 @@ import pytest
 from psserver.fast import FastBackend
 from psserver.optimizers import NUMPY, Backend, build
 from psserver.shard import Shard, arithmetic
-from psserver.shard.staging import Slot
+from psserver.shard.payloads.staging import Slot
 from pswire.model.plan import VariableSpec, make_plan
 
 SIZE = 2 * arithmetic.BLOCK + 77
@@ -195,6 +195,6 @@ def test_a_piece_that_comes_in_is_copied_or_named(backend: Backend, wire: str) -
     slot, start = Slot(1, np.zeros_like(good)), 9
     for payload, answer in ((good, None), (bad, "nan at dense/kernel[7, 2]"), (large, None)):
         source = payload if wire == "float32" else (payload.view(np.uint32) >> 16).astype(np.uint16)
-        assert shard.copy_in(slot, source[start:], start) == answer
+        assert shard.checks.copy_in(slot, source[start:], start) == answer
         assert slot.ordinary == (payload is not large)
     assert same_bits(slot.values[:start], np.zeros(start, np.float32))

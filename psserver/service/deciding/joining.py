@@ -84,8 +84,10 @@ class Joining(Decider):
         rank: int | None,
         optimizer: str = "",
         work: WorkTerms | None = None,
+        remembers: bool = False,
     ) -> Member:
-        """Raises Refused when model, optimizer or work units are other ones, PlanError when it cannot be planned."""
+        """Raises Refused when model, optimizer or work units are other ones, PlanError when it cannot be planned.
+        `remembers`: the worker's codec does."""
         proposed = make_plan(variables, self.terms.servers)
         if plan != proposed.fingerprint:
             raise precondition(
@@ -108,7 +110,7 @@ class Joining(Decider):
         if not self._opened:
             self._open(chosen)
         try:
-            member = self._admit(worker, session, rank, proposed, work)
+            member = self._admit(worker, session, rank, proposed, work, remembers)
         except JoinRefused as refusal:
             raise precondition(str(refusal)) from refusal
         except JoinDeferred as deferred:
@@ -150,14 +152,20 @@ class Joining(Decider):
         self._step(lambda: self._coordinator.dismiss_absent(reason, time.monotonic()) or [])
 
     def _admit(
-        self, worker: str, session: str, rank: int | None, plan: Plan, work: WorkTerms | None
+        self,
+        worker: str,
+        session: str,
+        rank: int | None,
+        plan: Plan,
+        work: WorkTerms | None,
+        remembers: bool,
     ) -> Member:
         """Raises JoinRefused, with nothing changed; Refused when the job has failed."""
         admitted: list[Member] = []
 
         def decide() -> list[Output]:
             now = time.monotonic()
-            member, outputs = self._coordinator.join(worker, session, rank, now)
+            member, outputs = self._coordinator.join(worker, session, rank, now, remembers=remembers)
             if self.plan is None:
                 self._adopt(plan)
                 outputs += self._coordinator.declare_work(work, now)

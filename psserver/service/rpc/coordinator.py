@@ -84,11 +84,18 @@ class CoordinatorRpc:
             raise invalid(f"session: expected 1 to {NAME_LIMIT} characters, got {len(request.session)}")
         rank = request.task_index if request.HasField("task_index") else None
         try:
-            codec_numbered(request.wire_dtype)
+            codec = codec_numbered(request.wire_dtype)
             variables = specs_from_wire(request.variables)
             work = work_from_wire(request)
             member = self._job.join(
-                variables, request.plan, request.worker, request.session, rank, request.optimizer, work
+                variables,
+                request.plan,
+                request.worker,
+                request.session,
+                rank,
+                request.optimizer,
+                work,
+                codec.remembers,
             )
         except (PlanError, WireDtypeError, WorkError) as error:
             raise invalid(str(error)) from error

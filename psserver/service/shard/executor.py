@@ -13,7 +13,7 @@ from psserver.service.loop.owner import Owner
 from psserver.service.shard.shared import SharedShard
 from psserver.shard import Apply, Install, NonfiniteError, Order, Release, Seal, Shard
 from psserver.shard.orders import Save
-from psserver.shard.shard import PendingUpdate
+from psserver.shard.updates import PendingUpdate
 from pswire.logs.events import event
 
 log = logging.getLogger("ps-server")

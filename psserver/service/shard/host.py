@@ -24,7 +24,7 @@ from psserver.service.shard.reads import Read, Reads
 from psserver.service.shard.shared import SharedShard
 from psserver.service.transport.shared_memory import SLOTS, Sharing, Words
 from psserver.shard import Apply, Shard, ShardState
-from psserver.shard.staging import Slot
+from psserver.shard.payloads.staging import Slot
 from pswire.generations import follows
 from pswire.model.plan import Plan
 from pswire.transport.segments import Place

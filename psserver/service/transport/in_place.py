@@ -60,7 +60,7 @@ async def stage(
     finite = False
     try:
         filled = attachment.values(number)
-        bad = await host.heavy.run(filled.nbytes, lambda: shard.copy_in(slot, filled, 0))
+        bad = await host.heavy.run(filled.nbytes, lambda: shard.checks.copy_in(slot, filled, 0))
         if bad is not None:
             raise invalid(f"payload of ticket {header.ticket}: expected finite numbers, got {bad}")
         finite = True

@@ -16,7 +16,7 @@ from psserver.service.shard.host import ShardHost
 from psserver.service.shard.reads import Read
 from psserver.service.transport.sending import SendingPace
 from psserver.shard import Shard
-from psserver.shard.staging import Slot
+from psserver.shard.payloads.staging import Slot
 from pswire.transport import frames
 from pswire.transport.codecs import BFLOAT16, FLOAT32, Codec, Elementwise, WireDtypeError, codec_numbered
 from pswire.v1 import shard_pb2
@@ -43,7 +43,7 @@ class _FusedReception:
     def feed(self, data: memoryview) -> str | None:
         elements = self._codec.elements(data)
         start, self._done = self._done, self._done + elements.size
-        return self._shard.copy_in(self._slot, elements, start)
+        return self._shard.checks.copy_in(self._slot, elements, start)
 
 
 class _PlainReception:
@@ -55,7 +55,7 @@ class _PlainReception:
 
     def feed(self, data: memoryview) -> str | None:
         start, stop = self._decoder.feed(data)
-        return self._shard.nonfinite(self._slot.values[start:stop], start, self._slot)
+        return self._shard.checks.nonfinite(self._slot.values[start:stop], start, self._slot)
 
 
 def _reception(shard: Shard, codec: Codec, slot: Slot) -> _Reception:
