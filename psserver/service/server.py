@@ -205,7 +205,9 @@ class Server:
             self.job = self._make_job(hosts)
             services[COORDINATOR] = coordinator_methods(CoordinatorRpc(self.job, hosts), rpc)
         else:
-            self._follow = FollowRpc(self.host, len(hosts), self.settings.job_secret, self._wake.set)
+            self._follow = FollowRpc(
+                self.host, len(hosts), self.settings.job_secret, self._wake.set, self.settings.former
+            )
         self._exchange = ExchangeRpc(self.host, self.job, self.sockets)
         services[SHARD] = shard_methods(ShardRpc(self.host), self._exchange, self._follow, rpc)
         return await add_services(served, services, rpc)

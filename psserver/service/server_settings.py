@@ -38,6 +38,8 @@ class ServerSettings:
     recover: float = 0.0
     # This process has served the job before, and lost others of its servers.
     again: bool = False
+    # Of which it was then: an earlier generation gets it no more.
+    former: str = ""
 
 
 def new_job_name() -> str:

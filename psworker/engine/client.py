@@ -185,7 +185,7 @@ class ClientEngine:
         self.held, self._exchanged, self.asked = None, commit.ticket, commit.ready
         self._unanswered[commit.ticket] = commit
         self._awaited[commit.ticket] = None
-        self._use(commit.batch)
+        self._use(commit)
         return commit
 
     def rollback_commit(self, ticket: int) -> None:
@@ -228,15 +228,17 @@ class ClientEngine:
         if ticket in self.void and ticket != self._exchanged:
             return self.ready() if commit.ready else []
         self.asked, self._exchanged = commit.ready, None
-        self._use(commit.batch)
+        self._use(commit)
         if not self.lossless_link:
             self._unanswered[ticket] = commit
             self._awaited[ticket] = None
         return [commit]
 
-    def _use(self, batch: int) -> None:
+    def _use(self, commit: Commit) -> None:
         self._position_before = self._position
-        self._position = max(self._position, batch + 1)
+        newest = self._newest
+        if newest is None or not newest.initialise or newest.ticket != commit.ticket:
+            self._position = max(self._position, commit.batch + 1)
 
     def abandon(self, ticket: int, reason: str, *, unit_ends: bool = False) -> Requests:
         """Give the ticket in hand back; nothing to send for one that was cancelled."""

@@ -93,6 +93,7 @@ class Generations:
             recover=before.recover,
             resume=AUTO if before.settings.task_index == 0 else None,
             again=True,
+            former=before.host.job or before.settings.former,
         )
         del before
         deadline = time.monotonic() + PORT_PATIENCE

@@ -53,8 +53,11 @@ class FollowRpc:
         servers: int,
         job_secret: bytes = b"",
         ended: Callable[[], object] = lambda: None,
+        former: str = "",
     ) -> None:
-        """`ended` is called when this server may end, and `ending` says why."""
+        """`ended` is called when this server may end, and `ending` says why. `former`: the generation that this process
+        has followed before."""
+        self._former = former
         self._host = host
         self._servers = servers
         self._secret = job_secret
@@ -90,6 +93,11 @@ class FollowRpc:
             raise precondition(
                 f"server {self._host.server} takes orders from a coordinator with its own job secret only: "
                 "give all servers of the job the same PS_JOB_SECRET (ps-lab run does)"
+            )
+        if message.job == self._former or follows(self._former, message.job):
+            raise precondition(
+                f"server {self._host.server} has followed {self._former}: expected a later generation of that job, "
+                f"got {message.job}, which is over"
             )
         if follows(message.job, self._host.job):
             # What it holds is void. It begins again, and takes the next call.
