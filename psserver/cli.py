@@ -147,6 +147,16 @@ WRONG = (SettingsError, ExperimentError, AddressError, PolicyError, OptimizerErr
     "ends. Default: 60 where checkpoints are taken.",
 )
 @click.option(
+    "--log-flush",
+    metavar="SECONDS|wake-up|disk",
+    default="0.2",
+    show_default=True,
+    help="When lines of the decision log leave this process (task 0). SECONDS: so often; killed, the process takes the "
+    "decisions of the last SECONDS with it, of which workers may know. wake-up: before a worker is told, in one write "
+    "for all that came at once; a killed process takes nothing that a worker knows, a machine that loses power takes "
+    "what its system had not written yet. disk: on the disk (fsync) before a worker is told; not even that is lost.",
+)
+@click.option(
     "--arena-versions",
     type=click.IntRange(min=2),
     default=3,

@@ -105,6 +105,7 @@ class Server:
         try:
             loop = asyncio.new_event_loop()
             self.host.heavy.begin()
+            self.sockets.begin()
         except (OSError, RuntimeError) as error:
             raise ResourcesError(
                 f"the system gives no thread or descriptor to begin with ({error}): allow this process more "
@@ -118,6 +119,7 @@ class Server:
             self.host.saver.close()
             self.owner.end()
             self.host.close()
+            self.sockets.end()
             loop.run_until_complete(end_tasks())
             loop.close()
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from psserver.coordinator import JobTerms
 from psserver.optimizers import Optimizer
 from psserver.policies import Policy
+from psserver.service.log.flushing import LogFlush
 from psserver.service.shard.host import HostOptions
 from pswire.addresses import Address
 
@@ -40,6 +41,7 @@ class ServerSettings:
     again: bool = False
     # Of which it was then: an earlier generation gets it no more.
     former: str = ""
+    log_flush: LogFlush = LogFlush()
 
 
 def new_job_name() -> str:

@@ -19,7 +19,7 @@ from psserver.shard.orders import (
 )
 from psserver.shard.resharding import reshard
 from psserver.shard.shard import Shard
-from psserver.shard.state import ShardState
+from psserver.shard.state import ShardState, copied
 from psserver.shard.updates import NonfiniteError, ShardError
 
 __all__ = [
@@ -38,5 +38,6 @@ __all__ = [
     "Shard",
     "ShardError",
     "ShardState",
+    "copied",
     "reshard",
 ]

@@ -28,7 +28,7 @@ from psserver.shard.orders import (
 from psserver.shard.payloads.checks import PayloadChecks
 from psserver.shard.payloads.ordinary import ordinary
 from psserver.shard.payloads.staging import OpenTicket, Slot, Staging
-from psserver.shard.state import ShardParts, ShardState, save, take_up
+from psserver.shard.state import ShardParts, ShardState, copied, save, take_up
 from psserver.shard.updater import Updater
 from psserver.shard.updates import PendingUpdate, ShardError, Updates, need
 from pswire.model.plan import Plan
@@ -210,6 +210,10 @@ class Shard:
         Payloads that are still on their way in are not part of it, nor are readers: a worker pushes and
         pulls again what it has no answer to.
         """
+        return copied(self.views())
+
+    def views(self) -> ShardState:
+        """As `state`, without a copy: the arrays are right until the next order that is `Writing`."""
         if self._unfinished:
             raise ShardError("an order is under way: expected state() between two orders")
         return save(self._parts)

@@ -25,6 +25,7 @@ from psserver.service.agreement import agreed, explain_other_work
 from psserver.service.deciding.decider import Decider
 from psserver.service.errors import Refused, precondition
 from psserver.service.limits.workers import capacity
+from psserver.service.log.flushing import LogFlush
 from psserver.service.log.run_log import RunLog
 from psserver.service.saving.going_on import GoingOn
 from psserver.service.shard.host import ShardHost
@@ -47,8 +48,9 @@ class Joining(Decider):
         run_log: RunLog,
         announce: Callable[[Plan], None],
         over: Callable[[], object],
+        flush: LogFlush,
     ) -> None:
-        super().__init__(terms, policy, optimizer, host, run_log, over)
+        super().__init__(terms, policy, optimizer, host, run_log, over, flush)
         self.capacity = capacity(host.memory.ledger.limit)
         self._announce = announce
         # Entries that were put aside, where it goes on from one.

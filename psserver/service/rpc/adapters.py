@@ -1,5 +1,7 @@
 """Between our own types and the wire's. Coordinator, policies and shards never see a message; the service does."""
 
+from collections.abc import Iterable
+
 from psserver.coordinator import outputs
 from psserver.coordinator.entries import UNTOLD, CommitFacts, Times
 from psserver.coordinator.status import JobReport, WorkerReport
@@ -18,6 +20,10 @@ _FATES = {
     "dropped": pb.Disposition.FATE_DROPPED,
     "pending": pb.Disposition.FATE_PENDING,
 }
+
+
+def events_to_wire(notices: Iterable[outputs.Notice]) -> list[pb.SessionEvent]:
+    return [event_to_wire(notice) for notice in notices]
 
 
 def event_to_wire(notice: outputs.Notice) -> pb.SessionEvent:

@@ -8,7 +8,7 @@ import grpc
 
 from psserver import receipts
 from psserver.coordinator.epochs import EpochError, Report
-from psserver.coordinator.outputs import RefusalNotice
+from psserver.coordinator.outputs import RefusalNotice, StopNotice
 from psserver.coordinator.work.units import WorkError
 from psserver.policies import LocalRule
 from psserver.service.agreement import FROM_JOB
@@ -19,7 +19,7 @@ from psserver.service.log.tail import lines
 from psserver.service.outbox import Outbox
 from psserver.service.pace import Arrivals, Pace
 from psserver.service.rpc.adapters import (
-    event_to_wire,
+    events_to_wire,
     facts_from_wire,
     memory_to_wire,
     report_to_wire,
@@ -99,6 +99,8 @@ class CoordinatorRpc:
             )
         except (PlanError, WireDtypeError, WorkError) as error:
             raise invalid(str(error)) from error
+        if not await self._job.flushing.written():
+            raise Refused(grpc.StatusCode.UNAVAILABLE, "the decision log cannot be written: the job is over")
         self._joins.came(member.worker)
         log.info(
             "%s joins (incarnation %d, task index %d)",
@@ -148,10 +150,21 @@ class CoordinatorRpc:
         reader = asyncio.create_task(self._listen(call, hello, outbox))
         try:
             await call.reply(pb.SessionReply(events=[pb.SessionEvent(welcome=pb.Welcome())]))
-            await _reply(call, outbox)
+            await self._reply(call, outbox)
         finally:
             reader.cancel()
             self._job.detach(hello.worker, hello.incarnation, outbox)
+
+    async def _reply(self, call: Call, outbox: Outbox) -> None:
+        """What is there at once goes out as one message. Until a fatal refusal, or the end of the stream."""
+        while notices := await outbox.take():
+            if not await self._job.flushing.written():
+                # What the log does not have nobody hears of; the end of the job is among what comes now.
+                notices = [notice for notice in notices if isinstance(notice, StopNotice)]
+            if notices:
+                await call.reply(pb.SessionReply(events=events_to_wire(notices)))
+            if any(isinstance(n, RefusalNotice) and n.fatal for n in notices):
+                return
 
     async def _listen(self, call: Call, hello: pb.Hello, outbox: Outbox) -> None:
         pace = Pace(IDLE_WORDS_PER_SECOND, IDLE_WORDS)
@@ -276,14 +289,6 @@ class CoordinatorRpc:
 
 def _local_rule_to_wire(rule: LocalRule) -> pb.LocalRule:
     return pb.LocalRule(name=rule.name, knobs=rule.knobs)
-
-
-async def _reply(call: Call, outbox: Outbox) -> None:
-    """What is there at once goes out as one message. Until a fatal refusal, or the end of the stream."""
-    while notices := await outbox.take():
-        await call.reply(pb.SessionReply(events=[event_to_wire(notice) for notice in notices]))
-        if any(isinstance(n, RefusalNotice) and n.fatal for n in notices):
-            return
 
 
 def _check_name(name: str) -> None:

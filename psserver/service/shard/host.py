@@ -59,7 +59,7 @@ class ShardHost:
         self.heavy = HeavyWork(owner)
         self.state = SharedShard(owner)
         self.orders = Executor(self.state, server, options.lease, owner, self.heavy, self._end_reads_beyond)
-        self.saver = PartSaver(owner, server, self.state.changes.notify)
+        self.saver = PartSaver(owner, server, self.state.changes.notify, self.orders.copied)
         self.orders.save = lambda entry, shard: self.saver.save(entry, self.job, shard)
         self._backend = FastBackend(options.threads)
         self.sharing = Sharing(options.transport)
@@ -161,7 +161,6 @@ class ShardHost:
         Raises Refused for another job or plan, and for who is no member; such a one waits for nothing, and
         learns nothing of the model.
         """
-        state = self.state
         if claim.job != self.job:
             await self._check_job(claim.job)
         if not claim.proven(self.secret):
@@ -170,6 +169,11 @@ class ShardHost:
                 f"expected the membership token that {claim.worker!r} was given when it joined, got another one",
             )
         self.calls.proven(claim.worker, caller)
+        return await self.serving_member(claim.worker, claim.incarnation, plan, after)
+
+    async def serving_member(self, worker: str, incarnation: int, plan: str, after: int) -> Shard:
+        """As `serving`, of one that has proven who it is. An empty `worker` is the coordinator."""
+        state = self.state
         if state.executed <= after:
             await self._catch_up(after)
         self.state.check_going(self.server)
@@ -184,9 +188,9 @@ class ShardHost:
                 f"server {self.server} has executed {state.executed} entries of the log, expected more than "
                 f"{after}; it waited {self.options.patience:g} s",
             )
-        if claim.worker and shard.members.get(claim.worker) != claim.incarnation:
+        if worker and shard.members.get(worker) != incarnation:
             raise MembershipOver(
-                f"worker {claim.worker!r}, incarnation {claim.incarnation}, is no member any more; join again"
+                f"worker {worker!r}, incarnation {incarnation}, is no member any more; join again"
             )
         return shard
 
@@ -232,9 +236,14 @@ class ShardHost:
 
     # Pushes
 
-    def finish_push(self, shard: Shard, slot: Slot) -> bytes:
-        """The payload is complete and finite: the receipt. Raises Refused when the ticket is closed, or has another."""
+    def finish_push(self, shard: Shard, slot: Slot) -> Slot:
+        """The payload is complete and finite, and is its ticket's. Raises Refused when that is closed, or has
+        another."""
         self.pushes.finish(shard, slot)
+        return slot
+
+    def receipt(self, slot: Slot) -> bytes:
+        """Of a push that is finished: what its worker is given, for its commit."""
         return receipt(self.secret, self.job, slot.ticket, self.server, ordinary=slot.ordinary)
 
     # Reads
@@ -302,7 +311,8 @@ class ShardHost:
         self._reads.end(read)
         shard.arena.end_read(read.version)
         self.orders.look()
-        self.state.changes.notify()
+        if self.state.changes.waiting:
+            self.state.changes.notify()
 
     async def rehearse(self, index: int, update: Apply) -> tuple[bool, float]:
         """Would this update, behind the entries before `index`, be finite? And what would be the largest magnitude?
