@@ -74,3 +74,31 @@ def test_a_run_that_lost_a_server_ends_with_the_bits_of_one_that_did_not(tmp_pat
     assert restore["job"].endswith(".1")
     void = next(cluster.out.glob("decisions.void-*.jsonl")).read_text().splitlines()
     assert len([json.loads(line) for line in void]) == restore["rolled_back"]
+
+
+def test_a_server_that_dies_during_the_recovery_from_another(cluster: Cluster) -> None:
+    """The shard has just been told to begin again when server 0 dies, and then the shard itself."""
+    start(cluster, 2, BATCHES, "--seconds", "0.02")
+    cluster.wait_for(lambda _: len(saved(cluster)) >= 1, "a checkpoint is complete")
+    cluster.servers[0].kill()
+    cluster.servers[1].wait_event("recovering")
+    cluster.servers[1].kill()
+    again(cluster, 0)
+    cluster.servers[0].wait_event("ready")
+    again(cluster, 1)
+    run = cluster.wait_end(worker_codes=[0, 0])
+    check_counted_once(run)
+
+
+def test_a_server_that_does_not_come_back_ends_the_job(cluster: Cluster) -> None:
+    every = ("--out", str(cluster.out), "--checkpoint-every", "5v", "--recover-timeout", "1")
+    cluster.start_servers(2, *SYNC, every=every)
+    for index in range(2):
+        cluster.start_worker("--task-index", str(index), "--seconds", "0.01")
+    cluster.wait_for(lambda _: len(saved(cluster)) >= 1, "a checkpoint is complete")
+    cluster.servers[1].kill()
+    assert cluster.servers[0].wait_exit() == 3
+    reason = cluster.servers[0].events("stopped")[-1]["reason"]
+    assert reason.startswith("server 1 at 127.0.0.1:") and "did not come back within" in reason
+    assert [worker.wait_exit() for worker in cluster.workers] == [3, 3]
+    assert len(entries_of(cluster.checked_run(), "restore")) == 1
