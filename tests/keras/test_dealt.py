@@ -86,6 +86,8 @@ def test_what_cannot_be_dealt_is_said(arguments: dict[str, Any], message: str) -
 def test_words_that_make_no_sense() -> None:
     with pytest.raises(ValueError, match='expected "none" or "units"'):
         psworker.keras.distribute(script.model("dense"), "127.0.0.1:1", sharding="batch")
+    with pytest.raises(ValueError, match='metrics: expected "all" or "own"'):
+        psworker.keras.distribute(script.model("dense"), "127.0.0.1:1", metrics="some")
     with pytest.raises(ValueError, match="one fit per job"):
         psworker.keras.distribute(script.model("dense"), "127.0.0.1:1", sharding="units", stay=True)
     made = psworker.keras.distribute(script.model("dense"), "127.0.0.1:1", sharding="units")
