@@ -69,7 +69,8 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jobs]:
         ]
         try:
             for each in started:
-                _, said = each.communicate(timeout=PATIENCE)
+                # Ten jobs, one after another.
+                _, said = each.communicate(timeout=2 * PATIENCE)
                 assert each.returncode == 0, said
         finally:
             for each in started:

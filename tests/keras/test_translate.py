@@ -79,7 +79,10 @@ REFUSED = [
     (lambda: o.Adafactor(), "no Adafactor: .* keras.optimizers.Adam "),
     (lambda: o.Muon(), "no Muon: .* keras.optimizers.AdamW"),
     (lambda: o.ScheduleFreeAdamW(), "two sets of weights.* keras.optimizers.AdamW"),
-    (lambda: o.MultiOptimizer(o.OptimizerMap(o.SGD())), "run one for all; .* a psworker.keras.Remote for each"),
+    (
+        lambda: o.MultiOptimizer(o.OptimizerMap(o.SGD())),
+        "run one for all; .* a psworker.keras.Remote for each",
+    ),
     (lambda: Mine(), r"of your own \(Mine\).* keras.optimizers.Adam, of which it is a subclass"),
     (lambda: o.Ftrl(learning_rate_power=-1.0), "knows -0.5 only"),
     (lambda: o.SGD(lambda: 0.1), "a function of yours"),
