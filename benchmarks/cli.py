@@ -68,7 +68,8 @@ def main(
     budget      where the time of one step goes, part by part
     Without a name: transport, and in full mode training too. All peers run side by side and take turns.
 
-    "bench swarm" measures how servers serve many workers, and has options of its own: bench swarm --help.
+    "bench swarm" measures how servers serve many workers, "bench checkpoint" what a checkpoint costs beside training.
+    They have options of their own: bench swarm --help, bench checkpoint --help.
     """
     if against is not None and sections:
         raise click.UsageError("--against measures the transport; it takes no sections")

@@ -16,7 +16,7 @@ from psserver.coordinator.entries import Apply
 from psserver.optimizers import Optimizer, OptimizerError
 from psserver.optimizers.magnitudes import LIMIT, ROUNDING, after
 from psserver.policies import TensorParts
-from psserver.shard.ordinary import ordinary
+from psserver.shard.payloads.ordinary import ordinary
 
 # The least float32 that is not subnormal: what squares are taken for zero below, and a divisor is at least.
 TINY: Final = 2.0**-126
@@ -66,10 +66,14 @@ class ShardAssurance:
         factors = [abs(part.factor) for part in update.parts]
         gradients: list[float] = []
         for part, factor in zip(update.parts, factors, strict=True):
-            gradient = self._compensated(optimizer, part.compensation or 0.0, float(rate), bounds)
+            strength = part.compensation
+            # Of nearly every part there is nothing to compensate.
+            gradient = (
+                self._compensated(optimizer, strength, float(rate), bounds) if strength else self._ordinary
+            )
             gradients.append(gradient * factor)
         total = sum(gradients) * ROUNDING
-        weight = abs(sum(part.factor for part in update.parts))
+        weight = factors[0] if len(factors) == 1 else abs(sum(part.factor for part in update.parts))
         # The mean change of state; nothing moves where the weights are 0, and nobody knows where they nearly cancel.
         moved = 0.0 if weight == 0 else len(factors) * sum(factors) * self._ordinary / weight
         if weight != 0 and weight < TINY:

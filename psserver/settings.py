@@ -14,6 +14,7 @@ from psserver.optimizers import build as build_optimizer
 from psserver.policies import build as build_policy
 from psserver.service.agreement import FROM_JOB
 from psserver.service.limits.ledger import parse_size
+from psserver.service.log.flushing import LogFlush, parse_flush
 from psserver.service.server_settings import ServerSettings, new_job_name
 from psserver.service.shard.host import HostOptions
 from pswire.addresses import Address, parse_hosts
@@ -42,6 +43,7 @@ class Options:
     overrides: Sequence[str] = ()
     out: Path | None = None
     resume: str | None = None
+    log_flush: str = "0.2"
     stay: bool = False
     arena_versions: int = 3
     staging_limit: int = 4
@@ -89,7 +91,6 @@ def resolve(options: Options, tf_config: str | None) -> ServerSettings:
             checkpoint_versions=every.versions,
             checkpoint_seconds=every.seconds,
             nonfinite_limit=cluster.nonfinite_limit,
-            stay=options.stay,
             ticket_timeout=None if cluster.ticket_timeout == "auto" else cluster.ticket_timeout,
         ),
         policy=policy,
@@ -109,7 +110,16 @@ def resolve(options: Options, tf_config: str | None) -> ServerSettings:
         job_secret=options.job_secret.encode(),
         keep=run.keep if every != Every() else 0,
         resume=options.resume if index == 0 else None,
+        stay=options.stay,
+        log_flush=_log_flush(options.log_flush),
     )
+
+
+def _log_flush(text: str) -> LogFlush:
+    try:
+        return parse_flush(text)
+    except ValueError as error:
+        raise SettingsError(str(error)) from error
 
 
 def _optimizer(experiment: Experiment) -> Optimizer | None:

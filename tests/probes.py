@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # A worker without TensorFlow uses this file too, and is to s
     from pslab.display import Lines
     from psserver.fast import FastBackend
     from psserver.shard import Shard
-    from psserver.shard.staging import Staging
+    from psserver.shard.payloads.staging import Staging
     from psworker.session import Session
 
 

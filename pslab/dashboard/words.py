@@ -32,6 +32,10 @@ def _refuse(refused: facts.Refuse) -> str:
     return f"version {refused.version} would not be finite of {parts}: refused"
 
 
+def _forgets(join: facts.Join) -> str:
+    return f"; what its {' and its '.join(join.forgets)} remembered is lost" if join.forgets else ""
+
+
 def _job(job: facts.JobEntry) -> str:
     of = f"{job.servers} server{'s' if job.servers > 1 else ''} and {job.workers} workers"
     return f"job {job.job}: {_named(job.policy)}, {_named(job.optimizer)}, {of}, seed {job.seed}"
@@ -44,7 +48,7 @@ def _named(config: Mapping[str, Any]) -> str:
 
 WORDS: dict[type[Any], Callable[[Any], str]] = {
     facts.JobEntry: _job,
-    facts.Join: lambda f: f"joins as incarnation {f.incarnation}",
+    facts.Join: lambda f: f"joins as incarnation {f.incarnation}{_forgets(f)}",
     facts.Work: lambda f: f"{f.units} units of work are dealt, in each of {f.epochs} epochs",
     facts.Resume: lambda f: "has data again",
     facts.Start: lambda f: "training starts",

@@ -1,11 +1,11 @@
-"""From a run folder to a file: weights, and the model where the format holds one."""
+"""From a run folder or a checkpoint to a file: weights, and the model where the format holds one."""
 
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from pslab.export import target
-from pslab.export.source import Weights, weights_of
+from pslab.export.source import Weights, run_of_checkpoint, weights_of, weights_of_checkpoint
 from pslab.replay.execution import Replayed
 from pslab.runs.folder import EXPERIMENT, Run, RunError
 from psworker.trainers import load_trainer
@@ -20,6 +20,14 @@ def exported(
     """
     found = weights_of(run, version, watch)
     target.write(path, found.arrays, _model(run) if target.needs_model(path) else None)
+    return found
+
+
+def exported_checkpoint(folder: Path, path: Path) -> Weights:
+    """As `exported`, from a checkpoint's folder: nothing is computed."""
+    model = _model(run_of_checkpoint(folder)) if target.needs_model(path) else None
+    found = weights_of_checkpoint(folder)
+    target.write(path, found.arrays, model)
     return found
 
 

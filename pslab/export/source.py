@@ -2,14 +2,16 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pslab.replay.execution import Replayed
 from pslab.replay.run_folder import replay_of
-from pslab.runs.folder import WEIGHTS, Run, RunError
+from pslab.runs.folder import CHECKPOINTS, WEIGHTS, Run, RunError
 from psserver import weights_file
+from psserver.checkpoint import CheckpointError, Store, weights
 from psserver.weights_file import WeightsFileError
 
 Floats = NDArray[np.float32]
@@ -26,6 +28,25 @@ class Weights:
     arrays: Mapping[str, Floats]
     version: int
     origin: str
+
+
+def weights_of_checkpoint(folder: Path) -> Weights:
+    """Of the checkpoint in that folder, every byte of which is held against its digest. Raises RunError."""
+    try:
+        about, found = weights(Store(folder.parent), folder.name)
+    except CheckpointError as error:
+        raise RunError(str(error)) from error
+    return Weights(found, about.version, f"read from checkpoint {folder.name}")
+
+
+def run_of_checkpoint(folder: Path) -> Run:
+    """The run that took it. Raises RunError where the checkpoint does not lie in one."""
+    if folder.parent.name != CHECKPOINTS:
+        raise RunError(
+            f"{folder}: lies in no run folder, which has the job's name and so the model: expected "
+            f"RUN/{CHECKPOINTS}/{folder.name}; weights.safetensors and weights.npz can be written from anywhere"
+        )
+    return Run(folder.parent.parent)
 
 
 def weights_of(run: Run, version: int | None, watch: Callable[[Replayed], None] | None = None) -> Weights:

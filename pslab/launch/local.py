@@ -104,10 +104,16 @@ class LocalRun:
 
     def run(self) -> RunResult:
         """Start everything, watch until the end, leave no process behind."""
-        (self._folder / EXPERIMENT).write_text(self._experiment.to_toml(), encoding="utf-8")
+        file = self._folder / EXPERIMENT
+        former = file.read_text(encoding="utf-8") if self._going_on and file.is_file() else None
+        file.write_text(self._experiment.to_toml(), encoding="utf-8")
         with _signals_to(self._events):
             try:
-                verdict = self._start() or self._watch()
+                verdict = self._start()
+                if verdict is not None and former is not None:
+                    # It does not go on: the folder describes the run that is in it.
+                    file.write_text(former, encoding="utf-8")
+                verdict = verdict or self._watch()
             finally:
                 if self._poller is not None:
                     self._poller.stop()

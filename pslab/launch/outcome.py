@@ -1,13 +1,16 @@
 """The outcome of a run as text and as JSON."""
 
 import math
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from rich.text import Text
 
 from pslab.display.status import number
 from pslab.launch.experiments import FinishedRun
-from pslab.runs.folder import LOGS, SIMULATED, Run, RunError, Summary
+from pslab.runs.folder import CHECKPOINTS, LOGS, SIMULATED, Run, RunError, Summary
+from psserver.checkpoint import CheckpointError, Store
 from pswire.exits import ExitCode
 
 
@@ -35,7 +38,21 @@ def outcome_text(finished: FinishedRun) -> Text:
     if finished.result.ok:
         for warning in finished.result.warnings:
             text.append(f"on the way: {warning}\n", style="yellow")
+    elif (version := saved_version(finished.folder)) is not None:
+        text.append(f"version {version} is saved: go on with --out {finished.folder} --resume latest\n")
     return text.append(f"run folder: {finished.folder}")
+
+
+def saved_version(folder: Path) -> int | None:
+    """Of the newest checkpoint that is there with all its files; None where there is none."""
+    store = Store(folder / CHECKPOINTS)
+    try:
+        for name in reversed(store.names()):
+            with suppress(CheckpointError):
+                return store.manifest(name).version
+    except CheckpointError:
+        return None
+    return None
 
 
 def _last_words(finished: FinishedRun) -> list[str]:

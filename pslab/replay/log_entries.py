@@ -87,6 +87,8 @@ def _value(field: Field[Any], record: Mapping[str, Any], place: str) -> Any:
     value = record[field.name]
     if field.name == "parts":
         return tuple(_build(entries.AppliedPart, part, place) for part in value)
+    if field.name == "forgets":
+        return tuple(value)
     if field.name in _NUMBERS and value is None:
         return math.nan
     return value

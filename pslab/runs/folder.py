@@ -32,6 +32,7 @@ METRICS = "metrics.jsonl"
 SUMMARY = "summary.json"
 WEIGHTS = "weights.safetensors"
 LOGS = "logs"
+CHECKPOINTS = "checkpoints"
 # Of server 0, by that server.
 ADDRESS = "address"
 # Made from the others: by ps-lab trace;

@@ -26,6 +26,7 @@ class JobEntry:
     seed: int
     format: int
     tensors: dict[str, Any] | None = None
+    local: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,7 @@ class Join:
     worker: str
     incarnation: int
     rank: int
+    forgets: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,11 +313,19 @@ def _value(record: Mapping[str, Any], key: str, expected: Any, where: str = "ent
     value = record[key]
     if expected == tuple[Part, ...]:
         return _parts(value, where)
+    if expected == tuple[str, ...]:
+        return _words(value, key, where)
     if (expected in (int | None, float | None)) and value is None:
         return None
     if not _fits(value, expected):
         raise _Problem(f"{where}: {key} should be {_described(expected)}, got {json.dumps(value)[:60]}")
     return value
+
+
+def _words(value: Any, key: str, where: str) -> tuple[str, ...]:
+    if not (isinstance(value, list) and all(isinstance(word, str) for word in value)):
+        raise _Problem(f"{where}: {key} should be a list of strings, got {json.dumps(value)[:60]}")
+    return tuple(value)
 
 
 def _fits(value: Any, expected: Any) -> bool:

@@ -149,7 +149,10 @@ class Cluster:
         if life != worker.life:
             return
         try:
-            member, outputs = self.coordinator.join(worker.name, worker.session, worker.index, self.queue.now)
+            remembers = isinstance(self.store, ShardStore) and self.store.remembers
+            member, outputs = self.coordinator.join(
+                worker.name, worker.session, worker.index, self.queue.now, remembers=remembers
+            )
         except JoinRefused:
             worker.die()  # the job is over
             return
@@ -162,10 +165,11 @@ class Cluster:
 
     def receive(self, worker: Worker, incarnation: int, request: Request) -> None:
         """A worker's message arrives at the coordinator."""
-        ordinary = not isinstance(request, Commit) or self._ordinary(request.ticket)
-        self._route(
-            deliver(self.coordinator, worker.name, incarnation, request, self.queue.now, ordinary=ordinary)
-        )
+        ordinary, norm = True, None
+        if isinstance(request, Commit):
+            ordinary, norm = self._ordinary(request.ticket), self.store.norm(request.ticket)
+        name, now = worker.name, self.queue.now
+        self._route(deliver(self.coordinator, name, incarnation, request, now, ordinary=ordinary, norm=norm))
         if type(request) in _LAST:
             self.tick_after(self.terms.worker_timeout)
 

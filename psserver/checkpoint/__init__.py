@@ -21,6 +21,7 @@ from psserver.checkpoint.contents import (
     save_coordinator,
     save_shard,
     settled,
+    weights,
 )
 from psserver.checkpoint.disk import Disk
 from psserver.checkpoint.errors import CheckpointError
@@ -49,4 +50,5 @@ __all__ = [
     "save_coordinator",
     "save_shard",
     "settled",
+    "weights",
 ]

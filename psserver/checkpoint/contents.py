@@ -3,14 +3,19 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+from numpy.typing import NDArray
+
 from psserver.checkpoint.errors import CheckpointError
 from psserver.checkpoint.manifest import FORMAT, FileFacts, Manifest
 from psserver.checkpoint.store import Store
 from psserver.coordinator import CoordinatorState, JobTerms, Record, entries
 from psserver.policies import Policy
 from psserver.shard import ShardState
-from pswire.model.plan import Plan
+from pswire.model.plan import Plan, PlanError, make_plan
 from pswire.records import StateError, to_plain
+
+Floats = NDArray[np.float32]
 
 COORDINATOR = "coordinator.json"
 
@@ -100,6 +105,22 @@ def load(store: Store, name: str) -> Checkpoint:
                 f"{store.root / name}: the coordinator's {what} is {got}, the manifest's {getattr(about, what)}"
             )
     return Checkpoint(about, coordinator, shards)
+
+
+def weights(store: Store, name: str) -> tuple[Manifest, dict[str, Floats]]:
+    """The variables of its version by name, in the plan's order, and nothing else of it. Raises CheckpointError."""
+    about = store.manifest(name)
+    wanted, flats = f"version/{about.version}", []
+    for server in range(about.servers):
+        file, _ = _files(server)
+        found = store.arrays(name, file, _facts(about, file), wanted.__eq__)
+        if wanted not in found:
+            raise CheckpointError(f"{store.root / name / file}: has no array {wanted!r}: it was edited")
+        flats.append(found[wanted])
+    try:
+        return about, make_plan(about.variables, about.servers).gather_by_name(flats)
+    except (PlanError, ValueError) as error:
+        raise CheckpointError(f"{store.root / name}: does not hold its variables: {error}") from error
 
 
 def newest(store: Store, fits: Callable[[Manifest], str | None]) -> tuple[Checkpoint | None, list[str]]:

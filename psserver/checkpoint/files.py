@@ -86,11 +86,14 @@ class Reader:
             into[: len(found)] = found
             into = into[len(found) :]
 
-    def skip(self) -> None:
-        """Read what is left, for its digest."""
-        room = bytearray(PIECE)
-        while self.left:
-            self.fill(memoryview(room)[: min(PIECE, self.left)])
+    def skip(self, count: int | None = None) -> None:
+        """Read so many bytes, or what is left, for its digest."""
+        count = self.left if count is None else count
+        room = bytearray(min(PIECE, count))
+        while count:
+            piece = memoryview(room)[: min(PIECE, count)]
+            self.fill(piece)
+            count -= len(piece)
 
     def check(self, facts: FileFacts) -> None:
         """What was read is what was written."""

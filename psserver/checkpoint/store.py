@@ -13,7 +13,7 @@ says. What is not complete is never used, and never in the way.
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -119,10 +119,12 @@ class Store:
                 reader.check(facts)
         return about
 
-    def arrays(self, name: str, file: str, facts: FileFacts) -> dict[str, Floats]:
-        """What `put_arrays` wrote."""
+    def arrays(
+        self, name: str, file: str, facts: FileFacts, wanted: Callable[[str], bool] = lambda _: True
+    ) -> dict[str, Floats]:
+        """What `put_arrays` wrote, as far as its name is `wanted`."""
         with self._open(self.root / name / file) as reader:
-            found = tensors.read(reader)
+            found = tensors.read(reader, wanted)
             reader.check(facts)
         return found
 

@@ -5,7 +5,8 @@ A file is 8 bytes (little-endian) with the length of the header, a header in JSO
 """
 
 import json
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +45,9 @@ def pieces(arrays: Mapping[str, Floats], metadata: Mapping[str, str]) -> Iterato
             yield flat[start : start + PIECE]
 
 
-def read(reader: Reader) -> dict[str, Floats]:
-    """The arrays of a whole file that `pieces` wrote. Raises CheckpointError."""
+def read(reader: Reader, wanted: Callable[[str], bool] = lambda _: True) -> dict[str, Floats]:
+    """The arrays of a whole file that `pieces` wrote: those of a `wanted` name. All of it is read, for its digest.
+    Raises CheckpointError."""
     length = int.from_bytes(reader.take(8), "little")
     if length > LARGEST_HEADER:
         raise CheckpointError(
@@ -53,6 +55,9 @@ def read(reader: Reader) -> dict[str, Floats]:
         )
     found: dict[str, Floats] = {}
     for name, shape in _shapes(reader.path, reader.take(length), reader.left):
+        if not wanted(name):
+            reader.skip(4 * math.prod(shape))
+            continue
         values = np.empty(shape, np.float32)
         reader.fill(values.reshape(-1).view(np.uint8).data)
         found[name] = values

@@ -161,17 +161,20 @@ class Coordinator(CoordinatorView):
 
     # Membership
 
-    def join(self, worker: str, session: str, rank: int | None, now: float) -> tuple[Member, list[Output]]:
+    def join(
+        self, worker: str, session: str, rank: int | None, now: float, *, remembers: bool = False
+    ) -> tuple[Member, list[Output]]:
         """Make a worker a member. Raises JoinRefused; nothing has changed then.
 
         An empty `worker` gets the name "w<rank>"; a rank of None the lowest
         free one. The same `session` again is the same member. A present worker
         of the same name but another session is superseded: a process that was
         restarted must not wait for its own former process. Not while `trying`: ask again after the answer.
+        `remembers`: its codec makes payloads of earlier ones, too.
         """
         if self.trying:
             raise JoinDeferred("an update is being looked at; expected the Join again in a moment")
-        member = self._membership.join(worker, session, rank, now)
+        member = self._membership.join(worker, session, rank, now, remembers)
         return member, self._emit(now)
 
     def unknown_session(self, worker: str, incarnation: int, session: str) -> str | None:

@@ -48,6 +48,8 @@ class PolicyDriver:
         self.ahead = policy.ahead
         # Of a ticket.
         self.batches = policy.local_rule.batches
+        # Whether a worker's contributions depend on its earlier ones.
+        self.rule_remembers = policy.local_rule.remembers
         # What is in the shards' open sum, in order.
         self.folded: dict[int, Part] = {}
 

@@ -1,6 +1,7 @@
 """The job as its peers see it: sessions, work, time. How it decides is in `psserver.service.deciding`."""
 
 import logging
+import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,6 +24,7 @@ from psserver.policies import Policy
 from psserver.service.deciding.joining import Joining
 from psserver.service.errors import Refused, precondition
 from psserver.service.limits.ledger import MODEL, Held
+from psserver.service.log.flushing import LogFlush
 from psserver.service.log.run_log import RunLog
 from psserver.service.outbox import InlineReply, Outbox
 from psserver.service.shard.host import ShardHost
@@ -52,8 +54,9 @@ class Job(Joining):
         run_log: RunLog,
         announce: Callable[[Plan], None],
         over: Callable[[], object],
+        flush: LogFlush,
     ) -> None:
-        super().__init__(terms, policy, optimizer, host, run_log, announce, over)
+        super().__init__(terms, policy, optimizer, host, run_log, announce, over, flush)
         self.metrics: dict[str, float] = {}
         # The newest version that was evaluated while the job went on.
         self._evaluated = -1
@@ -192,7 +195,7 @@ class Job(Joining):
         self._input(lambda c, now: c.tick(now))
         present = self._coordinator.roster.present.values()
         self.routes.outboxes.end_others({(m.worker, m.incarnation) for m in present})
-        self._write_or_fail(self.routes.run_log.flush)
+        self._write_or_fail(lambda: self.flushing.tick(time.monotonic()))
         self._measure()
 
     def _measure(self) -> None:
@@ -242,5 +245,6 @@ def _with_wait(found: JobReport, awaited: tuple[str, float, float] | None) -> Jo
         return found
     what, since, limit = awaited
     waited = time.monotonic() - since
-    sentence = f"waiting for {what} (since {waited:.1f} s, at most {limit:g} s)"
+    most = "" if math.isinf(limit) else f", at most {limit:g} s"
+    sentence = f"waiting for {what} (since {waited:.1f} s{most})"
     return replace(found, note="; ".join(filter(None, (found.note, sentence))))

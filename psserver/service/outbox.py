@@ -154,26 +154,30 @@ class Outboxes:
 class InlineReply:
     """Collects a worker's notices for the Exchange that waits for them. The loop's thread owns it."""
 
-    __slots__ = ("_ended", "_loop", "_notices", "_taken", "_waker")
+    __slots__ = ("_decisive", "_ended", "_loop", "_notices", "_taken", "_waker")
 
     def __init__(self, loop: AbstractEventLoop) -> None:
         self._loop = loop
         self._notices: list[Notice] = []
         self._taken = 0
+        # A notice that an exchange waits for has come.
+        self._decisive = False
         self._waker: Future[None] | None = None
         self._ended = False
 
     def put(self, notice: Notice) -> None:
         self._notices.append(notice)
-        if self._waker is not None and isinstance(notice, DECISIVE):
-            settle(self._waker)
+        if isinstance(notice, DECISIVE):
+            self._decisive = True
+            if self._waker is not None:
+                settle(self._waker)
 
     async def take(self, *, wait_for_grant: bool) -> list[Notice]:
         """What has come; with `wait_for_grant`, not before a grant, a stop or a refusal is among it.
 
         Raises Refused when the session ends meanwhile.
         """
-        while wait_for_grant and not any(isinstance(n, DECISIVE) for n in self._notices):
+        while wait_for_grant and not self._decisive:
             if self._ended:
                 raise Refused(
                     grpc.StatusCode.UNAVAILABLE, "the worker's session broke; the answer is sent there"
@@ -192,6 +196,11 @@ class InlineReply:
     def delivered(self) -> None:
         """What `take` returned has been sent. What came since has not."""
         del self._notices[: self._taken]
+        self._taken = 0
+
+    def forget(self) -> None:
+        """What was decided is not in the log, and nobody hears of it: but for the end of the job."""
+        self._notices = [notice for notice in self._notices if isinstance(notice, StopNotice)]
         self._taken = 0
 
     def undelivered(self) -> list[Notice]:

@@ -3,6 +3,8 @@
 import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import cast
 
 from psserver.coordinator import Output, Record, Send, Trial, entries
 from psserver.coordinator.entries import Entry
@@ -21,7 +23,18 @@ log = logging.getLogger("ps-server")
 
 
 # Entries of every step, of which nothing is remarked but the first grant's time.
-_OF_EVERY_STEP = (entries.Grant, entries.Commit, entries.Apply, entries.Fold)
+_OF_EVERY_STEP = frozenset((entries.Grant, entries.Commit, entries.Apply, entries.Fold))
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What is to be done with the outputs of one input, once the log has its entries. `remarkable`: entries that the
+    summary or a reader of the server's own log wants to know of."""
+
+    orders: list[tuple[int, Order]]
+    notices: list[Send]
+    trials: list[Trial]
+    remarkable: list[Entry]
 
 
 class Routes:
@@ -59,31 +72,37 @@ class Routes:
         rehearsal = Rehearsal(update, lambda finite, largest: answer(0, trial.number, finite, largest))
         self._orders.submit([(self.sent, rehearsal)])
 
-    def write(self, outputs: list[Output]) -> list[tuple[int, Order]]:
-        """The run log takes the entries among `outputs`; what shards make of them. Raises LogError."""
-        orders = []
+    def write(self, outputs: list[Output]) -> Written:
+        """The run log takes the entries among `outputs`. Raises LogError."""
+        written = Written([], [], [], [])
         for output in outputs:
-            if isinstance(output, Record):
-                orders.append((output.index, self._translator.order(output.entry)))
-                self.run_log.append(output)
-                self.tail.append(output)
-        return orders
+            kind = type(output)
+            if kind is Record:
+                record = cast(Record, output)
+                entry = record.entry
+                written.orders.append((record.index, self._translator.order(entry)))
+                self.run_log.append(record)
+                self.tail.append(record)
+                if type(entry) not in _OF_EVERY_STEP or self.first_grant is None:
+                    written.remarkable.append(entry)
+            elif kind is Send:
+                written.notices.append(cast(Send, output))
+            else:
+                written.trials.append(cast(Trial, output))
+        return written
 
-    def send(self, outputs: list[Output], orders: list[tuple[int, Order]], version: int) -> None:
+    def send(self, written: Written, version: int) -> None:
         """What was written goes to the shards, then to the workers. `version`: the newest of the coordinator."""
+        orders = written.orders
         if orders:
             self._orders.submit(orders)
             for follower in self.followers:
                 follower.send(orders)
             self.sent, self.version = orders[-1][0] + 1, version
-        for output in outputs:
-            if isinstance(output, Send):
-                self.outboxes.post(output.worker, output.incarnation, output.notice)
-            elif isinstance(output, Record) and self._is_remarkable(output.entry):
-                self.remark(output.entry)
-
-    def _is_remarkable(self, entry: Entry) -> bool:
-        return not isinstance(entry, _OF_EVERY_STEP) or self.first_grant is None
+        for each in written.notices:
+            self.outboxes.post(each.worker, each.incarnation, each.notice)
+        for entry in written.remarkable:
+            self.remark(entry)
 
     def stop_notice(self, reason: str) -> StopNotice:
         """Of a job that has failed: with the last version of which shards have the order."""

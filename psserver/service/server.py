@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import signal
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,7 @@ from psserver.service.rpc.shard import ShardRpc
 from psserver.service.saving.going_on import FOLDER as CHECKPOINTS
 from psserver.service.server_settings import ServerSettings
 from psserver.service.shard.host import ShardHost
+from psserver.service.succession.successor import Succession, Successor
 from psserver.service.transport.listening import BindError, listen
 from psserver.service.transport.sockets import SocketListener
 from psserver.service.transport.streams import Stream
@@ -60,10 +62,18 @@ class Server:
 
     The thread that calls `run` runs the event loop, and owns all that is here (`psserver.service.loop.owner`). A
     signal handler tells it to wake. `host`, `job` (None but on task 0) and `sockets` are there to be looked at.
+    `folder`: the number of `settings.out` among those that it has had. `successor`: once it has run, what follows.
     """
 
-    def __init__(self, settings: ServerSettings, announce: Announce) -> None:
+    def __init__(
+        self, settings: ServerSettings, announce: Announce, out: Path | None = None, folder: int = 1
+    ) -> None:
+        """`out`: the folder of number 1, where this is another one."""
         self.settings = settings
+        self.hosts = settings.hosts
+        self._out, self._folder = out or settings.out, folder
+        self.successor: Successor | None = None
+        self._succession: Succession | None = None
         self._announce = announce
         self.owner = Owner()
         self.host = ShardHost(settings.task_index, settings.host, self.owner)
@@ -93,6 +103,7 @@ class Server:
         try:
             loop = asyncio.new_event_loop()
             self.host.heavy.begin()
+            self.sockets.begin()
         except (OSError, RuntimeError) as error:
             raise ResourcesError(
                 f"the system gives no thread or descriptor to begin with ({error}): allow this process more "
@@ -106,6 +117,7 @@ class Server:
             self.host.saver.close()
             self.owner.end()
             self.host.close()
+            self.sockets.end()
             loop.run_until_complete(end_tasks())
             loop.close()
 
@@ -117,7 +129,8 @@ class Server:
         address = Address(self.settings.hosts[self.settings.task_index].host, port)
         hosts = list(self.settings.hosts)
         hosts[self.settings.task_index] = address
-        health = await self._register(served, tuple(hosts))
+        self.hosts = tuple(hosts)
+        health = await self._register(served, self.hosts)
         self._open_data_port()
         self._metrics = self._open_metrics(address.host)
         self.watch.start(self.owner.loop)
@@ -142,6 +155,11 @@ class Server:
             self.watch.close()
             if self._metrics is not None:
                 self._metrics.close()
+
+    @property
+    def metrics_port(self) -> int | None:
+        """Where metrics were served, once it has run."""
+        return self.settings.metrics_port if self._metrics is None else self._metrics.address.port
 
     def interrupt(self, number: int, frame: FrameType | None) -> None:
         """A signal handler: end the job, then the server. Twice: at once."""
@@ -190,7 +208,10 @@ class Server:
         rpc = Registration(self.watch, self._patience)
         if self.settings.task_index == 0:
             self.job = self._make_job(hosts)
-            services[COORDINATOR] = coordinator_methods(CoordinatorRpc(self.job, hosts), rpc)
+            if self.settings.stay:
+                self._succession = Succession(self.job, self._out, self._folder, self._wake.set)
+            service = CoordinatorRpc(self.job, hosts, self._succession)
+            services[COORDINATOR] = coordinator_methods(service, rpc)
         else:
             self._follow = FollowRpc(self.host, len(hosts), self.settings.job_secret, self._wake.set)
         self._exchange = ExchangeRpc(self.host, self.job, self.sockets)
@@ -220,19 +241,24 @@ class Server:
         for follower in job.routes.followers:
             follower.start()
         results = Results(job)
-        await Life(job, self.settings.wait_warning, self._wake, lambda: self._signal).watch(results)
+        life = Life(job, self.settings.wait_warning, self._wake, lambda: self._signal)
+        await life.watch(results)
         code = await results.conclude()
         if job.checkpoints is not None:
             await job.checkpoints.finish()
         self._write_metrics()
         stopped = job.stopped()
         assert stopped is not None
-        for follower in job.routes.followers:
-            await follower.shutdown(code, stopped.reason)
         ended: dict[str, Any] = {"reason": stopped.reason, "version": stopped.version, "exit_code": int(code)}
         if self.settings.out is not None:
             ended["out"] = str(self.settings.out)
         self._announce("stopped", ended)
+        if self._succession is not None and not await life.stay(self._succession):
+            code = ExitCode.UNREACHABLE
+        self.successor = None if self._succession is None else self._succession.successor
+        next_folder = 0 if self.successor is None else self.successor.folder
+        for follower in job.routes.followers:
+            await follower.shutdown(code, stopped.reason, next_folder)
         return code
 
     async def _obey(self) -> ExitCode:
@@ -244,6 +270,8 @@ class Server:
             assert self._signal is not None
             return ExitCode.INTERRUPTED if self._signal == "SIGINT" else ExitCode.TERMINATED
         ending = self._follow.ending
+        if ending.next_folder:
+            self.successor = Successor(ending.next_folder, goes_on=False)
         self._announce("stopped", {"reason": ending.reason, "exit_code": int(ending.exit_code)})
         return ending.exit_code
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from psserver.coordinator import JobTerms
 from psserver.optimizers import Optimizer
 from psserver.policies import Policy
+from psserver.service.log.flushing import LogFlush
 from psserver.service.shard.host import HostOptions
 from pswire.addresses import Address
 
@@ -34,6 +35,9 @@ class ServerSettings:
     keep: int = 0
     # Go on from this checkpoint of `out`, or from the "latest".
     resume: str | None = None
+    # Another job may follow (`psserver.service.succession`).
+    stay: bool = False
+    log_flush: LogFlush = LogFlush()
 
 
 def new_job_name() -> str:

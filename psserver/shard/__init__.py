@@ -18,8 +18,9 @@ from psserver.shard.orders import (
     Seal,
 )
 from psserver.shard.resharding import reshard
-from psserver.shard.shard import NonfiniteError, Shard, ShardError
-from psserver.shard.state import ShardState
+from psserver.shard.shard import Shard
+from psserver.shard.state import ShardState, copied
+from psserver.shard.updates import NonfiniteError, ShardError
 
 __all__ = [
     "Admit",
@@ -37,5 +38,6 @@ __all__ = [
     "Shard",
     "ShardError",
     "ShardState",
+    "copied",
     "reshard",
 ]

@@ -91,5 +91,7 @@ class Note:
     """Nothing changes on a shard."""
 
 
+# Orders that write to arrays, or give them to others, which a state may show: see `Shard.views`.
+Writing = Install | Fold | Apply | Discard | Release
 Order = Pin | Install | Seal | Fold | Apply | Discard | Release | Admit | Dismiss | Save | Note
 """What a shard executes, in the order of the log."""

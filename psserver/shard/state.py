@@ -22,7 +22,7 @@ from psserver.optimizers import Optimizer
 from psserver.policies import TensorParts
 from psserver.shard.accumulator import Added
 from psserver.shard.arena import Arena
-from psserver.shard.staging import OpenTicket, Staging
+from psserver.shard.payloads.staging import OpenTicket, Staging
 from psserver.shard.updater import Updater
 from pswire.model.plan import Plan, ShardLayout
 from pswire.records import StateError, from_plain, to_plain
@@ -79,6 +79,11 @@ class ShardState:
     facts: ShardFacts
     arrays: Mapping[str, Floats] = field(repr=False)
 
+    @property
+    def nbytes(self) -> int:
+        """Of all arrays."""
+        return sum(values.nbytes for values in self.arrays.values())
+
     def to_json(self) -> dict[str, object]:
         """Everything but the arrays."""
         plain: dict[str, object] = to_plain(self.facts)
@@ -96,7 +101,7 @@ class ShardState:
 
 
 def save(shard: ShardParts) -> ShardState:
-    """A copy of all that the shard holds."""
+    """All that the shard holds. The arrays are its own: they change with the next order that writes to them."""
     versions, pins, bases = shard.arena.state()
     tickets, payloads = shard.staging.state()
     updater = shard.updater
@@ -132,7 +137,18 @@ def save(shard: ShardParts) -> ShardState:
         added.pending,
         list(updater.slots),
     )
-    return ShardState(facts, {name: values.copy() for name, values in views.items()})
+    return ShardState(facts, views)
+
+
+def copied(state: ShardState, piece: int = 1 << 20) -> ShardState:
+    """Its arrays as they are now, copied so many elements at a time: whoever runs beside this gets a turn."""
+    arrays: dict[str, Floats] = {}
+    for name, values in state.arrays.items():
+        flat, out = values.reshape(-1), np.empty(values.size, np.float32)
+        for start in range(0, flat.size, piece):
+            out[start : start + piece] = flat[start : start + piece]
+        arrays[name] = out.reshape(values.shape)
+    return ShardState(state.facts, arrays)
 
 
 def take_up(state: ShardState, shard: ShardParts) -> None:

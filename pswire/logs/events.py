@@ -84,6 +84,9 @@ EVENTS: Final[Mapping[str, Event]] = {
         ("version", "bytes", "seconds"),
         "a checkpoint is complete: all servers have written their part",
     ),
+    "part_copied": Event(
+        SERVER, ("bytes", "seconds"), "what this server saves is copied, and may change again; for debugging"
+    ),
     "checkpoint_failed": Event(SERVER, ("version",), "a checkpoint was not written; training goes on"),
     "checkpoint_skipped": Event(
         SERVER, ("version",), "one was due while the one before it was being written"

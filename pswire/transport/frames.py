@@ -120,6 +120,10 @@ def _split(message: Message, tag: int) -> tuple[memoryview, ChunkView | None]:
 
 def _skip_field(message: Message, at: int) -> int | None:
     """The position after the field at `at`; None when the bytes end first or it is of no kind in use."""
+    if at + 1 < len(message) and message[at] < 0x80 and message[at] & 7 == 2 and message[at + 1] < 0x80:
+        # A short field with a small number, as nearly all are: both are one byte.
+        end = at + 2 + message[at + 1]
+        return end if end <= len(message) else None
     key = _read_varint(message, at)
     if key is None:
         return None

@@ -19,6 +19,8 @@ from pswire.config.experiment import parse_experiment
 from tests.replay.command import ps_lab
 from tests.replay.simulated import document
 
+# Policies whose workers remember something between two contributions.
+REMEMBERING = {"dana-slim", "diloco", "easgd"}
 EVERY = {"checkpoint_every": "4v", "seed": 3, "name": "test", "keep": 99}
 
 
@@ -52,6 +54,22 @@ def batches(run: Run) -> Counter[tuple[str, int]]:
     """How often each batch of each worker was committed."""
     commits = [entry.fact for entry in run.decisions() if isinstance(entry.fact, e.Commit)]
     return Counter((commit.worker, commit.batch) for commit in commits)
+
+
+def forgotten(run: Run) -> set[tuple[str, ...]]:
+    """What the workers that join behind a restore are said to have lost, of those that had committed."""
+    restored, committed, found = False, set(), set()
+    for entry in run.decisions():
+        match entry.fact:
+            case e.Commit(worker):
+                committed.add(worker)
+            case e.Restore():
+                restored = True
+            case e.Join(worker) as join if restored and worker in committed:
+                found.add(join.forgets)
+            case _:
+                pass
+    return found
 
 
 def kinds(run: Run) -> Counter[str]:
@@ -92,6 +110,7 @@ def test_every_policy_goes_on_in_order(tmp_path: Path, policy: str) -> None:
         **alone,
     )
     assert kinds(again)["restore"] == 1
+    assert forgotten(again) == ({("local rule",)} if policy in REMEMBERING else {()})
     verdict = check_run(again)
     assert verdict.violations == ()
     assert again.summary.versions > 0 and again.summary.success

@@ -3,13 +3,15 @@
     python -m tests.cluster.numpy_worker --ps-hosts H:P,... [--batches N | --until FILE] [--hold MOMENT@BATCH]
 
 It minimises |w - target|^2 / 2 with `psworker.loop.train`, the loop of the real worker. At MOMENT of batch
-BATCH it prints {"event": "held"} and stands still until a line comes in on standard input.
+BATCH it prints {"event": "held"} and stands still until a line comes in on standard input. As the script of a
+`ps-lab run` it is told in its environment where the servers are.
 """
 
 import argparse
 import json
 import logging
 import math
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -146,8 +148,9 @@ class Trainer:
 
 def main() -> int:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--ps-hosts", required=True)
-    parser.add_argument("--task-index", type=int)
+    index = os.environ.get("PS_TASK_INDEX")
+    parser.add_argument("--ps-hosts", default=os.environ.get("PS_HOSTS"))
+    parser.add_argument("--task-index", type=int, default=None if index is None else int(index))
     parser.add_argument("--batches", type=int, default=sys.maxsize)
     parser.add_argument("--until", type=Path, help="the data ends when this file exists")
     parser.add_argument("--hold", default="@-1", metavar="MOMENT@BATCH")

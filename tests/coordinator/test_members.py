@@ -49,6 +49,23 @@ def test_the_same_session_is_the_same_member() -> None:
     assert harness.state() == before
 
 
+@pytest.mark.parametrize(("remembers", "forgets"), [(True, ("codec",)), (False, None)])
+def test_what_a_worker_alone_remembers_is_declared_lost_when_it_joins_anew(
+    remembers: bool, forgets: tuple[str, ...] | None
+) -> None:
+    """Not at its first join, and not when it had committed nothing."""
+    harness = CoordinatorHarness(workers=1)
+    for session in ("A", "B", "C"):
+        harness.take(harness.coordinator.join("w0", session, 0, harness.now, remembers=remembers)[1])
+        harness.connects("w0", session)
+        if session == "B":
+            harness.ready("w0")
+            harness.commits("w0")
+            harness.commits("w0")
+    assert [join.forgets for join in harness.entries(entries.Join)] == [None, None, forgets]
+    assert harness.verdict().ok
+
+
 def test_an_index_belongs_to_one_worker() -> None:
     harness = CoordinatorHarness(workers=2)
     place(harness, "anna", "A", 0)

@@ -371,3 +371,15 @@ def test_a_restarted_worker_and_its_pending_contribution_are_legal() -> None:
     for offset, record in enumerate(coming):
         records.insert(at + offset, {"i": 0, "t": 0.0, **record})
     assert verify(renumber(records)).violations == ()
+    # Under a rule that remembers, the entry says what is lost with the process; and only that.
+    records[0]["local"] = {"name": "dana-slim", "momentum": 0.9}
+    (found,) = verify(records).violations
+    assert "under the local rule dana-slim, whose memory is lost, and the entry does not say so" in str(found)
+    rejoin = next(record for record in records if record["kind"] == "join" and record["incarnation"] == 1)
+    rejoin["forgets"] = ["local rule"]
+    assert verify(records).violations == ()
+    find(records, "join")["forgets"] = ["codec"]
+    (found,) = verify(records).violations
+    assert "is said to forget what its codec remembered, but had committed nothing" in str(found)
+    find(records, "join")["forgets"] = "codec"
+    assert "forgets should be a list of strings" in str(verify(records).violations[0])

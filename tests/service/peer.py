@@ -195,6 +195,12 @@ class Stream:
                 return getattr(event, kind)
             assert found != "refusal", f"expected a {kind}, got the refusal {event.refusal.message!r}"
 
+    def next(self) -> pb.SessionEvent:
+        """The next event, whatever it is."""
+        event = self._events.get(timeout=PATIENCE)
+        assert event is not None, f"the session ended with {self.ending}"
+        return event
+
     def ended(self) -> grpc.StatusCode | None:
         self._thread.join(PATIENCE)
         assert not self._thread.is_alive(), "the session goes on"

@@ -133,6 +133,7 @@ def serving(
     overrides: Iterable[str] = (),
     out: Path | None = None,
     job_secret: str = "",
+    log_flush: str = "0.2",
     **options: Any,
 ) -> Iterator[Cluster]:
     """A cluster; sgd with learning rate 1, so that weights are what a test can compute in its head.
@@ -155,6 +156,7 @@ def serving(
                 task_index=index,
                 overrides=chosen,
                 out=out if index == 0 else None,
+                log_flush=log_flush,
             )
             started.insert(0, Served(plan, **waits))
             addresses[index] = started[0].address

@@ -224,15 +224,21 @@ def inject(patch: pytest.MonkeyPatch, kind: str, where: str) -> list[str]:
 def sending(patch: pytest.MonkeyPatch, kind: str) -> list[str]:
     """Filled while outputs are sent that have an entry of `kind`."""
     now_sent: list[str] = []
-    send = Routes.send
+    written: list[str] = []
+    write, send = Routes.write, Routes.send
 
-    def sent(self: Routes, outputs: list[Any], *rest: Any) -> None:
-        now_sent.extend(o.entry.kind for o in outputs if isinstance(o, Record) and o.entry.kind == kind)
+    def wrote(self: Routes, outputs: list[Any]) -> Any:
+        written[:] = [o.entry.kind for o in outputs if isinstance(o, Record) and o.entry.kind == kind]
+        return write(self, outputs)
+
+    def sent(self: Routes, *arguments: Any) -> None:
+        now_sent.extend(written)
         try:
-            send(self, outputs, *rest)
+            send(self, *arguments)
         finally:
             now_sent.clear()
 
+    patch.setattr(Routes, "write", wrote)
     patch.setattr(Routes, "send", sent)
     return now_sent
 

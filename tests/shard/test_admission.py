@@ -18,7 +18,7 @@ from psserver.optimizers import build as build_optimizer
 from psserver.order_translation import OrderTranslator
 from psserver.policies import build as build_policy
 from psserver.shard import Order, Shard
-from psserver.shard.staging import Slot
+from psserver.shard.payloads.staging import Slot
 from pswire.model.plan import VariableSpec, make_plan
 
 WORKERS, ROUNDS = 16, 3

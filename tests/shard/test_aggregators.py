@@ -10,9 +10,8 @@ from hypothesis.extra import numpy as arrays
 from scipy import stats
 
 from psserver.policies import TensorParts
-from psserver.shard import Apply, Fold, Pin, Seal, Shard
+from psserver.shard import Apply, Fold, Pin, Seal, Shard, ShardError
 from psserver.shard.aggregators import BLOCK, NETWORK, SORTED, Aggregator, Krum, Median, TrimmedMean
-from psserver.shard.shard import ShardError
 from pswire.model.plan import Plan
 from tests.repetitions import repetitions
 from tests.shard.reference import MOMENTUM, install, numbers, same_bits, shards_of, stage

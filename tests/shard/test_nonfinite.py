@@ -30,7 +30,7 @@ def granted(optimizer: dict[str, object], backend: Backend = NUMPY, **options: o
 def push(shard: Shard, ticket: int, *values: float) -> None:
     slot = shard.begin(ticket)
     slot.values[...] = values
-    assert shard.nonfinite(slot.values) is None
+    assert shard.checks.nonfinite(slot.values) is None
     assert shard.staging.finish(slot)
     shard.execute(Seal(ticket))
 

@@ -66,7 +66,7 @@ class Servers:
             payload[draw.randrange(size)] = draw.choice([-1.0, 1.0])
             with np.errstate(over="ignore"):
                 payload = np.clip(payload * largest, -3.4e38, 3.4e38).astype(np.float32)
-            assert shard.copy_in(slot, payload, 0) is None
+            assert shard.checks.copy_in(slot, payload, 0) is None
             assert shard.staging.finish(slot)
             ordinary = ordinary and slot.ordinary
         return ordinary

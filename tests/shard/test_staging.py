@@ -5,7 +5,7 @@ import pytest
 
 from psserver.shard import Apply, Pin, Release, Seal, Shard, ShardError
 from psserver.shard.orders import Fold, Install
-from psserver.shard.staging import Staging
+from psserver.shard.payloads.staging import Staging
 from tests.probes import staged
 from tests.shard.reference import SGD, install, numbers, same_bits, shards_of, stage
 

@@ -2,13 +2,17 @@
 
 from collections.abc import Iterator
 
-from pslab.check.ledger import OPEN, Ledger
+from pslab.check.ledger import COMMITTED, OPEN, Ledger
 from pslab.check.log_check import LogCheck
 from pslab.runs import log as e
 
+# Rules under which a worker's contribution depends on its earlier ones, which no server has.
+REMEMBERING = frozenset({"dana-slim", "elastic", "local-adamw"})
+
 
 class Members(LogCheck):
-    """Only members that are not done get tickets and commit; a return is a new incarnation."""
+    """Only members that are not done get tickets and commit; a return is a new incarnation, and says what of its
+    memory is lost."""
 
     name = "members"
 
@@ -46,6 +50,21 @@ class Members(LogCheck):
         for member in ledger.members.values():
             if not member.gone and member.worker != fact.worker and member.rank == fact.rank:
                 yield f"{fact.worker} joins with rank {fact.rank}, which {member.worker} has"
+        yield from _memory(fact, ledger)
+
+
+def _memory(fact: e.Join, ledger: Ledger) -> Iterator[str]:
+    """A worker begins with an empty memory: if it had one, the entry says that it is lost."""
+    counts = ledger.contributions.get(fact.worker)
+    committed = counts[COMMITTED] if counts is not None else 0
+    rule = "" if ledger.job is None else str((ledger.job.local or {}).get("name"))
+    if fact.forgets and not committed:
+        yield f"{fact.worker} is said to forget what its {fact.forgets[0]} remembered, but had committed nothing"
+    if committed and rule in REMEMBERING and "local rule" not in fact.forgets:
+        yield (
+            f"{fact.worker} joins after {committed} commits under the local rule {rule}, whose memory is lost, and the "
+            "entry does not say so"
+        )
 
 
 def _absent(worker: str, what: str, ledger: Ledger) -> Iterator[str]:

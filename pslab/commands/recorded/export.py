@@ -7,11 +7,12 @@ import click
 from pslab.commands.failure import EPILOG, Failure, say_unfinished
 from pslab.display.progress import print_json
 from pslab.export import target
-from pslab.export.exporting import exported
+from pslab.export.exporting import exported, exported_checkpoint
 from pslab.export.source import OtherWeightsError
 from pslab.replay.execution import Replayed
 from pslab.replay.worker_replica import DataError
 from pslab.runs.folder import Run, RunError
+from psserver.checkpoint.manifest import NAME as MANIFEST
 from pswire.config.experiment import ExperimentError
 from pswire.exits import ExitCode
 from psworker.job.errors import JobError
@@ -21,7 +22,7 @@ EVERY = 500
 
 
 @click.command(epilog=EPILOG)
-@click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
+@click.argument("folder", metavar="RUN|CHECKPOINT", type=click.Path(path_type=Path))
 @click.option(
     "--to",
     "path",
@@ -47,17 +48,27 @@ def export(folder: Path, path: Path, version: int | None, as_json: bool) -> None
 
     The last version comes from the run's weights.safetensors. Any other one, and that of a run that was
     killed, is computed again from the decision log (see ps-lab replay); exit code 9 when a contribution
-    comes out otherwise than logged. Nothing is overwritten.
+    comes out otherwise than logged. A checkpoint's folder (ps-lab checkpoints lists them) gives its own
+    version, without computing anything. Nothing is overwritten.
 
     \b
       ps-lab export runs/digits-sync --to digits.keras
       ps-lab export runs/digits-async --version 100 --to weights.safetensors
+      ps-lab export runs/digits/checkpoints/0000000812-1f0c9a2b7d3e4c55 --to model.keras
     """
     try:
         target.check(path)
-        run = Run(folder)
-        say_unfinished([run])
-        found = exported(run, path, version, None if as_json else _progress)
+        if (folder / MANIFEST).is_file():
+            if version is not None:
+                raise RunError(
+                    f"--version {version}: a checkpoint has one version; expected the run's folder"
+                )
+            # The last part of a relative path may be missing from it: "." say.
+            found = exported_checkpoint(folder.resolve(), path)
+        else:
+            run = Run(folder)
+            say_unfinished([run])
+            found = exported(run, path, version, None if as_json else _progress)
     except JobError as error:
         raise Failure(f"{error}\n{error.details}".rstrip(), ExitCode.JOB_FAILED) from error
     except OtherWeightsError as error:
@@ -67,7 +78,7 @@ def export(folder: Path, path: Path, version: int | None, as_json: bool) -> None
     size = sum(values.nbytes for values in found.arrays.values())
     if as_json:
         print_json(
-            {"event": "export", "folder": str(run.path), "written": str(path)}
+            {"event": "export", "folder": str(folder), "written": str(path)}
             | {
                 "version": found.version,
                 "origin": found.origin,

@@ -3,7 +3,9 @@
 from psserver.coordinator.entries.facts import NO_FACTS, UNTOLD, CommitFacts, Times
 from psserver.coordinator.entries.fields import Fields, field_names, plain
 from psserver.coordinator.entries.kinds import (
+    CODEC,
     KINDS,
+    LOCAL_RULE,
     NONFINITE,
     Abandon,
     AppliedPart,
@@ -33,6 +35,8 @@ from psserver.coordinator.entries.kinds import (
 )
 
 __all__ = [
+    "CODEC",
+    "LOCAL_RULE",
     "Abandon",
     "AppliedPart",
     "Apply",

@@ -35,6 +35,14 @@ class Join(Fields):
     worker: str
     incarnation: int
     rank: int
+    # What the worker of that name had kept by itself, and begins anew: `LOCAL_RULE`, `CODEC`. It had committed before.
+    forgets: tuple[str, ...] | None = None
+
+
+# What a worker remembers from commit to commit, and no server has: the moments of its local rule,
+LOCAL_RULE: Final = "local rule"
+# the residuals of its codec.
+CODEC: Final = "codec"
 
 
 @value

@@ -18,7 +18,9 @@ class Membership:
         self._driver = driver
         self._lifecycle = lifecycle
 
-    def join(self, worker: str, session: str, rank: int | None, now: float) -> Member:
+    def join(
+        self, worker: str, session: str, rank: int | None, now: float, remembers: bool = False
+    ) -> Member:
         """As `Coordinator.join`, whose outputs are in the ledger."""
         ledger, roster = self._ledger, self._ledger.roster
         known = roster.present.get(worker) if worker else None
@@ -43,7 +45,7 @@ class Membership:
                 raise JoinRefused(f"another process joined as {worker!r} while this one was away")
             ledger.notify(known, outputs.RefusalNotice(f"another process joined as {worker!r}", fatal=True))
             self.depart(known, "superseded by a newer incarnation", now)
-        return self._admit(worker, session, rank, now)
+        return self._admit(worker, session, rank, now, remembers)
 
     def _check_limits(self, worker: str) -> None:
         """Raises JoinRefused for a name that the job has no place for."""
@@ -71,15 +73,23 @@ class Membership:
             )
         return name
 
-    def _admit(self, worker: str, session: str, rank: int, now: float) -> Member:
+    def _admit(self, worker: str, session: str, rank: int, now: float, remembers: bool) -> Member:
         roster = self._ledger.roster
         tally = roster.tally(worker)
         member = Member(worker, tally.incarnations, rank, session, "joined", now, absent_since=now)
         tally.incarnations += 1
         tally.sessions.add(session)
         roster.add(member)
-        self._ledger.record(entries.Join(worker, member.incarnation, rank), now)
+        forgets = self._forgotten(tally.committed, remembers)
+        self._ledger.record(entries.Join(worker, member.incarnation, rank, forgets or None), now)
         return member
+
+    def _forgotten(self, committed: int, codec: bool) -> tuple[str, ...]:
+        """What is lost with every incarnation of a worker, for it alone has it. The log may not keep silent on it."""
+        if not committed:
+            return ()
+        rule = (entries.LOCAL_RULE,) if self._driver.rule_remembers else ()
+        return (*rule, entries.CODEC) if codec else rule
 
     def connect(self, member: Member, now: float) -> None:
         """The worker's session stream stands (again): repeat what it may have missed."""

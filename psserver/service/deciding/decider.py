@@ -18,11 +18,11 @@ from psserver.coordinator import (
     JoinRefused,
     Output,
     Record,
-    Trial,
     entries,
 )
 from psserver.optimizers import Optimizer
 from psserver.policies import Policy, advice
+from psserver.service.log.flushing import Flushing, LogFlush
 from psserver.service.log.json_lines import LogError
 from psserver.service.log.run_log import RunLog
 from psserver.service.routes import Routes
@@ -58,12 +58,15 @@ class Decider:
         host: ShardHost,
         run_log: RunLog,
         over: Callable[[], object],
+        flush: LogFlush,
     ) -> None:
         self.terms = terms
         self.policy = policy
-        self.optimizer = optimizer
+        # `configured`: None where it is the first worker's.
+        self.optimizer = self.configured = optimizer
         self.host = host
         self.routes = Routes(run_log, host.orders, terms.grace)
+        self.flushing = Flushing(run_log, flush, lambda: host.owner.loop, self._lost_log)
         self.plan: Plan | None = None
         self.over = False
         # Set at most once; nothing is decided or written afterwards.
@@ -117,13 +120,15 @@ class Decider:
             return
         try:
             outputs = self._to_write(decide())
-            orders = self.routes.write(outputs)
-            self.routes.send(outputs, orders, self._coordinator.version)
-            for output in outputs:
-                if isinstance(output, Trial):
-                    self._answers.expect(output.number)
-                    self.routes.ask(output, self.tried)
-            self._save(outputs)
+            written = self.routes.write(outputs)
+            if written.orders:
+                self.flushing.taken()
+            self.routes.send(written, self._coordinator.version)
+            for trial in written.trials:
+                self._answers.expect(trial.number)
+                self.routes.ask(trial, self.tried)
+            if self.checkpoints is not None:
+                self._save(outputs)
         except (JoinRefused, JoinDeferred):
             raise
         except LogError as error:
@@ -158,12 +163,16 @@ class Decider:
         self.routes.outboxes.post_all(self.routes.stop_notice(reason))
         self._end()
 
+    def _lost_log(self, error: LogError) -> None:
+        if self.failure is None:
+            self._fail(str(error), ExitCode.STORAGE)
+
     def _write_or_fail(self, write: Callable[[], None]) -> None:
         if self.failure is None:
             try:
                 write()
             except LogError as error:
-                self._fail(str(error), ExitCode.STORAGE)
+                self._lost_log(error)
 
     def _end(self) -> None:
         if not self.over:

@@ -25,6 +25,7 @@ from psserver.service.agreement import agreed, explain_other_work
 from psserver.service.deciding.decider import Decider
 from psserver.service.errors import Refused, precondition
 from psserver.service.limits.workers import capacity
+from psserver.service.log.flushing import LogFlush
 from psserver.service.log.run_log import RunLog
 from psserver.service.saving.going_on import GoingOn
 from psserver.service.shard.host import ShardHost
@@ -47,8 +48,9 @@ class Joining(Decider):
         run_log: RunLog,
         announce: Callable[[Plan], None],
         over: Callable[[], object],
+        flush: LogFlush,
     ) -> None:
-        super().__init__(terms, policy, optimizer, host, run_log, over)
+        super().__init__(terms, policy, optimizer, host, run_log, over, flush)
         self.capacity = capacity(host.memory.ledger.limit)
         self._announce = announce
         # Entries that were put aside, where it goes on from one.
@@ -84,8 +86,10 @@ class Joining(Decider):
         rank: int | None,
         optimizer: str = "",
         work: WorkTerms | None = None,
+        remembers: bool = False,
     ) -> Member:
-        """Raises Refused when model, optimizer or work units are other ones, PlanError when it cannot be planned."""
+        """Raises Refused when model, optimizer or work units are other ones, PlanError when it cannot be planned.
+        `remembers`: the worker's codec does."""
         proposed = make_plan(variables, self.terms.servers)
         if plan != proposed.fingerprint:
             raise precondition(
@@ -108,7 +112,7 @@ class Joining(Decider):
         if not self._opened:
             self._open(chosen)
         try:
-            member = self._admit(worker, session, rank, proposed, work)
+            member = self._admit(worker, session, rank, proposed, work, remembers)
         except JoinRefused as refusal:
             raise precondition(str(refusal)) from refusal
         except JoinDeferred as deferred:
@@ -150,14 +154,20 @@ class Joining(Decider):
         self._step(lambda: self._coordinator.dismiss_absent(reason, time.monotonic()) or [])
 
     def _admit(
-        self, worker: str, session: str, rank: int | None, plan: Plan, work: WorkTerms | None
+        self,
+        worker: str,
+        session: str,
+        rank: int | None,
+        plan: Plan,
+        work: WorkTerms | None,
+        remembers: bool,
     ) -> Member:
         """Raises JoinRefused, with nothing changed; Refused when the job has failed."""
         admitted: list[Member] = []
 
         def decide() -> list[Output]:
             now = time.monotonic()
-            member, outputs = self._coordinator.join(worker, session, rank, now)
+            member, outputs = self._coordinator.join(worker, session, rank, now, remembers=remembers)
             if self.plan is None:
                 self._adopt(plan)
                 outputs += self._coordinator.declare_work(work, now)

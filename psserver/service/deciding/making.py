@@ -53,6 +53,7 @@ def make_job(
         run_log,
         planned,
         wake,
+        settings.log_flush,
     )
     if settings.terms.workers > job.capacity.workers:
         log.warning(

@@ -90,6 +90,9 @@ class ShardMemory:
         shard = self.shard
         assert shard is not None
         staging, nbytes = shard.staging, shard.layout.nbytes
+        if not staging.held:
+            # The one. Small steps end before the next one begins: nothing is added up for them.
+            return True
         # As if each that is held had to have a buffer beyond the model's.
         usual = usual_payloads(shard.optimizer, shard.tensors)
         others = self.ledger.total - nbytes * max(0, staging.own - usual)
@@ -97,7 +100,7 @@ class ShardMemory:
         using = len(owned) + len(kept)
         if others + (using + 1) * nbytes <= self.ledger.limit:
             return True
-        if not owned or staging.next_in_turn(ticket):
+        if staging.next_in_turn(ticket):
             return True
         staging.trim()
         return others + (using + 1 - staging.next_is_held()) * nbytes <= self.ledger.limit

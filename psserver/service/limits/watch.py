@@ -17,13 +17,14 @@ LARGE = 2**16
 class Caller:
     """The peer of one call: until when must it have moved? `deadline`: None while nothing is expected of it.
 
-    `pace`: of what it is sent, once it was sent a version. The loop's thread owns it.
+    `pace`: of what it is sent, once it was sent a version; None where `paced` is false. The loop's thread owns it.
     """
 
-    __slots__ = ("_cut", "cut_off", "deadline", "pace")
+    __slots__ = ("_cut", "cut_off", "deadline", "pace", "paced")
 
-    def __init__(self, cut: Callable[[], object]) -> None:
-        """`cut` ends the call soon: whatever it waits for is cancelled."""
+    def __init__(self, cut: Callable[[], object], paced: bool = True) -> None:
+        """`cut` ends the call soon: whatever it waits for is cancelled. `paced`: pings share its connection."""
+        self.paced = paced
         self._cut = cut
         self.deadline: float | None = None
         self.cut_off = False

@@ -17,17 +17,18 @@ THREADS: Final = 2
 
 
 class HeavyWork:
-    """Runs what is small at once, and what is large on a pool of `THREADS` threads. Close it at the end."""
+    """Runs what is small at once, and what is large on a pool of `threads`, with that `name`. Close it at the end."""
 
-    def __init__(self, owner: Owner) -> None:
+    def __init__(self, owner: Owner, threads: int = THREADS, name: str = "heavy") -> None:
         self._owner = owner
-        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="heavy")
+        self._threads = threads
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
 
     def begin(self) -> None:
         """Start the threads: later the system may give none. Raises RuntimeError."""
-        started = Barrier(THREADS + 1)
+        started = Barrier(self._threads + 1)
         try:
-            for _ in range(THREADS):
+            for _ in range(self._threads):
                 self._pool.submit(started.wait)
         except RuntimeError:
             started.abort()
@@ -39,8 +40,10 @@ class HeavyWork:
 
         Whoever waits is cancelled only once the work has ended, for it uses arrays that would be given back then.
         """
-        if nbytes <= LARGE:
-            return work()
+        return work() if nbytes <= LARGE else await self.on_pool(work)
+
+    async def on_pool(self, work: Callable[[], Made]) -> Made:
+        """As `run`, on the pool whatever its size."""
         running = self._owner.loop.run_in_executor(self._pool, work)
         cancelled: asyncio.CancelledError | None = None
         while not running.done():

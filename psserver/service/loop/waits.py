@@ -24,25 +24,26 @@ class Changes:
 
     def __init__(self, loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
         self._loop = loop
-        self._waiting: dict[asyncio.Future[None], Callable[[], bool]] = {}
+        # Looked at before each `notify` on the path of a step.
+        self.waiting: dict[asyncio.Future[None], Callable[[], bool]] = {}
 
     async def wait_for(self, condition: Callable[[], bool], seconds: float) -> bool:
         """`condition()`, once it holds or after so many seconds."""
         if condition() or seconds <= 0:
             return condition()
         future = self._loop().create_future()
-        self._waiting[future] = condition
+        self.waiting[future] = condition
         try:
             await until(future, seconds)
         finally:
-            self._waiting.pop(future, None)
+            self.waiting.pop(future, None)
         return condition()
 
     def notify(self) -> None:
-        if self._waiting:
-            for future, condition in list(self._waiting.items()):
+        if self.waiting:
+            for future, condition in list(self.waiting.items()):
                 if condition():
-                    del self._waiting[future]
+                    del self.waiting[future]
                     settle(future)
 
 
@@ -52,19 +53,19 @@ class Countdown:
     def __init__(self, loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
         self._loop = loop
         self._order = 0
-        self._heap: list[tuple[int, int, asyncio.Future[None]]] = []
+        self.heap: list[tuple[int, int, asyncio.Future[None]]] = []
 
     def __len__(self) -> int:
-        return len(self._heap)
+        return len(self.heap)
 
     async def wait_beyond(self, number: int, seconds: float, most: int) -> None:
         """Until the number is greater, or so many seconds are over. Of more than `most` that wait, the one that
         waits for the greatest number waits no longer."""
         self._order += 1
         entry = (number, self._order, self._loop().create_future())
-        heappush(self._heap, entry)
-        if len(self._heap) > most:
-            farthest = max(self._heap)
+        heappush(self.heap, entry)
+        if len(self.heap) > most:
+            farthest = max(self.heap)
             self._forget(farthest)
             settle(farthest[2])
         try:
@@ -73,15 +74,15 @@ class Countdown:
             self._forget(entry)
 
     def _forget(self, entry: "tuple[int, int, asyncio.Future[None]]") -> None:
-        if entry in self._heap:
-            self._heap.remove(entry)
-            heapify(self._heap)
+        if entry in self.heap:
+            self.heap.remove(entry)
+            heapify(self.heap)
 
     def risen(self, number: int) -> None:
-        while self._heap and self._heap[0][0] < number:
-            settle(heappop(self._heap)[2])
+        while self.heap and self.heap[0][0] < number:
+            settle(heappop(self.heap)[2])
 
     def drop_all(self) -> None:
-        heap, self._heap = self._heap, []
+        heap, self.heap = self.heap, []
         for _, _, future in heap:
             settle(future)

@@ -1,5 +1,7 @@
 """Between our own types and the wire's. Coordinator, policies and shards never see a message; the service does."""
 
+from collections.abc import Iterable
+
 from psserver.coordinator import outputs
 from psserver.coordinator.entries import UNTOLD, CommitFacts, Times
 from psserver.coordinator.status import JobReport, WorkerReport
@@ -18,6 +20,10 @@ _FATES = {
     "dropped": pb.Disposition.FATE_DROPPED,
     "pending": pb.Disposition.FATE_PENDING,
 }
+
+
+def events_to_wire(notices: Iterable[outputs.Notice]) -> list[pb.SessionEvent]:
+    return [event_to_wire(notice) for notice in notices]
 
 
 def event_to_wire(notice: outputs.Notice) -> pb.SessionEvent:
@@ -49,12 +55,12 @@ def event_to_wire(notice: outputs.Notice) -> pb.SessionEvent:
             )
 
 
-def facts_from_wire(commit: pb.Commit, *, ordinary: bool) -> CommitFacts:
-    """`ordinary`: by the receipts."""
+def facts_from_wire(commit: pb.Commit, *, ordinary: bool, norm: float) -> CommitFacts:
+    """`ordinary`, `norm`: of the payload that the servers hold; nobody's word is taken for it."""
     sent = commit.times
     times = Times(sent.pull, sent.compute, sent.before or None) if commit.HasField("times") else UNTOLD
     rate = commit.learning_rate if commit.HasField("learning_rate") else None
-    told = (commit.batch, commit.samples, commit.loss, commit.norm)
+    told = (commit.batch, commit.samples, commit.loss, norm)
     return CommitFacts(*told, times, rate, ordinary, commit.unit_ends)
 
 

@@ -8,7 +8,7 @@ import grpc
 
 from psserver import receipts
 from psserver.coordinator.epochs import EpochError, Report
-from psserver.coordinator.outputs import RefusalNotice
+from psserver.coordinator.outputs import RefusalNotice, StopNotice
 from psserver.coordinator.work.units import WorkError
 from psserver.policies import LocalRule
 from psserver.service.agreement import FROM_JOB
@@ -19,13 +19,14 @@ from psserver.service.log.tail import lines
 from psserver.service.outbox import Outbox
 from psserver.service.pace import Arrivals, Pace
 from psserver.service.rpc.adapters import (
-    event_to_wire,
+    events_to_wire,
     facts_from_wire,
     memory_to_wire,
     report_to_wire,
     work_from_wire,
 )
 from psserver.service.rpc.registration import Call, bounded, parsed
+from psserver.service.succession.successor import Succession
 from pswire.addresses import Address
 from pswire.bounds import BoundError, check
 from pswire.logs.events import event
@@ -51,9 +52,13 @@ IDLE_WORDS_PER_SECOND, IDLE_WORDS = 100.0, 1000
 class CoordinatorRpc:
     """Called by the task of each call; it keeps nothing of its own but who came how often."""
 
-    def __init__(self, job: Job, addresses: tuple[Address, ...]) -> None:
+    def __init__(
+        self, job: Job, addresses: tuple[Address, ...], succession: Succession | None = None
+    ) -> None:
+        """`succession`: where the servers stay, what is to come behind this job."""
         self._job = job
         self._addresses = addresses
+        self._succession = succession
         self._joins, self._streams = Arrivals(job.terms.workers), Arrivals(job.terms.workers)
 
     # Join
@@ -78,14 +83,25 @@ class CoordinatorRpc:
             raise invalid(f"session: expected 1 to {NAME_LIMIT} characters, got {len(request.session)}")
         rank = request.task_index if request.HasField("task_index") else None
         try:
-            codec_numbered(request.wire_dtype)
+            codec = codec_numbered(request.wire_dtype)
             variables = specs_from_wire(request.variables)
             work = work_from_wire(request)
+            if self._succession is not None and not request.job and self._job.stopped() is not None:
+                self._succession.ask(variables, request.plan, request.optimizer, work)
             member = self._job.join(
-                variables, request.plan, request.worker, request.session, rank, request.optimizer, work
+                variables,
+                request.plan,
+                request.worker,
+                request.session,
+                rank,
+                request.optimizer,
+                work,
+                codec.remembers,
             )
         except (PlanError, WireDtypeError, WorkError) as error:
             raise invalid(str(error)) from error
+        if not await self._job.flushing.written():
+            raise Refused(grpc.StatusCode.UNAVAILABLE, "the decision log cannot be written: the job is over")
         self._joins.came(member.worker)
         log.info(
             "%s joins (incarnation %d, task index %d)",
@@ -135,10 +151,21 @@ class CoordinatorRpc:
         reader = asyncio.create_task(self._listen(call, hello, outbox))
         try:
             await call.reply(pb.SessionReply(events=[pb.SessionEvent(welcome=pb.Welcome())]))
-            await _reply(call, outbox)
+            await self._reply(call, outbox)
         finally:
             reader.cancel()
             self._job.detach(hello.worker, hello.incarnation, outbox)
+
+    async def _reply(self, call: Call, outbox: Outbox) -> None:
+        """What is there at once goes out as one message. Until a fatal refusal, or the end of the stream."""
+        while notices := await outbox.take():
+            if not await self._job.flushing.written():
+                # What the log does not have nobody hears of; the end of the job is among what comes now.
+                notices = [notice for notice in notices if isinstance(notice, StopNotice)]
+            if notices:
+                await call.reply(pb.SessionReply(events=events_to_wire(notices)))
+            if any(isinstance(n, RefusalNotice) and n.fatal for n in notices):
+                return
 
     async def _listen(self, call: Call, hello: pb.Hello, outbox: Outbox) -> None:
         pace = Pace(IDLE_WORDS_PER_SECOND, IDLE_WORDS)
@@ -196,7 +223,7 @@ class CoordinatorRpc:
             )
             outbox.put(RefusalNotice(message, ticket=commit.ticket))
             return
-        facts = facts_from_wire(commit, ordinary=found.ordinary)
+        facts = facts_from_wire(commit, ordinary=found.ordinary, norm=found.norm)
         self._job.commit(hello.worker, hello.incarnation, commit.ticket, facts, ready=commit.ready)
 
     def _report(self, message: pb.Report, hello: pb.Hello, outbox: Outbox) -> None:
@@ -263,14 +290,6 @@ class CoordinatorRpc:
 
 def _local_rule_to_wire(rule: LocalRule) -> pb.LocalRule:
     return pb.LocalRule(name=rule.name, knobs=rule.knobs)
-
-
-async def _reply(call: Call, outbox: Outbox) -> None:
-    """What is there at once goes out as one message. Until a fatal refusal, or the end of the stream."""
-    while notices := await outbox.take():
-        await call.reply(pb.SessionReply(events=[event_to_wire(notice) for notice in notices]))
-        if any(isinstance(n, RefusalNotice) and n.fatal for n in notices):
-            return
 
 
 def _check_name(name: str) -> None:

@@ -10,7 +10,8 @@ from google.protobuf.message import DecodeError
 from psserver.service.errors import MembershipOver, Refused, invalid
 from psserver.service.job import Job
 from psserver.service.limits.watch import Caller
-from psserver.service.rpc.exchange_replies import committed, message, version
+from psserver.service.loop.heavy import LARGE
+from psserver.service.rpc.exchange_replies import committed, message, pulled
 from psserver.service.rpc.registration import bounded
 from psserver.service.shard.host import ShardHost
 from psserver.service.transport import in_place
@@ -18,6 +19,7 @@ from psserver.service.transport.payloads import Intake
 from psserver.service.transport.shared_memory import Attachment
 from psserver.service.transport.sockets import SocketListener, SocketToken
 from psserver.service.transport.streams import Stream
+from psserver.shard.payloads.staging import Slot
 from pswire.patience import CHUNK_SECONDS
 from pswire.transport import frames
 from pswire.transport.frames import Message
@@ -111,7 +113,7 @@ class ExchangeRpc:
         elif request.HasField("push"):
             await self._push(request, chunk, stream, attachment)
         elif request.HasField("pull"):
-            await version(self._host, request.pull, [], attachment if request.in_place else None, stream)
+            await pulled(self._host, request.pull, attachment if request.in_place else None, stream)
         else:
             raise invalid("expected an ExchangeRequest with push or pull, got one with neither")
 
@@ -122,13 +124,13 @@ class ExchangeRpc:
         if attachment is None:
             raise invalid("expected attach before a push of a slot")
         try:
-            receipt = await in_place.stage(self._host, request.push, attachment, request.slot, stream.caller)
+            slot = await in_place.stage(self._host, request.push, attachment, request.slot, stream.caller)
         except Refused as refused:
             if refused.code not in LIGHT or isinstance(refused, MembershipOver):
                 raise
             await stream.send(message(code=refused.code.value[0], refusal=refused.message))
             return
-        await self._staged(request, receipt, stream, attachment)
+        await self._staged(request, slot, stream, attachment)
 
     async def _push(
         self,
@@ -144,8 +146,11 @@ class ExchangeRpc:
                 await intake.take(chunk)
             while not intake.complete:
                 with stream.caller.within(self._host.options.worker_timeout + CHUNK_SECONDS):
-                    next_chunk = await _next_chunk(stream)
-                await intake.take(next_chunk)
+                    if intake.left >= LARGE:
+                        await stream.receive_many(partial(_feed, intake))
+                    next_chunk = None if intake.complete else _chunk(await stream.receive())
+                if next_chunk is not None:
+                    await intake.take(next_chunk)
             arrived = True
         finally:
             if not arrived:
@@ -155,15 +160,15 @@ class ExchangeRpc:
     async def _staged(
         self,
         request: shard_pb2.ExchangeRequest,
-        receipt: bytes,
+        slot: Slot,
         stream: Stream,
         attachment: Attachment | None,
     ) -> None:
         if request.HasField("commit"):
             readable = attachment if request.in_place else None
-            await committed(self._host, self._job, request, receipt, readable, stream)
+            await committed(self._host, self._job, request, slot, readable, stream)
         else:
-            await stream.send(message(receipt=receipt))
+            await stream.send(message(receipt=self._host.receipt(slot)))
 
 
 def _request(received: Message) -> tuple[shard_pb2.ExchangeRequest, frames.ChunkView | None]:
@@ -183,8 +188,13 @@ def _request(received: Message) -> tuple[shard_pb2.ExchangeRequest, frames.Chunk
     return request, chunk
 
 
-async def _next_chunk(stream: Stream) -> frames.ChunkView:
-    received = await stream.receive()
+def _feed(intake: Intake, received: Message) -> bool:
+    """On another thread. Does `intake` want more?"""
+    intake.feed(_chunk(received))
+    return not intake.complete
+
+
+def _chunk(received: Message | None) -> frames.ChunkView:
     if received is None:
         raise invalid("expected more chunks of the payload, but the stream ended")
     request, chunk = _request(received)

@@ -1,18 +1,24 @@
 """Answers of Exchange: a version, where it lies or in chunks; and what came of a commit, with the next version."""
 
 import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
+import grpc
+
 from psserver.coordinator.outputs import GrantNotice, Notice
-from psserver.receipts import examine
 from psserver.service.errors import Refused, invalid, precondition
 from psserver.service.job import Job
-from psserver.service.rpc.adapters import event_to_wire, facts_from_wire
+from psserver.service.rpc.adapters import events_to_wire, facts_from_wire
 from psserver.service.shard.host import ShardHost
 from psserver.service.transport import in_place
-from psserver.service.transport.payloads import Outgoing
+from psserver.service.transport.payloads import Outgoing, claim_of
 from psserver.service.transport.shared_memory import Attachment
 from psserver.service.transport.streams import Stream
+from psserver.shard import Shard
+from psserver.shard.payloads.norm import norm_of
+from psserver.shard.payloads.staging import Slot
 from pswire.logs.events import event
 from pswire.transport import frames
 from pswire.transport.framed_socket import Parts
@@ -27,10 +33,30 @@ def message(**fields: Any) -> Parts:
     return (shard_pb2.ExchangeReply(**fields).SerializeToString(),)
 
 
-async def version(
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A version, for the ticket that was granted it."""
+
+    shard: Shard
+    ticket: int
+    version: int
+    worker: str
+    dtype: int
+
+
+async def pulled(
+    host: ShardHost, pull: shard_pb2.PullRequest, attachment: Attachment | None, stream: Stream
+) -> None:
+    """The version that a worker asks for. Raises Refused when it is gone."""
+    shard = await host.serving(claim_of(pull), pull.plan, pull.after, stream.caller)
+    wanted = Wanted(shard, pull.ticket, pull.version, pull.worker, pull.dtype)
+    await _version(host, wanted, [], attachment, stream)
+
+
+async def _version(
     host: ShardHost,
-    pull: shard_pb2.PullRequest,
-    events: list[pb.SessionEvent],
+    wanted: Wanted,
+    notices: list[Notice],
     attachment: Attachment | None,
     stream: Stream,
 ) -> None:
@@ -38,24 +64,38 @@ async def version(
 
     Raises Refused when it is gone.
     """
-    located = await in_place.locate(host, pull, attachment, stream.caller) if attachment is not None else None
+    shard, ticket, number, worker = wanted.shard, wanted.ticket, wanted.version, wanted.worker
+    located = None
+    if attachment is not None:
+        located = in_place.locate(host, shard, ticket, number, worker, attachment)
     if located is not None:
-        await stream.send(message(located=located, events=events))
+        await stream.send(message(located=located, events=events_to_wire(notices)))
         return
-    reading = await Outgoing.begin(host, pull, stream.caller)
+    reading = await Outgoing.of(host, shard, ticket, number, worker, wanted.dtype, stream.caller)
     try:
-        for piece in reading.pieces():
-            head: Parts = message(bytes=piece.total, events=events) if piece.offset == 0 else ()
-            await stream.send((*head, *frames.chunk_field(piece.offset, piece.data, reply=True)))
+        messages = _chunks(reading, events_to_wire(notices))
+        if reading.large:
+            await stream.send_many(messages)
+        for parts in messages:
+            reading.check()
+            await stream.send(parts)
+            if reading.large:
+                await stream.send_many(messages)
     finally:
         reading.end()
+
+
+def _chunks(reading: Outgoing, events: list[pb.SessionEvent]) -> Iterator[Parts]:
+    for piece in reading.pieces():
+        head: Parts = message(bytes=piece.total, events=events) if piece.offset == 0 else ()
+        yield (*head, *frames.chunk_field(piece.offset, piece.data, reply=True))
 
 
 async def committed(
     host: ShardHost,
     job: Job | None,
     request: shard_pb2.ExchangeRequest,
-    receipt: bytes,
+    slot: Slot,
     attachment: Attachment | None,
     stream: Stream,
 ) -> None:
@@ -70,13 +110,15 @@ async def committed(
         raise invalid("expected a commit of the ticket that was pushed, and a hello of this job")
     if (hello.worker, hello.incarnation) != (request.push.worker, request.push.incarnation):
         raise invalid("expected a hello of the worker that pushed")
-    # The job has no other server that could have given one.
-    found = examine(host.secret, job.terms.job, commit.ticket, 1, (receipt,))
-    facts = facts_from_wire(commit, ordinary=found.ordinary)
+    # The job has no other server, of which a receipt would be needed.
+    facts = facts_from_wire(commit, ordinary=slot.ordinary, norm=norm_of([slot.squares]))
     outbox, reply = job.begin_inline(hello.worker, hello.incarnation, hello.session)
     try:
         job.commit(hello.worker, hello.incarnation, commit.ticket, facts, ready=commit.ready)
         notices = await reply.take(wait_for_grant=commit.ready)
+        if not await job.flushing.written():
+            reply.forget()
+            raise Refused(grpc.StatusCode.UNAVAILABLE, "the decision log cannot be written: the job is over")
         await _outcome(host, request, notices, attachment, stream)
         reply.delivered()
     finally:
@@ -90,33 +132,27 @@ async def _outcome(
     attachment: Attachment | None,
     stream: Stream,
 ) -> None:
-    grant = next((n for n in notices if isinstance(n, GrantNotice)), None)
-    events = [event_to_wire(notice) for notice in notices]
+    grant = None
+    for notice in notices:
+        if isinstance(notice, GrantNotice):
+            grant = notice
+            break
     if grant is None:
-        await stream.send(message(events=events))
+        await stream.send(message(events=events_to_wire(notices)))
         return
     push = request.push
-    pull = shard_pb2.PullRequest(
-        job=push.job,
-        ticket=grant.ticket,
-        version=grant.version,
-        plan=push.plan,
-        dtype=push.dtype,
-        after=grant.index,
-        worker=push.worker,
-        incarnation=push.incarnation,
-        membership_token=push.membership_token,
-    )
     answer = Answer(stream)
     try:
-        await version(host, pull, events, attachment, answer)
+        shard = await host.serving_member(push.worker, push.incarnation, push.plan, grant.index)
+        wanted = Wanted(shard, grant.ticket, grant.version, push.worker, push.dtype)
+        await _version(host, wanted, notices, attachment, answer)
     except Refused as refused:
         if answer.begun:
             raise
         # The commit stands; the worker learns of its grant and pulls, or is refused, by itself.
         told = event("grant_without_version", ticket=grant.ticket)
         log.info("no version with the grant of ticket %d: %s", grant.ticket, refused, extra=told)
-        await stream.send(message(events=events))
+        await stream.send(message(events=events_to_wire(notices)))
 
 
 class Answer:
@@ -124,9 +160,14 @@ class Answer:
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
-        self.caller, self.receive = stream.caller, stream.receive
+        self.caller = stream.caller
+        self.receive, self.receive_many = stream.receive, stream.receive_many
         self.begun = False
 
     async def send(self, parts: Parts) -> None:
         self.begun = True
         await self._stream.send(parts)
+
+    async def send_many(self, messages: Iterator[Parts]) -> None:
+        self.begun = True
+        await self._stream.send_many(messages)

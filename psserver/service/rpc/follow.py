@@ -40,6 +40,8 @@ class Ending:
 
     exit_code: ExitCode
     reason: str
+    # Not 0: this server begins again, with its folder of that number.
+    next_folder: int = 0
 
 
 class FollowRpc:
@@ -87,6 +89,8 @@ class FollowRpc:
                 f"server {self._host.server} takes orders from a coordinator with its own job secret only: "
                 "give all servers of the job the same PS_JOB_SECRET (ps-lab run does)"
             )
+        if self.ending is not None:
+            raise Refused(grpc.StatusCode.UNAVAILABLE, f"server {self._host.server} ends its job: wait")
         if self._host.job:
             raise precondition(
                 f"server {self._host.server} follows a coordinator already, that of job {self._host.job}"
@@ -122,7 +126,8 @@ class FollowRpc:
             case "trial":
                 await self._try(request.trial)
             case "shutdown":
-                self._end(_exit_code(request.shutdown.exit_code), request.shutdown.reason)
+                end = request.shutdown
+                self._end(_exit_code(end.exit_code), end.reason, end.next_folder)
             case other:
                 raise invalid(f"expected configure, decisions or shutdown, got {other}")
 
@@ -192,8 +197,8 @@ class FollowRpc:
             reply.memory.CopyFrom(memory_to_wire(host.memory_picture()))
         return reply
 
-    def _end(self, code: ExitCode, reason: str) -> None:
-        self.ending = Ending(code, reason)
+    def _end(self, code: ExitCode, reason: str, next_folder: int = 0) -> None:
+        self.ending = Ending(code, reason, next_folder)
         self._ended()
 
 

@@ -6,7 +6,7 @@ message that was expected. Calls are tasks of the event loop.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -102,6 +102,12 @@ class Call:
         if message is None:
             raise invalid(f"expected a {kind.DESCRIPTOR.full_name}, got nothing")
         return bounded(parsed(kind, message))
+
+    async def receive_many(self, take: Callable[[bytes], bool]) -> None:
+        """None: gRPC's own threads receive them one by one."""
+
+    async def send_many(self, messages: Iterator[Parts]) -> None:
+        """None: gRPC's own threads send them one by one."""
 
     async def send(self, parts: Parts) -> None:
         """One message, in pieces. A peer that does not read holds nothing: it must take it in time."""

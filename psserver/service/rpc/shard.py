@@ -29,7 +29,7 @@ class ShardRpc:
         finally:
             if not finished:
                 intake.give_up()
-        await call.reply(shard_pb2.PushReply(receipt=intake.finish()))
+        await call.reply(shard_pb2.PushReply(receipt=self._host.receipt(intake.finish())))
 
     async def _prompt(self, call: Call) -> bytes | None:
         """A payload that was begun goes on: whoever stops in the middle of one holds memory of this server."""
@@ -42,6 +42,7 @@ class ShardRpc:
         try:
             for piece in reading.pieces():
                 total = piece.total if piece.offset == 0 else None
+                reading.check()
                 await call.send((frames.pull_chunk(piece.offset, piece.data, total),))
         finally:
             reading.end()

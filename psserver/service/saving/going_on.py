@@ -4,8 +4,8 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
-from psserver.checkpoint import Checkpoint, Store, check_same_job, choose
-from psserver.checkpoint.rewind import LogIndex, Mark
+from psserver.checkpoint import Checkpoint, CheckpointError, Store, check_same_job, choose
+from psserver.checkpoint.rewind import LogIndex, Mark, RewindError
 from psserver.coordinator import JobTerms
 from psserver.optimizers import Optimizer
 from psserver.policies import Policy
@@ -23,6 +23,16 @@ class GoingOn:
     checkpoint: Checkpoint
     mark: Mark
     rolled_back: int
+
+
+def complete(folder: Path, version: int) -> bool:
+    """There is a checkpoint of the end of that folder's log, at `version`."""
+    try:
+        index = LogIndex(folder)
+        found, _ = choose(Store(folder / FOLDER), "latest", lambda m: index.lacks(m.entry, m.job, m.version))
+    except (CheckpointError, RewindError):
+        return False
+    return found.manifest.version == version
 
 
 def find(folder: Path, which: str, terms: JobTerms, policy: Policy, optimizer: Optimizer | None) -> GoingOn:

@@ -1,13 +1,16 @@
-"""One server's part of a checkpoint: taken between two orders, written by its own thread while training goes on."""
+"""One server's part of a checkpoint: taken between two orders, copied and written while training goes on."""
 
+import asyncio
 import logging
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from psserver.checkpoint import CheckpointError, FileFacts, Store, name_of, save_shard, settled
+from psserver.service.loop.heavy import LARGE
 from psserver.service.loop.owner import Owner
-from psserver.shard import Shard, ShardState
+from psserver.shard import Shard, ShardState, copied
 from pswire.logs.events import event
 
 log = logging.getLogger("ps-server")
@@ -29,35 +32,59 @@ class PartSaver:
     """The loop's thread owns it. `parts`: the newest that are written, or failed, by entry.
 
     One is written at a time; one more waits, and a newer one takes its place. `store`: None where this server has
-    no folder. `changed` is called with every new part.
+    no folder. `changed` is called with every new part, `copied` when the shard's arrays may be written to again.
+    Two threads: what is to be saved is copied while another part is being written.
     """
 
-    def __init__(self, owner: Owner, server: int, changed: Callable[[], object]) -> None:
+    def __init__(
+        self, owner: Owner, server: int, changed: Callable[[], object], copied: Callable[[], object]
+    ) -> None:
         self.store: Store | None = None
         self.parts: dict[int, Part] = {}
-        self._owner, self._server, self._changed = owner, server, changed
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
-        self._busy = False
+        self._owner, self._server, self._changed, self._copied = owner, server, changed, copied
+        self._pool = ThreadPoolExecutor(2, thread_name_prefix="checkpoint")
+        self._busy = self._closed = False
         self._next: tuple[int, str, ShardState] | None = None
 
-    def save(self, entry: int, job: str, shard: Shard) -> None:
-        """The shard has executed the entries up to this one. It is copied now: that is a pass over its memory."""
+    def save(self, entry: int, job: str, shard: Shard) -> bool:
+        """The shard has executed the entries up to this one. What it holds is copied: a little now, much beside the
+        loop. Whether it is much: then nothing may write to it until `copied` is called."""
         if self.store is None:
             missing = (
                 "has no folder for checkpoints: give every server the same --out, on a disk that all share"
             )
             self._tell(Part(entry, error=f"server {self._server} {missing}"))
-            return
+            return False
         # Before the copy: of those that wait, the newest will do.
         self._next = None
-        try:
-            self._next = entry, job, settled(shard.state())
-        except MemoryError:
-            self._tell(Part(entry, error=f"server {self._server} has no memory for a copy of what it holds"))
-        self._begin()
+        state = settled(shard.views())
+        if state.nbytes <= LARGE:
+            self._next = entry, job, copied(state)
+            self._begin()
+            return False
+        began = time.monotonic()
+        copying = self._owner.loop.run_in_executor(self._pool, copied, state)
+
+        def ended(future: "asyncio.Future[ShardState]") -> None:
+            error = future.exception()
+            if error is None:
+                told = event("part_copied", bytes=state.nbytes, seconds=time.monotonic() - began)
+                log.debug("%d bytes to be saved were copied", state.nbytes, extra=told)
+                self._next = entry, job, future.result()
+                self._begin()
+            elif isinstance(error, MemoryError):
+                self._tell(
+                    Part(entry, error=f"server {self._server} has no memory for a copy of what it holds")
+                )
+            else:
+                self._tell(Part(entry, error=f"server {self._server}: {type(error).__name__}: {error}"))
+            self._copied()
+
+        copying.add_done_callback(ended)
+        return True
 
     def _begin(self) -> None:
-        if self._busy or self._next is None or self.store is None:
+        if self._busy or self._closed or self._next is None or self.store is None:
             return
         (entry, job, state), self._next, self._busy = self._next, None, True
         written = self._owner.loop.run_in_executor(self._pool, self._write, self.store, entry, job, state)
@@ -86,4 +113,5 @@ class PartSaver:
 
     def close(self) -> None:
         """A part under way is waited for."""
+        self._closed = True
         self._pool.shutdown()

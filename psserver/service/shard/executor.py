@@ -12,8 +12,8 @@ from psserver.service.loop.heavy import LARGE, HeavyWork
 from psserver.service.loop.owner import Owner
 from psserver.service.shard.shared import SharedShard
 from psserver.shard import Apply, Install, NonfiniteError, Order, Release, Seal, Shard
-from psserver.shard.orders import Save
-from psserver.shard.shard import PendingUpdate
+from psserver.shard.orders import Save, Writing
+from psserver.shard.updates import PendingUpdate
 from pswire.logs.events import event
 
 log = logging.getLogger("ps-server")
@@ -35,6 +35,8 @@ class Rehearsal:
 
 
 Submitted = Order | Rehearsal
+# Orders that are no part of a usual step, behind which there is something to do.
+_RARE = (Save, Release, Install)
 
 
 class Executor:
@@ -71,8 +73,12 @@ class Executor:
         self._unread: dict[str, tuple[int, float]] = {}
         # Called with each order that has arithmetic, and its seconds, where they are measured.
         self.timed: Callable[[Order, float], None] | None = None
-        # Called behind each order to save, with its index.
-        self.save: Callable[[int, Shard], None] = lambda _, __: None
+        # Called behind each order to save, with its index. Whether what the shard holds is being copied beside the
+        # loop: until `copied` is called, nothing may write to it.
+        self.save: Callable[[int, Shard], bool] = lambda _, __: False
+        self._copying = False
+        # An order waits for that.
+        self._waits_for_copy = False
 
     def submit(self, orders: Iterable[tuple[int, Submitted]]) -> None:
         """Queue orders; they carry the indices that follow on what was submitted before."""
@@ -80,12 +86,13 @@ class Executor:
 
     def execute_submitted(self) -> None:
         """Execute what can be executed now; what has to wait goes on by itself."""
-        while self._queue and not self._busy:
-            index, order = self._queue[0]
-            if self._state.failure is None:
+        queue, state = self._queue, self._state
+        while queue and not self._busy:
+            index, order = queue[0]
+            if state.failure is None:
                 self._attempt(index, order, self._execute)
             else:
-                self._queue.popleft()
+                queue.popleft()
 
     def _attempt(self, index: int, order: Submitted, step: Callable[[int, Submitted], bool]) -> None:
         """`step`, which says whether the order is executed. A failure is the shard's: nothing is executed any more."""
@@ -107,28 +114,29 @@ class Executor:
             self._state.fail(f"server {self._server} cannot execute entry {index}: {error}")
 
     def _execute(self, index: int, order: Submitted) -> bool:
-        state, shard = self._state, self._state.shard
+        state, shard, kind = self._state, self._state.shard, type(order)
         if isinstance(order, Rehearsal):
             return shard is None or self._rehearse(shard, order)
         if shard is None:
             state.finish(index)
             return True
-        if isinstance(order, Apply):
+        if self._copying and isinstance(order, Writing | Save):
+            self._busy = self._waits_for_copy = True
+            return False
+        if kind is Apply:
             if not self._has_buffer(shard, order):
                 self._busy = True
                 return False
         elif isinstance(order, Seal | Release):
-            if isinstance(order, Seal):
+            if kind is Seal and self._unread:
                 # It has what it was granted, whatever way it read it.
                 self.forgive(shard, order.ticket)
             state.settle_read(order.ticket)
             state.entrance.changed(order.ticket)
         work = shard.prepare(order)
-        if isinstance(order, Save):
-            self.save(index, shard)
         if work is None:
-            if isinstance(order, Release | Install):
-                state.entrance.freed()
+            if kind in _RARE:
+                self._executed_rare(index, order, shard)
             state.finish(index)
             return True
         if shard.layout.nbytes > LARGE:
@@ -139,6 +147,12 @@ class Executor:
         work.compute()
         self._computed(index, order, work, began)
         return True
+
+    def _executed_rare(self, index: int, order: Order, shard: Shard) -> None:
+        if isinstance(order, Save):
+            self._copying = self.save(index, shard)
+        else:
+            self._state.entrance.freed()
 
     def _compute_beside(self, index: int, order: Order, work: PendingUpdate) -> None:
         began = time.perf_counter()
@@ -188,6 +202,13 @@ class Executor:
         pass_over()
         self._owner.loop.call_soon(asked.answer, *found[0])
         return True
+
+    def copied(self) -> None:
+        """What was to be saved is copied: its arrays may be written to."""
+        self._copying = False
+        if self._waits_for_copy:
+            self._busy = self._waits_for_copy = False
+            self.execute_submitted()
 
     # Waiting for readers
 

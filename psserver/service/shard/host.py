@@ -24,7 +24,7 @@ from psserver.service.shard.reads import Read, Reads
 from psserver.service.shard.shared import SharedShard
 from psserver.service.transport.shared_memory import SLOTS, Sharing, Words
 from psserver.shard import Apply, Shard, ShardState
-from psserver.shard.staging import Slot
+from psserver.shard.payloads.staging import Slot
 from pswire.model.plan import Plan
 from pswire.transport.segments import Place
 
@@ -44,6 +44,8 @@ class HostOptions:
     worker_timeout: float = 10.0
     # Bytes that models and members may take here; 0: a share of what the machine has.
     memory_limit: int = 0
+    # Called from another thread, when all is here that stays.
+    loaded: Callable[[], object] = lambda: None
 
 
 class ShardHost:
@@ -58,9 +60,9 @@ class ShardHost:
         self.heavy = HeavyWork(owner)
         self.state = SharedShard(owner)
         self.orders = Executor(self.state, server, options.lease, owner, self.heavy, self._end_reads_beyond)
-        self.saver = PartSaver(owner, server, self.state.changes.notify)
+        self.saver = PartSaver(owner, server, self.state.changes.notify, self.orders.copied)
         self.orders.save = lambda entry, shard: self.saver.save(entry, self.job, shard)
-        self._backend = FastBackend(options.threads)
+        self._backend = FastBackend(options.threads, loaded=options.loaded)
         self.sharing = Sharing(options.transport)
         # Reads under way of versions that nothing pins.
         self._ungranted = 0
@@ -160,7 +162,6 @@ class ShardHost:
         Raises Refused for another job or plan, and for who is no member; such a one waits for nothing, and
         learns nothing of the model.
         """
-        state = self.state
         if claim.job != self.job:
             await self._check_job(claim.job)
         if not claim.proven(self.secret):
@@ -169,6 +170,11 @@ class ShardHost:
                 f"expected the membership token that {claim.worker!r} was given when it joined, got another one",
             )
         self.calls.proven(claim.worker, caller)
+        return await self.serving_member(claim.worker, claim.incarnation, plan, after)
+
+    async def serving_member(self, worker: str, incarnation: int, plan: str, after: int) -> Shard:
+        """As `serving`, of one that has proven who it is. An empty `worker` is the coordinator."""
+        state = self.state
         if state.executed <= after:
             await self._catch_up(after)
         self.state.check_going(self.server)
@@ -183,9 +189,9 @@ class ShardHost:
                 f"server {self.server} has executed {state.executed} entries of the log, expected more than "
                 f"{after}; it waited {self.options.patience:g} s",
             )
-        if claim.worker and shard.members.get(claim.worker) != claim.incarnation:
+        if worker and shard.members.get(worker) != incarnation:
             raise MembershipOver(
-                f"worker {claim.worker!r}, incarnation {claim.incarnation}, is no member any more; join again"
+                f"worker {worker!r}, incarnation {incarnation}, is no member any more; join again"
             )
         return shard
 
@@ -225,10 +231,16 @@ class ShardHost:
 
     # Pushes
 
-    def finish_push(self, shard: Shard, slot: Slot) -> bytes:
-        """The payload is complete and finite: the receipt. Raises Refused when the ticket is closed, or has another."""
+    def finish_push(self, shard: Shard, slot: Slot) -> Slot:
+        """The payload is complete and finite, and is its ticket's. Raises Refused when that is closed, or has
+        another."""
         self.pushes.finish(shard, slot)
-        return receipt(self.secret, self.job, slot.ticket, self.server, ordinary=slot.ordinary)
+        return slot
+
+    def receipt(self, slot: Slot) -> bytes:
+        """Of a push that is finished: what its worker is given, for its commit."""
+        ordinary, squares = slot.ordinary, slot.squares
+        return receipt(self.secret, self.job, slot.ticket, self.server, ordinary=ordinary, squares=squares)
 
     # Reads
 
@@ -295,7 +307,8 @@ class ShardHost:
         self._reads.end(read)
         shard.arena.end_read(read.version)
         self.orders.look()
-        self.state.changes.notify()
+        if self.state.changes.waiting:
+            self.state.changes.notify()
 
     async def rehearse(self, index: int, update: Apply) -> tuple[bool, float]:
         """Would this update, behind the entries before `index`, be finite? And what would be the largest magnitude?

@@ -2,7 +2,6 @@
 ticket's."""
 
 import time
-from collections.abc import Callable
 
 import grpc
 
@@ -11,7 +10,7 @@ from psserver.service.limits.room import ShardMemory
 from psserver.service.limits.watch import Caller
 from psserver.service.shard.shared import SharedShard
 from psserver.shard import Shard
-from psserver.shard.staging import BorrowedBuffer, Slot
+from psserver.shard.payloads.staging import Slot
 
 
 class Pushes:
@@ -21,38 +20,29 @@ class Pushes:
         self._state, self._memory = state, memory
         self._server, self._patience = server, patience
 
-    async def begin(
-        self,
-        shard: Shard,
-        ticket: int,
-        worker: str,
-        caller: Caller,
-        lend: Callable[[], BorrowedBuffer] | None = None,
-    ) -> Slot:
-        """A slot for the ticket's payload, as soon as memory admits it; the one that `lend` gives, if any.
+    async def begin(self, shard: Shard, ticket: int, worker: str, caller: Caller) -> Slot:
+        """A slot for the ticket's payload, as soon as memory admits it.
 
         A push of the ticket that is under way is cut: its worker has begun anew.
         """
         self._state.entrance.supersede(ticket)
-        lent = lend is not None
-        if not self._may_enter(shard, ticket, worker, lent):
-            await self._enter(shard, ticket, worker, lent)
-        return self._place(shard, ticket, lend() if lend is not None else None, caller)
+        if not self._may_enter(shard, ticket, worker):
+            await self._enter(shard, ticket, worker)
+        return self._place(shard, ticket, caller)
 
-    def _may_enter(self, shard: Shard, ticket: int, worker: str, lent: bool) -> bool:
-        """`lent`: the payload lies somewhere already, and needs no memory here. Raises Refused for a ticket that
-        takes no payload, or none of this worker."""
+    def _may_enter(self, shard: Shard, ticket: int, worker: str) -> bool:
+        """Raises Refused for a ticket that takes no payload, or none of this worker."""
         refusal = shard.refusal(ticket, worker)
         if refusal is not None:
             raise Refused(grpc.StatusCode.ABORTED, refusal)
         staging = shard.staging
         free = staging.incoming(ticket) is None and staging.admits(ticket)
-        return free and (lent or self._memory.admits(ticket))
+        return free and self._memory.admits(ticket)
 
-    async def _enter(self, shard: Shard, ticket: int, worker: str, lent: bool) -> None:
+    async def _enter(self, shard: Shard, ticket: int, worker: str) -> None:
         deadline = time.monotonic() + self._patience
         turn = shard.staging.tickets[ticket].turn
-        while not self._may_enter(shard, ticket, worker, lent):
+        while not self._may_enter(shard, ticket, worker):
             before = shard.staging.incoming(ticket)
             if before is not None:
                 before.cut()
@@ -65,9 +55,9 @@ class Pushes:
         # The next may come in, too.
         self._state.entrance.freed()
 
-    def _place(self, shard: Shard, ticket: int, borrowed: BorrowedBuffer | None, caller: Caller) -> Slot:
+    def _place(self, shard: Shard, ticket: int, caller: Caller) -> Slot:
         try:
-            return shard.begin(ticket, borrowed, caller.cancel)
+            return shard.begin(ticket, caller.cancel)
         except MemoryError as error:
             message = f"server {self._server} has no memory for a payload of {shard.layout.nbytes} bytes"
             raise Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, message) from error

@@ -39,8 +39,11 @@ class SharedShard:
     def finish(self, index: int) -> None:
         """Entry `index` is executed."""
         self.executed = index + 1
-        self.catching_up.risen(index + 1)
-        self.changes.notify()
+        # Of every entry of every step: mostly nobody waits.
+        if self.catching_up.heap:
+            self.catching_up.risen(index + 1)
+        if self.changes.waiting:
+            self.changes.notify()
 
     def fail(self, reason: str, *, diverged: bool = False) -> None:
         self.failure, self.diverged = reason, diverged

@@ -5,11 +5,13 @@ The wire is that of `pswire.transport.framed_socket`, whose `FramedSocket` is th
 
 import asyncio
 import socket
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
 from typing import Any, Final
 
+from psserver.service.loop.heavy import HeavyWork
 from psserver.service.loop.steps import Steps, parked
+from psserver.service.transport import bulk
 from psserver.service.transport.buffers import Buffers
 from pswire.transport.framed_socket import (
     FRAME_BYTES,
@@ -26,6 +28,8 @@ from pswire.transport.frames import Message
 SLICE: Final = 2**20
 # What is received for a connection that does not want it yet; its peer waits then.
 AHEAD: Final = LARGE
+# In place of a frame: it has begun, and there is much of it.
+_BEGUN: Final[Message] = b"begun"
 
 
 class Connection:
@@ -34,10 +38,18 @@ class Connection:
     The loop's thread owns it. Raises OSError when it is made of a socket that is over already.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, connected: socket.socket, buffers: Buffers) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        connected: socket.socket,
+        buffers: Buffers,
+        threads: HeavyWork,
+    ) -> None:
+        """`threads`: for what is sent and received in bulk."""
         connected.setblocking(False)
         keep_alive(connected)
         self._loop, self._socket, self._buffers = loop, connected, buffers
+        self._threads = threads
         self._descriptor = connected.fileno()
         self._steps: Steps | None = None
         # What the coroutine waits for: "frame", "room" (to send), or something that is not here.
@@ -94,9 +106,7 @@ class Connection:
 
         A large frame lies in memory that is used again after the next `receive`.
         """
-        if self._used is not None:
-            self._buffers.give(self._used)
-            self._used = None
+        self._reuse()
         if self._broken is not None:
             raise self._broken
         if self._ahead:
@@ -111,7 +121,48 @@ class Connection:
         frame: Message | None = await parked()
         if frame is None and self._broken is not None:
             raise self._broken
+        if frame is _BEGUN:
+            return await self._rest_of_large()
         return frame
+
+    async def _rest_of_large(self) -> Message | None:
+        """Of a frame that has begun, and fits into a buffer that is here already: a thread receives it, and the loop
+        what the peer makes wait for."""
+        self._stop_reading()
+        into = memoryview(self._large or b"")[: self._length]
+        begun = self._filled
+        try:
+            self._filled = await self._threads.on_pool(lambda: bulk.fill(self._socket, into, begun))
+        finally:
+            self._loop.add_reader(self._descriptor, self._readable)
+        if self._filled == self._length:
+            self._used, self._large = self._large, None
+            return into
+        self._waits_for = "frame"
+        frame: Message | None = await parked()
+        return frame
+
+    async def receive_many(self, take: Callable[[Message], bool]) -> None:
+        """Frames that come without a pause, each handed to `take` on another thread, until it returns False; none where
+        something is here already. `receive` may follow. Raises SocketError, and what `take` raises."""
+        self._reuse()
+        if self._ahead or self._broken is not None or self._end_of_stream or self._paused:
+            return
+        self._stop_reading()
+        try:
+            begun = await self._threads.on_pool(lambda: bulk.receive(self._socket, self._most, take))
+        finally:
+            self._loop.add_reader(self._descriptor, self._readable)
+        length = HEAD.unpack_from(begun)[0] if len(begun) >= HEAD.size else 0
+        if length < LARGE:
+            self._ahead += begun
+        else:
+            self._begin_large(length, memoryview(begun)[HEAD.size :])
+
+    def _reuse(self) -> None:
+        if self._used is not None:
+            self._buffers.give(self._used)
+            self._used = None
 
     def _give(self, frame: Message | None) -> None:
         self._waits_for = ""
@@ -158,19 +209,21 @@ class Connection:
             return
         end = HEAD.size + length
         if length >= LARGE:
-            self._large = self._buffers.take(length)
-            self._length, self._filled = length, 0
-            self._take_large(data[HEAD.size : end])
+            self._begin_large(length, data[HEAD.size : end])
             self._ahead += data[end:]
-            self._fill()
+            if self._large is not None and len(self._large) >= length and length - self._filled >= SLICE:
+                self._give(_BEGUN)
+            else:
+                self._fill()
         elif len(data) < end:
             self._ahead += data
         else:
             self._ahead += data[end:]
             self._give(bytes(data[HEAD.size : end]))
 
-    def _take_large(self, data: memoryview) -> None:
-        assert self._large is not None
+    def _begin_large(self, length: int, data: memoryview) -> None:
+        self._length, self._filled = length, 0
+        self._large = self._buffers.take(length)
         self._large = self._buffers.at_least(self._large, self._filled, len(data), self._length)
         self._large[self._filled : self._filled + len(data)] = data
         self._filled += len(data)
@@ -229,6 +282,12 @@ class Connection:
             *few, payload = parts
             await self._send(b"".join((head, *few)), MORE)
             await self._send(payload)
+
+    async def send_many(self, messages: Iterator[Parts]) -> None:
+        """Of `messages`, whose last parts are large, as many as the other end takes without a pause, from another
+        thread. Raises SocketError, and what `messages` raises."""
+        rest = await self._threads.on_pool(lambda: bulk.send(self._socket, messages))
+        await self._send(rest)
 
     async def _send(self, data: "bytes | memoryview", flags: int = 0) -> None:
         view, left = memoryview(data), SLICE

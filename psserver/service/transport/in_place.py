@@ -5,6 +5,8 @@ from psserver.service.limits.watch import Caller
 from psserver.service.shard.host import ShardHost
 from psserver.service.transport.payloads import claim_of
 from psserver.service.transport.shared_memory import Attachment, to_wire
+from psserver.shard import Shard
+from psserver.shard.payloads.staging import Slot
 from pswire.transport import segments
 from pswire.transport.segments import SegmentError
 from pswire.v1 import shard_pb2
@@ -45,8 +47,8 @@ async def stage(
     attachment: Attachment,
     number: int,
     caller: Caller,
-) -> bytes:
-    """Stage the payload that the worker wrote into its slot; the receipt. Raises Refused."""
+) -> Slot:
+    """Stage the payload that the worker wrote into its slot: it is its ticket's then. Raises Refused."""
     shard = await host.serving(claim_of(header), header.plan, header.after, caller)
     if not attachment.holds(number):
         raise invalid(
@@ -60,7 +62,7 @@ async def stage(
     finite = False
     try:
         filled = attachment.values(number)
-        bad = await host.heavy.run(filled.nbytes, lambda: shard.copy_in(slot, filled, 0))
+        bad = await host.heavy.run(filled.nbytes, lambda: shard.checks.copy_in(slot, filled, 0))
         if bad is not None:
             raise invalid(f"payload of ticket {header.ticket}: expected finite numbers, got {bad}")
         finite = True
@@ -70,12 +72,11 @@ async def stage(
     return host.finish_push(shard, slot)
 
 
-async def locate(
-    host: ShardHost, request: shard_pb2.PullRequest, attachment: Attachment, caller: Caller
+def locate(
+    host: ShardHost, shard: Shard, ticket: int, version: int, worker: str, attachment: Attachment
 ) -> shard_pb2.Located | None:
     """Where the ticket's version lies, pinned for reading there; None when it has to be sent."""
-    shard = await host.serving(claim_of(request), request.plan, request.after, caller)
-    found = host.read_in_place(shard, request.ticket, request.version, request.worker, attachment.words)
+    found = host.read_in_place(shard, ticket, version, worker, attachment.words)
     if found is None:
         return None
     place, live = found

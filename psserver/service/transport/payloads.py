@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 from psserver.receipts import Claim
 from psserver.service.errors import Refused, invalid
 from psserver.service.limits.watch import Caller
+from psserver.service.loop.heavy import LARGE
 from psserver.service.shard.host import ShardHost
 from psserver.service.shard.reads import Read
 from psserver.service.transport.sending import SendingPace
 from psserver.shard import Shard
-from psserver.shard.staging import Slot
+from psserver.shard.payloads.staging import Slot
 from pswire.transport import frames
 from pswire.transport.codecs import BFLOAT16, FLOAT32, Codec, Elementwise, WireDtypeError, codec_numbered
 from pswire.v1 import shard_pb2
@@ -43,7 +44,7 @@ class _FusedReception:
     def feed(self, data: memoryview) -> str | None:
         elements = self._codec.elements(data)
         start, self._done = self._done, self._done + elements.size
-        return self._shard.copy_in(self._slot, elements, start)
+        return self._shard.checks.copy_in(self._slot, elements, start)
 
 
 class _PlainReception:
@@ -55,7 +56,7 @@ class _PlainReception:
 
     def feed(self, data: memoryview) -> str | None:
         start, stop = self._decoder.feed(data)
-        return self._shard.nonfinite(self._slot.values[start:stop], start, self._slot)
+        return self._shard.checks.measure(self._slot, start, stop)
 
 
 def _reception(shard: Shard, codec: Codec, slot: Slot) -> _Reception:
@@ -93,8 +94,20 @@ class Intake:
     def complete(self) -> bool:
         return self._received == self._total
 
+    @property
+    def left(self) -> int:
+        """Bytes that have not come yet."""
+        return self._total - self._received
+
     async def take(self, chunk: frames.ChunkView) -> None:
-        """The next chunk: in order, what the codec encodes, finite numbers. Raises Refused."""
+        """`feed`, on another thread where that pays."""
+        await self._host.heavy.run(chunk.data.nbytes, lambda: self.feed(chunk))
+
+    def feed(self, chunk: frames.ChunkView) -> None:
+        """The next chunk: in order, what the codec encodes, finite numbers. Raises Refused.
+
+        For one thread at a time, whichever: it touches nothing but the slot, which is this intake's own.
+        """
         length = chunk.data.nbytes
         if chunk.offset != self._received:
             raise invalid(
@@ -107,7 +120,7 @@ class Intake:
                 f"got {self._received + length} or more"
             )
         try:
-            bad = await self._host.heavy.run(length, lambda: self._reception.feed(chunk.data))
+            bad = self._reception.feed(chunk.data)
         except WireDtypeError as error:
             raise invalid(f"payload of ticket {self._ticket}: {error} at offset {chunk.offset}") from error
         if bad is not None:
@@ -115,8 +128,8 @@ class Intake:
             raise invalid(f"payload of ticket {self._ticket}: expected finite numbers, got {bad}{caution}")
         self._received += length
 
-    def finish(self) -> bytes:
-        """The receipt. Raises Refused when chunks are missing or the ticket is closed."""
+    def finish(self) -> Slot:
+        """The payload is its ticket's. Raises Refused when chunks are missing or the ticket is closed."""
         if not self.complete:
             self.give_up()
             raise invalid(
@@ -149,8 +162,9 @@ class Outgoing:
         codec: Codec,
         read: Read,
         granted: bool,
-        pace: SendingPace,
+        pace: SendingPace | None,
     ) -> None:
+        """`pace`: None for chunks as large as they come."""
         self._host, self._shard, self._ticket, self._codec = host, shard, ticket, codec
         self._read, self._granted = read, granted
         self._pace = pace
@@ -160,31 +174,51 @@ class Outgoing:
     async def begin(cls, host: ShardHost, request: shard_pb2.PullRequest, caller: Caller) -> "Outgoing":
         """`caller`: who reads it, and is cut when it holds too much. Raises Refused when it is gone."""
         shard = await host.serving(claim_of(request), request.plan, request.after, caller)
-        codec = known_codec(request.dtype)
-        read, granted = await host.start_read(shard, request.ticket, request.version, request.worker, caller)
-        if caller.pace is None:
+        return await cls.of(
+            host, shard, request.ticket, request.version, request.worker, request.dtype, caller
+        )
+
+    @classmethod
+    async def of(
+        cls, host: ShardHost, shard: Shard, ticket: int, version: int, worker: str, dtype: int, caller: Caller
+    ) -> "Outgoing":
+        """As `begin`, for one that the host serves."""
+        codec = known_codec(dtype)
+        read, granted = await host.start_read(shard, ticket, version, worker, caller)
+        if caller.paced and caller.pace is None:
             caller.pace = SendingPace(host.options.worker_timeout)
-        caller.pace.begin()
-        return cls(host, shard, request.ticket, codec, read, granted, caller.pace)
+        if caller.pace is not None:
+            caller.pace.begin()
+        return cls(host, shard, ticket, codec, read, granted, caller.pace)
+
+    @property
+    def large(self) -> bool:
+        return self._codec.size(self._read.version.values.size) > LARGE
+
+    def check(self) -> None:
+        """On the way. Raises Refused when the version was taken back."""
+        # A read under way of a granted version goes on when that is taken back: over a slow link no lease would do.
+        if not self._granted and not self._host.still_readable(self._shard, self._read):
+            number = self._read.version.number
+            raise Refused(grpc.StatusCode.ABORTED, f"version {number} was taken back: its lease is over")
 
     def pieces(self) -> Iterator[Piece]:
-        """At least one. Raises Refused when the version is taken back on the way."""
+        """At least one; `check` before each that is sent. For one thread at a time, whichever: it touches nothing that
+        the loop owns."""
         values = self._read.version.values
         total, offset = self._codec.size(values.size), 0
         if total == 0:
             yield Piece(0, memoryview(b""), 0)
         # Encoded piece by piece: readers never hold a copy of the model each.
         for encoded in _encoded(self._shard, values, self._codec):
-            # A read under way of a granted version goes on when that is taken back: over a slow link no lease would do.
-            if not self._granted and not self._host.still_readable(self._shard, self._read):
-                number = self._read.version.number
-                raise Refused(grpc.StatusCode.ABORTED, f"version {number} was taken back: its lease is over")
             data = frames.as_bytes(encoded)
             while data.nbytes:
-                part, data = data[: self._pace.piece], data[self._pace.piece :]
+                piece = data.nbytes if self._pace is None else self._pace.piece
+                part, data = data[:piece], data[piece:]
                 began = time.monotonic()
                 yield Piece(offset, part, total)
-                self._pace.sent(time.monotonic() - began)
+                if self._pace is not None:
+                    self._pace.sent(time.monotonic() - began)
                 offset += part.nbytes
         self._complete = True
 

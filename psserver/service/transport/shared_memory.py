@@ -4,13 +4,10 @@ import logging
 import weakref
 from collections.abc import Iterable
 
-import grpc
 import numpy as np
 from numpy.typing import NDArray
 
-from psserver.service.errors import Refused
 from psserver.shard.arena import plain
-from psserver.shard.staging import BorrowedBuffer
 from pswire.logs.events import event
 from pswire.transport import segments
 from pswire.transport.segments import Place, Segment, SegmentError
@@ -20,7 +17,7 @@ log = logging.getLogger("ps-server")
 
 Floats = NDArray[np.float32]
 
-# One to fill while the other is added up.
+# One to fill while the other is copied.
 SLOTS = 2
 
 
@@ -84,7 +81,7 @@ class Sharing:
 class Words:
     """The control words of one worker: few bytes that may outlast its slots.
 
-    Word 0 has one writer, the worker; the others have one, the server.
+    Word 0 has one writer, the worker. The others say which slots are taken: none, for payloads are copied.
     """
 
     def __init__(self) -> None:
@@ -96,16 +93,11 @@ class Words:
         """The worker no longer reads the ticket's version, by its own word. Its tickets come in rising order."""
         return int(self._words[0]) >= ticket
 
-    def hold(self, slot: int, ticket: int) -> None:
-        """Show the worker which ticket's payload slot `slot` (from 1) holds; 0: none, it is free."""
-        self._words[segments.WORDS_PER_CACHE_LINE * slot] = ticket
-
 
 class Attachment:
     """What one worker shares with this server, for as long as its exchange lasts. The loop's thread owns it.
 
-    The server keeps what it still needs of it: a slot until its contribution
-    is settled, the control words until the pins of the worker's tickets end.
+    The server keeps what it still needs of it: the control words until the pins of the worker's tickets end.
     """
 
     def __init__(self, elements: int) -> None:
@@ -114,8 +106,6 @@ class Attachment:
         slots = [Segment(4 * elements) for _ in range(SLOTS)]
         self.places = (self.words.place, *(slot.place for slot in slots))
         self._slots = [segments.floats(slot.memory) for slot in slots]
-        # As in the words, which the worker could overwrite.
-        self._busy: set[int] = set()
 
     def fits(self, elements: int) -> bool:
         """The slots hold payloads of so many elements."""
@@ -127,20 +117,6 @@ class Attachment:
     def values(self, number: int) -> Floats:
         """Slot `number`, from 1, which its worker may write into at any time."""
         return self._slots[number - 1]
-
-    def borrow(self, number: int, ticket: int) -> BorrowedBuffer:
-        """Slot `number`, from 1, marked as busy until it is given back. Raises Refused while it is busy."""
-        if number in self._busy:
-            raise Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, f"slot {number} still holds an earlier payload")
-        words, busy = self.words, self._busy
-
-        def ended() -> None:
-            busy.discard(number)
-            words.hold(number, 0)
-
-        busy.add(number)
-        words.hold(number, ticket)
-        return BorrowedBuffer(self._slots[number - 1], ended)
 
     def release(self) -> None:
         """The exchange is over. Explicitly, because a broken call may keep its frames until the next collection."""

@@ -4,22 +4,25 @@ import asyncio
 import logging
 import secrets
 import socket
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 
 import grpc
 
 from psserver.service.errors import Refused
 from psserver.service.limits.table import CONNECTIONS, UNAUTHENTICATED
 from psserver.service.limits.watch import Caller, Watch
+from psserver.service.loop.heavy import HeavyWork
 from psserver.service.loop.owner import Owner
 from psserver.service.rpc.registration import clipped
+from psserver.service.transport import bulk
 from psserver.service.transport.buffers import Buffers
 from psserver.service.transport.connection import Connection
 from psserver.service.transport.streams import Serve
 from pswire.logs.events import event
 from pswire.transport import framed_socket
 from pswire.transport import socket_handshake as handshake
-from pswire.transport.framed_socket import TOKEN_BYTES, Parts, SocketError
+from pswire.transport.framed_socket import FRAME_BYTES, TOKEN_BYTES, Parts, SocketError
 
 log = logging.getLogger("ps-server")
 
@@ -50,10 +53,20 @@ class SocketStream:
         self._connection, self._patience = connection, patience
         self.caller = caller
         self.receive = connection.receive
+        self.receive_many = connection.receive_many
 
     async def send(self, parts: Parts) -> None:
-        with self.caller.within(self._patience(sum(map(len, parts)))):
+        # As `Caller.within`, without what a context manager costs at every step.
+        caller = self.caller
+        caller.deadline = time.monotonic() + self._patience(sum(map(len, parts)))
+        try:
             await self._connection.send(parts)
+        finally:
+            caller.deadline = None
+
+    async def send_many(self, messages: Iterator[Parts]) -> None:
+        with self.caller.within(self._patience(FRAME_BYTES)):
+            await self._connection.send_many(messages)
 
 
 class SocketListener:
@@ -77,6 +90,7 @@ class SocketListener:
         self._watch, self._patience = watch or Watch(), patience
         self._bind, self._wanted = bind, port
         self._buffers = Buffers()
+        self._threads = HeavyWork(owner, bulk.THREADS, "payload")
         self._name: str | None = None
         self._port: int | None = None
         self._listening: list[socket.socket] = []
@@ -147,6 +161,14 @@ class SocketListener:
         if connection is not None:
             connection.cut()
 
+    def begin(self) -> None:
+        """Start the threads: later the system may give none. Raises RuntimeError."""
+        self._threads.begin()
+
+    def end(self) -> None:
+        """After the loop."""
+        self._threads.close()
+
     # Accepting
 
     def _listen_unix(self) -> str:
@@ -201,7 +223,7 @@ class SocketListener:
         try:
             if connected.family == socket.AF_UNIX:
                 handshake.check_same_user(connected)
-            connection = Connection(self._owner.loop, connected, self._buffers)
+            connection = Connection(self._owner.loop, connected, self._buffers, self._threads)
         except OSError as error:
             log.warning("a connection was refused: %s", error, extra=event("connection_refused"))
             connected.close()
@@ -220,7 +242,7 @@ class SocketListener:
     # One connection
 
     async def _run(self, connection: Connection) -> None:
-        caller = Caller(connection.cut)
+        caller = Caller(connection.cut, paced=False)
         with self._watch.watching(caller):
             with caller.within(framed_socket.HANDSHAKE_TIMEOUT):
                 if not await self._authenticated(connection, caller):

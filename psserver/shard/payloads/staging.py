@@ -30,16 +30,10 @@ class Slot:
     cut: Callable[[], object] = lambda: None
     # Whose it is.
     worker: str = ""
-    # None of its numbers is so large that an update might not be finite for it (`psserver.shard.ordinary`).
+    # None of its numbers is so large that an update might not be finite for it (`psserver.shard.payloads.ordinary`).
     ordinary: bool = True
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class BorrowedBuffer:
-    """A payload buffer of somebody else, who writes the payload into it; `ended` is called when it is free again."""
-
-    values: Floats
-    ended: Callable[[], None]
+    # The sum of the squares of its gradient.
+    squares: float = 0.0
 
 
 class Staging:
@@ -66,10 +60,8 @@ class Staging:
         self._incoming: dict[int, Slot] = {}
         self._complete: dict[int, Slot] = {}
         self._free: list[Floats] = []
-        # Payload buffers of its own that exist, wherever they are: a sum may lie in one.
+        # Payload buffers that exist, wherever they are: a sum may lie in one.
         self.own = 0
-        # Borrowed buffers, by the identity of their array.
-        self._borrowed: dict[int, BorrowedBuffer] = {}
         # The most payload buffers that were ever held at once.
         self.peak = 0
 
@@ -90,13 +82,8 @@ class Staging:
 
     @property
     def owned(self) -> list[str]:
-        """Whose each payload is that is held in a buffer of its own."""
-        held = [*self._complete.values(), *self._incoming.values()]
-        return [slot.worker for slot in held if not self.lent(slot.values)]
-
-    def lent(self, values: Floats) -> bool:
-        """The buffer is somebody else's."""
-        return id(values) in self._borrowed
+        """Whose each payload is that is held."""
+        return [slot.worker for slot in (*self._complete.values(), *self._incoming.values())]
 
     def next_in_turn(self, ticket: int) -> bool:
         """The ticket's payload is the next to be summed, in a round of which the order is fixed."""
@@ -140,20 +127,13 @@ class Staging:
             return True
         return turn == self._first_turn()
 
-    def begin(
-        self, ticket: int, borrowed: BorrowedBuffer | None = None, cut: Callable[[], object] = lambda: None
-    ) -> Slot:
+    def begin(self, ticket: int, cut: Callable[[], object] = lambda: None) -> Slot:
         """A slot for the payload of an open, unsealed, admitted ticket, of which no other is under way.
 
-        `borrowed` holds the payload already; `cut` ends the stream that brings it.
+        `cut` ends the stream that brings it.
         """
         assert ticket not in self._incoming, f"a push of ticket {ticket} is under way"
-        if borrowed is not None:
-            assert id(borrowed.values) not in self._borrowed, "a buffer is lent once at a time"
-            self._borrowed[id(borrowed.values)] = borrowed
-            values = borrowed.values
-        else:
-            values = self._free.pop() if self._free else self._new()
+        values = self._free.pop() if self._free else self._new()
         opened = self.tickets.get(ticket)
         slot = self._incoming[ticket] = Slot(ticket, values, cut, opened.worker if opened else "")
         self.peak = max(self.peak, self.held)
@@ -194,6 +174,11 @@ class Staging:
         slot = self._complete.get(ticket)
         return slot is None or slot.ordinary
 
+    def squares(self, ticket: int) -> float:
+        """The sum of the squares of the gradient in the complete payload of a ticket; 0 without one."""
+        slot = self._complete.get(ticket)
+        return 0.0 if slot is None else slot.squares
+
     def payload(self, ticket: int) -> Floats:
         """The complete payload of a ticket, which stays."""
         return self._complete[ticket].values
@@ -209,11 +194,8 @@ class Staging:
             self.recycle(slot.values)
 
     def recycle(self, values: Floats) -> None:
-        """A payload is no longer needed. A lent buffer goes back to its owner."""
-        borrowed = self._borrowed.pop(id(values), None)
-        if borrowed is not None:
-            borrowed.ended()
-        elif len(self._free) < self._limit:
+        """A payload is no longer needed."""
+        if len(self._free) < self._limit:
             self._free.append(values)
         else:
             self.own -= 1

@@ -1,0 +1,1 @@
+"""Servers that stay take one job after another."""

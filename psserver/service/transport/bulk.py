@@ -1,0 +1,122 @@
+"""Frames of large payloads on a plain socket, moved by a thread of a small pool.
+
+The loop would wake up for every buffer of the kernel: some hundred times for a model of 67 MB. A thread moves frames
+for one turn, and stops sooner where the peer makes it wait: a slow peer costs a descriptor, and no thread.
+"""
+
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from pswire.transport.framed_socket import FRAME_BYTES, HEAD, MORE, Parts, SocketError
+from pswire.transport.frames import Message
+
+# Of a server, whatever the number of its workers.
+THREADS: Final = 4
+# After so many seconds a thread serves the next connection.
+TURN: Final = 0.05
+# How long a thread waits for a peer that is in the middle of a payload; milliseconds.
+REST: Final = 2
+
+
+class _Memory(threading.local):
+    """A frame of each thread: what a connection receives here costs no memory of its own."""
+
+    def __init__(self) -> None:
+        self.frame = memoryview(bytearray(HEAD.size + FRAME_BYTES))
+
+
+_memory = _Memory()
+
+
+def receive(connected: socket.socket, most: int, take: Callable[[Message], bool]) -> bytes:
+    """Hand frames of at most `most` bytes to `take`, until it returns False, the turn is over, or the peer rests;
+    the beginning of the next frame is returned.
+
+    A frame is good until `take` returns. Raises SocketError at the end of the stream and for what is no frame, and
+    what `take` raises.
+    """
+    frame, end = _memory.frame, time.monotonic() + TURN
+    poll = _poll(connected, select.POLLIN)
+    while True:
+        filled = _fill(connected, frame, 0, HEAD.size, poll)
+        if filled < HEAD.size:
+            return bytes(frame[:filled])
+        length, _ = HEAD.unpack_from(frame)
+        if length > most:
+            raise SocketError(f"expected a frame of at most {most} bytes, got one of {length}")
+        whole = HEAD.size + length
+        filled = _fill(connected, frame, filled, whole, poll)
+        if filled < whole:
+            return bytes(frame[:filled])
+        if not take(frame[HEAD.size : whole]) or time.monotonic() > end:
+            return b""
+
+
+def send(connected: socket.socket, messages: Iterator[Parts]) -> memoryview:
+    """Send messages until there are no more, the turn is over, or the peer does not take them; what was begun and not
+    sent is returned. The last part of a message is its payload.
+
+    Raises SocketError when the other end is gone, and what `messages` raises.
+    """
+    end = time.monotonic() + TURN
+    poll = _poll(connected, select.POLLOUT)
+    for *few, payload in messages:
+        length = sum(map(len, few)) + len(payload)
+        head = memoryview(b"".join((HEAD.pack(length, 0), *few)))
+        rest = _give(connected, head, MORE, poll)
+        if rest:
+            return memoryview(b"".join((rest, payload)))
+        rest = _give(connected, memoryview(payload), 0, poll)
+        if rest:
+            return rest
+        if time.monotonic() > end:
+            break
+    return memoryview(b"")
+
+
+def _poll(connected: socket.socket, event: int) -> Callable[[], bool]:
+    """Waits until `connected` is ready, and for `REST` at most: is it?"""
+    poll = select.poll()
+    poll.register(connected, event)
+    return lambda: bool(poll.poll(REST))
+
+
+def fill(connected: socket.socket, frame: memoryview, filled: int) -> int:
+    """Receive the rest of one frame, until the peer rests: how much of it is there. Raises SocketError as `receive`."""
+    return _fill(connected, frame, filled, len(frame), _poll(connected, select.POLLIN))
+
+
+def _fill(
+    connected: socket.socket, view: memoryview, filled: int, size: int, ready: Callable[[], bool]
+) -> int:
+    """Receive until `size` bytes are there, or the peer rests: how many are."""
+    while filled < size:
+        try:
+            count = connected.recv_into(view[filled:size])
+        except (BlockingIOError, InterruptedError):
+            if not ready():
+                return filled
+            continue
+        except OSError as error:
+            raise SocketError(f"the other end is gone: {error.strerror}") from error
+        if not count:
+            raise SocketError("the other end is gone in the middle of a payload")
+        filled += count
+    return filled
+
+
+def _give(connected: socket.socket, view: memoryview, flags: int, ready: Callable[[], bool]) -> memoryview:
+    """Send `view`, or as much of it as the peer takes: the rest."""
+    while view:
+        try:
+            view = view[connected.send(view, flags) :]
+        except (BlockingIOError, InterruptedError):
+            if not ready():
+                return view
+        except OSError as error:
+            raise SocketError(f"the other end is gone: {error.strerror}") from error
+    return view

@@ -1,0 +1,81 @@
+"""Payloads as they come in: copied, decoded and checked in one pass; a bad number is named as its variable has it."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from psserver.optimizers import Backend
+from psserver.shard import arithmetic
+from psserver.shard.payloads.staging import Slot
+from pswire.model.plan import Plan
+
+Floats = NDArray[np.float32]
+
+
+class PayloadChecks:
+    """Of one shard. `ordinary`: the largest magnitude in an ordinary payload (`psserver.shard.payloads.ordinary`)."""
+
+    def __init__(self, plan: Plan, server: int, ordinary: float, backend: Backend) -> None:
+        self._plan = plan
+        self._layout = plan.shards[server]
+        self._ordinary = np.float32(ordinary)
+        self._backend = backend
+
+    def nonfinite(self, values: Floats, start: int = 0) -> str | None:
+        """Names the first NaN or Inf in `values`, which begins at element `start`; None if all are finite."""
+        found = arithmetic.first_nonfinite(values, self._backend)
+        return None if found is None else self._bad(values, found, start)
+
+    def measure(self, slot: Slot, start: int, stop: int) -> str | None:
+        """What `copy_in` does, of a piece of a payload that lies in `slot` already."""
+        return self._measured(slot, start, stop, None)
+
+    def copy_in(self, slot: Slot, source: NDArray[Any], start: int) -> str | None:
+        """Copy a piece of a payload from `source` into `slot`, from element `start` on; in the same pass, name the
+        first NaN or Inf in it (None if there is none), and add its numbers to the payload's norm.
+
+        `source` holds float32, or the bits of bfloat16 as uint16.
+        """
+        return self._measured(slot, start, start + source.size, source)
+
+    def _measured(self, slot: Slot, start: int, stop: int, source: NDArray[Any] | None) -> str | None:
+        # The norm is that of the gradient; what layers set themselves lies behind it.
+        middle = min(max(self._layout.trainable, start), stop)
+        for begin, end in ((start, middle), (middle, stop)):
+            if begin < end:
+                part = None if source is None else source[begin - start : end - start]
+                bad = self._piece(slot, begin, end, part)
+                if bad is not None:
+                    return bad
+        return None
+
+    def _piece(self, slot: Slot, start: int, stop: int, source: NDArray[Any] | None) -> str | None:
+        target, limit, backend = slot.values[start:stop], self._ordinary, self._backend
+        if source is None:
+            squares = arithmetic.squares(target, limit, backend)
+        else:
+            squares = arithmetic.copy_squares(target, source, limit, backend)
+        if squares is None:
+            bad = self.nonfinite(target, start)
+            if bad is not None:
+                return bad
+            slot.ordinary = False
+            squares = arithmetic.squares(target, arithmetic.LARGEST, backend)
+            assert squares is not None
+        if start < self._layout.trainable:
+            slot.squares += squares
+        return None
+
+    def _bad(self, values: Floats, found: int, start: int) -> str:
+        return f"{values[found]} at {self._where(start + found)}"
+
+    def _where(self, element: int) -> str:
+        piece = next(s for s in self._layout.slices if s.offset <= element < s.offset + s.size)
+        variable = self._plan.variables[piece.variable]
+        inside = element - piece.offset
+        if not variable.shape:
+            return variable.name
+        row = variable.size // variable.shape[0]
+        index = np.unravel_index(piece.start * row + inside, variable.shape)
+        return f"{variable.name}[{', '.join(str(int(i)) for i in index)}]"

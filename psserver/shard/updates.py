@@ -1,0 +1,197 @@
+"""Updates of one shard: what is added up for the coming version, and how that is made."""
+
+import math
+from collections.abc import Callable, Collection
+
+import numpy as np
+from numpy.typing import NDArray
+
+from psserver.policies.values import value
+from psserver.shard import arithmetic
+from psserver.shard.arena import Arena
+from psserver.shard.compensators import Gap
+from psserver.shard.orders import Apply, Fold
+from psserver.shard.payloads.checks import PayloadChecks
+from psserver.shard.payloads.staging import Staging
+from psserver.shard.updater import Updater
+
+Floats = NDArray[np.float32]
+
+
+class NonfiniteError(RuntimeError):
+    """The update that an order makes is not finite: it is not published, and the job cannot go on."""
+
+
+class ShardError(RuntimeError):
+    """An order that cannot be executed: the log and this shard's state disagree."""
+
+
+@value
+class PendingUpdate:
+    """What remains of a Fold or an Apply: `compute` touches only arrays that nobody else writes, `finish` is quick."""
+
+    compute: Callable[[], None]
+    finish: Callable[[], None]
+
+
+def need(staging: Staging, ticket: int) -> None:
+    """Raises ShardError where the ticket has no payload here."""
+    if not staging.holds(ticket):
+        raise ShardError(f"the payload of ticket {ticket} is not here")
+
+
+class Updates:
+    """The open sum and whose contributions are in it. As `Shard`: not thread-safe but for `PendingUpdate.compute`.
+
+    `unchecked`: publish versions that are not finite, too.
+    """
+
+    def __init__(
+        self, arena: Arena, staging: Staging, updater: Updater, checks: PayloadChecks, *, unchecked: bool
+    ) -> None:
+        self._arena = arena
+        self._staging = staging
+        self._updater = updater
+        self._checks = checks
+        self._unchecked = unchecked
+        # Whose contributions are in the open sum.
+        self.summed: list[str] = []
+        # Left with a contribution that may still be applied: what is remembered for it goes afterwards. A restored
+        # shard need not know them: whoever comes back begins anew.
+        self._left: set[str] = set()
+
+    # Members
+
+    def admit(self, worker: str) -> None:
+        """It has joined. If it was here before, it begins anew."""
+        if worker in self._left:
+            self._left.discard(worker)
+            self._updater.forget(worker)
+
+    def dismiss(self, worker: str, *, kept: bool) -> None:
+        """It has left. `kept`: it is expected back, and goes on with what is kept for it alone."""
+        if kept:
+            return
+        self._updater.forget(worker)
+        if worker in self.summed or any(t.worker == worker for t in self._staging.tickets.values()):
+            self._left.add(worker)
+
+    # Orders
+
+    def fold(self, fold: Fold) -> PendingUpdate:
+        """Add a contribution to the coming update. Raises ShardError, with nothing changed."""
+        self._check(fold)
+        worker = self._staging.tickets[fold.ticket].worker
+        self.summed.append(worker)
+        gap = self._gap(fold.ticket, worker) if fold.compensation else None
+        payload = self._staging.take(fold.ticket)
+
+        def compute() -> None:
+            self._updater.add(payload, fold.factor, worker, gap, fold.compensation)
+
+        def finish() -> None:
+            if not self._updater.keeps(payload):
+                self._staging.recycle(payload)
+            self._arena.forget(fold.ticket)
+
+        return PendingUpdate(compute, finish)
+
+    def _check(self, fold: Fold) -> None:
+        need(self._staging, fold.ticket)
+        if fold.compensation and not self._updater.compensates:
+            raise ShardError(
+                f"ticket {fold.ticket} is to be compensated, but the job's policy names no compensator"
+            )
+
+    def _check_apply(self, apply: Apply) -> None:
+        if apply.version != self._arena.newest + 1:
+            raise ShardError(f"apply makes version {apply.version}, but {self._arena.newest} is newest")
+        for part in apply.parts:
+            self._check(part)
+        if self._updater.empty and not apply.parts:
+            raise ShardError(f"apply of version {apply.version} has no contributions")
+
+    def _gap(self, ticket: int, worker: str) -> Gap:
+        now = self._arena.values(self._arena.newest)
+        assert now is not None
+        return self._updater.gap(now, self._arena.base_of(ticket), worker, self._arena.newest)
+
+    def apply(self, apply: Apply) -> PendingUpdate:
+        """Add the last contributions and make the version. Raises ShardError, with nothing changed; its `compute`
+        raises NonfiniteError."""
+        self._check_apply(apply)
+        folds = [self.fold(part) for part in apply.parts]
+        now, base, workers = self._arena.values(self._arena.newest), self._arena.newest, list(self.summed)
+        assert now is not None
+        out = self._arena.take()
+
+        def compute() -> None:
+            for fold in folds:
+                fold.compute()
+            # An overflow is found below.
+            with np.errstate(all="ignore"):
+                finite = self._updater.step(now, out, base, apply.scale, apply.lr_scale)
+            if not (finite or self._unchecked):
+                raise NonfiniteError(self._unfit(apply.version, out, workers))
+
+        def finish() -> None:
+            for fold in folds:
+                fold.finish()
+            for values in self._updater.clear():
+                self._staging.recycle(values)
+            self.summed.clear()
+            if self._left:
+                self._forget_left(workers)
+            self._arena.publish(out)
+
+        return PendingUpdate(compute, finish)
+
+    def _forget_left(self, workers: Collection[str]) -> None:
+        """An update of `workers` was made: what it made anew for one that has left goes again, and for good with that
+        worker's last payload."""
+        held = {opened.worker for opened in self._staging.tickets.values()}
+        for worker in self._left.intersection(workers):
+            self._updater.forget(worker)
+        self._left &= held
+
+    def discard(self) -> None:
+        """Begin the coming update anew: what was added is dropped."""
+        for values in self._updater.clear():
+            self._staging.recycle(values)
+        self.summed.clear()
+
+    def rehearse(self, apply: Apply) -> tuple[bool, float]:
+        """Would everything that this update changes be finite, and what would be the largest magnitude in it?
+
+        Computed on copies, with the operations of the update itself: nothing changes. It needs memory for the
+        payloads, for what the optimizer and the compensator remember, and for a version. Raises ShardError as
+        the update would.
+        """
+        self._check_apply(apply)
+        now = self._arena.values(self._arena.newest)
+        assert now is not None
+        parts = [self._staging.tickets[part.ticket] for part in apply.parts]
+        updater = self._updater.copy([part.worker for part in parts])
+        for part, opened in zip(apply.parts, parts, strict=True):
+            gap = None
+            if part.compensation:
+                gap = updater.gap(now, self._arena.base_of(part.ticket), opened.worker, self._arena.newest)
+            payload = self._staging.payload(part.ticket).copy()
+            with np.errstate(all="ignore"):
+                updater.add(payload, part.factor, opened.worker, gap, part.compensation)
+        out = np.empty(now.size, np.float32)
+        with np.errstate(all="ignore"):
+            finite = updater.step(now, out, self._arena.newest, apply.scale, apply.lr_scale)
+        found = [arithmetic.largest(each) for each in (out, *updater.arrays)]
+        if not (finite and all(map(math.isfinite, found))):
+            return False, math.inf
+        return True, max(found)
+
+    def _unfit(self, version: int, values: Floats, workers: list[str]) -> str:
+        """Why a version is not published."""
+        found = self._checks.nonfinite(values) or "numbers beyond float32 in what the optimizer remembers"
+        gradients = ", ".join(dict.fromkeys(workers))
+        return (
+            f"version {version} would not be finite ({found}); its gradients came from {gradients}, and were finite: "
+            "the learning rate may be too high, or one of these workers sends what it should not"
+        )

@@ -1,0 +1,115 @@
+"""`ps-lab run --resume`: a run whose server is killed goes on in the same folder, by the command that began it."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pslab.check.checker import check_run
+from pslab.runs.folder import Run
+from psserver.checkpoint import Store
+from tests.cluster.cluster import PATIENCE, ROOT, entries_of, wait_until
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+
+BATCHES = 60
+EXPERIMENT = f"""
+[run]
+checkpoint_every = "5v"
+[cluster]
+servers = 2
+workers = 2
+worker_timeout = 3.0
+[policy]
+name = "sync"
+[optimizer]
+name = "adam"
+learning_rate = 0.05
+[job]
+script = "tests/cluster/numpy_worker.py"
+arguments = ["--batches", "{BATCHES}", "--seconds", "0.01"]
+"""
+
+
+def command(folder: Path, *options: str) -> list[str]:
+    file = folder / "experiment.toml"
+    file.write_text(EXPERIMENT)
+    return [
+        sys.executable,
+        "-m",
+        "pslab",
+        "run",
+        str(file),
+        "--out",
+        str(folder / "run"),
+        "--quiet",
+        *options,
+    ]
+
+
+def lab(command: list[str]) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=2 * PATIENCE
+    )
+
+
+def environment() -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+
+def complete(run: Path) -> int:
+    return len(list((run / "checkpoints").glob("*/manifest.json")))
+
+
+def files(run: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in (*run.glob("*.jsonl"), run / "experiment.toml")}
+
+
+def kill_coordinator(launcher: int) -> None:
+    children = psutil.Process(launcher).children()
+    # Server 0 is started last of the servers; all have --task-index.
+    (first,) = [child for child in children if "psserver" in child.cmdline() and _index(child) == "0"]
+    first.send_signal(signal.SIGKILL)
+
+
+def _index(process: psutil.Process) -> str:
+    words = process.cmdline()
+    return words[words.index("--task-index") + 1]
+
+
+def test_a_run_goes_on_by_the_command_that_began_it(tmp_path: Path) -> None:
+    """Also on another number of servers: every batch is committed once. As another job it is refused, and unchanged."""
+    out = tmp_path / "run"
+    with subprocess.Popen(
+        command(tmp_path),
+        cwd=ROOT,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as launcher:
+        wait_until(lambda: complete(out) >= 2, "two checkpoints are complete")
+        kill_coordinator(launcher.pid)
+        said, _ = launcher.communicate(timeout=PATIENCE)
+    assert launcher.returncode == 3, said
+    assert "server-0 was killed by SIGKILL" in said
+    assert "go on with --out" in said and "--resume latest" in said
+    before = files(out)
+    other = lab(command(tmp_path, "--resume", "latest", "--policy", "async"))
+    assert other.returncode == 2 and "a job goes on as it began" in other.stdout
+    assert files(out) == before
+    again = lab(command(tmp_path, "--resume", "latest", "--set", "cluster.servers=1"))
+    assert again.returncode == 0, again.stderr
+    run = Run(out)
+    assert check_run(run).violations == ()
+    commits = Counter((entry["worker"], entry["batch"]) for entry in entries_of(run, "commit"))
+    assert set(commits.values()) == {1} and len(commits) == 2 * BATCHES
+    (restored,) = entries_of(run, "restore")
+    assert restored["servers"] == run.experiment.cluster.servers == 1
+    store = Store(out / "checkpoints")
+    assert store.verify(store.names()[-1]).version == run.summary.versions

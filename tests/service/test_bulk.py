@@ -1,0 +1,126 @@
+"""Frames that a thread moves: whole ones are handed on, and what the peer makes wait for is given back."""
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from psserver.service.transport import bulk
+from pswire.transport.framed_socket import FRAME_BYTES, HEAD, SocketError
+from pswire.transport.frames import Message
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """The server's, which never blocks, and the peer's."""
+    here, there = socket.socketpair()
+    here.setblocking(False)
+    with here, there:
+        yield here, there
+
+
+def framed(message: bytes) -> bytes:
+    return HEAD.pack(len(message), 0) + message
+
+
+def received(here: socket.socket, wanted: int = 100) -> tuple[list[bytes], bytes]:
+    """Frames, until there are so many, and the beginning of the next."""
+    frames: list[bytes] = []
+
+    def take(message: Message) -> bool:
+        frames.append(bytes(message))
+        return len(frames) < wanted
+
+    return frames, bulk.receive(here, FRAME_BYTES, take)
+
+
+@pytest.mark.parametrize("cut", [0, 1, HEAD.size - 1, HEAD.size, HEAD.size + 7])
+def test_whole_frames_are_handed_on_and_a_beginning_is_given_back(
+    ends: tuple[socket.socket, socket.socket], cut: int
+) -> None:
+    here, there = ends
+    last = framed(b"c" * 50)
+    there.sendall(framed(b"a" * 1000) + framed(b"") + last[:cut])
+    assert received(here) == ([b"a" * 1000, b""], last[:cut])
+
+
+def test_no_more_is_received_than_is_wanted(ends: tuple[socket.socket, socket.socket]) -> None:
+    here, there = ends
+    there.sendall(framed(b"a") + framed(b"b"))
+    assert received(here, wanted=1) == ([b"a"], b"")
+    assert here.recv(100) == framed(b"b")
+
+
+def test_a_frame_that_is_too_long_is_refused_by_its_head(ends: tuple[socket.socket, socket.socket]) -> None:
+    here, there = ends
+    there.sendall(HEAD.pack(FRAME_BYTES + 1, 0))
+    with pytest.raises(SocketError, match=f"at most {FRAME_BYTES} bytes, got one of {FRAME_BYTES + 1}"):
+        received(here)
+
+
+def test_the_end_of_the_stream_in_the_middle_of_a_payload_is_an_error(
+    ends: tuple[socket.socket, socket.socket],
+) -> None:
+    here, there = ends
+    there.sendall(framed(b"abc")[:-1])
+    there.close()
+    with pytest.raises(SocketError, match="middle of a payload"):
+        received(here)
+
+
+def test_what_a_peer_refuses_ends_it(ends: tuple[socket.socket, socket.socket]) -> None:
+    here, there = ends
+    there.sendall(framed(b"abc"))
+
+    def take(message: Message) -> bool:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        bulk.receive(here, FRAME_BYTES, take)
+
+
+def test_the_rest_of_one_frame(ends: tuple[socket.socket, socket.socket]) -> None:
+    here, there = ends
+    frame = bytearray(10)
+    there.sendall(b"abcd")
+    assert bulk.fill(here, memoryview(frame), 2) == 6
+    there.sendall(b"efghijkl")
+    assert bulk.fill(here, memoryview(frame), 6) == 10
+    assert frame[2:] == b"abcdefgh"
+    assert here.recv(100) == b"ijkl"
+
+
+def test_messages_are_sent_whole_and_the_rest_of_one_that_is_not_taken_is_given_back(
+    ends: tuple[socket.socket, socket.socket],
+) -> None:
+    here, there = ends
+    messages = [(b"head", bytes([number]) * 2**18) for number in range(20)]
+    pending = iter(messages)
+    stream = b""
+    there.setblocking(False)
+
+    def read() -> bytes:
+        data = b""
+        while True:
+            try:
+                data += there.recv(2**20)
+            except BlockingIOError:
+                return data
+
+    stopped = 0
+    while len(stream) < sum(HEAD.size + 4 + len(payload) for _, payload in messages):
+        rest = bulk.send(here, pending)
+        stream += read()
+        while rest:
+            stopped += 1
+            rest = rest[here.send(rest) :]
+            stream += read()
+    assert stopped
+    assert stream == b"".join(framed(head + payload) for head, payload in messages)
+
+
+def test_a_peer_that_is_gone_is_an_error(ends: tuple[socket.socket, socket.socket]) -> None:
+    here, there = ends
+    there.close()
+    with pytest.raises(SocketError, match="gone"):
+        bulk.send(here, iter([(b"", b"x" * 10)]))

@@ -1,0 +1,164 @@
+"""--log-flush: what is in the file when a worker is told, with how many writes, and what a full disk tells it."""
+
+import asyncio
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from psserver.service.log import json_lines
+from psserver.service.log.flushing import Flushing, LogFlush, parse_flush
+from psserver.service.log.json_lines import LogError
+from psserver.service.log.run_log import RunLog
+from pswire.exits import ExitCode
+from pswire.v1 import coordinator_pb2 as pb
+from tests.service.peer import Peer
+from tests.service.serving import serving
+from tests.service.test_bad_exchanges import ask, step
+from tests.service.test_write_before_tell import FULL, log_of
+
+
+class Disk:
+    """What would be a run's files."""
+
+    def __init__(self) -> None:
+        self.did: list[str] = []
+        self.error: LogError | None = None
+
+    def flush(self) -> None:
+        if self.error is not None:
+            raise self.error
+        self.did.append("flush")
+
+    def sync(self) -> None:
+        self.did.append("sync")
+
+
+def flushing(disk: Any, how: LogFlush, failed: Callable[[LogError], None]) -> Flushing:
+    run_log: RunLog = disk
+    return Flushing(run_log, how, asyncio.get_running_loop, failed)
+
+
+@pytest.mark.parametrize(("how", "did"), [("wake-up", ["flush"]), ("disk", ["sync", "flush"])])
+def test_one_flush_for_all_that_one_turn_has_decided(how: str, did: list[str]) -> None:
+    disk, told = Disk(), []
+
+    async def main() -> None:
+        log = flushing(disk, parse_flush(how), told.append)
+
+        async def commit(number: int) -> None:
+            log.taken()
+            assert await log.written()
+            assert disk.did == did, "told before it was written"
+            told.append(number)
+
+        await asyncio.gather(*map(commit, range(20)))
+
+    asyncio.run(main())
+    assert told == list(range(20)) and disk.did == did
+
+
+def test_seconds_tell_at_once_and_flush_when_it_is_time() -> None:
+    disk = Disk()
+
+    async def main() -> None:
+        log = flushing(disk, parse_flush("1.5"), pytest.fail)
+        log.taken()
+        assert await log.written() and not disk.did
+        for now in (10.0, 10.2, 11.4, 11.6, 11.8):
+            log.tick(now)
+
+    asyncio.run(main())
+    assert len(disk.did) == 2
+
+
+def test_whoever_waits_when_the_log_fails_is_told_so_and_one_that_gave_up_disturbs_nobody() -> None:
+    disk, failures = Disk(), []
+    disk.error = LogError("full")
+
+    async def main() -> None:
+        log = flushing(disk, LogFlush(0.0), failures.append)
+        log.taken()
+        waiting = [asyncio.create_task(log.written()) for _ in range(3)]
+        await asyncio.sleep(0)
+        waiting[0].cancel()
+        assert await asyncio.gather(*waiting[1:]) == [False, False]
+        assert not await log.written()
+
+    asyncio.run(main())
+    assert failures == [disk.error]
+
+
+@pytest.mark.parametrize("text", ["0", "0.1", "-1", "nan", "inf", "each", ""])
+def test_what_is_no_way_to_flush_is_said(text: str) -> None:
+    with pytest.raises(ValueError, match="expected wake-up, disk, or seconds from 0.2 on"):
+        parse_flush(text)
+
+
+@pytest.mark.parametrize("way", ["session", "exchange"])
+def test_what_a_worker_is_told_is_in_the_file(tmp_path: Path, way: str) -> None:
+    """Read by another than the server, the moment the answer comes."""
+    out = tmp_path / "run"
+    with serving(out=out, log_flush="wake-up") as cluster:
+        peer = Peer(cluster, "a")
+        for _ in range(20):
+            ticket = peer.ready().ticket
+            if way == "session":
+                version = peer.step().version
+            else:
+                [reply] = ask(peer, step(peer))
+                version = reply.events[0].disposition.version
+                peer.grant = None
+            lines = [json.loads(line) for line in (out / "decisions.jsonl").read_text().splitlines()]
+            assert [line["kind"] for line in lines if line.get("ticket") == ticket][-1] == "commit"
+            applied = [line for line in lines if line["kind"] == "apply"]
+            assert applied[-1]["version"] >= version and lines[-1]["i"] == len(lines) - 1
+
+
+def test_disk_means_fsync_before_a_worker_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    fsync = os.fsync
+    monkeypatch.setattr(json_lines.os, "fsync", lambda file: (synced.append(file), fsync(file)))
+    with serving(out=tmp_path / "run", log_flush="disk") as cluster:
+        peer = Peer(cluster, "a")
+        peer.step()
+        before = len(synced)
+        peer.step()
+        assert len(synced) > before
+
+
+@pytest.mark.parametrize("way", ["session", "exchange"])
+def test_nobody_hears_of_what_a_full_disk_does_not_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """The commit is answered by the end of the job, never by its fate."""
+    out = tmp_path / "run"
+    with serving(out=out, log_flush="wake-up") as cluster:
+        peer = Peer(cluster, "a")
+        peer.step()
+        grant, request = peer.ready(), step(peer)
+        write = os.write
+
+        def full(file: int, data: Any) -> int:
+            if b'"kind"' in bytes(data):
+                raise FULL
+            return write(file, data)
+
+        monkeypatch.setattr(json_lines.os, "write", full)
+        if way == "exchange":
+            with pytest.raises(grpc.RpcError) as refused:
+                ask(peer, request)
+            assert refused.value.code() == grpc.StatusCode.UNAVAILABLE
+            assert "the decision log cannot be written" in refused.value.details()
+        else:
+            peer.send(abandon=pb.Abandon(ticket=grant.ticket, reason="test"))
+        told = peer.stream.next()
+        assert told.WhichOneof("event") == "stop" and "No space left" in told.stop.reason
+        assert cluster.servers[0].ended() == ExitCode.STORAGE
+    assert not [
+        e for e in log_of(out) if e.get("ticket") == grant.ticket and e["kind"] in ("commit", "abandon")
+    ]
