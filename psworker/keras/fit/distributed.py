@@ -327,13 +327,13 @@ class Distributed:
                     "servers take weights at its beginning only: call psworker.keras.distribute(model) again, which "
                     "starts a new job from these weights"
                 )
+            if self._swaps:
+                self._step.restore(self._weights)
 
     def _begin_epoch(self, epoch: int) -> None:
         self._check_weights = True
         if self._dealt is not None:
             self._dealt.at(epoch)
-            if self._swaps:
-                self._step.restore(self._weights)
 
     def _end_epoch(self, epoch: int, logs: MutableMapping[str, Any]) -> None:
         """What callbacks see of an epoch is what all workers have counted in it."""
