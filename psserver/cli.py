@@ -23,9 +23,10 @@ from psserver.policies import PolicyError
 from psserver.service.agreement import FROM_JOB
 from psserver.service.limits.workers import raise_descriptors
 from psserver.service.log.run_log import FolderError
-from psserver.service.recovery.generations import Generations
+from psserver.service.loop.garbage import spare_what_is_here
 from psserver.service.server import ResourcesError
 from psserver.service.server_settings import ServerSettings
+from psserver.service.succession.servers import Servers
 from psserver.service.transport.listening import BindError
 from psserver.settings import Options, SettingsError, exposure, resolve
 from pswire.addresses import AddressError
@@ -120,7 +121,12 @@ WRONG = (SettingsError, ExperimentError, AddressError, PolicyError, OptimizerErr
     metavar="KEY=VALUE",
     help="Any key of an experiment file, e.g. policy.max_staleness=2. Repeatable.",
 )
-@click.option("--stay", is_flag=True, help="Do not exit when all workers are done.")
+@click.option(
+    "--stay",
+    is_flag=True,
+    help="Do not exit when a job ends (task 0): a worker that joins then begins the next one, in a folder of its own, "
+    "OUT-2. With --checkpoint-every a worker of the same model goes on in the same folder, with more epochs.",
+)
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
@@ -227,19 +233,23 @@ def main(
     # A policy of the user's lives where the command is run.
     sys.path.insert(0, os.getcwd())
     try:
-        settings = chosen_settings(given, overrides, no_out)
-        announce = announce_json if as_json else announce_text
-        server = Generations(settings, with_warning(announce, exposure(settings)))
+        options = chosen_options(given, overrides, no_out)
+        settings = resolved(options)
+        if settings.task_index == 0 and settings.out is None and not no_out:
+            settings = replace(settings, out=default_folder(settings.terms.job))
+        announce = with_warning(announce_json if as_json else announce_text, exposure(settings))
+        servers = Servers(settings, lambda: resolved(options), announce)
     except WRONG as error:
         raise fail(str(error), ExitCode.USAGE) from error
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, server.interrupt)
+        signal.signal(number, servers.interrupt)
     if parent is not None:
         die_with(parent)
-    sys.exit(int(serve(server)))
+    spare_what_is_here()
+    sys.exit(int(serve(servers)))
 
 
-def chosen_settings(given: dict[str, Any], overrides: tuple[str, ...], no_out: bool) -> ServerSettings:
+def chosen_options(given: dict[str, Any], overrides: tuple[str, ...], no_out: bool) -> Options:
     """From the command's options and the environment. Raises one of WRONG."""
     # No name given is no list, which would replace that of the experiment file.
     given["allowed_workers"] = given["allowed_workers"] or None
@@ -252,23 +262,27 @@ def chosen_settings(given: dict[str, Any], overrides: tuple[str, ...], no_out: b
     options = Options(overrides=(*shortcuts, *overrides), job_secret=secret, **given)
     if no_out and options.out is not None:
         raise SettingsError("--out and --no-out exclude each other")
+    return options
+
+
+def resolved(options: Options) -> ServerSettings:
+    """As `psserver.settings.resolve`. This process does nothing but serve: the search for garbage leaves out what
+    stays."""
     settings = resolve(options, os.environ.get("TF_CONFIG"))
-    if settings.task_index == 0 and settings.out is None and not no_out:
-        return replace(settings, out=default_folder(settings.terms.job))
-    return settings
+    return replace(settings, host=replace(settings.host, loaded=spare_what_is_here))
 
 
-def serve(server: Generations) -> ExitCode:
-    """Until its job ends; what keeps it from serving is one clear message and an exit code."""
+def serve(servers: Servers) -> ExitCode:
+    """Until no job follows; what keeps them from serving is one clear message and an exit code."""
     try:
-        return server.run()
+        return servers.run()
     except BindError as error:
         raise fail(str(error), ExitCode.ADDRESS_IN_USE) from error
     except ResourcesError as error:
         raise fail(str(error), ExitCode.RESOURCES) from error
     except FolderError as error:
         raise fail(f"--out {error}", ExitCode.USAGE) from error
-    except (CheckpointError, RewindError) as error:
+    except (*WRONG, CheckpointError, RewindError) as error:
         raise fail(str(error), ExitCode.USAGE) from error
 
 

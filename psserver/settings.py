@@ -93,7 +93,6 @@ def resolve(options: Options, tf_config: str | None) -> ServerSettings:
             checkpoint_versions=every.versions,
             checkpoint_seconds=every.seconds,
             nonfinite_limit=cluster.nonfinite_limit,
-            stay=options.stay,
             ticket_timeout=None if cluster.ticket_timeout == "auto" else cluster.ticket_timeout,
         ),
         policy=policy,
@@ -114,6 +113,7 @@ def resolve(options: Options, tf_config: str | None) -> ServerSettings:
         keep=run.keep if every != Every() else 0,
         recover=_recover(cluster.recover_timeout, taken=every != Every() and options.out is not None),
         resume=options.resume if index == 0 else None,
+        stay=options.stay,
         log_flush=_log_flush(options.log_flush),
     )
 

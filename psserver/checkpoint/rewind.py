@@ -93,14 +93,26 @@ class LogIndex:
             _cut(log, mark.end)
             if metrics.is_file():
                 _cut(metrics, _end_of(metrics, mark.version))
-            for name in (SUMMARY, WEIGHTS):
-                # Of a version that will not be the last.
-                (self.folder / name).unlink(missing_ok=True)
+            self._put_aside(mark.version)
         except OSError as error:
             raise RewindError(
                 f"{error.filename or self.folder} cannot be changed: {error.strerror}"
             ) from error
         return void
+
+    def _put_aside(self, version: int) -> None:
+        """Summary and weights are of a version that will not be the last. Those of the version from which the job goes
+        on are kept under its number."""
+        summary, weights = self.folder / SUMMARY, self.folder / WEIGHTS
+        try:
+            found = json.loads(summary.read_bytes())["versions"]
+        except (OSError, ValueError, KeyError, TypeError):
+            found = None
+        for path in (summary, weights):
+            if path.is_file() and found == version:
+                path.rename(path.with_stem(f"{path.stem}-{version}"))
+            else:
+                path.unlink(missing_ok=True)
 
 
 class _Scan:

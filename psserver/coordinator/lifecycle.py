@@ -77,7 +77,7 @@ class Lifecycle:
         """Stop when everyone present is done, and those that left unfinished had time to come back."""
         ledger = self._ledger
         roster = ledger.roster
-        if ledger.stopped is not None or ledger.terms.stay or not (ledger.started or self._all_came()):
+        if ledger.stopped is not None or not (ledger.started or self._all_came()):
             return
         if ledger.tickets.opened or self._driver.trial is not None:
             return  # its holder is not done, or the shards are asked about an update

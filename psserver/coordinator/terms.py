@@ -27,8 +27,6 @@ class JobTerms:
     allowed: tuple[str, ...] = ()
     # Stop at this version; 0: when the data ends.
     versions: int = 0
-    # Never stop by itself.
-    stay: bool = False
     # Seconds after which a member that keeps a ticket is given up. 0: never; None: a multiple of the usual step, and
     # only while somebody waits for it.
     ticket_timeout: float | None = None

@@ -140,9 +140,9 @@ class Follower:
         )
         return self.executed >= count
 
-    async def shutdown(self, exit_code: ExitCode, reason: str) -> None:
-        """Send the server its exit code, and wait until it has read it."""
-        message = shard_pb2.Shutdown(reason=reason, exit_code=int(exit_code))
+    async def shutdown(self, exit_code: ExitCode, reason: str, next_folder: int = 0) -> None:
+        """Send the server its exit code, or with which folder it is to begin again, and wait until it has read it."""
+        message = shard_pb2.Shutdown(reason=reason, exit_code=int(exit_code), next_folder=next_folder)
         self._put(shard_pb2.FollowRequest(shutdown=message))
         self._closing.set()
         if self._task is not None:

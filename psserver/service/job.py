@@ -1,6 +1,7 @@
 """The job as its peers see it: sessions, work, time. How it decides is in `psserver.service.deciding`."""
 
 import logging
+import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -244,5 +245,6 @@ def _with_wait(found: JobReport, awaited: tuple[str, float, float] | None) -> Jo
         return found
     what, since, limit = awaited
     waited = time.monotonic() - since
-    sentence = f"waiting for {what} (since {waited:.1f} s, at most {limit:g} s)"
+    most = "" if math.isinf(limit) else f", at most {limit:g} s"
+    sentence = f"waiting for {what} (since {waited:.1f} s{most})"
     return replace(found, note="; ".join(filter(None, (found.note, sentence))))

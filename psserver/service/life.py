@@ -2,10 +2,13 @@
 
 import asyncio
 import logging
+import math
+import time
 from collections.abc import Callable
 
 from psserver.service.ending import Results
 from psserver.service.job import Job
+from psserver.service.succession.successor import Succession
 from pswire.logs.events import event
 from pswire.patience import transfer
 
@@ -54,6 +57,18 @@ class Life:
                 await self._farewell()
                 return
             warn_at = self._warn(job, warn_at)
+
+    async def stay(self, succession: Succession) -> bool:
+        """Behind a job that has ended: until a worker of the next one comes, or a signal. False: a server was lost."""
+        job, followers = self._job, self._job.routes.followers
+        if job.failure is None and self._signalled() is None and all(f.state != "lost" for f in followers):
+            job.awaited = ("a worker of the next job: the servers stay", time.monotonic(), math.inf)
+            log.info("the servers stay: a worker that joins begins the next job", extra=event("staying"))
+        while job.failure is None and self._signalled() is None and succession.successor is None:
+            if any(follower.state == "lost" for follower in followers):
+                return False
+            await self._awoken(TICK)
+        return True
 
     async def _awoken(self, seconds: float) -> None:
         """Wait so long, or until somebody has something to say."""

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import signal
 from contextlib import suppress
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,7 @@ from psserver.service.saving.going_on import AUTO
 from psserver.service.saving.going_on import FOLDER as CHECKPOINTS
 from psserver.service.server_settings import ServerSettings
 from psserver.service.shard.host import ShardHost
+from psserver.service.succession.successor import Succession, Successor
 from psserver.service.transport.listening import BindError, listen
 from psserver.service.transport.sockets import SocketListener
 from psserver.service.transport.streams import Stream
@@ -65,10 +67,18 @@ class Server:
 
     The thread that calls `run` runs the event loop, and owns all that is here (`psserver.service.loop.owner`). A
     signal handler tells it to wake. `host`, `job` (None but on task 0) and `sockets` are there to be looked at.
+    `folder`: the number of `settings.out` among those that it has had. `successor`: once it has run, what follows.
     """
 
-    def __init__(self, settings: ServerSettings, announce: Announce) -> None:
+    def __init__(
+        self, settings: ServerSettings, announce: Announce, out: Path | None = None, folder: int = 1
+    ) -> None:
+        """`out`: the folder of number 1, where this is another one."""
         self.settings = settings
+        self.hosts = settings.hosts
+        self._out, self._folder = out or settings.out, folder
+        self.successor: Successor | None = None
+        self._succession: Succession | None = None
         self._announce = announce
         self.owner = Owner()
         self.host = ShardHost(settings.task_index, settings.host, self.owner)
@@ -92,9 +102,6 @@ class Server:
         # wait for the others.
         self.again: str | None = None
         self.recover = settings.recover
-        # What it listens on.
-        self.address = settings.hosts[settings.task_index]
-        self.metrics_port = settings.metrics_port
         self._wake = asyncio.Event()
 
     def run(self) -> ExitCode:
@@ -128,10 +135,11 @@ class Server:
         options = SERVER_OPTIONS(self.settings.terms.worker_timeout, liveness=self.settings.task_index == 0)
         served = self._grpc = grpc.aio.server(options=options, maximum_concurrent_rpcs=int(CALLS.value))
         port = self._listen(served)
-        address = self.address = Address(self.settings.hosts[self.settings.task_index].host, port)
+        address = Address(self.settings.hosts[self.settings.task_index].host, port)
         hosts = list(self.settings.hosts)
         hosts[self.settings.task_index] = address
-        health = await self._register(served, tuple(hosts))
+        self.hosts = tuple(hosts)
+        health = await self._register(served, self.hosts)
         self._open_data_port()
         self._metrics = self._open_metrics(address.host)
         self.watch.start(self.owner.loop)
@@ -145,7 +153,6 @@ class Server:
             self.job.routes.run_log.write_address(str(address))
         if self._metrics is not None:
             ready["metrics"] = str(self._metrics.address)
-            self.metrics_port = self._metrics.address.port
         self._announce("ready", ready)
         try:
             return await (self._coordinate(self.job) if self.job else self._obey())
@@ -157,6 +164,16 @@ class Server:
             self.watch.close()
             if self._metrics is not None:
                 self._metrics.close()
+
+    @property
+    def folder(self) -> int:
+        """The number of `settings.out` among those that it has had."""
+        return self._folder
+
+    @property
+    def metrics_port(self) -> int | None:
+        """Where metrics were served, once it has run."""
+        return self.settings.metrics_port if self._metrics is None else self._metrics.address.port
 
     def interrupt(self, number: int, frame: FrameType | None) -> None:
         """A signal handler: end the job, then the server. Twice: at once."""
@@ -205,7 +222,10 @@ class Server:
         rpc = Registration(self.watch, self._patience)
         if self.settings.task_index == 0:
             self.job = self._make_job(hosts)
-            services[COORDINATOR] = coordinator_methods(CoordinatorRpc(self.job, hosts), rpc)
+            if self.settings.stay:
+                self._succession = Succession(self.job, self._out, self._folder, self._wake.set)
+            service = CoordinatorRpc(self.job, hosts, self._succession)
+            services[COORDINATOR] = coordinator_methods(service, rpc)
         else:
             self._follow = FollowRpc(
                 self.host, len(hosts), self.settings.job_secret, self._wake.set, self.settings.former
@@ -256,12 +276,16 @@ class Server:
         self._write_metrics()
         stopped = job.stopped()
         assert stopped is not None
-        for follower in job.routes.followers:
-            await follower.shutdown(code, stopped.reason)
         ended: dict[str, Any] = {"reason": stopped.reason, "version": stopped.version, "exit_code": int(code)}
         if self.settings.out is not None:
             ended["out"] = str(self.settings.out)
         self._announce("stopped", ended)
+        if self._succession is not None and not await life.stay(self._succession):
+            code = ExitCode.UNREACHABLE
+        self.successor = None if self._succession is None else self._succession.successor
+        next_folder = 0 if self.successor is None else self.successor.folder
+        for follower in job.routes.followers:
+            await follower.shutdown(code, stopped.reason, next_folder)
         return code
 
     async def _let_go(self, job: Job) -> ExitCode:
@@ -301,6 +325,8 @@ class Server:
         if ending.recover and self._signal is None:
             self.again, self.recover = ending.reason, ending.recover
             return ending.exit_code
+        if ending.next_folder:
+            self.successor = Successor(ending.next_folder, goes_on=False)
         self._announce("stopped", {"reason": ending.reason, "exit_code": int(ending.exit_code)})
         return ending.exit_code
 

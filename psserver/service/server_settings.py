@@ -41,6 +41,8 @@ class ServerSettings:
     again: bool = False
     # Of which it was then: an earlier generation gets it no more.
     former: str = ""
+    # Another job may follow (`psserver.service.succession`).
+    stay: bool = False
     log_flush: LogFlush = LogFlush()
 
 

@@ -132,7 +132,12 @@ ROWS: Final[tuple[Row, ...]] = (
     ),
     *rows("Trial", ("number", COUNTER, COUNTED), ("update", SUB, PART)),
     *rows("Release", ("ticket", COUNTER, COUNTED)),
-    *rows("Shutdown", ("reason", REASON, SAID), ("exit_code", Whole(255), "an exit code of a process")),
+    *rows(
+        "Shutdown",
+        ("reason", REASON, SAID),
+        ("exit_code", Whole(255), "an exit code of a process"),
+        ("next_folder", Whole(10**6), "a number that a folder's name ends in"),
+    ),
     # shard.proto: what workers and the coordinator receive
     *rows("PushReply", ("receipt", SECRET, PROOF)),
     *rows("PullReply", ("chunk", SUB, PART), ("bytes", PAYLOAD, "within the largest model")),

@@ -961,18 +961,24 @@ class Shutdown(_message.Message):
 
     REASON_FIELD_NUMBER: _builtins.int
     EXIT_CODE_FIELD_NUMBER: _builtins.int
+    NEXT_FOLDER_FIELD_NUMBER: _builtins.int
     reason: _builtins.str
     exit_code: _builtins.int
     """With which the process is to exit; 0 when the work is done."""
+    next_folder: _builtins.int
+    """Not 0: another job follows, and the process is to begin again with its folder of that number (1: the one that it
+    was started with).
+    """
     def __init__(
         self,
         *,
         reason: _builtins.str = ...,
         exit_code: _builtins.int = ...,
+        next_folder: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["exit_code", b"exit_code", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["exit_code", b"exit_code", "next_folder", b"next_folder", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

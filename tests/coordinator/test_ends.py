@@ -204,19 +204,6 @@ def test_idle_for_ever_when_told_so() -> None:
     assert harness.stopped == ""
 
 
-def test_servers_that_stay() -> None:
-    harness = CoordinatorHarness(workers=1, terms={"stay": True}).starts()
-    harness.commits("w0", ready=False)
-    (stop,) = notices(harness.done("w0"), StopNotice)
-    assert (stop.index, stop.success, stop.version) == (0, True, 1)
-    harness.leaves("w0")
-    harness.passes(500)
-    assert harness.stopped == ""
-    harness.joins("w0", "B")
-    harness.ready("w0")
-    assert harness.holds("w0") is not None
-
-
 def test_nobody_had_any_data() -> None:
     """There is no model and never will be: an end, and not in success."""
     harness = CoordinatorHarness(workers=2)

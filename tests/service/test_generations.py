@@ -2,7 +2,7 @@
 
 import grpc
 
-from psserver.service.recovery.patience import MOST_FRUITLESS, Patience
+from psserver.service.succession.patience import MOST_FRUITLESS, Patience
 from pswire.exits import ExitCode
 from pswire.model.plan import make_plan
 from pswire.v1 import shard_pb2 as pb

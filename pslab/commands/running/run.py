@@ -73,6 +73,11 @@ from psworker.job.errors import JobError
     "3 where they are, else 0]",
 )
 @click.option(
+    "--initial",
+    metavar="FILE",
+    help="job.initial: begin with the weights in FILE.keras or FILE.safetensors, without an optimizer's state.",
+)
+@click.option(
     "--save",
     type=click.Path(path_type=Path),
     metavar="FILE",
@@ -114,6 +119,7 @@ def run(
     engine: str,
     resume: str | None,
     restarts: int | None,
+    initial: str | None,
     save: Path | None,
     deterministic: bool,
     tensorboard: bool,
@@ -146,6 +152,7 @@ def run(
         "cluster.workers": workers,
         "cluster.servers": servers,
         "policy.name": policy,
+        "job.initial": initial,
         "run.deterministic": True if deterministic else None,
     }
     settings = {key: value for key, value in said.items() if value is not None}

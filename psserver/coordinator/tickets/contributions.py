@@ -173,7 +173,7 @@ class Contributions:
         if ledger.stopped is not None:
             ledger.notify(member, ledger.stop_notice(member))
         elif member.state != "done":
-            self._retire(member, now, "" if ledger.terms.stay else ends)
+            self._retire(member, now, ends)
         self._driver.watch(now)
 
     def _retire(self, member: Member, now: float, ends: str) -> None:
@@ -190,8 +190,6 @@ class Contributions:
             # Also of the last worker, whose being done would end the job as well.
             ledger.stop(f"{member.worker} ended the job: {ends}", now, success=True, cause="done")
         self._lifecycle.finish_when_done(now)
-        if ledger.terms.stay and ledger.stopped is None:
-            ledger.notify(member, outputs.StopNotice("done; the servers stay", ledger.version, True, 0))
 
 
 def _entry(ticket: Ticket, facts: CommitFacts, now: float) -> entries.Commit:

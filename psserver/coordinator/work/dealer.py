@@ -1,6 +1,6 @@
 """Who gets work units when: requests that find none stand by, and are taken up when something comes back."""
 
-from psserver.coordinator import entries, outputs
+from psserver.coordinator import entries
 from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.lifecycle import Lifecycle
 from psserver.coordinator.members.roster import Member
@@ -64,10 +64,7 @@ class Dealer:
         while queue.standby and queue.available > 0 and ledger.stopped is None:
             self._resume(queue, ledger.roster.present[next(iter(queue.standby))], now)
         if queue.complete and ledger.started:
-            if ledger.terms.stay:
-                self._dismiss(queue)
-            else:
-                self._lifecycle.finish_work(now)
+            self._lifecycle.finish_work(now)
 
     def _resume(self, queue: WorkQueue, member: Member, now: float) -> None:
         ledger = self._ledger
@@ -87,11 +84,3 @@ class Dealer:
         else:
             ledger.roster.prepared.add(member.worker)
             self._lifecycle.start_when_complete(now)
-
-    def _dismiss(self, queue: WorkQueue) -> None:
-        """The servers stay, and the data has ended."""
-        ledger = self._ledger
-        for worker in list(queue.standby):
-            del queue.standby[worker]
-            notice = outputs.StopNotice("all work units are done; the servers stay", ledger.version, True, 0)
-            ledger.notify(ledger.roster.present[worker], notice)

@@ -62,7 +62,8 @@ class Decider:
     ) -> None:
         self.terms = terms
         self.policy = policy
-        self.optimizer = optimizer
+        # `configured`: None where it is the first worker's.
+        self.optimizer = self.configured = optimizer
         self.host = host
         self.routes = Routes(run_log, host.orders, terms.grace)
         self.flushing = Flushing(run_log, flush, lambda: host.owner.loop, self._lost_log)

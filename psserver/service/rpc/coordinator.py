@@ -26,6 +26,7 @@ from psserver.service.rpc.adapters import (
     work_from_wire,
 )
 from psserver.service.rpc.registration import Call, bounded, parsed
+from psserver.service.succession.successor import Succession
 from pswire.addresses import Address
 from pswire.bounds import BoundError, check
 from pswire.generations import follows
@@ -52,9 +53,13 @@ IDLE_WORDS_PER_SECOND, IDLE_WORDS = 100.0, 1000
 class CoordinatorRpc:
     """Called by the task of each call; it keeps nothing of its own but who came how often."""
 
-    def __init__(self, job: Job, addresses: tuple[Address, ...]) -> None:
+    def __init__(
+        self, job: Job, addresses: tuple[Address, ...], succession: Succession | None = None
+    ) -> None:
+        """`succession`: where the servers stay, what is to come behind this job."""
         self._job = job
         self._addresses = addresses
+        self._succession = succession
         self._joins, self._streams = Arrivals(job.terms.workers), Arrivals(job.terms.workers)
 
     # Join
@@ -87,6 +92,8 @@ class CoordinatorRpc:
             codec = codec_numbered(request.wire_dtype)
             variables = specs_from_wire(request.variables)
             work = work_from_wire(request)
+            if self._succession is not None and not request.job and self._job.stopped() is not None:
+                self._succession.ask(variables, request.plan, request.optimizer, work)
             member = self._job.join(
                 variables,
                 request.plan,
@@ -222,7 +229,7 @@ class CoordinatorRpc:
             )
             outbox.put(RefusalNotice(message, ticket=commit.ticket))
             return
-        facts = facts_from_wire(commit, ordinary=found.ordinary)
+        facts = facts_from_wire(commit, ordinary=found.ordinary, norm=found.norm)
         self._job.commit(hello.worker, hello.incarnation, commit.ticket, facts, ready=commit.ready)
 
     def _report(self, message: pb.Report, hello: pb.Hello, outbox: Outbox) -> None:

@@ -42,6 +42,8 @@ class Ending:
     exit_code: ExitCode
     reason: str
     recover: float = 0.0
+    # Not 0: this server begins again, with its folder of that number.
+    next_folder: int = 0
 
 
 class FollowRpc:
@@ -85,7 +87,7 @@ class FollowRpc:
                 await call.reply(self._progress())
         finally:
             if self.ending is None:
-                self._end(ExitCode.UNREACHABLE, "the coordinator (server 0) is gone", self._recover)
+                self._end(ExitCode.UNREACHABLE, "the coordinator (server 0) is gone", recover=self._recover)
 
     def _open(self, message: shard_pb2.Open) -> None:
         """At most once in this server's life. Raises Refused, with nothing changed."""
@@ -94,6 +96,8 @@ class FollowRpc:
                 f"server {self._host.server} takes orders from a coordinator with its own job secret only: "
                 "give all servers of the job the same PS_JOB_SECRET (ps-lab run does)"
             )
+        if self.ending is not None:
+            raise Refused(grpc.StatusCode.UNAVAILABLE, f"server {self._host.server} ends its job: wait")
         if message.job == self._former or follows(self._former, message.job):
             raise precondition(
                 f"server {self._host.server} has followed {self._former}: expected a later generation of that job, "
@@ -101,7 +105,9 @@ class FollowRpc:
             )
         if follows(message.job, self._host.job):
             # What it holds is void. It begins again, and takes the next call.
-            self._end(ExitCode.UNREACHABLE, f"the job goes on as {message.job}", message.recover_timeout)
+            self._end(
+                ExitCode.UNREACHABLE, f"the job goes on as {message.job}", recover=message.recover_timeout
+            )
             raise Refused(
                 grpc.StatusCode.UNAVAILABLE,
                 f"server {self._host.server} lets go of {self._host.job}: try again",
@@ -142,7 +148,8 @@ class FollowRpc:
             case "trial":
                 await self._try(request.trial)
             case "shutdown":
-                self._end(_exit_code(request.shutdown.exit_code), request.shutdown.reason)
+                end = request.shutdown
+                self._end(_exit_code(end.exit_code), end.reason, next_folder=end.next_folder)
             case other:
                 raise invalid(f"expected configure, decisions or shutdown, got {other}")
 
@@ -212,8 +219,8 @@ class FollowRpc:
             reply.memory.CopyFrom(memory_to_wire(host.memory_picture()))
         return reply
 
-    def _end(self, code: ExitCode, reason: str, recover: float = 0.0) -> None:
-        self.ending = Ending(code, reason, recover)
+    def _end(self, code: ExitCode, reason: str, *, recover: float = 0.0, next_folder: int = 0) -> None:
+        self.ending = Ending(code, reason, recover, next_folder)
         self._ended()
 
 

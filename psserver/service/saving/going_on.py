@@ -4,9 +4,9 @@ import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from psserver.checkpoint import Checkpoint, Store, check_same_job, choose, generations
+from psserver.checkpoint import Checkpoint, CheckpointError, Store, check_same_job, choose, generations
 from psserver.checkpoint.resumption import LATEST
-from psserver.checkpoint.rewind import BEGINNING, DECISIONS, LogIndex, Mark
+from psserver.checkpoint.rewind import BEGINNING, DECISIONS, LogIndex, Mark, RewindError
 from psserver.coordinator import JobTerms
 from psserver.optimizers import Optimizer
 from psserver.policies import Policy
@@ -30,6 +30,16 @@ class GoingOn:
     checkpoint: Checkpoint | None
     mark: Mark
     rolled_back: int
+
+
+def complete(folder: Path, version: int) -> bool:
+    """There is a checkpoint of the end of that folder's log, at `version`."""
+    try:
+        index = LogIndex(folder)
+        found, _ = choose(Store(folder / FOLDER), "latest", lambda m: index.lacks(m.entry, m.job, m.version))
+    except (CheckpointError, RewindError):
+        return False
+    return found.manifest.version == version
 
 
 def name_job(settings: ServerSettings) -> JobTerms:

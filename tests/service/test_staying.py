@@ -1,0 +1,245 @@
+"""Servers that stay: what becomes of a job that has ended, and which one its successor is."""
+
+import json
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from signal import SIGINT
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+import psworker
+from pslab.check.checker import check_run
+from pslab.runs.folder import Run
+from psserver.service.succession.servers import Servers
+from psserver.service.succession.successor import numbered
+from psserver.settings import Options, resolve
+from psserver.weights_file import load
+from pswire.addresses import parse_address
+from pswire.exits import ExitCode
+from pswire.model.plan import VariableSpec, make_plan
+from pswire.model.specs import specs_to_wire
+from pswire.transport.codecs import FLOAT32
+from pswire.v1 import coordinator_pb2 as pb
+from pswire.v1 import coordinator_pb2_grpc
+from tests.service.serving import PATIENCE, wait_until
+
+MODEL = {"x": np.zeros(3, np.float32), "y": np.zeros(2, np.float32)}
+OTHER = {"z": np.zeros(4, np.float32)}
+
+
+class Staying:
+    """One ps-server in a thread of this process, through all its jobs."""
+
+    def __init__(self, options: Options) -> None:
+        self.said: list[tuple[str, dict[str, Any]]] = []
+        self.code: ExitCode | None = None
+        self._ready = threading.Event()
+        self.servers = Servers(resolve(options, None), lambda: resolve(options, None), self._announce)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        assert self._ready.wait(PATIENCE)
+        self.address = self.said[0][1]["address"]
+
+    def _announce(self, event: str, fields: Any) -> None:
+        self.said.append((event, dict(fields)))
+        self._ready.set()
+
+    def _run(self) -> None:
+        self.code = self.servers.run()
+
+    def interrupt(self) -> None:
+        self.servers.interrupt(SIGINT, None)
+
+    def ended(self) -> ExitCode | None:
+        self._thread.join(PATIENCE)
+        assert not self._thread.is_alive(), "the server did not end"
+        return self.code
+
+
+class Cluster:
+    def __init__(self, servers: list[Staying]) -> None:
+        self.servers = servers
+        self.hosts = ",".join(server.address for server in servers)
+
+    def status(self) -> pb.StatusReply:
+        with grpc.insecure_channel(self.servers[0].address) as channel:
+            return coordinator_pb2_grpc.CoordinatorStub(channel).Status(pb.StatusRequest(), timeout=PATIENCE)
+
+    def stays(self) -> pb.StatusReply:
+        """Once the job has ended, and all of it is written."""
+        return wait_until(
+            lambda: reply if "the servers stay" in (reply := self.status()).note else None, "the end"
+        )
+
+
+@contextmanager
+def staying(out: Path | None, servers: int = 1, *overrides: str) -> Iterator[Cluster]:
+    """`out`: on a disk that all servers share."""
+    chosen = ("policy.name=async", "optimizer.learning_rate=1.0", *overrides)
+    addresses, started = ["127.0.0.1:0"] * servers, []
+    with ExitStack() as ending:
+        for index in reversed(range(servers)):
+            stay = index == 0
+            options = Options(
+                ps_hosts=",".join(addresses), task_index=index, overrides=chosen, out=out, stay=stay
+            )
+            server = Staying(options)
+            ending.callback(server.ended)
+            addresses[index] = server.address
+            started.insert(0, server)
+        ending.callback(started[0].interrupt)
+        yield Cluster(started)
+
+
+def train(cluster: Cluster, variables: dict[str, np.ndarray], until: int, **options: Any) -> int:
+    """One worker that pushes ones up to batch `until`, and measures the last version. How many it pushed."""
+    with psworker.connect(cluster.hosts, variables, **options) as session:
+        pushed = 0
+        for batch in range(session.next_batch, until):
+            grant = session.ready()
+            assert grant is not None
+            session.push(grant, {name: np.ones_like(value) for name, value in variables.items()})
+            session.commit(grant, samples=1, batch=batch)
+            pushed += 1
+        assert session.done().success
+        session.report({"last": float(session.pull_final()[0][0])})
+    return pushed
+
+
+def weights(folder: Path, name: str = "weights.safetensors") -> dict[str, np.ndarray]:
+    return load(folder / name).arrays
+
+
+def checked(folder: Path) -> None:
+    found = check_run(Run(folder))
+    assert not found.violations, found.violations
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+def test_another_model_is_a_new_job_with_a_folder_of_its_own(tmp_path: Path, servers: int) -> None:
+    out = tmp_path / "run"
+    with staying(out, servers) as cluster:
+        train(cluster, MODEL, until=2)
+        first = cluster.stays()
+        summary = json.loads((out / "summary.json").read_text())
+        assert summary["success"] and summary["metrics"]["last"] == -2.0
+        train(cluster, OTHER, until=3)
+        assert cluster.stays().job != first.job
+        assert (weights(out)["x"] == -2).all() and (weights(numbered(out, 2))["z"] == -3).all()
+    assert [server.code for server in cluster.servers] == [ExitCode.OK] * servers
+    checked(out)
+    checked(numbered(out, 2))
+
+
+def test_with_a_checkpoint_the_same_model_goes_on(tmp_path: Path) -> None:
+    """On two servers, in the same folder and log, behind the batches that it had; what was made is kept."""
+    out = tmp_path / "run"
+    with staying(out, 2, "run.checkpoint_every='100v'") as cluster:
+        assert train(cluster, MODEL, until=2) == 2
+        cluster.stays()
+        assert train(cluster, MODEL, until=5) == 3
+        assert cluster.stays().version == 5
+        assert (weights(out)["x"] == -5).all() and (weights(out, "weights-2.safetensors")["x"] == -2).all()
+        assert json.loads((out / "summary-2.json").read_text())["versions"] == 2
+        # Another one begins anew beside it, and a third time the first model does, too.
+        train(cluster, OTHER, until=1)
+        cluster.stays()
+        train(cluster, MODEL, until=1)
+        cluster.stays()
+    assert (weights(numbered(out, 3))["x"] == -1).all()
+    for number in (1, 2, 3):
+        checked(numbered(out, number))
+
+
+def test_without_a_checkpoint_the_same_model_begins_anew(tmp_path: Path) -> None:
+    """A folder of that number that is there already is passed over."""
+    out = tmp_path / "run"
+    numbered(out, 2).mkdir()
+    with staying(out) as cluster:
+        train(cluster, MODEL, until=2)
+        cluster.stays()
+        assert train(cluster, MODEL, until=1) == 1
+        cluster.stays()
+    assert (weights(numbered(out, 3))["x"] == -1).all() and not list(numbered(out, 2).iterdir())
+
+
+def test_whoever_cannot_take_part_begins_no_job(tmp_path: Path) -> None:
+    with staying(tmp_path / "run") as cluster:
+        train(cluster, MODEL, until=1)
+        first = cluster.stays()
+        with pytest.raises(psworker.Refused, match="compiled for adam"):
+            psworker.connect(cluster.hosts, OTHER, optimizer={"name": "adam", "learning_rate": 0.1})
+        with grpc.insecure_channel(cluster.hosts) as channel:
+            plan = make_plan([VariableSpec(name, value.shape) for name, value in MODEL.items()], 1)
+            late = pb.JoinRequest(
+                session="s", servers=1, job=first.job, plan=plan.fingerprint, wire_dtype=FLOAT32.number
+            )
+            late.variables.extend(specs_to_wire(plan.variables))
+            with pytest.raises(grpc.RpcError, match="the job is over") as refused:
+                coordinator_pb2_grpc.CoordinatorStub(channel).Join(late, timeout=PATIENCE)
+        assert refused.value.code() == grpc.StatusCode.FAILED_PRECONDITION
+        assert cluster.status().job == first.job
+    assert not numbered(tmp_path / "run", 2).exists()
+
+
+def test_a_worker_that_comes_during_the_end_is_one_of_the_next_job() -> None:
+    """While the last version is measured, and without any folder."""
+    with staying(None) as cluster:
+        with psworker.connect(cluster.hosts, MODEL) as session:
+            grant = session.ready()
+            assert grant is not None
+            session.push(grant, {})
+            session.commit(grant, samples=1)
+            assert session.done().success
+            came: list[str] = []
+
+            def join() -> None:
+                with psworker.connect(cluster.hosts, OTHER) as other:
+                    came.append(other.job)
+
+            thread = threading.Thread(target=join)
+            thread.start()
+            first = session.job
+        thread.join(PATIENCE)
+        assert came and came != [first]
+
+
+def test_a_lost_server_ends_the_others_while_they_stay(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.ERROR, "ps-server"), staying(tmp_path / "run", 2) as cluster:
+        train(cluster, MODEL, until=1)
+        cluster.stays()
+        cluster.servers[1].interrupt()
+        assert cluster.servers[0].ended() == ExitCode.UNREACHABLE
+    assert "server 1" in caplog.text
+
+
+def test_a_failed_job_is_followed_by_the_next(tmp_path: Path) -> None:
+    """Nothing was trained: that job failed, and its exit code is that of servers which end behind it."""
+    with staying(tmp_path / "run") as cluster:
+        with psworker.connect(cluster.hosts, MODEL) as session:
+            assert not session.done().success
+        cluster.stays()
+        train(cluster, MODEL, until=1)
+        cluster.stays()
+    assert cluster.servers[0].code == ExitCode.OK
+    assert [e["exit_code"] for n, e in cluster.servers[0].said if n == "stopped"] == [
+        ExitCode.JOB_FAILED,
+        ExitCode.OK,
+    ]
+
+
+def test_the_address_stays() -> None:
+    with staying(None) as cluster:
+        train(cluster, MODEL, until=1)
+        cluster.stays()
+        train(cluster, MODEL, until=1)
+        ready = [fields["address"] for name, fields in cluster.servers[0].said if name == "ready"]
+    assert len(ready) == 2 and ready[0] == ready[1] == str(parse_address(cluster.hosts))
