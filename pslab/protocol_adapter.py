@@ -38,14 +38,15 @@ def deliver(
     now: float,
     *,
     ordinary: bool = True,
+    norm: float | None = None,
 ) -> list[Output]:
     """The coordinator's answer to a request of this incarnation of the worker. A report means nothing to it.
 
-    `ordinary`: what receipts say of the payload that a commit is about.
+    `ordinary`, `norm`: what receipts say of the payload that a commit is about.
     """
     match request:
         case Commit():
-            told = (request.batch, request.samples, request.loss, request.norm)
+            told = (request.batch, request.samples, request.loss, request.norm if norm is None else norm)
             times = request.times or UNTOLD
             facts = CommitFacts(*told, times, request.learning_rate, ordinary, request.unit_ends)
             return coordinator.commit(worker, incarnation, request.ticket, now, facts, ready=request.ready)

@@ -5,7 +5,8 @@ the key is known to the servers only. A commit carries the receipts of all
 shards, so a worker that skips a push, or reuses another's, is refused before
 anything is decided. The digest need not hold the payload: a shard accepts one
 for a ticket and no other, so that its receipt can mean no other. It says whether
-the payload is an ordinary one (`psserver.shard.payloads.ordinary`), which is a fact of its content.
+the payload is an ordinary one (`psserver.shard.payloads.ordinary`), and the sum of the squares of its gradient: facts
+of its content that the coordinator or a policy decides by. So nobody has to be believed.
 
 Memberships are proved by the same key: what Join gives a worker, every server
 of the job can compute for itself. One proof does for all of them, for they
@@ -15,20 +16,32 @@ have the key anyway; which memberships stand they learn from the log.
 import hashlib
 import hmac
 import secrets
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from psserver.shard.payloads.norm import norm_of
+
 LENGTH = 16
+# Behind the digest of a receipt.
+_SQUARES = struct.Struct("<d")
 
 
 def new_secret() -> bytes:
     return secrets.token_bytes(32)
 
 
-def receipt(secret: bytes, job: str, ticket: int, server: int, *, ordinary: bool = True) -> bytes:
-    text = f"{job}/{ticket}/{server}/{'ordinary' if ordinary else 'large'}".encode()
-    return hashlib.blake2b(text, key=secret, digest_size=LENGTH).digest()
+def receipt(
+    secret: bytes, job: str, ticket: int, server: int, *, ordinary: bool = True, squares: float = 0.0
+) -> bytes:
+    """`squares`: the sum of the squares of the gradient in the payload, a finite number."""
+    return _receipt(secret, job, ticket, server, ordinary, _SQUARES.pack(squares))
+
+
+def _receipt(secret: bytes, job: str, ticket: int, server: int, ordinary: bool, squares: bytes) -> bytes:
+    text = f"{job}/{ticket}/{server}/{'ordinary' if ordinary else 'large'}/".encode() + squares
+    return hashlib.blake2b(text, key=secret, digest_size=LENGTH).digest() + squares
 
 
 # Every request of a member proves its membership, to the push and to the read that follows. Few are asked for.
@@ -58,24 +71,30 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """What receipts say. `missing`: the servers of which none is valid. `ordinary`: every payload is."""
+    """What receipts say. `missing`: the servers of which none is valid. `ordinary`: every payload is. `norm`: L2, of
+    the gradient that the servers hold, in six digits."""
 
     missing: list[int]
     ordinary: bool
+    norm: float
 
 
 def examine(secret: bytes, job: str, ticket: int, servers: int, receipts: Sequence[bytes]) -> Examined:
     """`receipts`: in task order."""
-    missing, ordinary = [], True
+    missing, ordinary, sums = [], True, []
     for server in range(servers):
         got = receipts[server] if server < len(receipts) else b""
-        if hmac.compare_digest(got, receipt(secret, job, ticket, server)):
-            continue
-        if hmac.compare_digest(got, receipt(secret, job, ticket, server, ordinary=False)):
+        squares = got[LENGTH:]
+        if hmac.compare_digest(got, _receipt(secret, job, ticket, server, True, squares)):
+            pass
+        elif hmac.compare_digest(got, _receipt(secret, job, ticket, server, False, squares)):
             ordinary = False
         else:
             missing.append(server)
-    return Examined(missing, ordinary)
+            continue
+        # The server itself has written it.
+        sums.append(_SQUARES.unpack(squares)[0])
+    return Examined(missing, ordinary, norm_of(sums))
 
 
 def opening(job_secret: bytes, job: str, server: int, secret: bytes) -> bytes:

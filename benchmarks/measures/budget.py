@@ -114,7 +114,7 @@ def parts_of(size: int, backend: FastBackend, carry: Carry) -> dict[str, Callabl
                 lambda: carry["socket"](gradient),
                 lambda: _in_chunks(out, gradient),
                 lambda: arithmetic.first_nonfinite(gradient, backend),
-                lambda: arithmetic.copy_within(out, gradient, arithmetic.LARGEST, backend),
+                lambda: arithmetic.copy_squares(out, gradient, arithmetic.LARGEST, backend),
                 step,
                 lambda: optimizer.update(
                     now, gradient, out, {}, version=next(versions), lr_scale=1.0, backend=backend

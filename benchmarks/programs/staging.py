@@ -62,7 +62,7 @@ def ways(nbytes: int, backend: FastBackend) -> dict[str, Callable[[], object]]:
 
     return {
         "checked where it lies": lambda: arithmetic.within(slot, LIMIT, backend),
-        "private copy": lambda: arithmetic.copy_within(own, slot, LIMIT, backend),
+        "private copy": lambda: arithmetic.copy_squares(own, slot, LIMIT, backend),
         "sealed segment": sealed,
         "two digests": digests,
     }

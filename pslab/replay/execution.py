@@ -16,6 +16,7 @@ from psserver.optimizers import build as build_optimizer
 from psserver.policies import LocalRule, PolicyError, TensorParts
 from psserver.policies.declarations import from_config
 from psserver.shard import NonfiniteError, ShardError
+from psserver.shard.payloads.norm import same_norm
 from pswire.model.plan import Plan, make_plan
 from pswire.transport.codecs import codec_named
 from psworker.engine import UnitPart
@@ -218,18 +219,19 @@ class Replay:
             f"version {opened.base} is gone before the commit of ticket {commit.ticket}"
         )
         result = self._replicas[commit.worker].compute(
-            weights, opened.part or commit.batch, lambda found: _difference(commit, found) is None
+            weights, opened.part or commit.batch, lambda found: _difference(commit, found, None) is None
         )
-        self._judge(commit, opened.base, result)
         if needed:
             self._push(commit.ticket, result.flats)
+            norm = self.store.norm(commit.ticket)
         else:
-            self.store.encode(commit.ticket, result.flats)
+            norm = self.store.encode(commit.ticket, result.flats)
+        self._judge(commit, opened.base, result, norm)
 
-    def _judge(self, commit: entries.Commit, base: int, result: Result) -> None:
+    def _judge(self, commit: entries.Commit, base: int, result: Result, norm: float | None) -> None:
         replayed = self.result
         replayed.computed += 1
-        found = _difference(commit, result)
+        found = _difference(commit, result, norm)
         if found is None:
             replayed.agreed += 1
             if replayed.first is None:
@@ -273,17 +275,23 @@ def _numbers(job: entries.Job) -> dict[str, float]:
     return {knob: value for knob, value in (job.local or {}).items() if isinstance(value, int | float)}
 
 
-def _difference(commit: entries.Commit, result: Result) -> tuple[str, float, float] | None:
-    """(what, logged, recomputed), where they are not the same to the bit."""
+def _difference(
+    commit: entries.Commit, result: Result, norm: float | None
+) -> tuple[str, float, float] | None:
+    """(what, logged, recomputed), where they are not the same: to the bit, and of a norm all digits that the log has.
+
+    `norm`: of the payload as servers receive it; None: not known.
+    """
     for what, logged, recomputed in (
         ("number of samples", commit.samples, result.samples),
         ("loss", commit.loss, result.loss),
-        ("gradient's norm", commit.norm, result.norm),
     ):
         # The log has null for every number that is not finite.
         same = logged == recomputed or not (math.isfinite(logged) or math.isfinite(recomputed))
         if not same:
             return what, logged, recomputed
+    if norm is not None and not same_norm(commit.norm, norm):
+        return "gradient's norm", commit.norm, norm
     return None
 
 

@@ -21,7 +21,7 @@ def replayed_lines(replayed: Replayed, proof: Proof | None) -> list[str]:
     """A few sentences: what was computed, whether it is the same, where it is not."""
     lines = [
         f"version {replayed.version}: {replayed.agreed} of {replayed.computed} contributions recomputed "
-        "with the logged loss and gradient norm, bit for bit"
+        "with the logged loss, to the bit, and the logged norm of the gradient"
     ]
     if replayed.skipped:
         lines.append(f"{replayed.skipped} were left out: nothing depends on them")

@@ -165,10 +165,11 @@ class Cluster:
 
     def receive(self, worker: Worker, incarnation: int, request: Request) -> None:
         """A worker's message arrives at the coordinator."""
-        ordinary = not isinstance(request, Commit) or self._ordinary(request.ticket)
-        self._route(
-            deliver(self.coordinator, worker.name, incarnation, request, self.queue.now, ordinary=ordinary)
-        )
+        ordinary, norm = True, None
+        if isinstance(request, Commit):
+            ordinary, norm = self._ordinary(request.ticket), self.store.norm(request.ticket)
+        name, now = worker.name, self.queue.now
+        self._route(deliver(self.coordinator, name, incarnation, request, now, ordinary=ordinary, norm=norm))
         if type(request) in _LAST:
             self.tick_after(self.terms.worker_timeout)
 

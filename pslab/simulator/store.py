@@ -11,7 +11,8 @@ from psserver.coordinator.entries import Entry
 from psserver.optimizers import Optimizer
 from psserver.order_translation import OrderTranslator
 from psserver.policies import TensorParts
-from psserver.shard import Shard, ShardState
+from psserver.shard import Shard, ShardState, arithmetic
+from psserver.shard.payloads.norm import norm_of
 from pswire.model.plan import Plan, VariableSpec, weights_sha256
 from pswire.transport.codecs import Encoder, codec_named
 
@@ -54,6 +55,10 @@ class Store(Protocol):
         """The ticket's payload, which was pushed, is an ordinary one on every server."""
         ...
 
+    def norm(self, ticket: int) -> float | None:
+        """Of the gradient in the ticket's payload, which was pushed, as receipts have it; None without arrays."""
+        ...
+
     def rehearse(self, update: entries.Apply) -> tuple[bool, float]:
         """Would this update be finite on every server, and what would be the largest magnitude?"""
         ...
@@ -86,6 +91,9 @@ class TimingOnlyStore:
 
     def ordinary(self, ticket: int) -> bool:
         return True
+
+    def norm(self, ticket: int) -> float | None:
+        return None
 
     def rehearse(self, update: entries.Apply) -> tuple[bool, float]:
         return True, 0.0
@@ -173,16 +181,22 @@ class ShardStore:
     def ordinary(self, ticket: int) -> bool:
         return all(shard.staging.ordinary(ticket) for shard in self._shards)
 
+    def norm(self, ticket: int) -> float:
+        return norm_of(shard.staging.squares(ticket) for shard in self._shards)
+
     def rehearse(self, update: entries.Apply) -> tuple[bool, float]:
         order = self._translator.trial(update)
         found = [shard.rehearse(order) for shard in self._shards]
         return all(finite for finite, _ in found), max(largest for _, largest in found)
 
-    def encode(self, ticket: int, flats: Sequence[Floats]) -> None:
-        """A payload that nothing depends on but what its worker's encoders remember."""
-        if self._codec.remembers:
-            for encoder, flat in zip(self._encoders_of(self._holders[ticket]), flats, strict=True):
-                encoder.encode(ticket, flat)
+    def encode(self, ticket: int, flats: Sequence[Floats]) -> float:
+        """A payload that nothing depends on but what its worker's encoders remember. Returns its norm as `norm`."""
+        squares = []
+        encoders = self._encoders_of(self._holders.get(ticket, ""))
+        for shard, encoder, flat in zip(self._shards, encoders, flats, strict=True):
+            gradient = self._decoded(flat, encoder.encode(ticket, flat))[: shard.layout.trainable]
+            squares.append(arithmetic.squares(gradient, arithmetic.LARGEST) or 0.0)
+        return norm_of(squares)
 
     def _received(self, values: Floats) -> Floats:
         """A copy, as it comes out of the wire at the other end."""

@@ -2,12 +2,13 @@
 
 import logging
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
 from psserver.fast.parallel import GRAIN, ParallelRunner
-from psserver.optimizers import AnyArray, Fallback, Loop
+from psserver.optimizers import AnyArray, Fallback, Loop, Summing
 from pswire.logs.events import event
 
 log = logging.getLogger("ps-server")
@@ -22,9 +23,13 @@ class FastBackend:
     `_compiled`, entry by entry, and `reason`; `close` alone sets `_closing`. Each is read as it is at that moment.
     """
 
-    def __init__(self, threads: int = 1, grain: int = GRAIN) -> None:
+    def __init__(
+        self, threads: int = 1, grain: int = GRAIN, loaded: Callable[[], object] = lambda: None
+    ) -> None:
+        """`loaded`: called by the compiler's thread when all that was asked for is compiled, or nothing can be."""
+        self._loaded = loaded
         self._runner = ParallelRunner(threads, grain)
-        self._compiled: dict[Variant, Fallback] = {}
+        self._compiled: dict[Variant, Callable[..., Any]] = {}
         self._loader: threading.Thread | None = None
         self._closing = False
         # Why numpy runs instead of compiled code; None as long as nothing is wrong.
@@ -57,6 +62,28 @@ class FastBackend:
 
         return self._runner.share(part, first.size)
 
+    def total(
+        self,
+        loop: Loop,
+        fallback: Summing,
+        arrays: Sequence[AnyArray],
+        scalars: Sequence[np.float32] = (),
+    ) -> float | None:
+        """The sum that `loop` or `fallback` returns; over ranges, in their order, on all threads."""
+        compiled = self._compiled.get((loop, loop.variant((*arrays, *scalars))), fallback)
+        size, found = arrays[0].size, {}
+        if not self._runner.divides(size):
+            found[0] = compiled(*arrays, *scalars)
+        else:
+
+            def part(start: int, stop: int) -> bool:
+                found[start] = compiled(*(array[start:stop] for array in arrays), *scalars)
+                return True
+
+            self._runner.share(part, size)
+        sums = [float(found[start]) for start in sorted(found)]
+        return None if min(sums) < 0 else sum(sums)
+
     def prepare(self, variants: Iterable[Variant]) -> None:
         """Compile in the background, or load what an earlier process compiled.
 
@@ -65,7 +92,7 @@ class FastBackend:
         wanted = list(variants)
         if self._loader is not None:
             self._loader.join()
-        self._loader = threading.Thread(target=self._load, args=(wanted,), name="compiler")
+        self._loader = threading.Thread(target=self._load_all, args=(wanted,), name="compiler")
         self._loader.start()
 
     def wait_ready(self, seconds: float | None = None) -> bool:
@@ -87,6 +114,10 @@ class FastBackend:
 
     def __exit__(self, *ignored: object) -> None:
         self.close()
+
+    def _load_all(self, wanted: list[Variant]) -> None:
+        self._load(wanted)
+        self._loaded()
 
     def _load(self, wanted: list[Variant]) -> None:
         try:

@@ -11,7 +11,16 @@ library and numpy only.
     optimizer.update(x, gradient, out, state, version=0, lr_scale=1.0)
 """
 
-from psserver.optimizers.backend import NUMPY, AnyArray, Backend, Fallback, Loop, NumpyBackend, loop
+from psserver.optimizers.backend import (
+    NUMPY,
+    AnyArray,
+    Backend,
+    Fallback,
+    Loop,
+    NumpyBackend,
+    Summing,
+    loop,
+)
 from psserver.optimizers.errors import OptimizerError
 from psserver.optimizers.optimizer import Optimizer
 from psserver.optimizers.registry import (
@@ -33,6 +42,7 @@ __all__ = [
     "Optimizer",
     "OptimizerError",
     "Fallback",
+    "Summing",
     "build",
     "describe",
     "describe_schedule",

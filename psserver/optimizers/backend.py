@@ -5,6 +5,9 @@ what is read. It exists twice, as a `Loop` to be compiled and as a numpy fallbac
 with the same arguments, and both give the same bits; so a backend may cut a
 pass into ranges, give these to threads, and change from one form to the other
 at any time.
+
+A pass may also add up a number over the elements (`Backend.total`). Its order is nobody's contract: in which pieces the
+array came, and who adds them up, shows in the last bits.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,6 +23,9 @@ AnyArray = npt.NDArray[Any]
 Fallback = Callable[..., bool | None]
 """The same pass in numpy, with the same bits."""
 
+Summing = Callable[..., float]
+"""A pass that returns a sum, of numbers of at least 0; negative where something is wrong."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Loop:
@@ -30,11 +36,13 @@ class Loop:
     r, w: float32 array that is read, or written (and perhaps read); u: read
     and perhaps unaligned; W, b: uint32 array that is written, or read; H: uint16
     array that is written; h: one that is read and perhaps unaligned; f: float32 scalar.
-    Arrays come first. None may stand for an argument that a variant lacks.
+    Arrays come first. None may stand for an argument that a variant lacks. `sums`: it returns a sum over the elements,
+    as `Summing`, in whatever order is fastest; what it writes is as exact as that of any other.
     """
 
-    function: Callable[..., bool | None]
+    function: Callable[..., bool | None | float]
     letters: str
+    sums: bool = False
 
     def variant(self, arguments: Sequence[object]) -> str:
         """`letters`, with a dash for each argument that is None."""
@@ -50,9 +58,9 @@ class Loop:
         return letters
 
 
-def loop(letters: str) -> Callable[[Callable[..., bool | None]], Loop]:
+def loop(letters: str, *, sums: bool = False) -> Callable[[Callable[..., bool | None | float]], Loop]:
     """Decorator that makes a function a `Loop`."""
-    return lambda function: Loop(function, letters)
+    return lambda function: Loop(function, letters, sums)
 
 
 class Backend(Protocol):
@@ -67,6 +75,15 @@ class Backend(Protocol):
     ) -> bool:
         """Carry out one pass over flat arrays of equal length; False when the pass returned False anywhere."""
 
+    def total(
+        self,
+        loop: Loop,
+        fallback: Summing,
+        arrays: Sequence[AnyArray],
+        scalars: Sequence[np.float32] = (),
+    ) -> float | None:
+        """The sum that one pass returns; None when it was negative anywhere. Not of empty arrays."""
+
 
 class NumpyBackend:
     """The fallback, in the calling thread. Needs nothing but numpy."""
@@ -80,6 +97,17 @@ class NumpyBackend:
     ) -> bool:
         """The fallback, on the whole arrays."""
         return fallback(*arrays, *scalars) is not False
+
+    def total(
+        self,
+        loop: Loop,
+        fallback: Summing,
+        arrays: Sequence[AnyArray],
+        scalars: Sequence[np.float32] = (),
+    ) -> float | None:
+        """The sum of the fallback over the whole arrays."""
+        found = fallback(*arrays, *scalars)
+        return None if found < 0 else found
 
 
 NUMPY = NumpyBackend()

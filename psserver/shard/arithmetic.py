@@ -26,8 +26,9 @@ LOOPS: tuple[Loop, ...] = (
     loops.fold,
     loops.compensate,
     loops.finite,
-    loops.copy_finite,
-    loops.widen_finite,
+    loops.squares,
+    loops.copy_squares,
+    loops.widen_squares,
     loops.narrow,
 )
 
@@ -99,32 +100,61 @@ def _within(values: Floats, limit: np.float32) -> bool:
     return all(bool((np.abs(values[part]) <= limit).all()) for part in _blocks(values.size))
 
 
-def copy_within(target: Floats, source: NDArray[Any], limit: np.float32, backend: Backend = NUMPY) -> bool:
-    """Copy, and tell whether no magnitude is beyond `limit`; `source` need not be aligned.
+def squares(values: Floats, limit: np.float32, backend: Backend = NUMPY) -> float | None:
+    """The sum of all squares, in float64, its last bits in no fixed order; None if a magnitude is beyond `limit`, which
+    is finite, or is NaN."""
+    return backend.total(loops.squares, _squares, (values,), (limit,)) if values.size else 0.0
 
-    One pass instead of a copy and a check: for payloads that come in. `source` holds float32, or the bits of
+
+def _squares(values: Floats, limit: np.float32) -> float:
+    return _sum_within((values[part] for part in _blocks(values.size)), limit)
+
+
+def copy_squares(
+    target: Floats, source: NDArray[Any], limit: np.float32, backend: Backend = NUMPY
+) -> float | None:
+    """Copy, and `squares` of what was copied; `source` need not be aligned.
+
+    One pass instead of a copy, a check and a norm: for payloads that come in. `source` holds float32, or the bits of
     bfloat16, which are the upper halves of float32 numbers, as uint16; then `limit` is one of these, too.
     """
+    if not target.size:
+        return 0.0
     if source.dtype == np.float32:
-        return backend.run(loops.copy_finite, _copy_within, (target, source), (limit,))
+        return backend.total(loops.copy_squares, _copy_squares, (target, source), (limit,))
     bits = np.float32(limit.view(np.uint32) >> np.uint32(16))
-    return backend.run(loops.widen_finite, _widen_within, (target.view(np.uint32), source), (bits,))
+    return backend.total(loops.widen_squares, _widen_squares, (target.view(np.uint32), source), (bits,))
 
 
-def _copy_within(target: Floats, source: Floats, limit: np.float32) -> bool:
-    good = True
-    for part in _blocks(target.size):
-        target[part] = source[part]
-        good = bool((np.abs(target[part]) <= limit).all()) and good
-    return good
+def _copy_squares(target: Floats, source: Floats, limit: np.float32) -> float:
+    def copied() -> Iterator[Floats]:
+        for part in _blocks(target.size):
+            target[part] = source[part]
+            yield target[part]
+
+    return _sum_within(copied(), limit)
 
 
-def _widen_within(target: NDArray[np.uint32], source: NDArray[np.uint16], bits: np.float32) -> bool:
-    good = True
-    for part in _blocks(target.size):
-        np.left_shift(source[part], np.uint32(16), out=target[part], dtype=np.uint32)
-        good = bool(((source[part] & np.uint16(0x7FFF)) <= bits).all()) and good
-    return good
+def _widen_squares(target: NDArray[np.uint32], source: NDArray[np.uint16], bits: np.float32) -> float:
+    limit = np.uint32(int(bits) << 16).view(np.float32)
+
+    def widened() -> Iterator[Floats]:
+        for part in _blocks(target.size):
+            np.left_shift(source[part], np.uint32(16), out=target[part], dtype=np.uint32)
+            yield target[part].view(np.float32)
+
+    return _sum_within(widened(), limit)
+
+
+def _sum_within(blocks: Iterator[Floats], limit: np.float32) -> float:
+    """-1 if a magnitude is beyond the limit, after all blocks."""
+    good, total = True, 0.0
+    for block in blocks:
+        good = bool((np.abs(block) <= limit).all()) and good
+        if good:
+            wide = block.astype(np.float64)
+            total += float(np.dot(wide, wide))
+    return total if good else -1.0
 
 
 def first_nonfinite(values: Floats, backend: Backend = NUMPY) -> int | None:

@@ -80,25 +80,39 @@ def finite(values: Floats, largest: Scalar) -> bool:
     return good
 
 
-@loop("wuf")
-def copy_finite(target: Floats, source: Floats, largest: Scalar) -> bool:
-    good = True
+@loop("rf", sums=True)
+def squares(values: Floats, largest: Scalar) -> float:
+    good, total = True, 0.0
+    for i in range(values.size):
+        value = values[i]
+        good = good & (abs(value) <= largest)
+        total += np.float64(value) * np.float64(value)
+    return total if good else -1.0
+
+
+@loop("wuf", sums=True)
+def copy_squares(target: Floats, source: Floats, largest: Scalar) -> float:
+    good, total = True, 0.0
     for i in range(target.size):
         value = source[i]
         target[i] = value
         good = good & (abs(value) <= largest)
-    return good
+        total += np.float64(value) * np.float64(value)
+    return total if good else -1.0
 
 
-@loop("Whf")
-def widen_finite(target: NDArray[np.uint32], source: NDArray[np.uint16], largest: Scalar) -> bool:
+@loop("Whf", sums=True)
+def widen_squares(target: NDArray[np.uint32], source: NDArray[np.uint16], largest: Scalar) -> float:
     """Without their sign, bfloat16 numbers are in the order of their bits. `largest`: bits, as a whole number."""
-    good = True
+    good, total = True, 0.0
     for i in range(target.size):
         bits = source[i]
-        target[i] = np.uint32(bits) << np.uint32(16)
+        wide = np.uint32(np.uint32(bits) << np.uint32(16))
+        target[i] = wide
         good = good & bool(np.float32(bits & np.uint16(0x7FFF)) <= largest)
-    return good
+        value = np.float64(wide.view(np.float32))
+        total += value * value
+    return total if good else -1.0
 
 
 @loop("Hb")

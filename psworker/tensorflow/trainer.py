@@ -18,6 +18,7 @@ from psworker.tensorflow.device import set_up
 from psworker.tensorflow.evaluation import evaluate
 from psworker.tensorflow.export import save_model
 from psworker.tensorflow.first_batch import built
+from psworker.tensorflow.given_weights import take
 from psworker.tensorflow.objectives.processing import Processing
 from psworker.tensorflow.objectives.training import Training
 from psworker.tensorflow.step import Flat, FlatStep, StepResult
@@ -65,6 +66,10 @@ class Trainer:
     def specs(self) -> list[tuple[VariableSpec, np.ndarray]]:
         """Every travelling variable with its present value (float32, of its shape)."""
         return list(zip(self._variables.specs, self._variables.values(), strict=True))
+
+    def begin_with(self, path: Path) -> None:
+        """The values in this file become the present ones: see `given_weights.take`. Before `specs` are asked for."""
+        take(path, self._variables)
 
     @property
     def optimizer(self) -> Any:

@@ -8,6 +8,7 @@ import pytest
 from psserver.fast import FastBackend
 from psserver.optimizers import NUMPY, Backend, build
 from psserver.shard import Shard, arithmetic
+from psserver.shard.payloads.norm import norm_of, same_norm
 from psserver.shard.payloads.staging import Slot
 from pswire.model.plan import VariableSpec, make_plan
 
@@ -80,7 +81,7 @@ def test_the_first_bad_number_is_found(backend: Backend, bad: np.float32, at: in
     assert arithmetic.first_nonfinite(values, backend) == at
     assert not arithmetic.within(values, LARGEST, backend)
     target = np.zeros(SIZE, np.float32)
-    assert not arithmetic.copy_within(target, values, LARGEST, backend)
+    assert arithmetic.copy_squares(target, values, LARGEST, backend) is None
     assert same_bits(target, values)
 
 
@@ -90,28 +91,28 @@ def test_a_limit_holds_for_every_number(backend: Backend, at: int) -> None:
     halves = (values.view(np.uint32) >> 16).astype(np.uint16)
     target = np.empty(SIZE, np.float32)
     assert arithmetic.within(values, limit, backend)
-    assert arithmetic.copy_within(target, values, limit, backend)
-    assert arithmetic.copy_within(target, halves, limit, backend)
+    assert arithmetic.copy_squares(target, values, limit, backend) is not None
+    assert arithmetic.copy_squares(target, halves, limit, backend) is not None
     # The next float32, and the next bfloat16.
     values[at], halves[at] = np.nextafter(np.float32(8), INF), halves[at] + 1
     assert not arithmetic.within(values, limit, backend)
-    assert not arithmetic.copy_within(target, values, limit, backend)
-    assert not arithmetic.copy_within(target, halves, limit, backend)
+    assert arithmetic.copy_squares(target, values, limit, backend) is None
+    assert arithmetic.copy_squares(target, halves, limit, backend) is None
 
 
 def test_the_largest_finite_numbers_are_good(backend: Backend) -> None:
-    """Their squares overflow: a check by a sum of squares would be wrong about them."""
+    """Their squares overflow in float32: they are added up in float64."""
     values = np.full(SIZE, np.finfo(np.float32).max, np.float32)
     values[::2] *= -1
     assert arithmetic.first_nonfinite(values, backend) is None
-    assert arithmetic.copy_within(np.empty(SIZE, np.float32), values, LARGEST, backend)
+    assert arithmetic.copy_squares(np.empty(SIZE, np.float32), values, LARGEST, backend) is not None
 
 
 @pytest.mark.parametrize("size", [0, 1, 3, 1000])
 def test_small_arrays(backend: Backend, size: int) -> None:
     values, target = floats(1, size), np.empty(size, np.float32)
     assert arithmetic.first_nonfinite(values, backend) is None
-    assert arithmetic.copy_within(target, values, LARGEST, backend)
+    assert arithmetic.copy_squares(target, values, LARGEST, backend) is not None
     assert same_bits(target, values)
     arithmetic.fold(target, 1.0, values.copy(), 1.0, backend)
     assert same_bits(target, values + values)
@@ -124,12 +125,12 @@ def test_a_source_need_not_be_aligned_nor_writable(backend: Backend, shift: int)
     message = bytes(shift) + values.tobytes()
     source = np.frombuffer(message, np.float32, offset=shift)
     target = np.empty(SIZE, np.float32)
-    assert arithmetic.copy_within(target, source, LARGEST, backend)
+    assert arithmetic.copy_squares(target, source, LARGEST, backend) is not None
     assert same_bits(target, values)
     halves = np.frombuffer(
         bytes(shift) + (values.view(np.uint32) >> 16).astype("<u2").tobytes(), "<u2", offset=shift
     )
-    assert arithmetic.copy_within(target, halves, LARGEST, backend)
+    assert arithmetic.copy_squares(target, halves, LARGEST, backend) is not None
     assert same_bits(target, (values.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32))
 
 
@@ -137,7 +138,7 @@ def test_every_bfloat16_is_widened_as_ml_dtypes_does(backend: Backend) -> None:
     ml_dtypes = pytest.importorskip("ml_dtypes")
     bits = np.arange(1 << 16, dtype=np.uint16)
     target = np.empty(bits.size, np.float32)
-    assert not arithmetic.copy_within(target, bits, LARGEST, backend)
+    assert arithmetic.copy_squares(target, bits, LARGEST, backend) is None
     expected = bits.view(ml_dtypes.bfloat16).astype(np.float32)
     np.testing.assert_array_equal(target, expected)
     number = ~np.isnan(expected)
@@ -149,7 +150,7 @@ def test_a_bad_bfloat16_is_found(backend: Backend, bits: int) -> None:
     source = np.full(SIZE, 0x3F80, np.uint16)
     source[70_001 % SIZE] = bits
     target = np.empty(SIZE, np.float32)
-    assert not arithmetic.copy_within(target, source, LARGEST, backend)
+    assert arithmetic.copy_squares(target, source, LARGEST, backend) is None
     assert arithmetic.first_nonfinite(target, backend) == 70_001 % SIZE
 
 
@@ -198,3 +199,34 @@ def test_a_piece_that_comes_in_is_copied_or_named(backend: Backend, wire: str) -
         assert shard.checks.copy_in(slot, source[start:], start) == answer
         assert slot.ordinary == (payload is not large)
     assert same_bits(slot.values[:start], np.zeros(start, np.float32))
+
+
+@pytest.mark.parametrize("wire", ["float32", "bfloat16", "in place"])
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_a_payload_is_measured_as_it_comes(backend: Backend, wire: str, size: int) -> None:
+    """In pieces of any size; the norm is that of what lies in the slot, and of the gradient alone."""
+    plan = make_plan([VariableSpec("w", (2000,)), VariableSpec("mean", (600,), kind="state")], 1)
+    shard = Shard(plan, 0, build({"name": "sgd"}), backend=backend)
+    payload = floats(3, 2600)
+    # Beyond what is ordinary, and its square beyond float32.
+    payload[1700] = -3e20
+    slot = Slot(1, np.zeros(2600, np.float32))
+    for start in range(0, 2600, size):
+        part = payload[start : start + size]
+        if wire == "in place":
+            slot.values[start : start + size] = part
+            assert shard.checks.measure(slot, start, start + part.size) is None
+        else:
+            source = part if wire == "float32" else (part.view(np.uint32) >> 16).astype(np.uint16)
+            assert shard.checks.copy_in(slot, source, start) is None
+    assert not slot.ordinary
+    expected = float(np.linalg.norm(slot.values[:2000].astype(np.float64)))
+    assert norm_of([slot.squares]) == float(f"{expected:.6g}")
+
+
+def test_a_norm_has_no_more_digits_than_any_order_of_summing_agrees_on() -> None:
+    values = floats(4).astype(np.float64) ** 2
+    forward, backward = float(np.cumsum(values)[-1]), float(np.cumsum(values[::-1])[-1])
+    assert forward != backward and norm_of([forward]) == norm_of([backward])
+    assert same_norm(1.23456, 1.23457) and not same_norm(1.23456, 1.23466)
+    assert norm_of([9.0, 16.0]) == 5.0 and norm_of([0.0]) == 0.0

@@ -56,12 +56,12 @@ def event_to_wire(notice: outputs.Notice) -> pb.SessionEvent:
             )
 
 
-def facts_from_wire(commit: pb.Commit, *, ordinary: bool) -> CommitFacts:
-    """`ordinary`: by the receipts."""
+def facts_from_wire(commit: pb.Commit, *, ordinary: bool, norm: float) -> CommitFacts:
+    """`ordinary`, `norm`: of the payload that the servers hold; nobody's word is taken for it."""
     sent = commit.times
     times = Times(sent.pull, sent.compute, sent.before or None) if commit.HasField("times") else UNTOLD
     rate = commit.learning_rate if commit.HasField("learning_rate") else None
-    told = (commit.batch, commit.samples, commit.loss, commit.norm)
+    told = (commit.batch, commit.samples, commit.loss, norm)
     return CommitFacts(*told, times, rate, ordinary, commit.unit_ends)
 
 

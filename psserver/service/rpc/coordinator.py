@@ -228,7 +228,7 @@ class CoordinatorRpc:
             )
             outbox.put(RefusalNotice(message, ticket=commit.ticket))
             return
-        facts = facts_from_wire(commit, ordinary=found.ordinary)
+        facts = facts_from_wire(commit, ordinary=found.ordinary, norm=found.norm)
         self._job.commit(hello.worker, hello.incarnation, commit.ticket, facts, ready=commit.ready)
 
     def _report(self, message: pb.Report, hello: pb.Hello, outbox: Outbox) -> None:

@@ -17,6 +17,7 @@ from psserver.service.transport.payloads import Outgoing, claim_of
 from psserver.service.transport.shared_memory import Attachment
 from psserver.service.transport.streams import Stream
 from psserver.shard import Shard
+from psserver.shard.payloads.norm import norm_of
 from psserver.shard.payloads.staging import Slot
 from pswire.logs.events import event
 from pswire.transport import frames
@@ -110,7 +111,7 @@ async def committed(
     if (hello.worker, hello.incarnation) != (request.push.worker, request.push.incarnation):
         raise invalid("expected a hello of the worker that pushed")
     # The job has no other server, of which a receipt would be needed.
-    facts = facts_from_wire(commit, ordinary=slot.ordinary)
+    facts = facts_from_wire(commit, ordinary=slot.ordinary, norm=norm_of([slot.squares]))
     outbox, reply = job.begin_inline(hello.worker, hello.incarnation, hello.session)
     try:
         job.commit(hello.worker, hello.incarnation, commit.ticket, facts, ready=commit.ready)

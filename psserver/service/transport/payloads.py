@@ -56,7 +56,7 @@ class _PlainReception:
 
     def feed(self, data: memoryview) -> str | None:
         start, stop = self._decoder.feed(data)
-        return self._shard.checks.nonfinite(self._slot.values[start:stop], start, self._slot)
+        return self._shard.checks.measure(self._slot, start, stop)
 
 
 def _reception(shard: Shard, codec: Codec, slot: Slot) -> _Reception:

@@ -22,31 +22,49 @@ class PayloadChecks:
         self._ordinary = np.float32(ordinary)
         self._backend = backend
 
-    def nonfinite(self, values: Floats, start: int = 0, slot: Slot | None = None) -> str | None:
-        """Names the first NaN or Inf in `values`, which begins at element `start`; None if all are finite.
+    def nonfinite(self, values: Floats, start: int = 0) -> str | None:
+        """Names the first NaN or Inf in `values`, which begins at element `start`; None if all are finite."""
+        found = arithmetic.first_nonfinite(values, self._backend)
+        return None if found is None else self._bad(values, found, start)
 
-        `slot`: of which it is a piece: that is no ordinary payload any more if one of these numbers is not ordinary.
-        """
-        if arithmetic.within(values, self._ordinary, self._backend):
-            return None
-        return self._unusual(values, start, slot)
+    def measure(self, slot: Slot, start: int, stop: int) -> str | None:
+        """What `copy_in` does, of a piece of a payload that lies in `slot` already."""
+        return self._measured(slot, start, stop, None)
 
     def copy_in(self, slot: Slot, source: NDArray[Any], start: int) -> str | None:
-        """`nonfinite`, in one pass with the copy of a piece of a payload from `source` into `slot`, from `start` on.
+        """Copy a piece of a payload from `source` into `slot`, from element `start` on; in the same pass, name the
+        first NaN or Inf in it (None if there is none), and add its numbers to the payload's norm.
 
         `source` holds float32, or the bits of bfloat16 as uint16.
         """
-        target = slot.values[start : start + source.size]
-        if arithmetic.copy_within(target, source, self._ordinary, self._backend):
-            return None
-        return self._unusual(target, start, slot)
+        return self._measured(slot, start, start + source.size, source)
 
-    def _unusual(self, values: Floats, start: int, slot: Slot | None) -> str | None:
-        found = arithmetic.first_nonfinite(values, self._backend)
-        if found is not None:
-            return self._bad(values, found, start)
-        if slot is not None:
+    def _measured(self, slot: Slot, start: int, stop: int, source: NDArray[Any] | None) -> str | None:
+        # The norm is that of the gradient; what layers set themselves lies behind it.
+        middle = min(max(self._layout.trainable, start), stop)
+        for begin, end in ((start, middle), (middle, stop)):
+            if begin < end:
+                part = None if source is None else source[begin - start : end - start]
+                bad = self._piece(slot, begin, end, part)
+                if bad is not None:
+                    return bad
+        return None
+
+    def _piece(self, slot: Slot, start: int, stop: int, source: NDArray[Any] | None) -> str | None:
+        target, limit, backend = slot.values[start:stop], self._ordinary, self._backend
+        if source is None:
+            squares = arithmetic.squares(target, limit, backend)
+        else:
+            squares = arithmetic.copy_squares(target, source, limit, backend)
+        if squares is None:
+            bad = self.nonfinite(target, start)
+            if bad is not None:
+                return bad
             slot.ordinary = False
+            squares = arithmetic.squares(target, arithmetic.LARGEST, backend)
+            assert squares is not None
+        if start < self._layout.trainable:
+            slot.squares += squares
         return None
 
     def _bad(self, values: Floats, found: int, start: int) -> str:

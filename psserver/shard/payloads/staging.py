@@ -32,6 +32,8 @@ class Slot:
     worker: str = ""
     # None of its numbers is so large that an update might not be finite for it (`psserver.shard.payloads.ordinary`).
     ordinary: bool = True
+    # The sum of the squares of its gradient.
+    squares: float = 0.0
 
 
 class Staging:
@@ -171,6 +173,11 @@ class Staging:
         """The complete payload of a ticket, if it has one, is ordinary."""
         slot = self._complete.get(ticket)
         return slot is None or slot.ordinary
+
+    def squares(self, ticket: int) -> float:
+        """The sum of the squares of the gradient in the complete payload of a ticket; 0 without one."""
+        slot = self._complete.get(ticket)
+        return 0.0 if slot is None else slot.squares
 
     def payload(self, ticket: int) -> Floats:
         """The complete payload of a ticket, which stays."""
