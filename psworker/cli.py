@@ -40,6 +40,12 @@ EPILOG = "\b\nExit codes:\n" + exit_codes_text()
     "--option", "options", multiple=True, metavar="KEY=VALUE", help="An option of the job. Repeatable."
 )
 @click.option(
+    "--initial",
+    metavar="FILE",
+    help="Begin with the weights in FILE.keras or FILE.safetensors, without an optimizer's state; the same for all "
+    "workers, of which the first gives them to the servers.",
+)
+@click.option(
     "--deterministic",
     is_flag=True,
     help="Compute on one thread, with TensorFlow's deterministic operations, so that the run repeats and replays to "
@@ -111,6 +117,7 @@ def main(
     name: str | None,
     epochs: int | None,
     options: tuple[str, ...],
+    initial: str | None,
     deterministic: bool,
     save: Path | None,
     save_best: Path | None,
@@ -144,6 +151,7 @@ def main(
     shortcuts = {
         "job.module": job,
         "job.epochs": epochs,
+        "job.initial": initial,
         "cluster.wire_dtype": wire_dtype,
         "cluster.transport": transport,
         "cluster.prefetch": prefetch,

@@ -1,5 +1,6 @@
 """From an experiment's [job] to what trains it. Importing this module loads no TensorFlow; the call does."""
 
+from pathlib import Path
 from typing import Any
 
 from pswire.config.experiment import Experiment
@@ -10,6 +11,7 @@ def load_trainer(experiment: Experiment, device: str, *, deterministic: bool | N
     """A `psworker.tensorflow.Trainer` of the experiment's [job]: the call loads TensorFlow.
 
     `device`: "auto", "cpu" or "gpu:N". `deterministic`: run.deterministic where None.
+    Its values are those of the file job.initial where the experiment names one.
     Raises JobError and DeviceError.
     """
     import psworker.tensorflow.quiet  # noqa: F401
@@ -21,7 +23,10 @@ def load_trainer(experiment: Experiment, device: str, *, deterministic: bool | N
     # Before the job's module, which may make a metric or a layer as it is imported: then TensorFlow has started.
     set_up(device, deterministic=wanted)
     job = load_job(experiment.job.module, experiment.job.options)
-    return Trainer(job, device=device, seed=run.seed, deterministic=wanted)
+    trainer = Trainer(job, device=device, seed=run.seed, deterministic=wanted)
+    if experiment.job.initial:
+        trainer.begin_with(Path(experiment.job.initial))
+    return trainer
 
 
 def requested_optimizer(trainer: Any) -> dict[str, Any] | None:

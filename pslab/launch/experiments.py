@@ -46,6 +46,8 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Experiment:
         raise ExperimentError(
             f'{path}: job.module is missing; expected "package.module:attribute" or "file.py:attribute"'
         )
+    if experiment.job.initial and not Path(experiment.job.initial).is_file():
+        raise ExperimentError(f"{path}: job.initial: there is no file {experiment.job.initial}")
     _try_out(experiment, str(path))
     return experiment
 

@@ -97,6 +97,7 @@ class Experiment(Section):
             (self.job.module, "job.module", "a job is a module or a script"),
             (self.job.epochs != 1, "job.epochs", "the script says it, in fit(epochs=...)"),
             (self.job.options, "job.options", "a script has arguments"),
+            (self.job.initial, "job.initial", "the script loads its model itself"),
             (
                 self.job.evaluate_every,
                 "job.evaluate_every",

@@ -174,6 +174,10 @@ class JobSection(Section):
     options: dict[str, Any] = Field(default_factory=dict)
     """the job's own options"""
 
+    initial: Annotated[str, Field(pattern=r"^(.+\.(keras|safetensors))?$")] = ""
+    """begin with the weights in this `.keras` or `.safetensors` file, without an optimizer's state; empty: with those
+    of the job's `model()`. Every worker reads it, and the first gives them to the servers"""
+
     script: str = ""
     """instead of `module`: a program that calls `model.fit` with `psworker.keras.distribute`; every worker runs it"""
 

@@ -107,7 +107,8 @@ def show(played: Scenario, result: Result, totals: Totals) -> None:
         print(f"  {problem}", flush=True)
     if result.waits and not result.judged:
         print(
-            f"  not judged: a thread of this process was woken up {result.stood_still:.1f} s late", flush=True
+            f"  not judged: the machine had no processor for this process for {result.stood_still:.1f} s",
+            flush=True,
         )
     if result.diverged:
         print(

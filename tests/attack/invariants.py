@@ -72,16 +72,18 @@ def listening() -> Iterator[Heard]:
 
 @contextmanager
 def standing_still() -> Iterator[list[float]]:
-    """What the machine gives this process: the longest time, in seconds, by which a thread woke up late.
+    """The longest time, in seconds, by which a thread woke up late while this process computed nothing: the machine had
+    no processor for it. What a process does to itself does not count.
 
-    Servers and workers of a round take who is silent for some time for dead, and be it that nobody had a processor."""
+    Servers and workers of a round take who is silent for some time for dead, and be it for such a reason."""
     over, longest = threading.Event(), [0.0]
 
     def watch() -> None:
         while not over.is_set():
-            began = time.monotonic()
+            began, worked = time.monotonic(), time.process_time()
             over.wait(0.05)
-            longest[0] = max(longest[0], time.monotonic() - began - 0.05)
+            idle = time.monotonic() - began - (time.process_time() - worked)
+            longest[0] = max(longest[0], idle - 0.05)
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()

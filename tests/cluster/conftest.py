@@ -6,6 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.cluster import Cluster
+from tests.forking.fixtures import by_exec, forks
+
+__all__ = ["by_exec", "cluster", "end_of_data", "forks"]
 
 
 @pytest.fixture

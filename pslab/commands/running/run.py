@@ -66,6 +66,11 @@ from psworker.job.errors import JobError
     help="Go on in --out from this checkpoint, also with another cluster.servers.",
 )
 @click.option(
+    "--initial",
+    metavar="FILE",
+    help="job.initial: begin with the weights in FILE.keras or FILE.safetensors, without an optimizer's state.",
+)
+@click.option(
     "--save",
     type=click.Path(path_type=Path),
     metavar="FILE",
@@ -106,6 +111,7 @@ def run(
     out: Path | None,
     engine: str,
     resume: str | None,
+    initial: str | None,
     save: Path | None,
     deterministic: bool,
     tensorboard: bool,
@@ -138,6 +144,7 @@ def run(
         "cluster.workers": workers,
         "cluster.servers": servers,
         "policy.name": policy,
+        "job.initial": initial,
         "run.deterministic": True if deterministic else None,
     }
     settings = {key: value for key, value in said.items() if value is not None}

@@ -1,0 +1,62 @@
+"""Weights that a job is to begin with, from a file: of a Keras model, or by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import keras
+import numpy as np
+
+from psworker.job.errors import JobError, blame
+from psworker.tensorflow.variables import ModelVariables, collect
+
+# What is told of a difference: more names than these help nobody.
+TOLD = 3
+
+
+def take(path: Path, variables: ModelVariables) -> None:
+    """Give the variables the values in the file: exactly these variables, by name, as floating numbers of their shapes.
+
+    A .keras file is read as Keras reads it, without its optimizer; of a .safetensors file the names are
+    those of a run's weights.safetensors. Raises JobError, with nothing changed.
+    """
+    if not path.is_file():
+        raise JobError(f"{path}: expected a file with the initial weights, and there is none")
+    with blame(f"reading {path}"):
+        found = _of_keras(path) if path.suffix == ".keras" else _by_name(path)
+    problem = _difference(found, variables)
+    if problem is not None:
+        raise JobError(f"{path}: does not hold this job's model: {problem}")
+    variables.assign([found[spec.name].astype(np.float32) for spec in variables.specs])
+
+
+def _of_keras(path: Path) -> Mapping[str, np.ndarray]:
+    saved = collect(keras.models.load_model(path, compile=False))
+    pairs = zip(saved.specs, saved.variables, strict=True)
+    return {spec.name: variable.numpy() for spec, variable in pairs}
+
+
+def _by_name(path: Path) -> Mapping[str, np.ndarray]:
+    from safetensors.numpy import load_file
+
+    found: Mapping[str, np.ndarray] = load_file(path)
+    return found
+
+
+def _difference(found: Mapping[str, np.ndarray], variables: ModelVariables) -> str | None:
+    expected = {spec.name: spec.shape for spec in variables.specs}
+    for name, shape in expected.items():
+        values = found.get(name)
+        if values is None:
+            others = ", ".join(sorted(found)[:TOLD]) or "none"
+            return f"it has no variable {name!r}; it has {len(found)}: {others}{', ...' if len(found) > TOLD else ''}"
+        if values.shape != shape:
+            return f"{name!r}: expected the shape {shape}, got {values.shape}"
+        # bfloat16 is none of numpy's own.
+        if not (np.issubdtype(values.dtype, np.floating) or values.dtype.name == "bfloat16"):
+            return f"{name!r}: expected floating numbers, got {values.dtype}"
+        if not np.isfinite(values.astype(np.float32)).all():
+            return f"{name!r}: expected finite numbers, got NaN or infinity"
+    more = sorted(found.keys() - expected.keys())
+    return f"it has {more[0]!r}, which the model has not" if more else None
