@@ -23,7 +23,9 @@ from psserver.policies import PolicyError
 from psserver.service.agreement import FROM_JOB
 from psserver.service.limits.workers import raise_descriptors
 from psserver.service.log.run_log import FolderError
+from psserver.service.loop.garbage import spare_what_is_here
 from psserver.service.server import ResourcesError
+from psserver.service.server_settings import ServerSettings
 from psserver.service.succession.servers import Servers
 from psserver.service.transport.listening import BindError
 from psserver.settings import Options, SettingsError, exposure, resolve
@@ -225,17 +227,18 @@ def main(
     sys.path.insert(0, os.getcwd())
     try:
         options = chosen_options(given, overrides, no_out)
-        settings = resolve(options, os.environ.get("TF_CONFIG"))
+        settings = resolved(options)
         if settings.task_index == 0 and settings.out is None and not no_out:
             settings = replace(settings, out=default_folder(settings.terms.job))
         announce = with_warning(announce_json if as_json else announce_text, exposure(settings))
-        servers = Servers(settings, lambda: resolve(options, os.environ.get("TF_CONFIG")), announce)
+        servers = Servers(settings, lambda: resolved(options), announce)
     except WRONG as error:
         raise fail(str(error), ExitCode.USAGE) from error
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, servers.interrupt)
     if parent is not None:
         die_with(parent)
+    spare_what_is_here()
     sys.exit(int(serve(servers)))
 
 
@@ -252,6 +255,13 @@ def chosen_options(given: dict[str, Any], overrides: tuple[str, ...], no_out: bo
     if no_out and options.out is not None:
         raise SettingsError("--out and --no-out exclude each other")
     return options
+
+
+def resolved(options: Options) -> ServerSettings:
+    """As `psserver.settings.resolve`. This process does nothing but serve: the search for garbage leaves out what
+    stays."""
+    settings = resolve(options, os.environ.get("TF_CONFIG"))
+    return replace(settings, host=replace(settings.host, loaded=spare_what_is_here))
 
 
 def serve(servers: Servers) -> ExitCode:

@@ -44,6 +44,8 @@ class HostOptions:
     worker_timeout: float = 10.0
     # Bytes that models and members may take here; 0: a share of what the machine has.
     memory_limit: int = 0
+    # Called from another thread, when all is here that stays.
+    loaded: Callable[[], object] = lambda: None
 
 
 class ShardHost:
@@ -60,7 +62,7 @@ class ShardHost:
         self.orders = Executor(self.state, server, options.lease, owner, self.heavy, self._end_reads_beyond)
         self.saver = PartSaver(owner, server, self.state.changes.notify, self.orders.copied)
         self.orders.save = lambda entry, shard: self.saver.save(entry, self.job, shard)
-        self._backend = FastBackend(options.threads)
+        self._backend = FastBackend(options.threads, loaded=options.loaded)
         self.sharing = Sharing(options.transport)
         # Reads under way of versions that nothing pins.
         self._ungranted = 0
