@@ -1,6 +1,5 @@
 """A worker with a large payload delays others by slices: counted, in callbacks of the loop, not in seconds."""
 
-import asyncio
 import socket
 import threading
 from collections import Counter
@@ -18,6 +17,7 @@ from psserver.service.transport.connection import SLICE, Connection
 from pswire.model.plan import VariableSpec
 from pswire.transport.framed_socket import LARGE as SMALL_FRAMES
 from pswire.v1 import shard_pb2
+from tests.probes import on_callbacks
 from tests.repetitions import SOAK
 from tests.service.peer import Peer, messages
 from tests.service.serving import PATIENCE, serving
@@ -36,18 +36,17 @@ class Turns:
         self.passed: Counter[int] = Counter()
         # By other threads.
         self.beside = 0
-        run, compute = asyncio.Handle._run, FastBackend.run
+        compute = FastBackend.run
 
-        def counted(handle: asyncio.Handle) -> None:
+        def counted() -> None:
             if threading.get_ident() == self.thread:
                 self.number += 1
-            run(handle)
 
         def passing(backend: FastBackend, loop: Any, fallback: Any, arrays: Any, *rest: Any) -> bool:
             self.count(self.passed, max(each.nbytes for each in arrays if each is not None))
             return compute(backend, loop, fallback, arrays, *rest)
 
-        monkeypatch.setattr(asyncio.Handle, "_run", counted)
+        on_callbacks(monkeypatch, counted)
         monkeypatch.setattr(FastBackend, "run", passing)
         monkeypatch.setattr(
             sockets,
