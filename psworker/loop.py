@@ -115,8 +115,13 @@ def own_tickets(
         session.worker_index, session.worker_count, session.seed, epochs, session.next_batch
     )
     outcome.empty = session.next_batch == 0
+    told = 0
     for ticket in by_ticket(batches, work.steps):
         outcome.empty = False
+        # Not every trainer knows how much data it has, and some learn it on the way.
+        if (total := getattr(trainer, "total_batches", 0)) != told:
+            session.tell_extent(epochs, total)
+            told = total
         if session.stop is not None:
             return
         yield step(session, trainer, work, ticket, outcome, progress, pause, evaluations)

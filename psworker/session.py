@@ -311,6 +311,11 @@ class Session:
         """
         return gather(self._control, self._servers.control, self._epoch_backoff, number, layout, sums, values)
 
+    def tell_extent(self, epochs: int, batches: int) -> None:
+        """How many batches, as `commit` numbers them, this worker has in all its epochs. `ps-lab status` then shows how
+        far the job is, and how long it will take."""
+        self._control.tell_extent(epochs, batches)
+
     # The end
 
     def done(self, ends: str = "") -> Stop:

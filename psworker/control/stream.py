@@ -28,8 +28,8 @@ class Control:
     reconnection. A new incarnation (the coordinator had given this worker up)
     remembers nothing of the one before.
 
-    `_lock` guards the engine, `_sender`, `_failure`, `_leaving` and `_waiting`. `reply`, `hello` and the engine's
-    `stop` are replaced whole by one thread, and read by any. The session's thread alone joins again and uses
+    `_lock` guards the engine, `_sender`, `_extent`, `_failure`, `_leaving` and `_waiting`. `reply`, `hello` and the
+    engine's `stop` are replaced whole by one thread, and read by any. The session's thread alone joins again and uses
     `_ever_opened`.
     """
 
@@ -55,6 +55,8 @@ class Control:
         self._engine = ClientEngine()
         # Of the stream that stands; None while there is none.
         self._sender: Sender | None = None
+        # What it has said last of its data, if anything.
+        self._extent: pb.SessionRequest | None = None
         # Why this end gave up, if it did.
         self._failure: SessionError | None = None
         self._ever_opened = False
@@ -142,6 +144,13 @@ class Control:
     def report(self, version: int, metrics: Mapping[str, float]) -> None:
         with self._lock:
             self._send(self._engine.report(version, metrics))
+
+    def tell_extent(self, epochs: int, batches: int) -> None:
+        """For the status: now, and on every later stream."""
+        with self._lock:
+            self._extent = pb.SessionRequest(extent=pb.Extent(epochs=epochs, batches=batches))
+            if self._sender is not None:
+                self._sender.put(self._extent)
 
     def leave(self, reason: str) -> None:
         """Send the last message and close the stream. Threads that wait here are woken."""
@@ -294,6 +303,8 @@ class Control:
                 self._engine.receive(event)
             elif message.HasField("welcome"):
                 self._sender = sender
+                if self._extent is not None:
+                    sender.put(self._extent)
                 self._backoff.reset()
                 self._send(self._engine.owed())
         self._after_events()

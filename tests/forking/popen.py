@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PR_SET_CHILD_SUBREAPER = 36
 # Modules that need nothing but LIGHT.
 _LIGHT = ("psserver", "tests.cluster.numpy_worker")
+_COMMANDS = {"ps-server": "psserver", "ps-worker": "psworker", "ps-lab": "pslab"}
 # Variables that are read when modules are loaded: a command for which one of them differs is not forked.
 _AT_START = ("TF_", "KERAS_", "PYTHON", "GRPC_", "LD_", "XLA_")
 _LATER = ("TF_CONFIG", "PYTHONUNBUFFERED", "PYTHONPATH")
@@ -95,7 +96,7 @@ _Popen = subprocess.Popen
 
 
 class ForkingPopen(_Popen):  # type: ignore[type-arg]
-    """Forks `python -m MODULE ...` and `python SCRIPT.py ...`."""
+    """Forks `python -m MODULE ...`, `python SCRIPT.py ...`, and this project's commands."""
 
     def _execute_child(
         self, args: Any, executable: Any, preexec_fn: Any, close_fds: bool, pass_fds: Any, cwd: Any, env: Any,
@@ -112,7 +113,7 @@ class ForkingPopen(_Popen):  # type: ignore[type-arg]
                 umask, start_new_session, process_group,
             )  # fmt: skip
             return
-        words = [str(word) for word in args[1:]]
+        words = _words([str(word) for word in args])
         command = Command(words, os.fspath(cwd or os.getcwd()), dict(environment), start_new_session)
         light = words[0] == "-m" and words[1] in _LIGHT
         files = [given if given != -1 else own for own, given in enumerate((p2cread, c2pwrite, errwrite))]
@@ -123,10 +124,19 @@ class ForkingPopen(_Popen):  # type: ignore[type-arg]
         )
 
 
+def _words(args: Sequence[str]) -> list[str]:
+    """What the interpreter would be given; nothing where that is unknown."""
+    if Path(args[0]).parent == Path(sys.executable).parent and Path(args[0]).name in _COMMANDS:
+        return ["-m", _COMMANDS[Path(args[0]).name], *args[1:]]
+    if args[0] == sys.executable and (args[1:2] == ["-m"] or args[1:2] and args[1].endswith(".py")):
+        return [*args[1:]]
+    return []
+
+
 def forkable(args: Sequence[str], environment: Mapping[str, str]) -> bool:
-    if len(args) < 2 or args[0] != sys.executable:
-        return False
-    if not (args[1] == "-m" and len(args) > 2) and not args[1].endswith(".py"):
+    """Whether a fork has all that this command is given."""
+    sources = environment.get("PYTHONPATH", "")
+    if not _words(args) or sources not in ("", str(ROOT), os.environ.get("PYTHONPATH", "")):
         return False
     ours, theirs = (
         {key: value for key, value in each.items() if key.startswith(_AT_START) and key not in _LATER}

@@ -146,7 +146,14 @@ class Distributed:
         given = bound.arguments.get("callbacks")
         self._swaps = swaps_weights(given)
         mine = Hooks(
-            Moments(self._begin_fit, self._begin_epoch, self._progress, self._end_epoch, self._end_fit)
+            Moments(
+                self._begin_fit,
+                self._begin_epoch,
+                self._progress,
+                self._end_epoch,
+                self._extent,
+                self._end_fit,
+            )
         )
         if isinstance(given, keras.callbacks.CallbackList):
             mine.set_model(self.model)
@@ -334,6 +341,13 @@ class Distributed:
         self._check_weights = True
         if self._dealt is not None:
             self._dealt.at(epoch)
+
+    def _extent(self, epochs: int, left: int, batches: int) -> None:
+        """Whoever asks for the status is told how far the job is."""
+        session = self._membership.session
+        if session is not None and self._dealt is None and not self._finished:
+            every = self.model.optimizer.gradient_accumulation_steps or 1
+            session.tell_extent(epochs, self._contributions.batch + left * batches // every)
 
     def _end_epoch(self, epoch: int, logs: MutableMapping[str, Any]) -> None:
         """What callbacks see of an epoch is what all workers have counted in it."""
