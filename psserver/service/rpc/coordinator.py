@@ -88,7 +88,7 @@ class CoordinatorRpc:
             codec = codec_numbered(request.wire_dtype)
             variables = specs_from_wire(request.variables)
             work = work_from_wire(request)
-            if self._succession is not None and not request.job and self._job.stopped() is not None:
+            if self._succession is not None and not request.job and self._succession.open:
                 self._succession.ask(variables, request.plan, request.optimizer, work)
             member = self._job.join(
                 variables,
