@@ -57,8 +57,10 @@ class Campaign:
         if not more or self._last is None:
             return None
         if self._next is None:
-            self._next = next(self.plan)
+            self._next = next(self.plan, None)
         due = self._next
+        if due is None:
+            return None
         if self._open:
             return due if due.at_once and len(self._open) == 1 else None
         if seen is None or seen.phase != "training":
