@@ -23,7 +23,9 @@ from psserver.policies import PolicyError
 from psserver.service.agreement import FROM_JOB
 from psserver.service.limits.workers import raise_descriptors
 from psserver.service.log.run_log import FolderError
+from psserver.service.loop.garbage import spare_what_is_here
 from psserver.service.server import ResourcesError
+from psserver.service.server_settings import ServerSettings
 from psserver.service.succession.servers import Servers
 from psserver.service.transport.listening import BindError
 from psserver.settings import Options, SettingsError, exposure, resolve
@@ -140,8 +142,15 @@ WRONG = (SettingsError, ExperimentError, AddressError, PolicyError, OptimizerErr
 @click.option("--keep", type=click.IntRange(min=1), help="Checkpoints that are kept. Default: 3.")
 @click.option(
     "--resume",
-    metavar="latest|NAME",
-    help="Go on in --out from this checkpoint (task 0), also with another number of servers.",
+    metavar="auto|latest|NAME",
+    help="Go on in --out from this checkpoint (task 0), also with another number of servers. auto: from the latest, "
+    "and begin where there is none; so a server that was killed can be started with the same command.",
+)
+@click.option(
+    "--recover-timeout",
+    metavar="SECONDS",
+    help="When a server is lost, go back to the newest checkpoint, and wait so long for it to come back; 0: the job "
+    "ends. Default: 60 where checkpoints are taken.",
 )
 @click.option(
     "--log-flush",
@@ -225,17 +234,18 @@ def main(
     sys.path.insert(0, os.getcwd())
     try:
         options = chosen_options(given, overrides, no_out)
-        settings = resolve(options, os.environ.get("TF_CONFIG"))
+        settings = resolved(options)
         if settings.task_index == 0 and settings.out is None and not no_out:
             settings = replace(settings, out=default_folder(settings.terms.job))
         announce = with_warning(announce_json if as_json else announce_text, exposure(settings))
-        servers = Servers(settings, lambda: resolve(options, os.environ.get("TF_CONFIG")), announce)
+        servers = Servers(settings, lambda: resolved(options), announce)
     except WRONG as error:
         raise fail(str(error), ExitCode.USAGE) from error
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, servers.interrupt)
     if parent is not None:
         die_with(parent)
+    spare_what_is_here()
     sys.exit(int(serve(servers)))
 
 
@@ -243,8 +253,9 @@ def chosen_options(given: dict[str, Any], overrides: tuple[str, ...], no_out: bo
     """From the command's options and the environment. Raises one of WRONG."""
     # No name given is no list, which would replace that of the experiment file.
     given["allowed_workers"] = given["allowed_workers"] or None
-    if given["ticket_timeout"] is not None:
-        given["ticket_timeout"] = number_or_text(given["ticket_timeout"])
+    for seconds in ("ticket_timeout", "recover_timeout"):
+        if given[seconds] is not None:
+            given[seconds] = number_or_text(given[seconds])
     shortcuts = shortcut_overrides({name: given.pop(name) for name in SHORTCUTS})
     secret = os.environ.get("PS_JOB_SECRET", "")
     given["task_index"] = chosen_task_index(given["task_index"], "ps-server")
@@ -252,6 +263,13 @@ def chosen_options(given: dict[str, Any], overrides: tuple[str, ...], no_out: bo
     if no_out and options.out is not None:
         raise SettingsError("--out and --no-out exclude each other")
     return options
+
+
+def resolved(options: Options) -> ServerSettings:
+    """As `psserver.settings.resolve`. This process does nothing but serve: the search for garbage leaves out what
+    stays."""
+    settings = resolve(options, os.environ.get("TF_CONFIG"))
+    return replace(settings, host=replace(settings.host, loaded=spare_what_is_here))
 
 
 def serve(servers: Servers) -> ExitCode:
@@ -300,6 +318,7 @@ SHORTCUTS = {
     "worker_timeout": "cluster.worker_timeout",
     "idle_timeout": "cluster.idle_timeout",
     "ticket_timeout": "cluster.ticket_timeout",
+    "recover_timeout": "cluster.recover_timeout",
     "nonfinite_limit": "cluster.nonfinite_limit",
 }
 

@@ -18,6 +18,7 @@ import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.forking.popen import server_pids
 from tests.repetitions import EFFORT, repetitions
 
 # No deadlines: two busy cores say nothing about the code. On CI the examples are always the same ones. A test with
@@ -116,7 +117,8 @@ def no_process_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     me = psutil.Process()
     before = set(me.children(recursive=True))
     yield
-    _, left = psutil.wait_procs(set(me.children(recursive=True)) - before, timeout=ORPHANS_TIMEOUT)
+    started = {child for child in me.children(recursive=True) if child.pid not in server_pids()} - before
+    _, left = psutil.wait_procs(started, timeout=ORPHANS_TIMEOUT)
     names = [" ".join(process.cmdline()) for process in left if process.is_running()]
     for process in left:
         process.kill()

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 TESTS = Path(__file__).parent
-PROBES = {TESTS / "probes.py", TESTS / "service" / "probe.py"}
+# The fork server does what the interpreter does at a program's start and end.
+PROBES = {TESTS / "probes.py", TESTS / "service" / "probe.py", TESTS / "forking" / "server.py"}
 # A test's own object, a subclass speaking to its base, and what libraries call public in spite of the underscore.
 OWN = {"self", "cls", "super"}
 PUBLIC = {"_fields", "_replace", "_asdict", "_exit"}

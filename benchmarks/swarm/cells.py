@@ -27,6 +27,8 @@ POLICIES: Mapping[str, Callable[[int], Mapping[str, object]]] = {
 }
 # How often the progress of a long beginning is told; seconds.
 TOLD = 5.0
+# Memory is steady when it has not grown for so many looks; seconds between them, and in all.
+STEADY, TICK, SETTLING = 8, 0.25, 20.0
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,7 @@ def measure(cell: Cell, terms: Terms, halves: bool) -> list[Measured]:
         begin = time.monotonic()
         made.links = _joined(generator, cell, hosts, terms)
         made.joined_in = time.monotonic() - begin
-        joined = sum(each.memory_info().rss for each in watched)
+        joined = settled_rss(watched)
         _burst(made, generator, watched, terms, 0.0)
         if halves and made.rate:
             half = Measured(Cell(cell.policy, cell.sessions, cell.servers, 0.5), links=made.links)
@@ -143,6 +145,18 @@ def measure(cell: Cell, terms: Terms, halves: bool) -> list[Measured]:
         for child in (generator, *servers):
             child.close(patience=0.0)
     return found
+
+
+def settled_rss(watched: list[psutil.Process]) -> int:
+    """Bytes, once they have stopped growing: loops are still being compiled when the first workers have joined, which
+    takes a hundred MiB whatever their number."""
+    before, same, deadline = 0, 0, time.monotonic() + SETTLING
+    while same < STEADY and time.monotonic() < deadline:
+        time.sleep(TICK)
+        now = sum(each.memory_info().rss for each in watched)
+        same = same + 1 if now <= before * 1.002 else 0
+        before = now
+    return before
 
 
 def ceiling(sessions: int, terms: Terms) -> Measured:

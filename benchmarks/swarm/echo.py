@@ -10,8 +10,8 @@ import sys
 import threading
 from dataclasses import dataclass, field
 
-from benchmarks.swarm.generator import model_of
 from benchmarks.swarm.links import HEAD, Frames
+from benchmarks.swarm.swarm import model_of
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
 

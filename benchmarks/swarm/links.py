@@ -138,8 +138,7 @@ class GrpcLink:
             try:
                 while (message := await self._call.read()) is not grpc.aio.EOF:
                     self._deliver(message)
-            except grpc.RpcError:
-                # What it was stands in the call's status.
-                pass
-            code = await self._call.code()
-            self._ended(code.value[0], await self._call.details() or code.name)
+                code, details = await self._call.code(), await self._call.details()
+            except grpc.aio.AioRpcError as error:
+                code, details = error.code(), error.details()
+            self._ended(code.value[0], details or code.name)

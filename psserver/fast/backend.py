@@ -23,7 +23,11 @@ class FastBackend:
     `_compiled`, entry by entry, and `reason`; `close` alone sets `_closing`. Each is read as it is at that moment.
     """
 
-    def __init__(self, threads: int = 1, grain: int = GRAIN) -> None:
+    def __init__(
+        self, threads: int = 1, grain: int = GRAIN, loaded: Callable[[], object] = lambda: None
+    ) -> None:
+        """`loaded`: called by the compiler's thread when all that was asked for is compiled, or nothing can be."""
+        self._loaded = loaded
         self._runner = ParallelRunner(threads, grain)
         self._compiled: dict[Variant, Callable[..., Any]] = {}
         self._loader: threading.Thread | None = None
@@ -88,7 +92,7 @@ class FastBackend:
         wanted = list(variants)
         if self._loader is not None:
             self._loader.join()
-        self._loader = threading.Thread(target=self._load, args=(wanted,), name="compiler")
+        self._loader = threading.Thread(target=self._load_all, args=(wanted,), name="compiler")
         self._loader.start()
 
     def wait_ready(self, seconds: float | None = None) -> bool:
@@ -110,6 +114,10 @@ class FastBackend:
 
     def __exit__(self, *ignored: object) -> None:
         self.close()
+
+    def _load_all(self, wanted: list[Variant]) -> None:
+        self._load(wanted)
+        self._loaded()
 
     def _load(self, wanted: list[Variant]) -> None:
         try:

@@ -8,9 +8,9 @@ import pytest
 
 from benchmarks.swarm import coordinator, report
 from benchmarks.swarm.cells import POLICIES, Cell, Cost, Measured, Terms, ceiling, measure
-from benchmarks.swarm.generator import model_of, quantile
 from benchmarks.swarm.links import HEAD, Frames
 from benchmarks.swarm.member import ABORTED, Member
+from benchmarks.swarm.swarm import model_of, quantile
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
 

@@ -16,6 +16,7 @@ from pslab.check.checker import check_run
 from pslab.launch.status_poll import StatusClient, StatusError
 from pslab.runs.folder import Run
 from pswire.v1 import coordinator_pb2 as pb
+from tests.forking.popen import forking
 
 ROOT = Path(__file__).parents[2]
 
@@ -30,7 +31,7 @@ class Process:
     def __init__(self, name: str, command: Sequence[str], log: Path, environment: dict[str, str]) -> None:
         self.name = name
         self.log = log
-        with log.open("ab", buffering=0) as errors:
+        with log.open("ab", buffering=0) as errors, forking():
             self._popen = subprocess.Popen(
                 [sys.executable, *command],
                 stdin=subprocess.PIPE,

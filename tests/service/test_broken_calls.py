@@ -1,6 +1,7 @@
 """A call whose peer goes at any moment ends without a word: gRPC logs no traceback for it."""
 
 import asyncio
+import logging
 from typing import Any
 
 import grpc
@@ -50,3 +51,19 @@ def test_a_peer_that_has_gone_is_a_cancelled_call(function: Any) -> None:
 
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(call())
+
+
+@pytest.mark.parametrize(("error", "lines"), [(asyncio.CancelledError, 0), (ValueError, 1)])
+def test_a_cancelled_call_is_no_error_of_its_method(
+    error: type[BaseException], lines: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """gRPC logs it so where the method has not begun, or the server ends; anybody could fill a log with it."""
+    Registration(Watch(), lambda _: 1.0)
+    log = logging.getLogger("grpc._cython.cygrpc")
+    try:
+        raise error
+    except error:
+        log.exception(
+            "Exception not handled by _handle_exceptions in servicer method [/pswire.v1.Shard/Follow]"
+        )
+    assert len(caplog.records) == lines

@@ -60,6 +60,26 @@ def test_datasets_that_are_none(dataset, words):
         list(numbered_batches(dataset, 2, 0))
 
 
+@pytest.mark.parametrize(
+    ("dataset", "first", "last"),
+    [
+        ([(X, Y)] * 4, 12, 12),
+        (tf.data.Dataset.from_tensors((X, Y)).repeat(4), 12, 12),
+        # Known when an epoch has ended.
+        (lambda epoch: iter([(X, Y)] * 4), 0, 12),
+        (tf.data.Dataset.from_tensors((X, Y)).repeat(4).filter(lambda x, y: True), 0, 12),
+    ],
+    ids=["list", "tf.data", "function of generators", "tf.data that does not know"],
+)
+def test_a_trainer_says_how_much_data_there_is_once_it_knows(trained, dataset, first, last):
+    trainer, _, _ = trained(dense, dataset)
+    batches = trainer.batches(0, 1, 0, 3)
+    next(batches)
+    assert trainer.total_batches == first
+    list(batches)
+    assert trainer.total_batches == last
+
+
 def test_a_worker_without_any_batch_is_done_at_once(trained):
     trainer, _, _ = trained(dense, [])
     assert list(trainer.batches(0, 1, 0, 5)) == []

@@ -7,6 +7,7 @@ from psserver.coordinator.entries import UNTOLD, CommitFacts, Times
 from psserver.coordinator.status import JobReport, WorkerReport
 from psserver.coordinator.work.units import MOST_DESCRIPTION, WorkTerms
 from psserver.service.limits.ledger import Picture
+from psserver.service.progress import Picture as Progress
 from psserver.shard import orders
 from pswire.logs.texts import escaped
 from pswire.v1 import coordinator_pb2 as pb
@@ -188,6 +189,17 @@ def _worker_to_wire(worker: WorkerReport) -> pb.WorkerStatus:
         dropped=worker.dropped,
         mean_staleness=worker.mean_staleness,
         max_staleness=worker.max_staleness,
+    )
+
+
+def progress_to_wire(picture: Progress) -> pb.Progress:
+    return pb.Progress(
+        epoch=picture.epoch,
+        epochs=picture.epochs,
+        done=picture.done,
+        total=picture.total,
+        unit=picture.unit,
+        seconds_left=picture.seconds_left,
     )
 
 

@@ -25,6 +25,7 @@ from psserver.service.shard.shared import SharedShard
 from psserver.service.transport.shared_memory import SLOTS, Sharing, Words
 from psserver.shard import Apply, Shard, ShardState
 from psserver.shard.payloads.staging import Slot
+from pswire.generations import follows
 from pswire.model.plan import Plan
 from pswire.transport.segments import Place
 
@@ -44,6 +45,8 @@ class HostOptions:
     worker_timeout: float = 10.0
     # Bytes that models and members may take here; 0: a share of what the machine has.
     memory_limit: int = 0
+    # Called from another thread, when all is here that stays.
+    loaded: Callable[[], object] = lambda: None
 
 
 class ShardHost:
@@ -60,7 +63,7 @@ class ShardHost:
         self.orders = Executor(self.state, server, options.lease, owner, self.heavy, self._end_reads_beyond)
         self.saver = PartSaver(owner, server, self.state.changes.notify, self.orders.copied)
         self.orders.save = lambda entry, shard: self.saver.save(entry, self.job, shard)
-        self._backend = FastBackend(options.threads)
+        self._backend = FastBackend(options.threads, loaded=options.loaded)
         self.sharing = Sharing(options.transport)
         # Reads under way of versions that nothing pins.
         self._ungranted = 0
@@ -213,8 +216,14 @@ class ShardHost:
             )
 
     async def _check_job(self, job: str) -> None:
-        if not self.job:
-            await self._wait(lambda: bool(self.job), self.options.patience)
+        if not self.job or follows(job, self.job):
+            # It serves nobody yet, or has to find out that its coordinator is gone.
+            await self._wait(lambda: bool(self.job) and not follows(job, self.job), self.options.patience)
+        if follows(self.job, job):
+            raise MembershipOver(f"the servers began again as {self.job}, and {job!r} is over; join again")
+        if not self.job or follows(job, self.job):
+            serves = f"still serves {self.job}" if self.job else "serves no job yet"
+            raise Refused(grpc.StatusCode.UNAVAILABLE, f"server {self.server} {serves}; expected job {job!r}")
         if job != self.job:
             raise precondition(
                 f"expected job {self.job!r}, got {job!r}: this server serves another job; join again"

@@ -84,14 +84,22 @@ class GradientStep:
         self._version = version
         return tensors
 
-    def differing(self, tensors: list[Any]) -> str | None:
-        """The path of a variable that is not what `assign` made it from `tensors`; None when all are."""
+    def differing(self, tensors: list[Any], tolerance: float = 0.0) -> str | None:
+        """The path of a variable that is not what `assign` made it from `tensors`, up to `tolerance`; None when all
+        are."""
         for spec, variable, value in zip(
             self._variables.specs, self._variables.variables, self._layout.cut(tensors), strict=True
         ):
-            if not bool(tf.reduce_all(tf.equal(variable, value))):
+            away = tf.abs(tf.cast(variable, tf.float32) - tf.cast(value, tf.float32))
+            allowed = tolerance * tf.maximum(1.0, tf.abs(tf.cast(value, tf.float32)))
+            same = tf.equal(variable, value)
+            if not bool(tf.reduce_all(same if not tolerance else tf.logical_or(same, away <= allowed))):
                 return spec.name
         return None
+
+    def restore(self, tensors: list[Any]) -> None:
+        """What `assign` returned into the model once more, to the bit."""
+        self._assign(tensors, tf.constant(self._version, tf.int64), False)
 
     def _function(self) -> Any:
         return self._compute if self._every == 1 else self._gather
