@@ -59,7 +59,13 @@ NO_LIMIT = 10**6
     type=click.FloatRange(min=0),
     default=0.05,
     show_default=True,
-    help="So much less accuracy than that of a run which is left alone, and is made first where the job has one.",
+    help="So much less accuracy than that of the run which is left alone.",
+)
+@click.option(
+    "--reference/--no-reference",
+    default=True,
+    show_default=True,
+    help="First make a run that is left alone, for the accuracy of a job that measures one.",
 )
 @click.option(
     "--out",
@@ -81,6 +87,7 @@ def chaos(
     kinds: Sequence[Kind],
     overrides: tuple[str, ...],
     tolerance: float,
+    reference: bool,
     out: Path,
     report_json: bool,
 ) -> None:
@@ -101,7 +108,7 @@ def chaos(
         loaded = load(experiment, overrides)
         make_folder(out)
         until = time.monotonic() + 60 * minutes
-        wanted = _reference(loaded, out / "reference")
+        wanted = _reference(loaded, out / "reference") if reference else None
         rounds: list[Round] = []
         for number in itertools.count(1):
             if number > 1 and (time.monotonic() >= until or (runs and number > runs)):
