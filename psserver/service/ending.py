@@ -33,6 +33,7 @@ EXIT_CODES = {
     "versions": ExitCode.OK,
     "empty": ExitCode.JOB_FAILED,
     "policy": ExitCode.JOB_FAILED,
+    "replaced": ExitCode.JOB_FAILED,
     "abandoned": ExitCode.ABANDONED,
     "server": ExitCode.UNREACHABLE,
     "diverged": ExitCode.DIVERGED,

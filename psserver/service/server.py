@@ -56,6 +56,8 @@ log = logging.getLogger("ps-server")
 LONGEST_SLEEP = 3600.0
 # Seconds that gRPC may take to let go of what has ended.
 LAST_EVENTS = 0.05
+# How long calls that are cancelled may take for their end.
+LAST_WORDS = 0.5
 
 
 class ResourcesError(OSError):
@@ -222,8 +224,8 @@ class Server:
         rpc = Registration(self.watch, self._patience)
         if self.settings.task_index == 0:
             self.job = self._make_job(hosts)
-            if self.settings.stay:
-                self._succession = Succession(self.job, self._out, self._folder, self._wake.set)
+            stays = self.settings.stay
+            self._succession = Succession(self.job, stays, self._out, self._folder, self._wake.set)
             service = CoordinatorRpc(self.job, hosts, self._succession)
             services[COORDINATOR] = coordinator_methods(service, rpc)
         else:
@@ -280,9 +282,10 @@ class Server:
         if self.settings.out is not None:
             ended["out"] = str(self.settings.out)
         self._announce("stopped", ended)
-        if self._succession is not None and not await life.stay(self._succession):
+        assert self._succession is not None
+        if not await life.stay(self._succession):
             code = ExitCode.UNREACHABLE
-        self.successor = None if self._succession is None else self._succession.successor
+        self.successor = self._succession.successor
         next_folder = 0 if self.successor is None else self.successor.folder
         for follower in job.routes.followers:
             await follower.shutdown(code, stopped.reason, next_folder)
@@ -332,10 +335,21 @@ class Server:
 
 
 async def end_tasks() -> None:
-    """What still runs is cancelled, and comes to its end. Connections end in a turn of the loop of their own."""
+    """What still runs is cancelled, and comes to its end. Connections end in a turn of the loop of their own.
+
+    Calls that gRPC has cancelled are given a moment: one that is cancelled again while it tells its peer so is
+    reported by gRPC with a traceback.
+    """
+    calls = [task for task in asyncio.all_tasks() if _name(task) == "_handle_exceptions"]
+    if calls:
+        await asyncio.wait(calls, timeout=LAST_WORDS)
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     # gRPC has last events for this loop.
     await asyncio.sleep(LAST_EVENTS)
+
+
+def _name(task: "asyncio.Task[Any]") -> str:
+    return getattr(task.get_coro(), "__qualname__", "")

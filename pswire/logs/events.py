@@ -77,6 +77,7 @@ EVENTS: Final[Mapping[str, Event]] = {
     "accept_failed": Event(SERVER, (), "a connection cannot be accepted yet"),
     "connection_refused": Event(SERVER, (), "a connection was closed at its beginning"),
     "connection_broken": Event(SERVER, (), "a connection to a worker ended in the middle"),
+    "session_failed": Event(SERVER, ("worker",), "a fault of this program in a session"),
     "exchange_failed": Event(SERVER, (), "a fault of this program in an exchange"),
     # Ends
     "checkpoint_written": Event(

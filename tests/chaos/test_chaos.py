@@ -13,29 +13,12 @@ from tests.cluster.test_run_resume import lab
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 
 BATCHES = 100
-EXPERIMENT = f"""
-[run]
-checkpoint_every = "4v"
-[cluster]
-servers = 2
-workers = 2
-worker_timeout = 3.0
-[policy]
-name = "async"
-[optimizer]
-name = "adam"
-learning_rate = 0.05
-[job]
-script = "tests/cluster/numpy_worker.py"
-arguments = ["--batches", "{BATCHES}", "--seconds", "0.02"]
-"""
 # By which the first three kills are of one process of each role.
 SEED = 140
 
 
 def test_a_process_of_each_role_is_killed(tmp_path: Path) -> None:
-    file = tmp_path / "experiment.toml"
-    file.write_text(EXPERIMENT)
+    file = Path(__file__).with_name("numpy.toml")
     done = lab(
         [
             sys.executable,

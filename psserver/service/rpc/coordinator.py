@@ -94,7 +94,7 @@ class CoordinatorRpc:
             codec = codec_numbered(request.wire_dtype)
             variables = specs_from_wire(request.variables)
             work = work_from_wire(request)
-            if self._succession is not None and not request.job and self._job.stopped() is not None:
+            if self._succession is not None and not request.job and self._succession.open:
                 self._succession.ask(variables, request.plan, request.optimizer, work)
             member = self._job.join(
                 variables,
@@ -188,9 +188,14 @@ class CoordinatorRpc:
                     await outbox.ended(pace.wait())
         except Refused as refused:
             outbox.put(RefusalNotice(refused.message, fatal=True))
-        except Exception as error:
-            # How gRPC reports a stream that broke; the text shows anything else.
+        except (grpc.aio.BaseError, grpc.RpcError) as error:
+            # How gRPC reports a stream that broke.
             log.debug("session of %s ended: %r", hello.worker, error)
+        except Exception as error:
+            told = event("session_failed", worker=hello.worker)
+            log.exception("a session of %s failed", hello.worker, extra=told)
+            said = f"the server failed on a message of this session ({type(error).__name__}: {error})"
+            outbox.put(RefusalNotice(said, fatal=True))
         finally:
             self._job.detach(hello.worker, hello.incarnation, outbox)
 

@@ -61,8 +61,6 @@ class ShardHost:
         self.heavy = HeavyWork(owner)
         self.state = SharedShard(owner)
         self.orders = Executor(self.state, server, options.lease, owner, self.heavy, self._end_reads_beyond)
-        self.saver = PartSaver(owner, server, self.state.changes.notify, self.orders.copied)
-        self.orders.save = lambda entry, shard: self.saver.save(entry, self.job, shard)
         self._backend = FastBackend(options.threads, loaded=options.loaded)
         self.sharing = Sharing(options.transport)
         # Reads under way of versions that nothing pins.
@@ -70,6 +68,8 @@ class ShardHost:
         self._reads = Reads()
         self.memory = ShardMemory(server, options.arena_versions, options.memory_limit or usual_limit())
         self.pushes = Pushes(self.state, self.memory, server, options.patience)
+        self.saver = PartSaver(owner, server, self.memory.ledger, self._saved, self.orders.copied)
+        self.orders.save = lambda entry, shard: self.saver.save(entry, self.job, shard)
         self.watch = Watch(silent_calls(self.memory.ledger.limit))
         self.calls = MemberCalls(lambda: self.memory.member_calls, self.watch)
         self.memory.ledger.watch(
@@ -98,6 +98,11 @@ class ShardHost:
             allocate=self.sharing.allocate,
         )
         self._backend.prepare(shard.variants)
+
+    def _saved(self) -> None:
+        """What becomes of a part is known, and its copy is gone."""
+        self.state.entrance.freed()
+        self.state.changes.notify()
 
     def held_by(self, held: Iterable[tuple[Caller, int]], kind: str) -> Iterator[Held]:
         """What calls hold, by their members."""
