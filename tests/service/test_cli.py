@@ -426,7 +426,7 @@ def test_a_server_without_a_folder_makes_one_and_says_so(tmp_path: Path) -> None
     assert done.returncode == ExitCode.ABANDONED, done.stderr
     (folder,) = (tmp_path / "runs").iterdir()
     assert f"run folder: {folder}\n" in done.stdout
-    assert done.stdout.endswith(f"log, summary and weights: {folder}\n")
+    assert done.stdout.endswith(f"log and summary, no weights: {folder}\n")
     assert (folder / "summary.json").is_file() and (folder / "decisions.jsonl").is_file()
     assert (folder / "address").read_text().startswith("127.0.0.1:")
     assert "folder" not in ran("--no-out").stdout and list((tmp_path / "runs").iterdir()) == [folder]
