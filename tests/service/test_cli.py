@@ -320,6 +320,7 @@ def test_a_shard_alone_ends_at_a_signal_too(start: Start) -> None:
     server.wait_event("ready")
     server.send(signal.SIGINT)
     assert server.wait_exit() == ExitCode.INTERRUPTED
+    assert server.wait_event("stopped")["reason"] == "stopped by SIGINT"
 
 
 def test_a_server_that_is_not_there_is_named_again_and_again(start: Start) -> None:
