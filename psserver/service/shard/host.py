@@ -25,6 +25,7 @@ from psserver.service.shard.shared import SharedShard
 from psserver.service.transport.shared_memory import SLOTS, Sharing, Words
 from psserver.shard import Apply, Shard, ShardState
 from psserver.shard.payloads.staging import Slot
+from pswire.generations import follows
 from pswire.model.plan import Plan
 from pswire.transport.segments import Place
 
@@ -220,8 +221,14 @@ class ShardHost:
             )
 
     async def _check_job(self, job: str) -> None:
-        if not self.job:
-            await self._wait(lambda: bool(self.job), self.options.patience)
+        if not self.job or follows(job, self.job):
+            # It serves nobody yet, or has to find out that its coordinator is gone.
+            await self._wait(lambda: bool(self.job) and not follows(job, self.job), self.options.patience)
+        if follows(self.job, job):
+            raise MembershipOver(f"the servers began again as {self.job}, and {job!r} is over; join again")
+        if not self.job or follows(job, self.job):
+            serves = f"still serves {self.job}" if self.job else "serves no job yet"
+            raise Refused(grpc.StatusCode.UNAVAILABLE, f"server {self.server} {serves}; expected job {job!r}")
         if job != self.job:
             raise precondition(
                 f"expected job {self.job!r}, got {job!r}: this server serves another job; join again"
