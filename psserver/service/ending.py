@@ -91,6 +91,9 @@ class Results:
         # Every wait of it has an end.
         await self._writing
         code = exit_code(self._job)
+        if code == ExitCode.OK and self._error is None and self._incomplete:
+            # A server was lost when nobody waited for it any more; its log says so.
+            code = ExitCode.UNREACHABLE
         try:
             if self._error is not None:
                 raise self._error
@@ -100,6 +103,12 @@ class Results:
             log.error("%s", error, extra=event("run_folder_failed"))
             code = ExitCode.STORAGE if code in (ExitCode.OK, ExitCode.STORAGE) else code
         return code
+
+    @property
+    def _incomplete(self) -> bool:
+        """There is a model, and its weights are nowhere."""
+        job = self._job
+        return job.plan is not None and job.coordinator.initialised and self._sha256 is None
 
     async def _write(self) -> None:
         try:

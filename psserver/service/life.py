@@ -24,17 +24,24 @@ class Life:
     thread owns it."""
 
     def __init__(
-        self, job: Job, wait_warning: float, wake: asyncio.Event, signalled: Callable[[], str | None]
+        self,
+        job: Job,
+        wait_warning: float,
+        wake: asyncio.Event,
+        signalled: Callable[[], str | None],
+        begins_again: Callable[[], bool],
     ) -> None:
         self._job, self._host = job, job.host
         self._wait_warning = wait_warning
-        self._wake, self._signalled = wake, signalled
+        self._wake, self._signalled, self._begins_again = wake, signalled, begins_again
 
     async def watch(self, results: Results) -> None:
-        """Let time pass for the coordinator until everybody has left."""
+        """Let time pass for the coordinator until everybody has left, or another generation is to begin."""
         job, warn_at = self._job, self._wait_warning
         while not job.over:
             await self._awoken(TICK)
+            if self._begins_again():
+                return
             # As long as a link may take for what it was granted.
             for worker in self._host.orders.unread(transfer(self._host.nbytes, job.terms.worker_timeout)):
                 job.give_up(worker, "does not read the versions that it is granted")

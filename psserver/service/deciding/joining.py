@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import grpc
 
-from psserver.checkpoint import CheckpointError, coordinator_of, name_of, plan_of, shards_of
+from psserver.checkpoint import Checkpoint, CheckpointError, coordinator_of, name_of, plan_of, shards_of
 from psserver.coordinator import (
     JobTerms,
     JoinDeferred,
@@ -59,9 +59,9 @@ class Joining(Decider):
         # Entries that were put aside, where it goes on from one.
         self._rolled_back: int | None = None
 
-    def go_on(self, found: GoingOn) -> None:
+    def go_on(self, checkpoint: Checkpoint, found: GoingOn) -> None:
         """In place of a beginning; `open` comes next. Raises CheckpointError."""
-        checkpoint, about = found.checkpoint, found.checkpoint.manifest
+        about = checkpoint.manifest
         self.optimizer = self.optimizer or build_optimizer(about.optimizer)
         self.terms = replace(self.terms, optimizer=self.optimizer.config)
         self._assurance.optimizer = self.optimizer

@@ -31,6 +31,7 @@ from psserver.service.rpc.registration import Call, bounded, parsed
 from psserver.service.succession.successor import Succession
 from pswire.addresses import Address
 from pswire.bounds import BoundError, check
+from pswire.generations import follows
 from pswire.logs.events import event
 from pswire.logs.texts import escaped
 from pswire.model.plan import PlanError
@@ -67,7 +68,12 @@ class CoordinatorRpc:
 
     async def join(self, request: pb.JoinRequest, caller: Caller) -> pb.JoinReply:
         terms = self._job.terms
-        if request.job and request.job != terms.job:
+        if follows(request.job, terms.job):
+            raise Refused(
+                grpc.StatusCode.UNAVAILABLE,
+                f"this server is of {terms.job}, which {request.job} has followed: expected a later one here",
+            )
+        if request.job and request.job != terms.job and not follows(terms.job, request.job):
             raise precondition(
                 f"these servers run job {terms.job}, and this worker belongs to job {request.job}, which is over or "
                 "was killed: start the worker anew to take part"
@@ -184,9 +190,14 @@ class CoordinatorRpc:
                     await outbox.ended(pace.wait())
         except Refused as refused:
             outbox.put(RefusalNotice(refused.message, fatal=True))
-        except Exception as error:
-            # How gRPC reports a stream that broke; the text shows anything else.
+        except (grpc.aio.BaseError, grpc.RpcError) as error:
+            # How gRPC reports a stream that broke.
             log.debug("session of %s ended: %r", hello.worker, error)
+        except Exception as error:
+            told = event("session_failed", worker=hello.worker)
+            log.exception("a session of %s failed", hello.worker, extra=told)
+            said = f"the server failed on a message of this session ({type(error).__name__}: {error})"
+            outbox.put(RefusalNotice(said, fatal=True))
         finally:
             self._job.detach(hello.worker, hello.incarnation, outbox)
 
