@@ -323,7 +323,7 @@ class ClientEngine:
             self._dispositions.append(Disposition(ticket, "unknown", reason=reason))
         in_hand = self.held if self.held is not None else self._exchanged
         self.void = {} if in_hand is None else {in_hand: reason}
-        self._forfeited = in_hand if next_batch is not None else None
+        self._forfeited = None if next_batch is None or self._counts(next_batch) else in_hand
         self.grants.clear()
         self._unanswered.clear()
         self._awaited.clear()
@@ -334,6 +334,13 @@ class ClientEngine:
             self.rolled_back = True
             self.asked = self.exhausted = False
         return undone
+
+    def _counts(self, next_batch: int) -> bool:
+        """What is in hand was committed by an exchange whose answer was lost; or it is no batch."""
+        newest, made = self._newest, self._unanswered.get(self._exchanged or 0)
+        in_hand = self.held if self.held is not None else self._exchanged
+        initialises = newest is not None and newest.initialise and newest.ticket == in_hand
+        return initialises or (made is not None and made.batch < next_batch)
 
     def undone(self, next_batch: int) -> int:
         """How many batches were committed from that one on."""

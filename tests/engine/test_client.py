@@ -544,3 +544,19 @@ def test_initial_values_are_no_batch() -> None:
     engine.take_grant()
     engine.commit(Commit(1))
     assert engine.undone(0) == 0
+
+
+def test_a_commit_that_counts_although_its_answer_was_lost_is_not_worked_on_again() -> None:
+    engine = holding(5)
+    engine.begin_commit(Commit(5, batch=3))
+    engine.renew("lost", 4)
+    assert engine.commit(Commit(5, batch=3)) == [] and engine.undone(4) == 0
+
+
+def test_initial_values_that_came_too_late_are_no_error() -> None:
+    engine = ClientEngine()
+    engine.ready()
+    engine.receive(Grant(1, version=0, index=1, initialise=True))
+    engine.take_grant()
+    engine.renew("lost", 0)
+    assert engine.commit(Commit(1)) == [] and engine.ready() == [Ready()]

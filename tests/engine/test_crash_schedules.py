@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from pslab.protocol_adapter import deliver, event_of
 from psserver.coordinator import Coordinator, CoordinatorState, JobTerms, Output, Record, Send, entries
+from psserver.coordinator.state import reopened
 from psserver.policies import build
 from psworker.engine import ClientEngine, Commit, Event, Request
 from psworker.errors import Voided
@@ -104,7 +105,8 @@ class Servers:
         if state is None:
             self.take(self.coordinator.opening())
         else:
-            self.coordinator.restore(CoordinatorState.from_json(state.to_json()))
+            found = CoordinatorState.from_json(state.to_json())
+            self.coordinator.restore(reopened(found, build(self.policy, self.knobs, WORKERS)))
             self.take(self.coordinator.resume(rolled_back, self.now))
 
     # Workers
@@ -159,6 +161,9 @@ class Servers:
         match engine.work:
             case "idle":
                 self.send(worker, engine.ready() if worker.batch < BATCHES else engine.done())
+            case "granted" if worker.batch == BATCHES:
+                # What was asked for before it went back is not needed any more.
+                self.send(worker, engine.done())
             case "granted":
                 grant = engine.take_grant()
                 assert grant is not None
