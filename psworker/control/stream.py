@@ -14,7 +14,7 @@ from pswire.v1 import coordinator_pb2_grpc
 from psworker.control.backoff import PASSING, Backoff, translated
 from psworker.control.conversions import bounded, event_from_wire, request_to_wire
 from psworker.engine import ClientEngine, Commit, Disposition, Event, Grant, Request, Stop
-from psworker.errors import SessionError, Unreachable, Voided
+from psworker.errors import RolledBack, SessionError, Unreachable, Voided
 
 log = logging.getLogger("ps-worker")
 
@@ -37,14 +37,26 @@ class Control:
         self,
         channel: grpc.Channel,
         join: Callable[[], pb.JoinReply],
+        admit: Callable[[pb.JoinReply], None],
         session: str,
         backoff: Backoff,
         pointless: threading.Event,
+        *,
+        numbered: bool = True,
     ) -> None:
-        """`pointless` is set as soon as no payload is of use any more: the job or this session has failed."""
-        self._join = join
+        """`admit` is called with every answer of `join`, once the tickets of another membership are void. `pointless`
+        is set as soon as no payload is of use any more: the job or this session has failed. `numbered`: what is
+        committed are batches of this worker's own data."""
+        self._join, self._admit = join, admit
         self._session = session
-        self._joined(join())
+        reply = join()
+        self._joined(reply)
+        admit(reply)
+        self._numbered = numbered
+        # The loop can go back to the batch that is the next one to count.
+        self.goes_back = False
+        # How often this session has become another member.
+        self.renewals = 0
         self._backoff = backoff
         self._pointless = pointless
         self._stub = coordinator_pb2_grpc.CoordinatorStub(channel)
@@ -73,6 +85,8 @@ class Control:
             while True:
                 if self._failure is not None or engine.refusal is not None:
                     self._raise_error()
+                if engine.rolled_back:
+                    self._raise_rolled_back()
                 self._send(engine.ready())
                 if engine.answered:
                     return engine.take_grant()
@@ -135,9 +149,10 @@ class Control:
     def wait_stop(self) -> Stop:
         """Wait for the end of the job. Raises SessionError."""
         with self._lock:
-            self._wait_for(lambda: self._engine.stop or self._error)
+            self._wait_for(lambda: self._engine.stop or self._error or self._engine.rolled_back)
             if self._engine.stop is None:
                 self._raise_error()
+                self._raise_rolled_back()
             assert self._engine.stop is not None
             return self._engine.stop
 
@@ -197,6 +212,12 @@ class Control:
         error = self._error
         if error is not None:
             raise error
+
+    def _raise_rolled_back(self) -> None:
+        if self._engine.take_rollback():
+            raise RolledBack(
+                f"the job went back to a checkpoint: {self.reply.worker} goes on at batch {self.reply.next_batch}"
+            )
 
     @property
     def _job_failed(self) -> bool:
@@ -279,15 +300,34 @@ class Control:
                 self._sender = None
 
     def _rejoin(self) -> None:
-        before = self.reply
-        self._joined(self._join())
-        if self.reply.incarnation == before.incarnation:
-            return
-        with self._lock:
-            reason = "the coordinator had given this worker up"
-            told = event("joined_again", incarnation=self.reply.incarnation)
-            log.warning("joined again as incarnation %d: %s", self.reply.incarnation, reason, extra=told)
+        before, reply = self.reply, self._join()
+        if (reply.job, reply.incarnation) != (before.job, before.incarnation):
+            with self._lock:
+                self._renew(before, reply)
+        self._joined(reply)
+        # From now on payloads go out in the new name; those of tickets before it are void by now.
+        self._admit(reply)
+
+    def _renew(self, before: pb.JoinReply, reply: pb.JoinReply) -> None:
+        """Hold the lock."""
+        restarted = reply.job != before.job
+        cause = ("the coordinator had given this worker up", "the servers began again from a checkpoint")
+        reason = cause[restarted]
+        told = event("joined_again", incarnation=reply.incarnation, job=reply.job)
+        log.warning("joined again as incarnation %d: %s", reply.incarnation, reason, extra=told)
+        self.renewals += 1
+        if not self._numbered:
             self._engine.renew(reason)
+        elif self.goes_back:
+            # Also what was read for a ticket that is void now, or before it was granted, is not lost.
+            moved = restarted or self._engine.undone(reply.next_batch) > 0
+            self._engine.renew(reason, reply.next_batch, again=moved)
+        elif undone := self._engine.renew(reason, reply.next_batch):
+            told = event("commits_undone", batches=undone)
+            log.warning(
+                "%d batches of this worker do not count, and are not worked on again", undone, extra=told
+            )
+        self._notify()
 
     def _joined(self, reply: pb.JoinReply) -> None:
         self.reply, self.worker_count = reply, reply.worker_count

@@ -45,6 +45,9 @@ class Connection:
         return self
 
     def __exit__(self, *ignored: object) -> None:
+        self.close()
+
+    def close(self) -> None:
         self._socket.close()
 
     def stream(self) -> int:
