@@ -13,7 +13,7 @@ from tests.cluster.cluster import Cluster, Process, entries_of
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 
-BATCHES = 60
+BATCHES = 40
 SYNC = ("--workers", "2", "--policy", "sync", "--optimizer", "adam", "--learning-rate", "0.05")
 
 
@@ -56,19 +56,24 @@ def check_counted_once(run: Run, batches: int = BATCHES) -> None:
     assert set(commits.values()) == {1} and len(commits) == 2 * batches
 
 
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str | None:
+    """The digest of the weights of a run in which nobody dies."""
+    with Cluster(tmp_path_factory.mktemp("undisturbed")) as cluster:
+        start(cluster, 2)
+        return cluster.wait_end(worker_codes=[0, 0]).summary.weights_sha256
+
+
 @pytest.mark.parametrize("killed", [1, 0], ids=["shard", "coordinator"])
-def test_a_run_that_lost_a_server_ends_with_the_bits_of_one_that_did_not(tmp_path: Path, killed: int) -> None:
-    (tmp_path / "whole").mkdir()
-    with Cluster(tmp_path / "whole") as other:
-        start(other, 2)
-        whole = other.wait_end(worker_codes=[0, 0])
-    with Cluster(tmp_path) as cluster:
-        start(cluster, 2, BATCHES, "--seconds", "0.02")
-        cluster.wait_for(lambda _: len(saved(cluster)) >= 2, "two checkpoints are complete")
-        cluster.servers[killed].kill()
-        again(cluster, killed)
-        run = cluster.wait_end(worker_codes=[0, 0])
-    assert run.summary.weights_sha256 == whole.summary.weights_sha256
+def test_a_run_that_lost_a_server_ends_with_the_bits_of_one_that_did_not(
+    cluster: Cluster, undisturbed: str | None, killed: int
+) -> None:
+    start(cluster, 2, BATCHES, "--seconds", "0.02")
+    cluster.wait_for(lambda _: len(saved(cluster)) >= 2, "two checkpoints are complete")
+    cluster.servers[killed].kill()
+    again(cluster, killed)
+    run = cluster.wait_end(worker_codes=[0, 0])
+    assert run.summary.weights_sha256 == undisturbed is not None
     check_counted_once(run)
     (restore,) = entries_of(run, "restore")
     assert restore["job"].endswith(".1")
@@ -102,3 +107,18 @@ def test_a_server_that_does_not_come_back_ends_the_job(cluster: Cluster) -> None
     assert reason.startswith("server 1 at 127.0.0.1:") and "did not come back within" in reason
     assert [worker.wait_exit() for worker in cluster.workers] == [3, 3]
     assert len(entries_of(cluster.checked_run(), "restore")) == 1
+
+
+def test_work_units_that_were_dealt_since_are_dealt_again(cluster: Cluster) -> None:
+    every = ("--out", str(cluster.out), "--resume", "auto", "--checkpoint-every", "5v")
+    cluster.start_servers(2, "--workers", "2", "--policy", "async", every=every)
+    for index in range(2):
+        units = ("--samples", "1200", "--unit", "60", "--seconds", "0.02")
+        cluster.start_worker("--task-index", str(index), *units)
+    cluster.wait_for(lambda _: len(saved(cluster)) >= 2, "two checkpoints are complete")
+    cluster.servers[1].kill()
+    again(cluster, 1)
+    run = cluster.wait_end(worker_codes=[0, 0])
+    granted = {entry["ticket"]: (entry["unit"], entry["part"]) for entry in entries_of(run, "grant")}
+    counted = Counter(granted[entry["ticket"]] for entry in entries_of(run, "commit"))
+    assert counted == Counter({(unit, part): 1 for unit in range(20) for part in range(6)})
