@@ -368,4 +368,7 @@ def announce_text(event: str, fields: Mapping[str, Any]) -> None:
         case "stopped":
             print(f"stopped: {fields['reason']}", flush=True)
             if "out" in fields:
-                print(f"log, summary and weights: {fields['out']}", flush=True)
+                # A job that lost a server, say, has none.
+                trained = (Path(fields["out"]) / "weights.safetensors").exists()
+                kept = "log, summary and weights" if trained else "log and summary, no weights"
+                print(f"{kept}: {fields['out']}", flush=True)

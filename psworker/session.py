@@ -368,7 +368,9 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close("finished" if kind is None else f"{kind.__name__}: {error}")
+        said = "" if error is None else str(error)
+        name = "finished" if kind is None else kind.__name__
+        self.close(f"{name}: {said}" if said else name)
 
     # Inside
 

@@ -273,7 +273,10 @@ class LocalRun:
         server = name in self._servers
         if self._poller is None or self._stopping or self._signals or self._exits.verdict is not None:
             return False
-        if (server and not self._saves) or not self._restarts.take(code):
+        # Without workers it would wait for nobody who can come.
+        if server and (not self._saves or self._exits.workers_over):
+            return False
+        if not self._restarts.take(code):
             return False
         number, most = self._restarts.used, self._restarts.used + self._restarts.left
         warning = f"{name} {end_text(code)}; started again ({number} of at most {most} times)"

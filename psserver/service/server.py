@@ -323,7 +323,9 @@ class Server:
             self._wake.clear()
         if self._follow.ending is None:
             assert self._signal is not None
-            return ExitCode.INTERRUPTED if self._signal == "SIGINT" else ExitCode.TERMINATED
+            code = ExitCode.INTERRUPTED if self._signal == "SIGINT" else ExitCode.TERMINATED
+            self._announce("stopped", {"reason": f"stopped by {self._signal}", "exit_code": int(code)})
+            return code
         ending = self._follow.ending
         if ending.recover and self._signal is None:
             self.again, self.recover = ending.reason, ending.recover

@@ -20,7 +20,7 @@ from psserver.service.outbox import Outbox
 from psserver.service.pace import Arrivals, Pace
 from psserver.service.progress import Extent
 from psserver.service.rpc.adapters import (
-    events_to_wire,
+    add_events,
     facts_from_wire,
     memory_to_wire,
     progress_to_wire,
@@ -171,7 +171,9 @@ class CoordinatorRpc:
                 # What the log does not have nobody hears of; the end of the job is among what comes now.
                 notices = [notice for notice in notices if isinstance(notice, StopNotice)]
             if notices:
-                await call.reply(pb.SessionReply(events=events_to_wire(notices)))
+                reply = pb.SessionReply()
+                add_events(notices, reply)
+                await call.reply(reply)
             if any(isinstance(n, RefusalNotice) and n.fatal for n in notices):
                 return
 
