@@ -67,7 +67,8 @@ def play(scenario: Scenario, messages: int, *, processes: bool = False) -> Resul
         result.faults += heard.problems + result.tally.wrongs
         if not result.problems:
             result.faults += _verified(scenario, out, diverged=result.diverged)
-    result.faults += invariants.left_behind(before, MEMORY)
+    # Who still waits holds what it waits with.
+    (result.waits if result.waits else result.faults).extend(invariants.left_behind(before, MEMORY))
     return result
 
 

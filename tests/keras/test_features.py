@@ -13,6 +13,7 @@ import pytest
 
 from tests.keras.in_process import servers
 from tests.probes import distributed_models
+from tests.service.serving import wait_until
 
 pytestmark = [
     pytest.mark.tensorflow,
@@ -220,14 +221,20 @@ def test_weights_that_were_set_are_refused_beside_swapped_averages_too() -> None
         model.fit(**FIT, epochs=2, callbacks=[keras.callbacks.SwapEMAWeights(), sets])
 
 
+def leaves(folder: Path) -> list[dict[str, Any]]:
+    """Entries of that kind in the log so far, of whole lines."""
+    lines = (folder / "decisions.jsonl").read_text().split("\n")[:-1]
+    return [entry for entry in map(json.loads, lines) if entry["kind"] == "leave"]
+
+
 def test_labels_out_of_range_end_their_worker_and_nobody_waits_for_it(tmp_path: Path) -> None:
     model = build()
     wrong = np.where(np.arange(96) == 40, 9, Y)
     with servers(out=tmp_path / "run") as hosts, pk.distribute(model, hosts):
         with pytest.raises(tf.errors.InvalidArgumentError, match="label value of 9 .* valid range"):
             model.fit(X, wrong, batch_size=BATCH, shuffle=False, verbose=0)
-    log = [json.loads(line) for line in (tmp_path / "run" / "decisions.jsonl").read_text().splitlines()]
-    (left,) = [entry for entry in log if entry["kind"] == "leave"]
+        # The servers hear of it from the session's stream.
+        (left,) = wait_until(lambda: leaves(tmp_path / "run"), "the worker to leave")
     assert left["reason"] == "InvalidArgumentError in fit"
 
 

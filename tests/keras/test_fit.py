@@ -134,7 +134,7 @@ def test_learning_rates_that_are_set_reach_the_servers(tmp_path: Path) -> None:
         third = model.fit(X, Y, batch_size=BATCH, verbose=0)
         return first.history, second.history, third.history
 
-    for optimizer in (keras.optimizers.Adam, keras.optimizers.SGD):
+    for optimizer in usually([keras.optimizers.Adam], soak=[keras.optimizers.SGD]):
         (plain, expected), (ours, got) = both(lambda made=optimizer: build(made(0.1)), script)
         assert_same_weights(plain, ours)
         assert got == expected
@@ -190,7 +190,11 @@ def test_excluded_variables_do_not_decay() -> None:
     assert_same_weights(plain, ours, atol=1e-5)
 
 
-@pytest.mark.parametrize("source", ["dataset", "infinite", "generator", "pydataset"])
+# An infinite dataset has a test of its own below.
+SOURCES = ["dataset", "generator", "pydataset"]
+
+
+@pytest.mark.parametrize("source", usually(SOURCES, soak=[*SOURCES, "infinite"]))
 def test_data_may_be_anything_that_keras_takes(source: str) -> None:
     class Sequence(keras.utils.PyDataset):  # type: ignore[misc]
         def __len__(self) -> int:
