@@ -1,13 +1,24 @@
-"""`scripts/bench`: `swarm` and `checkpoint` are commands with options of their own; all else is beside TensorFlow."""
+"""`scripts/bench`: some sections are commands with options of their own; all else is beside TensorFlow."""
 
 import sys
 
-from benchmarks import checkpoints, cli
+from benchmarks import checkpoints, cli, recovery
 from benchmarks.swarm import cli as swarm
 
 if sys.argv[1:2] == ["swarm"]:
     swarm.main(sys.argv[2:], prog_name="bench swarm")
 elif sys.argv[1:2] == ["checkpoint"]:
     checkpoints.main(sys.argv[2:], prog_name="bench checkpoint")
+elif sys.argv[1:2] == ["recovery"]:
+    recovery.main(sys.argv[2:], prog_name="bench recovery")
+elif sys.argv[1:2] == ["fit"]:
+    # These load TensorFlow, which others do not need.
+    from benchmarks.programs import fit_speed
+
+    fit_speed.main(sys.argv[2:])
+elif sys.argv[1:2] == ["strategies"]:
+    from benchmarks.programs import strategies
+
+    strategies.main(sys.argv[2:])
 else:
     cli.main(prog_name="bench")

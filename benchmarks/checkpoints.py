@@ -86,7 +86,7 @@ class Server:
             "--policy",
             "async",
         ]
-        command += ["--optimizer", "adam", "--out", str(folder), *options]
+        command += ["--optimizer", "adam", "--out", str(folder), "--parent", str(os.getpid()), *options]
         with (folder.parent / "server.log").open("ab") as log:
             self._popen = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         assert self._popen.stdout is not None

@@ -16,6 +16,7 @@ from pslab.commands.recorded.replay import replay
 from pslab.commands.recorded.report import report
 from pslab.commands.recorded.tensorboard import tensorboard
 from pslab.commands.recorded.trace import trace
+from pslab.commands.running.chaos import chaos
 from pslab.commands.running.compare import compare
 from pslab.commands.running.quickstart import quickstart
 from pslab.commands.running.run import run
@@ -59,6 +60,7 @@ COMMANDS = (
     policies,
     optimizers,
     verify_policy,
+    chaos,
     quickstart,
 )
 for command in COMMANDS:

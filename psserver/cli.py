@@ -142,8 +142,15 @@ WRONG = (SettingsError, ExperimentError, AddressError, PolicyError, OptimizerErr
 @click.option("--keep", type=click.IntRange(min=1), help="Checkpoints that are kept. Default: 3.")
 @click.option(
     "--resume",
-    metavar="latest|NAME",
-    help="Go on in --out from this checkpoint (task 0), also with another number of servers.",
+    metavar="auto|latest|NAME",
+    help="Go on in --out from this checkpoint (task 0), also with another number of servers. auto: from the latest, "
+    "and begin where there is none; so a server that was killed can be started with the same command.",
+)
+@click.option(
+    "--recover-timeout",
+    metavar="SECONDS",
+    help="When a server is lost, go back to the newest checkpoint, and wait so long for it to come back; 0: the job "
+    "ends. Default: 60 where checkpoints are taken.",
 )
 @click.option(
     "--log-flush",
@@ -246,8 +253,9 @@ def chosen_options(given: dict[str, Any], overrides: tuple[str, ...], no_out: bo
     """From the command's options and the environment. Raises one of WRONG."""
     # No name given is no list, which would replace that of the experiment file.
     given["allowed_workers"] = given["allowed_workers"] or None
-    if given["ticket_timeout"] is not None:
-        given["ticket_timeout"] = number_or_text(given["ticket_timeout"])
+    for seconds in ("ticket_timeout", "recover_timeout"):
+        if given[seconds] is not None:
+            given[seconds] = number_or_text(given[seconds])
     shortcuts = shortcut_overrides({name: given.pop(name) for name in SHORTCUTS})
     secret = os.environ.get("PS_JOB_SECRET", "")
     given["task_index"] = chosen_task_index(given["task_index"], "ps-server")
@@ -310,6 +318,7 @@ SHORTCUTS = {
     "worker_timeout": "cluster.worker_timeout",
     "idle_timeout": "cluster.idle_timeout",
     "ticket_timeout": "cluster.ticket_timeout",
+    "recover_timeout": "cluster.recover_timeout",
     "nonfinite_limit": "cluster.nonfinite_limit",
 }
 
@@ -359,4 +368,7 @@ def announce_text(event: str, fields: Mapping[str, Any]) -> None:
         case "stopped":
             print(f"stopped: {fields['reason']}", flush=True)
             if "out" in fields:
-                print(f"log, summary and weights: {fields['out']}", flush=True)
+                # A job that lost a server, say, has none.
+                trained = (Path(fields["out"]) / "weights.safetensors").exists()
+                kept = "log, summary and weights" if trained else "log and summary, no weights"
+                print(f"{kept}: {fields['out']}", flush=True)

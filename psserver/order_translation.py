@@ -17,6 +17,11 @@ class OrderTranslator:
     def __init__(self, folded: Iterable[int] = ()) -> None:
         self._folded = set(folded)
 
+    @property
+    def folded(self) -> frozenset[int]:
+        """Tickets that were folded since the last apply."""
+        return frozenset(self._folded)
+
     def order(self, entry: entries.Entry) -> orders.Order:
         """Every kind of entry has an order, if only a Note. Raises AssertionError for what is no entry of the log."""
         match entry:

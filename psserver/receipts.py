@@ -20,6 +20,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from psserver.shard.payloads.norm import norm_of
 
@@ -55,8 +56,7 @@ def membership_token(secret: bytes, job: str, worker: str, incarnation: int) -> 
     return hashlib.blake2b(text, key=secret, digest_size=LENGTH).digest()
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(NamedTuple):
     """Whose request it is, by its own word: a member's, or with an empty name the coordinator's."""
 
     job: str

@@ -24,6 +24,8 @@ from pswire.config.overrides import OverrideError, apply_overrides
 from pswire.tf_config import cluster_from_tf_config
 
 MOST_THREADS = 4
+# Seconds that a lost server has to come back: for as long workers look for one that does not answer.
+RECOVER = 60.0
 
 
 class SettingsError(ValueError):
@@ -109,6 +111,7 @@ def resolve(options: Options, tf_config: str | None) -> ServerSettings:
         wait_warning=options.wait_warning,
         job_secret=options.job_secret.encode(),
         keep=run.keep if every != Every() else 0,
+        recover=_recover(cluster.recover_timeout, taken=every != Every() and options.out is not None),
         resume=options.resume if index == 0 else None,
         stay=options.stay,
         log_flush=_log_flush(options.log_flush),
@@ -191,6 +194,13 @@ def _metrics_port(asked: int | None, experiment: Experiment) -> int | None:
     if port is not None and find_spec("prometheus_client") is None:
         raise SettingsError("metrics need prometheus_client: pip install 'paramserver[metrics]'")
     return port
+
+
+def _recover(asked: float | str, *, taken: bool) -> float:
+    """Nobody comes back to a job that saves nothing."""
+    if not taken:
+        return 0.0
+    return RECOVER if isinstance(asked, str) else float(asked)
 
 
 def _memory_limit(asked: str | None) -> int:

@@ -27,6 +27,11 @@ class ExitCode(IntEnum):
         """The line that --help and the documentation print."""
         return _MEANINGS[self]
 
+    @property
+    def restart(self) -> bool:
+        """The same command may succeed when it is given again. It may, too, after a signal that nobody meant."""
+        return self in _PASSING
+
 
 _MEANINGS: Final = {
     ExitCode.OK: "the job succeeded",
@@ -44,6 +49,11 @@ _MEANINGS: Final = {
     ExitCode.INTERRUPTED: "stopped by Ctrl-C (SIGINT)",
     ExitCode.TERMINATED: "stopped by SIGTERM",
 }
+
+
+_PASSING: Final = frozenset(
+    {ExitCode.INTERNAL, ExitCode.UNREACHABLE, ExitCode.ADDRESS_IN_USE, ExitCode.RESOURCES}
+)
 
 
 def exit_codes_text() -> str:

@@ -2,7 +2,15 @@
 
 from typing import TYPE_CHECKING, Any
 
-from psworker.errors import IllegalInput, PayloadRefused, Refused, SessionError, Unreachable, Voided
+from psworker.errors import (
+    IllegalInput,
+    PayloadRefused,
+    Refused,
+    RolledBack,
+    SessionError,
+    Unreachable,
+    Voided,
+)
 
 if TYPE_CHECKING:
     from psworker.connecting import connect
@@ -21,6 +29,7 @@ __all__ = [
     "Outcome",
     "PayloadRefused",
     "Refused",
+    "RolledBack",
     "Session",
     "SessionError",
     "Stop",

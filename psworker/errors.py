@@ -5,6 +5,7 @@ SessionError
   Refused          the servers do not want this worker: another model, job or newer process
   PayloadRefused   one payload was not accepted (NaN, wrong shape); the ticket is still open
   Voided           the ticket is no longer valid; abandon it and ask again
+  RolledBack       the job went back to a checkpoint, and some commits of this worker are undone with it
   IllegalInput     a call that the session's state does not allow; nothing has changed
 Unsupported      of `psworker.keras`: something in a model, an optimizer or a script that servers cannot do
 """
@@ -28,6 +29,11 @@ class PayloadRefused(SessionError):
 
 class Voided(SessionError):
     """The ticket was cancelled or lost its version: abandon it and ask for the next."""
+
+
+class RolledBack(SessionError):
+    """Commits of this worker are undone: go on at `Session.next_batch`. Raised once for each time, and only where the
+    loop has said that it can (`Session.goes_back`)."""
 
 
 class IllegalInput(SessionError):

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pswire.logs.events import event
 from psworker.data.payloads import payloads_of
 from psworker.engine import Disposition, Grant, Stop
-from psworker.errors import PayloadRefused, Refused, SessionError, Voided
+from psworker.errors import PayloadRefused, Refused, RolledBack, SessionError, Voided
 from psworker.evaluating import Evaluations
 from psworker.local import NONFINITE_LIMIT, PLAIN, LocalWork, Result, TicketBatches, Trainer, by_ticket
 from psworker.session import Session
@@ -69,6 +69,36 @@ def train(
     Raises SessionError, and whatever the trainer raises.
     """
     outcome = Outcome()
+    session.goes_back()
+    while True:
+        try:
+            _work_through(session, trainer, epochs, outcome, progress, pause, evaluations)
+            ends = evaluations.watched.ends if evaluations is not None else ""
+            outcome.stop = session.stop or (session.done(ends) if ends else session.done())
+            break
+        except RolledBack as back:
+            log.warning("%s", back, extra=event("rolled_back", batch=session.next_batch))
+    if outcome.stop.evaluate:
+        final = session.pull_final()
+        outcome.metrics = trainer.evaluate(final)
+        if outcome.metrics:
+            if evaluations is not None:
+                evaluations.judge(outcome.stop.version, final, outcome.metrics)
+            else:
+                session.report(outcome.metrics)
+    return outcome
+
+
+def _work_through(
+    session: Session,
+    trainer: Trainer,
+    epochs: int,
+    outcome: Outcome,
+    progress: Progress,
+    pause: Pause,
+    evaluations: Evaluations | None,
+) -> None:
+    """The worker's data, from the first batch that is not committed. Raises RolledBack when that is another one now."""
     work = session.local_work()
     tickets = dealt_tickets if session.work is not None else own_tickets
     bad = 0
@@ -87,17 +117,6 @@ def train(
             *(session.worker_index, session.worker_count),
             extra=event("no_batches", index=session.worker_index),
         )
-    ends = evaluations.watched.ends if evaluations is not None else ""
-    outcome.stop = session.stop or (session.done(ends) if ends else session.done())
-    if outcome.stop.evaluate:
-        final = session.pull_final()
-        outcome.metrics = trainer.evaluate(final)
-        if outcome.metrics:
-            if evaluations is not None:
-                evaluations.judge(outcome.stop.version, final, outcome.metrics)
-            else:
-                session.report(outcome.metrics)
-    return outcome
 
 
 def own_tickets(
@@ -115,8 +134,13 @@ def own_tickets(
         session.worker_index, session.worker_count, session.seed, epochs, session.next_batch
     )
     outcome.empty = session.next_batch == 0
+    told = 0
     for ticket in by_ticket(batches, work.steps):
         outcome.empty = False
+        # Not every trainer knows how much data it has, and some learn it on the way.
+        if (total := getattr(trainer, "total_batches", 0)) != told:
+            session.tell_extent(epochs, total)
+            told = total
         if session.stop is not None:
             return
         yield step(session, trainer, work, ticket, outcome, progress, pause, evaluations)
@@ -235,7 +259,7 @@ def payload(
     evaluations: Evaluations | None = None,
 ) -> Result:
     """What to push under `grant`. Raises Voided, and PayloadRefused when it is not finite."""
-    work.renew(session.incarnation)
+    work.renew(session.membership)
     if not work.can_use(batches):
         raise Voided(f"{described(batches)} used up by a ticket of another incarnation")
     with weights_of(session, trainer, grant, work) as weights:

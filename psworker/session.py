@@ -77,19 +77,24 @@ class Session:
             task_index,
             backoff,
             requested_optimizer,
-            admit,
             work,
             epochs,
         )
         try:
             self._control = Control(
-                channel, registration.join, registration.session, backoff, self._servers.pointless
+                channel,
+                registration.join,
+                admit,
+                registration.session,
+                backoff,
+                self._servers.pointless,
+                numbered=work is None,
             )
         except BaseException:
             self._servers.close()
             raise
         Session.opened += 1
-        self._servers.explain = self._control.explained
+        self._servers.explain, self._servers.void = self._control.explained, self._control.void
         self._epoch_backoff = Backoff(0, hosts[0], server_timeout, self._servers.closing)
         self._watch = Stopwatch()
         self._reader = WeightReader(self._servers, self._control, self._watch, prefetch)
@@ -128,6 +133,17 @@ class Session:
         return self._control.reply.incarnation
 
     @property
+    def membership(self) -> int:
+        """How often this session has become another member since it was opened: what goes with the former one (moments
+        of a local rule, say) is void then."""
+        return self._control.renewals
+
+    def goes_back(self) -> None:
+        """This loop can go back in its data: from now on `ready` and `done` raise RolledBack where commits of this
+        session are undone, because the servers went back to a checkpoint. Without it a warning says how many are."""
+        self._control.goes_back = True
+
+    @property
     def local_rule(self) -> str:
         """What the policy wants done between pull and push: "gradient", or a rule of `psworker.local`."""
         return self._control.reply.local_rule.name or PLAIN
@@ -139,11 +155,12 @@ class Session:
             made = build(rule.name, rule.knobs, [shard.trainable for shard in self.plan.shards])
         except LocalRuleError as error:
             raise Refused(str(error)) from error
-        return LocalWork(made, self.incarnation)
+        return LocalWork(made, self.membership)
 
     @property
     def next_batch(self) -> int:
-        """The first batch that no incarnation of this worker has committed: where a restart goes on."""
+        """The first batch that no incarnation of this worker has committed, at the newest Join: where a restart goes
+        on."""
         return self._control.reply.next_batch
 
     def unit(self, grant: Grant) -> Unit:
@@ -311,6 +328,11 @@ class Session:
         """
         return gather(self._control, self._servers.control, self._epoch_backoff, number, layout, sums, values)
 
+    def tell_extent(self, epochs: int, batches: int) -> None:
+        """How many batches, as `commit` numbers them, this worker has in all its epochs. `ps-lab status` then shows how
+        far the job is, and how long it will take."""
+        self._control.tell_extent(epochs, batches)
+
     # The end
 
     def done(self, ends: str = "") -> Stop:
@@ -346,7 +368,9 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close("finished" if kind is None else f"{kind.__name__}: {error}")
+        said = "" if error is None else str(error)
+        name = "finished" if kind is None else kind.__name__
+        self.close(f"{name}: {said}" if said else name)
 
     # Inside
 

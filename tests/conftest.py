@@ -84,7 +84,7 @@ _HEAVY = re.compile(
 
 
 # `--fast` leaves out files that took longer than this, unless they ask `repetitions` how often to repeat.
-LONG = 10.0  # seconds
+LONG = 5.0  # seconds
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:

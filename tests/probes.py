@@ -6,6 +6,7 @@ shown by `tests.service.probe`.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # A worker without TensorFlow uses this file too, and is to start fast.
@@ -14,6 +15,7 @@ if TYPE_CHECKING:  # A worker without TensorFlow uses this file too, and is to s
     from queue import Queue
 
     import numpy as np
+    import pytest
     from numpy.typing import NDArray
     from rich.console import Console
 
@@ -125,3 +127,14 @@ def received_bytes(stream: Any) -> int:
 def turns_kept(staging: Staging) -> int:
     """Turns that it holds, of open tickets and of closed ones."""
     return len(staging._turns)
+
+
+def on_callbacks(monkeypatch: pytest.MonkeyPatch, called: Callable[[], object]) -> None:
+    """`called()` before each callback of any event loop, by the loop's thread."""
+    run = asyncio.Handle._run
+
+    def counted(handle: asyncio.Handle) -> None:
+        called()
+        run(handle)
+
+    monkeypatch.setattr(asyncio.Handle, "_run", counted)

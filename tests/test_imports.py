@@ -79,7 +79,7 @@ RULES = (
         "psserver.checkpoint",
         only=(
             *(*STDLIB, "numpy", "psserver.checkpoint", "psserver.coordinator", "psserver.policies"),
-            *("psserver.shard", "pswire.model", "pswire.records"),
+            *("psserver.shard", "pswire.model", "pswire.records", "pswire.generations"),
         ),
         never=IMPURE,
     ),

@@ -14,13 +14,14 @@ CHIEF = "benchmarks.programs.tf_chief"
 class Cluster:
     """A parameter server, `workers` workers and a chief, each a process of its own."""
 
-    def __init__(self, workers: int, logs: Path) -> None:
+    def __init__(self, workers: int, logs: Path, program: str = CHIEF) -> None:
+        """`program`: the module of the chief."""
         self._children: list[Child] = []
         try:
             # All at once: loading TensorFlow is most of it.
             for job, index in [("ps", 0), *(("worker", index) for index in range(workers))]:
                 self._start(f"tf{workers}-{job}-{index}", ["-m", SERVER, job, str(index)], logs)
-            self.chief = self._start(f"tf{workers}-chief", ["-m", CHIEF], logs)
+            self.chief = self._start(f"tf{workers}-chief", ["-m", program], logs)
             addresses = [child.receive()["address"] for child in self._children[:-1]]
             self.chief.ask("connect", servers=addresses[:1], workers=addresses[1:])
         except BaseException:

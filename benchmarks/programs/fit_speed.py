@@ -1,81 +1,98 @@
-"""Samples per second of `model.fit`, plain and on one embedded server, in turns in one process.
+"""The command `scripts/bench fit`: samples per second of `model.fit`, plain and on one embedded server, in turns.
 
-python -m benchmarks.programs.fit_speed [rounds]
+Beside them TensorFlow's ParameterServerStrategy, which has no `fit` with Keras 3: a chief that schedules the same
+step, a worker and a parameter server, with Adam where the variables are.
 """
 
+import argparse
 import statistics
-import sys
 import time
+from collections.abc import Sequence
 
-import numpy as np
+import psutil
 
 import psworker.keras  # isort: skip  (before Keras)
 import keras
 
+from benchmarks.measures.fits import Samples, ratio
+from benchmarks.peers.child import ROOT
+from benchmarks.peers.theirs import Cluster
+from benchmarks.programs.fit_cases import CASES
 
-def mlp(width: int, depth: int, batch: int) -> tuple[keras.Model, np.ndarray, np.ndarray, int]:
-    """A classifier of `depth` layers of `width` units."""
-    layers = [keras.Input((width,)), *(keras.layers.Dense(width, activation="relu") for _ in range(depth))]
-    return keras.Sequential([*layers, keras.layers.Dense(10)]), *_data((width,), batch), batch
-
-
-def cnn(batch: int) -> tuple[keras.Model, np.ndarray, np.ndarray, int]:
-    """The network of examples/digits_cnn.py."""
-    model = keras.Sequential(
-        [
-            keras.Input((8, 8, 1)),
-            keras.layers.Conv2D(16, 3, padding="same", use_bias=False),
-            keras.layers.BatchNormalization(),
-            keras.layers.ReLU(),
-            keras.layers.Conv2D(32, 3, padding="same", activation="relu"),
-            keras.layers.MaxPooling2D(),
-            keras.layers.Flatten(),
-            keras.layers.Dropout(0.25),
-            keras.layers.Dense(10),
-        ]
-    )
-    return model, *_data((8, 8, 1), batch), batch
+CHIEF = "benchmarks.programs.tf_keras_chief"
 
 
-def _data(shape: tuple[int, ...], batch: int) -> tuple[np.ndarray, np.ndarray]:
-    generator = np.random.default_rng(0)
-    return generator.normal(size=(40 * batch, *shape)).astype(np.float32), generator.integers(
-        0, 10, 40 * batch
-    )
+def clocks() -> tuple[float, float, float]:
+    process = psutil.Process()
+    own, children = process.cpu_times(), [each.cpu_times() for each in process.children(recursive=True)]
+    return time.perf_counter(), own.user + own.system, sum(each.user + each.system for each in children)
 
 
-CASES = {
-    "MLP, 1 M parameters, batches of 128": lambda: mlp(512, 4, 128),
-    "digits CNN, batches of 32": lambda: cnn(32),
-    "digits CNN, batches of 256": lambda: cnn(256),
-    "MLP, 17 M parameters, batches of 128": lambda: mlp(2048, 4, 128),
-}
-
-
-def measure(made: tuple[keras.Model, np.ndarray, np.ndarray, int], rounds: int) -> None:
-    model, x, y, batch = made
-    model.compile(optimizer="adam", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+def measure(name: str, rounds: int, theirs: Cluster | None) -> None:
+    model, x, y, batch = CASES[name]()
+    steps = len(x) // batch
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer="adam", loss=loss)
     other = keras.models.clone_model(model)
-    other.compile(optimizer="adam", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    seconds: dict[str, list[float]] = {"plain": [], "distributed": []}
+    other.compile(optimizer="adam", loss=loss)
+    plain, ours, strategy = Samples(steps), Samples(steps), Samples(steps)
+    if theirs is not None:
+        theirs.chief.ask("prepare", load=name)
     with psworker.keras.distribute(other):
         for turn in range(rounds + 1):
-            for name, each in (("plain", model), ("distributed", other)):
-                began = time.perf_counter()
+            for found, each in ((plain, model), (ours, other)):
+                before = clocks()
                 each.fit(x, y, batch_size=batch, verbose=0)
+                after = clocks()
                 if turn:  # the first traces
-                    seconds[name].append(time.perf_counter() - began)
-    ratios = [p / d for p, d in zip(seconds["plain"], seconds["distributed"], strict=True)]
-    plain, ours = (statistics.median(seconds[name]) for name in ("plain", "distributed"))
+                    for kind, a, b in zip((found.wall, found.cpu, found.server), before, after, strict=True):
+                        kind.append(b - a)
+            if theirs is not None and turn:
+                told = theirs.chief.ask("measure", load=name, steps=steps)
+                strategy.wall.append(told["end"] - told["begin"])
+    if theirs is not None:
+        theirs.chief.ask("release", load=name)
+    # The server waits meanwhile, and the chief is not this process.
+    plain.server = []
     print(
-        f"{model.count_params():>10,} parameters: plain {len(x) / plain:8.0f} samples/s ({plain / 40 * 1e3:.1f} ms a "
-        f"step), distributed {len(x) / ours:8.0f}, ratio {statistics.median(ratios):.2f} "
-        f"({min(ratios):.2f} to {max(ratios):.2f})",
-        flush=True,
+        f"  {model.count_params():,} parameters, {len(x) / statistics.median(plain.wall):,.0f} samples/s plain"
     )
+    print(f"  plain       {plain.per_step()}")
+    print(f"  distributed {ours.per_step()}")
+    print(f"  distributed by plain: {ratio(plain, ours)} of its samples/s")
+    if strategy.wall:
+        print(f"  TensorFlow  {strategy.per_step()}")
+        print(f"  distributed by TensorFlow's: {ratio(strategy, ours)} of its samples/s")
+    print(end="", flush=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="bench fit", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=5, help="default: %(default)s, behind one that traces")
+    parser.add_argument("--case", default="", help="only cases whose name has this in it")
+    parser.add_argument(
+        "--strategy",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="TensorFlow's ParameterServerStrategy, too; default: yes",
+    )
+    chosen = parser.parse_args(arguments)
+    if chosen.rounds < 1:
+        parser.error(f"--rounds: expected 1 or more, got {chosen.rounds}")
+    cases = [name for name in CASES if chosen.case.lower() in name.lower()]
+    if not cases:
+        parser.error(f"--case: expected a part of one of {'; '.join(CASES)}, got {chosen.case!r}")
+    theirs = Cluster(1, ROOT / "runs" / "bench-fit", CHIEF) if chosen.strategy else None
+    try:
+        for name in cases:
+            print(name, flush=True)
+            measure(name, chosen.rounds, theirs)
+    finally:
+        if theirs is not None:
+            theirs.close()
 
 
 if __name__ == "__main__":
-    for name, make in CASES.items():
-        print(name, end=": ", flush=True)
-        measure(make(), int(sys.argv[1]) if len(sys.argv) > 1 else 7)
+    main()

@@ -1,10 +1,12 @@
-"""Time per epoch and held-out accuracy of the digits CNN: plain, TensorFlow's mirrored strategies, and servers.
+"""The command `scripts/bench strategies`: time per epoch and held-out accuracy of the digits CNN, side by side.
 
-    python -m benchmarks.programs.strategies [--rounds N] [--epochs N] [--batch N]
+Plain `fit`, TensorFlow's mirrored strategies, and servers. Two replicas each, batches of N per replica, in turns.
+MirroredStrategy: two logical CPUs of one process. MultiWorkerMirroredStrategy and servers: two processes. Times are of
+the slower worker, without the first epoch, which traces. A way that fails is told with the last line of what it said.
 
-Two replicas each, batches of N per replica, in turns. MirroredStrategy: two logical CPUs of one process.
-MultiWorkerMirroredStrategy and servers: two processes. Times are of the slower worker, without the first epoch, which
-traces. A way that fails is told with the last line of what it said.
+MultiWorkerMirroredStrategy trains in a loop of its own: `fit` of Keras 3 (3.15 with TensorFlow 2.21) adds up the first
+batch of all workers to build the model, and the strategy's sum over workers refuses it: "Attempt to convert a value
+(PerReplica) with an unsupported type to a Tensor". With one worker alone `fit` goes.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-WAYS = ("plain", "mirrored", "multi-worker", "servers sync", "servers async")
+WAYS = ("plain", "mirrored", "multi-worker", "servers-sync", "servers-async")
 PATIENCE = 600.0
 
 
@@ -43,12 +45,12 @@ class Measured:
 
 def run(way: str, epochs: int, batch: int) -> list[dict[str, object]]:
     """What each process of one round printed. Raises RuntimeError with the last line of one that failed."""
-    kind = way.split()[0]
+    kind, _, policy = way.partition("-") if way.startswith("servers") else (way, "", "")
     command = [sys.executable, "-m", "benchmarks.programs.strategy_worker", kind, str(epochs), str(batch)]
     if kind == "multi-worker":
         return together(command, [{"TF_CONFIG": each} for each in clusters()])
     if kind == "servers":
-        return _on_servers(command, way.split()[1])
+        return _on_servers(command, policy)
     return together(command, [{}])
 
 
@@ -102,13 +104,14 @@ def together(command: Sequence[str], environments: Sequence[Mapping[str, str]]) 
     return [json.loads(out.strip().splitlines()[-1]) for out, _ in said]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--epochs", type=int, default=6)
-    parser.add_argument("--batch", type=int, default=32)
+def main(given: Sequence[str] | None = None) -> None:
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog="bench strategies", description=__doc__, formatter_class=formatter)
+    parser.add_argument("--rounds", type=int, default=2, help="default: %(default)s")
+    parser.add_argument("--epochs", type=int, default=6, help="default: %(default)s")
+    parser.add_argument("--batch", type=int, default=32, help="of one replica; default: %(default)s")
     parser.add_argument("--ways", nargs="*", default=list(WAYS), choices=WAYS)
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(given)
     found = {way: Measured() for way in arguments.ways}
     for _ in range(arguments.rounds):
         for way, measured in found.items():

@@ -62,6 +62,31 @@ def build() -> Any:
     return model
 
 
+def loop(strategy: Any, model: Any, data: Any, epochs: int) -> list[float]:
+    """What `fit` would do under MultiWorkerMirroredStrategy, if it could: seconds of each epoch."""
+    shared, seconds = strategy.experimental_distribute_dataset(data), []
+    with strategy.scope():
+        model.optimizer.build(model.trainable_variables)
+
+    def replica(x: Any, y: Any) -> Any:
+        with tf.GradientTape() as tape:
+            # Keras' optimizer adds up the replicas' gradients.
+            loss = model.compute_loss(x, y, model(x, training=True)) / REPLICAS
+        model.optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+        return loss
+
+    @tf.function  # type: ignore[untyped-decorator]
+    def step(batch: Any) -> Any:
+        return strategy.reduce("SUM", strategy.run(replica, args=batch), axis=None)
+
+    for _ in range(epochs):
+        began = time.perf_counter()
+        for batch in shared:
+            step(batch)
+        seconds.append(time.perf_counter() - began)
+    return seconds
+
+
 def main(way: str, epochs: int, batch: int) -> None:
     strategy = strategy_of(way)
     digits = load_digits()
@@ -79,7 +104,10 @@ def main(way: str, epochs: int, batch: int) -> None:
     whole = batch * REPLICAS if strategy is not None or way == "plain" else batch
     clock = Clock()
     data = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(len(x), seed=index).batch(whole)
-    model.fit(data, epochs=epochs, verbose=0, callbacks=[clock])
+    if way == "multi-worker":
+        clock.seconds = loop(strategy, model, data, epochs)
+    else:
+        model.fit(data, epochs=epochs, verbose=0, callbacks=[clock])
     accuracy = float(np.mean(np.argmax(model(held[0]), axis=1) == held[1]))
     print(json.dumps({"way": way, "seconds": clock.seconds, "accuracy": accuracy}), flush=True)
 

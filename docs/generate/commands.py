@@ -87,8 +87,14 @@ def _prose(text: str) -> list[str]:
 
 
 def _exit_codes() -> str:
-    rows = [(code(int(each)), code(each.name), escaped(each.meaning)) for each in ExitCode]
+    rows = [
+        (code(int(each)), code(each.name), escaped(each.meaning), "yes" if each.restart else "")
+        for each in ExitCode
+    ]
     return (
         "# Exit codes\n\nThe same for `ps-server`, `ps-worker` and `ps-lab`; `--help` prints them. In Python they are "
-        "`pswire.exits.ExitCode`.\n\n" + table(("code", "name", "meaning"), rows)
+        "`pswire.exits.ExitCode`.\n\n"
+        + table(("code", "name", "meaning", "a restart may help"), rows)
+        + "\n\nWhat is killed by a signal that nobody meant (`SIGKILL`, `SIGSEGV`) may be started again, too; a server "
+        "with `--resume auto` ([Recovery](recovery.md))."
     )

@@ -70,12 +70,35 @@ def status_line(status: pb.StatusReply, rate: float) -> str:
     counted = [f"{count} {state}" for state, count in sorted(states.items())]
     counted += [f"{status.unlisted} more"] if status.unlisted else []
     workers = ", ".join(counted) or "none yet"
+    progress = progress_sentence(status)
     line = (
         f"{status.seconds:6.1f} s  {status.phase}  version {status.version}  {rate:.0f} samples/s"
+        f"{f'  {progress}' if progress else ''}"
         f"  loss {number(status.loss)}  staleness mean {number(status.mean_staleness, 2)} max {status.max_staleness}"
         f"  dropped {status.dropped}  workers: {workers}"
     )
     return f"{line}  ({status.note})" if status.note else line
+
+
+def progress_sentence(status: pb.StatusReply) -> str:
+    """How far the job is, and how long it will take; empty where nobody knows."""
+    if not status.HasField("progress"):
+        return ""
+    found = status.progress
+    parts = [f"epoch {found.epoch} of {found.epochs}"] if found.epochs else []
+    parts.append(f"{found.done} of {found.total} {found.unit}")
+    if math.isfinite(found.seconds_left) and found.seconds_left > 0:
+        parts.append(f"about {duration(found.seconds_left)} left")
+    return ", ".join(parts)
+
+
+def duration(seconds: float) -> str:
+    """For people: two units at most."""
+    whole = round(seconds)
+    for size, unit, lower, below in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if whole >= size:
+            return f"{whole // size} {unit} {whole % size // lower} {below}"
+    return f"{whole} s"
 
 
 def waiting_sentences(status: pb.StatusReply, least: float = 0.0) -> list[str]:
@@ -92,7 +115,11 @@ def status_view(status: pb.StatusReply, rate: float | None = None) -> Renderable
 
     `rate`: samples per second, for a view that renews itself; None for a single look.
     """
-    parts: list[RenderableType] = [_headline(status, rate), _workers(status)]
+    parts: list[RenderableType] = [_headline(status, rate)]
+    progress = progress_sentence(status)
+    if progress:
+        parts.append(Text(progress))
+    parts.append(_workers(status))
     if status.unlisted:
         parts.append(Text(f"and {status.unlisted} workers more"))
     troubled = [server for server in status.servers if server.state != "ready"]
@@ -190,7 +217,10 @@ def status_json(status: pb.StatusReply) -> dict[str, Any]:
 
 
 def _plain(message: Any) -> dict[str, Any]:
-    return {field.name: _value(getattr(message, field.name)) for field in message.DESCRIPTOR.fields}
+    fields = message.DESCRIPTOR.fields
+    # A part that is absent is null.
+    absent = {f.name for f in fields if f.message_type and f.has_presence and not message.HasField(f.name)}
+    return {f.name: None if f.name in absent else _value(getattr(message, f.name)) for f in fields}
 
 
 def _value(value: Any) -> Any:

@@ -28,11 +28,13 @@ from pslab.launch.process import (
     StatusFailure,
 )
 from pslab.launch.status_poll import StatusPoller
-from pslab.launch.supervisor import DuplicateOutput, ExitTracker, Verdict
+from pslab.launch.supervisor import DuplicateOutput, ExitTracker, Restarts, Verdict, end_text
 from pslab.runs.folder import EXPERIMENT, LOGS
 from pswire.config.experiment import Experiment
 from pswire.exits import ExitCode
 
+# Of a run that loses nothing by them.
+RESTARTS = 3
 # Answers of the status that agree: one may be older than a worker's arrival.
 SEEN = 8
 
@@ -53,6 +55,8 @@ class Daemons:
     patience: float = 10.0
     # Servers end by themselves once no worker is left; beyond worker_timeout, they get this.
     farewell: float = 30.0
+    # Of processes that die, all together; None: RESTARTS where the run takes checkpoints, else none.
+    restarts: int | None = None
     # Of the processes' logs, one of pswire.logs.events.FORMATS.
     log_format: str = "text"
 
@@ -98,6 +102,9 @@ class LocalRun:
         self._warnings: list[str] = []
         self._duplicates = DuplicateOutput()
         self._stopping = False
+        self._saves = bool(experiment.run.checkpoint_every)
+        usual = RESTARTS if self._saves else 0
+        self._restarts = Restarts(usual if self._daemons.restarts is None else self._daemons.restarts)
         # Answers in a row that show a start which waits for nobody who can come.
         self._too_few = 0
         self._poller: StatusPoller | None = None
@@ -133,11 +140,8 @@ class LocalRun:
             verdict = self._until_ready(self._servers[:1])
         if verdict is not None:
             return verdict
-        for index, name in enumerate(self._workers):
-            if self._experiment.job.script:
-                self._launch_script(name, index)
-            else:
-                self._launch(name, self._daemons.worker, self._task(index))
+        for name in self._workers:
+            self._launch_worker(name)
         self._poller = StatusPoller(self._addresses[self._servers[0]], self._events)
         return None
 
@@ -148,11 +152,18 @@ class LocalRun:
         config = str(self._folder / EXPERIMENT)
         return ["--ps-hosts", self._hosts(), "--task-index", str(index), "--config", config]
 
-    def _launch_server(self, name: str) -> None:
+    def _launch_worker(self, name: str) -> None:
+        index = self._workers.index(name)
+        if self._experiment.job.script:
+            self._launch_script(name, index)
+        else:
+            self._launch(name, self._daemons.worker, self._task(index))
+
+    def _launch_server(self, name: str, going_on: str | None = None) -> None:
         index = self._servers.index(name)
         options = [*self._task(index), "--out", str(self._folder)]
-        if self._going_on is not None:
-            options += ["--resume", self._going_on]
+        if (going_on := going_on or self._going_on) is not None:
+            options += ["--resume", going_on]
         self._launch(name, self._daemons.server, options, PS_JOB_SECRET=self._job_secret)
 
     def _launch(self, name: str, command: Sequence[str], options: Sequence[str], **variables: str) -> None:
@@ -244,6 +255,8 @@ class LocalRun:
                     self._addresses[name] = str(record.get("address"))
                 self._display.event(name, record)
             case Exited(name, code):
+                if self._starts_again(name, code):
+                    return
                 self._ended.add(name)
                 self._warn_of(name, self._exits.exited(name, code))
             case StatusAnswer(status):
@@ -254,6 +267,26 @@ class LocalRun:
                 self._display.no_status(reason)
             case Signalled(number):
                 self._signals.append(number)
+
+    def _starts_again(self, name: str, code: int) -> bool:
+        """A process that died of something passing, once all were there; a server only where its state is saved."""
+        server = name in self._servers
+        if self._poller is None or self._stopping or self._signals or self._exits.verdict is not None:
+            return False
+        # Without workers it would wait for nobody who can come.
+        if server and (not self._saves or self._exits.workers_over):
+            return False
+        if not self._restarts.take(code):
+            return False
+        number, most = self._restarts.used, self._restarts.used + self._restarts.left
+        warning = f"{name} {end_text(code)}; started again ({number} of at most {most} times)"
+        self._warnings.append(warning)
+        self._display.warning(warning, self.tail(name))
+        if server:
+            self._launch_server(name, "auto")
+        else:
+            self._launch_worker(name)
+        return True
 
     def _warn_of(self, name: str, warning: str | None) -> None:
         verdict = self._exits.verdict

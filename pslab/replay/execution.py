@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 from pslab.replay.log_entries import Step, job_of
 from pslab.replay.worker_replica import DataError, DataPart, Remembering, WorkerReplica, memory_of
 from pslab.simulator.store import ShardStore
+from psserver.checkpoint import settled
 from psserver.coordinator import entries
 from psserver.coordinator.members.roster import Tally
 from psserver.optimizers import build as build_optimizer
 from psserver.policies import LocalRule, PolicyError, TensorParts
 from psserver.policies.declarations import from_config
-from psserver.shard import NonfiniteError, ShardError
+from psserver.shard import NonfiniteError, ShardError, reshard
 from psserver.shard.payloads.norm import same_norm
 from pswire.model.plan import Plan, make_plan
 from pswire.transport.codecs import codec_named
@@ -108,13 +109,18 @@ class Replay:
         self._initial = plan.scatter([values for _, values in specs])
         self.trainer.attach(plan)
         self._fresh = memory_of(self.trainer)
-        self._plan = plan
         self._batches = LocalRule(str((job.local or {}).get("name", "gradient")), _numbers(job)).batches
         # Contributions of some rules depend on earlier ones, whatever became of those.
         self._remembers = local_work(job, plan).remembers or codec_named(self.wire_dtype).remembers
         # Bases are kept as long as their tickets live, whatever the policy needs: contributions are
         # computed at their commits, from versions that may be old by then.
-        self.store = ShardStore(
+        self._plan, self.store = plan, self._store_of(plan)
+        self._versions = _versions(self.steps)
+        self._needed = _needed(self.steps)
+
+    def _store_of(self, plan: Plan) -> ShardStore:
+        job = job_of(self.steps)
+        return ShardStore(
             plan,
             build_optimizer(job.optimizer),
             _tensors(job),
@@ -122,8 +128,16 @@ class Replay:
             keep_bases=True,
             wire_dtype=self.wire_dtype,
         )
-        self._versions = _versions(self.steps)
-        self._needed = _needed(self.steps)
+
+    def _go_on(self, servers: int) -> None:
+        """The job goes on, on so many servers: workers that join from here on have another layout."""
+        if servers == len(self._plan.shards):
+            return
+        former, folded, plan = self.store, self.store.folded, make_plan(self._plan.variables, servers)
+        states = reshard([settled(state) for state in former.states()], self._plan, plan)
+        self._plan, self.store = plan, self._store_of(plan)
+        self.store.restore(states, sorted(folded))
+        self.trainer.attach(plan)
 
     @property
     def draws(self) -> bool:
@@ -171,6 +185,8 @@ class Replay:
         match entry:
             case entries.Join(worker, _, rank):
                 self._join(worker, rank)
+            case entries.Restore(servers=servers):
+                self._go_on(servers)
             case entries.Install(_, ticket):
                 self._push(ticket, self._initial)
             case entries.Grant(worker, ticket, version) as grant:

@@ -47,6 +47,12 @@ def job_of(steps: Sequence[Step]) -> entries.Job:
     return job
 
 
+def servers_of(steps: Sequence[Step]) -> int:
+    """How many there were at the end: a job may go on with another number."""
+    restored = [step.entry.servers for step in steps if isinstance(step.entry, entries.Restore)]
+    return restored[-1] if restored else job_of(steps).servers
+
+
 def _check_frame(steps: Sequence[Step], path: str, *, stopped: bool) -> None:
     first = steps[0].entry if steps else None
     if not isinstance(first, entries.Job):

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pslab.replay.execution import Replay
-from pslab.replay.log_entries import job_of, read_steps
+from pslab.replay.log_entries import Step, job_of, read_steps, servers_of
 from pslab.runs.folder import EXPERIMENT, SIMULATED, WEIGHTS, Run, RunError
 from pslab.simulator.problems import ProblemError, numpy_problem
 from psserver import weights_file
@@ -36,13 +36,14 @@ def replay_of(run: Run) -> Replay:
             f"{run.path}: its workers ran a script, which only the script itself can repeat: replay computes the "
             "batches of a [job] module again"
         )
-    _check_agreement(run, job, experiment)
+    _check_agreement(run, steps, experiment)
     trainer = _trainer(run, job, experiment)
     return Replay(steps, trainer, experiment.job.epochs, experiment.cluster.payload_dtype)
 
 
-def _check_agreement(run: Run, job: Job, experiment: Experiment) -> None:
+def _check_agreement(run: Run, steps: Sequence[Step], experiment: Experiment) -> None:
     """The experiment says what data and model were; it must be that of the log."""
+    job = job_of(steps)
     optimizer: Mapping[str, object] = {}
     try:
         # That of a compiled model is in the log alone.
@@ -51,7 +52,7 @@ def _check_agreement(run: Run, job: Job, experiment: Experiment) -> None:
     except OptimizerError as error:
         raise RunError(f"{run.path / EXPERIMENT}: {error}") from error
     for key, logged, written in (
-        ("cluster.servers", job.servers, experiment.cluster.servers),
+        ("cluster.servers", servers_of(steps), experiment.cluster.servers),
         ("cluster.workers", job.workers, experiment.cluster.workers),
         ("run.seed", job.seed, experiment.run.seed),
         ("policy.name", job.policy.get("name"), experiment.policy.name),

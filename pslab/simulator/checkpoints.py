@@ -6,6 +6,7 @@ from pslab.simulator.cluster import Cluster
 from pslab.simulator.store import ShardStore
 from psserver.checkpoint import (
     CheckpointError,
+    Disk,
     Store,
     check_same_job,
     choose,
@@ -26,8 +27,11 @@ FOLDER = "checkpoints"
 class Saver:
     """Writes what a cluster of real shards is told to save; `problems` has a sentence for each that failed."""
 
-    def __init__(self, cluster: Cluster, folder: Path, keep: int) -> None:
-        self.store, self.problems = Store(folder / FOLDER), list[str]()
+    def __init__(self, cluster: Cluster, folder: Path, keep: int, disk: Disk | None = None) -> None:
+        """`disk`: the system's own where None."""
+        self.store, self.problems = Store(folder / FOLDER, disk), list[str]()
+        # Entries of those that are complete.
+        self.completed: list[int] = []
         self._cluster, self._keep = cluster, keep
         cluster.save = self.save
 
@@ -43,12 +47,13 @@ class Saver:
             cluster.folder.sync()
             plan, clock = cluster.store.plan, cluster.queue.now
             self.store.complete(describe(record, clock, cluster.terms, cluster.policy, plan, files))
+            self.completed.append(record.index)
             self.store.prune(self._keep)
         except CheckpointError as error:
             self.problems.append(f"no checkpoint of version {cluster.coordinator.version}: {error}")
 
 
-def resume(cluster: Cluster, folder: Path, which: str) -> tuple[Mark, list[str]]:
+def resume(cluster: Cluster, folder: Path, which: str, disk: Disk | None = None) -> tuple[Mark, list[str]]:
     """Have a cluster that is ready to run go on from a checkpoint in `folder`, and cut the log there.
 
     The place in the log at which it goes on, and a sentence for each checkpoint that was passed over. Raises
@@ -56,7 +61,7 @@ def resume(cluster: Cluster, folder: Path, which: str) -> tuple[Mark, list[str]]
     """
     if not isinstance(cluster.store, ShardStore):
         raise CheckpointError("this run looks at time only: there is nothing to go on from")
-    index, store = LogIndex(folder), Store(folder / FOLDER)
+    index, store = LogIndex(folder), Store(folder / FOLDER, disk)
     checkpoint, passed = choose(store, which, lambda m: index.lacks(m.entry, m.job, m.version))
     about, terms, policy = checkpoint.manifest, cluster.terms, cluster.policy
     check_same_job(about, policy, terms.optimizer, terms.workers, terms.seed)

@@ -213,6 +213,11 @@ class ShardStore:
 
     # Checkpoints
 
+    @property
+    def folded(self) -> frozenset[int]:
+        """What the coming update has."""
+        return self._translator.folded
+
     def states(self) -> list[ShardState]:
         """Of all servers, as they are now."""
         return [shard.state() for shard in self._shards]

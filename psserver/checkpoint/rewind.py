@@ -38,13 +38,18 @@ class Mark:
     first_grant: float | None
 
 
+# Behind it the whole log is void.
+BEGINNING = Mark(-1, "", -1, 0, {}, 0, None, None)
+
+
 @dataclass
 class LogIndex:
-    """Where a log's checkpoints are. `entries`: whole lines."""
+    """Where a log's checkpoints are. `entries`: whole lines; `job`: as the last of them names it, if any does."""
 
     folder: Path
     marks: dict[int, Mark] = field(default_factory=dict)
     entries: int = 0
+    job: str = ""
 
     def __post_init__(self) -> None:
         path, scan = self.folder / DECISIONS, _Scan()
@@ -59,6 +64,7 @@ class LogIndex:
                     if mark is not None:
                         self.marks[mark.entry] = mark
                     self.entries += 1
+            self.job = scan.job
         except OSError as error:
             raise RewindError(f"{path} cannot be read: {error.strerror or error}") from error
         except (ValueError, KeyError, TypeError) as error:
@@ -113,7 +119,7 @@ class _Scan:
     """What the run's log writer would know behind each entry."""
 
     def __init__(self) -> None:
-        self._job = ""
+        self.job = ""
         self._pending: dict[int, tuple[int, float]] = {}
         self._samples = 0
         self._loss: float | None = None
@@ -122,7 +128,7 @@ class _Scan:
     def see(self, entry: dict[str, Any], end: int) -> Mark | None:
         match entry["kind"]:
             case "job" | "restore":
-                self._job = str(entry["job"])
+                self.job = str(entry["job"])
             case "grant":
                 if self._first_grant is None:
                     self._first_grant = float(entry["t"])
@@ -141,7 +147,7 @@ class _Scan:
                 self._loss = sum(losses) / len(losses) if losses else None
             case "checkpoint":
                 known = (dict(self._pending), self._samples, self._loss, self._first_grant)
-                return Mark(int(entry["i"]), self._job, int(entry["version"]), end, *known)
+                return Mark(int(entry["i"]), self.job, int(entry["version"]), end, *known)
         return None
 
 

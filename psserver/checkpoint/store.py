@@ -88,6 +88,13 @@ class Store:
         numbered = [(entry, name) for name in found if (entry := entry_of(name)) is not None]
         return [name for _, name in sorted(numbered)]
 
+    def written(self) -> bool:
+        """A checkpoint was written to its end, whatever has become of it since."""
+        try:
+            return any(manifest.NAME in self.disk.names(self.root / name) for name in self.names())
+        except OSError as error:
+            raise CheckpointError(f"{self.root} cannot be read: {error.strerror or error}") from error
+
     def manifest(self, name: str) -> Manifest:
         """Of a checkpoint whose files are there with their sizes; their digests are left to `verify` and reading."""
         path = self.root / name / manifest.NAME

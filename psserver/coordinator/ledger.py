@@ -20,7 +20,7 @@ class Ledger:
     def __init__(self, terms: JobTerms, now: float) -> None:
         self.terms = terms
         self.roster = Roster(now)
-        self.tickets = TicketTable()
+        self.tickets = TicketTable(terms.first_ticket)
         # None in a job that deals no work units.
         self.work: WorkQueue | None = None
         self.version = 0
@@ -44,6 +44,8 @@ class Ledger:
         # A version was made for which a checkpoint is due; none is taken while the shards are asked about an update.
         self._due = False
         self.trying = False
+        # When the job went on from a checkpoint, until it starts again.
+        self.resumed_at: float | None = None
         # The time of the newest entry.
         self._newest = now
         self._outputs: list[Output] = []

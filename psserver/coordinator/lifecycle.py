@@ -57,7 +57,7 @@ class Lifecycle:
         if ledger.started or not ledger.initialised:
             return
         prepared = ledger.roster.prepared
-        if not prepared or self.missing:
+        if not prepared or (self.missing and not self._regathered(now)):
             return
         here = [m for m in ledger.roster.by_rank() if m.worker in prepared]
         ledger.started = True
@@ -67,6 +67,11 @@ class Lifecycle:
             self._driver.introduce(member, now)
         for member in asking:
             self._driver.request(member, now)
+
+    def _regathered(self, now: float) -> bool:
+        """Those who do not come back in time may come later: a job that goes on does not wait for the dead."""
+        since, limit = self._ledger.resumed_at, self._ledger.terms.regather
+        return since is not None and 0 < limit <= now - since
 
     def finish_when_done(self, now: float) -> None:
         """Stop when everyone present is done, and those that left unfinished had time to come back."""

@@ -60,6 +60,11 @@ class PolicyDriver:
         member.known_to_policy = True
         self.decide(Join(member.worker, member.rank), now)
 
+    @property
+    def aggregator(self) -> str:
+        """What makes one gradient of an update's contributions."""
+        return self._tensors.aggregator
+
     def request(self, member: Member, now: float) -> None:
         """Bring a member's request before the policy."""
         if not member.known_to_policy:

@@ -169,6 +169,14 @@ def _note(coordinator: Coordinator, now: float) -> str:
     if not coordinator.started and to_join > 0:
         return f"waiting for {to_join} of {coordinator.terms.workers} workers to join"
     present, unfinished = coordinator.roster.here(), coordinator.roster.unfinished
+    if unfinished and not present:
+        gone, patience = named(unfinished), coordinator.terms.idle_timeout
+        end = (
+            f"the job ends after {patience:g} s without a worker"
+            if patience
+            else "a worker may come at any time"
+        )
+        return f"{gone} left before all data was trained, and nobody is here: {end}"
     if unfinished and all(m.state == "done" for m in present):
         gone, patience = named(unfinished), coordinator.terms.worker_timeout
         return f"{gone} left before its data ended; it has {patience:g} s to come back, then the job ends"

@@ -3,6 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+# Of one generation, at most.
+TICKETS = 10**9
+
 
 @dataclass(frozen=True, slots=True)
 class JobTerms:
@@ -32,6 +35,10 @@ class JobTerms:
     checkpoint_seconds: float = 0.0
     # So many updates in a row that would not be finite end the job.
     nonfinite_limit: int = 10
+    # How often its servers have begun again from what is saved: no two generations give the same numbers to tickets.
+    generation: int = 0
+    # Seconds after which a job that goes on begins with the workers that have come back; 0: with all that it had.
+    regather: float = 0.0
     # How long the largest payload may be under way.
     transfer: float = 0.0
 
@@ -39,6 +46,11 @@ class JobTerms:
     def checkpoints(self) -> bool:
         """The job takes some."""
         return bool(self.checkpoint_versions or self.checkpoint_seconds)
+
+    @property
+    def first_ticket(self) -> int:
+        """What is under way in the name of a former generation's ticket must find none of that number."""
+        return self.generation * TICKETS + 1
 
     @property
     def grace(self) -> float:
@@ -75,7 +87,7 @@ class JobTerms:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """`cause`: "done", "empty", "versions", "policy", "abandoned", "server", "diverged" or the name of a
+    """`cause`: "done", "empty", "versions", "policy", "abandoned", "replaced", "server", "diverged" or the name of a
     signal."""
 
     reason: str

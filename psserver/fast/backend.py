@@ -71,17 +71,18 @@ class FastBackend:
     ) -> float | None:
         """The sum that `loop` or `fallback` returns; over ranges, in their order, on all threads."""
         compiled = self._compiled.get((loop, loop.variant((*arrays, *scalars))), fallback)
-        size, found = arrays[0].size, {}
+        size = arrays[0].size
         if not self._runner.divides(size):
-            found[0] = compiled(*arrays, *scalars)
-        else:
+            whole: float = compiled(*arrays, *scalars)
+            return None if whole < 0 else whole
+        found: dict[int, float] = {}
 
-            def part(start: int, stop: int) -> bool:
-                found[start] = compiled(*(array[start:stop] for array in arrays), *scalars)
-                return True
+        def part(start: int, stop: int) -> bool:
+            found[start] = compiled(*(array[start:stop] for array in arrays), *scalars)
+            return True
 
-            self._runner.share(part, size)
-        sums = [float(found[start]) for start in sorted(found)]
+        self._runner.share(part, size)
+        sums = [found[start] for start in sorted(found)]
         return None if min(sums) < 0 else sum(sums)
 
     def prepare(self, variants: Iterable[Variant]) -> None:

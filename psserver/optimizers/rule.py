@@ -1,8 +1,7 @@
 """What an optimizer is to this package: slots, their initial value, a numpy kernel and a fused loop."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
@@ -11,8 +10,7 @@ from psserver.optimizers.blocks import Array, Kernel
 from pswire.knobs import number
 
 
-@dataclass(frozen=True, slots=True)
-class Fused:
+class Fused(NamedTuple):
     """One update as a fused loop: its arguments between (x, g, out) and (factor, scale, tiny).
 
     `slots` are names, None for one that this variant does not keep.

@@ -16,6 +16,7 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
+from psserver.optimizers.decays import CosineRestarts, InverseTime, Polynomial
 from psserver.optimizers.errors import OptimizerError
 from pswire.knobs import KnobError, flag, integer, integers, number, numbers, read, settings
 from pswire.nearest import did_you_mean
@@ -148,6 +149,9 @@ SCHEDULES: Mapping[str, type[Schedule]] = {
     "exponential": Exponential,
     "cosine": Cosine,
     "piecewise": Piecewise,
+    "polynomial": Polynomial,
+    "inverse-time": InverseTime,
+    "cosine-restarts": CosineRestarts,
 }
 
 

@@ -33,6 +33,7 @@ EXIT_CODES = {
     "versions": ExitCode.OK,
     "empty": ExitCode.JOB_FAILED,
     "policy": ExitCode.JOB_FAILED,
+    "replaced": ExitCode.JOB_FAILED,
     "abandoned": ExitCode.ABANDONED,
     "server": ExitCode.UNREACHABLE,
     "diverged": ExitCode.DIVERGED,
@@ -90,6 +91,9 @@ class Results:
         # Every wait of it has an end.
         await self._writing
         code = exit_code(self._job)
+        if code == ExitCode.OK and self._error is None and self._incomplete:
+            # A server was lost when nobody waited for it any more; its log says so.
+            code = ExitCode.UNREACHABLE
         try:
             if self._error is not None:
                 raise self._error
@@ -99,6 +103,12 @@ class Results:
             log.error("%s", error, extra=event("run_folder_failed"))
             code = ExitCode.STORAGE if code in (ExitCode.OK, ExitCode.STORAGE) else code
         return code
+
+    @property
+    def _incomplete(self) -> bool:
+        """There is a model, and its weights are nowhere."""
+        job = self._job
+        return job.plan is not None and job.coordinator.initialised and self._sha256 is None
 
     async def _write(self) -> None:
         try:

@@ -21,12 +21,16 @@ from pswire.v1 import memory_pb2, shard_pb2
 
 log = logging.getLogger("ps-server")
 
+# Of a connection that broke, and of a server that has no time for this call.
+PASSING = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.UNKNOWN)
 # Between two questions to a server that executes nothing, in seconds.
 ASK_EVERY = 0.5
 # Between attempts to reach a server that is not there yet, in seconds.
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 5.0
 # How long a server may take to read its exit code, in seconds.
 FAREWELL = 5.0
+# Why a server counts as lost: it has gone, and may come back; or a reason that stays ("server", "diverged").
+LOST = "lost"
 # Orders of one message.
 MOST_AT_ONCE = 1024
 
@@ -45,8 +49,10 @@ class Follower:
         worker_timeout: float,
         on_lost: Callable[[int, str, str], None],
         on_tried: Callable[[int, int, bool, float], None],
+        patience: float | None = None,
     ) -> None:
-        """Within the running loop."""
+        """Within the running loop. `patience`: seconds that the server may take to be there; None: any time."""
+        self._patience = patience
         self.server = server
         self.address = address
         self.state = "connecting"
@@ -72,6 +78,8 @@ class Follower:
         self._filled = asyncio.Event()
         self._changes = Changes(lambda: self._loop)
         self._closing = asyncio.Event()
+        # The server has taken this coordinator for its own.
+        self._followed = asyncio.Event()
         self.channel = grpc.aio.insecure_channel(str(address), CHANNEL_OPTIONS(worker_timeout))
         self._task: asyncio.Task[None] | None = None
 
@@ -142,9 +150,36 @@ class Follower:
             self._task.cancel()
         await self.channel.close()
 
+    async def abandon(self) -> None:
+        """Let go of the server, which is told nothing: it finds out, and waits for another coordinator."""
+        self._closing.set()
+        self.state = "lost"
+        self._changes.notify()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        await self.channel.close()
+
     async def _run(self) -> None:
-        if not await self._connect():
+        """Until the server is told to end, or is lost. One that still ends another generation is tried again."""
+        began = self._loop.time()
+        while await self._connect(began):
+            lost, passing = await self._follow()
+            late = self._patience is not None and self._loop.time() - began > self._patience
+            if self._closing.is_set():
+                self.state = "ended"
+            elif self.state == "connecting" and passing and not late:
+                await asyncio.sleep(FIRST_PAUSE)
+                continue
+            else:
+                cause = LOST if passing and self.state == "ready" else "server"
+                self.state = "lost"
+                self._on_lost(self.server, cause, f"server {self.server} at {self.address} was lost: {lost}")
+            self._changes.notify()
             return
+
+    async def _follow(self) -> tuple[str, bool]:
+        """One stream, to its end. Why it ended, and whether it may be otherwise the next time."""
         call: Any = self.channel.stream_stream(
             "/pswire.v1.Shard/Follow",
             request_serializer=shard_pb2.FollowRequest.SerializeToString,
@@ -155,21 +190,16 @@ class Follower:
             while (reply := await call.read()) is not grpc.aio.EOF:
                 check(reply)
                 self._received(reply)
-            lost = "it ended the decision stream"
         except grpc.RpcError as error:
-            lost = reason(error)
+            return reason(error), error.code() in PASSING
         except BoundError as error:
-            lost = str(error)
+            return str(error), False
         finally:
             sender.cancel()
-        expected = self._closing.is_set()
-        self.state = "ended" if expected else "lost"
-        self._changes.notify()
-        if not expected:
-            self._on_lost(self.server, "server", f"server {self.server} at {self.address} was lost: {lost}")
+        return "it ended the decision stream", True
 
-    async def _connect(self) -> bool:
-        """Keep trying; log which server cannot be reached. False when the job ends meanwhile."""
+    async def _connect(self, began: float) -> bool:
+        """Keep trying; log which server cannot be reached. False when the job ends meanwhile, or patience is over."""
         pause = FIRST_PAUSE
         waited = 0.0
         ready = asyncio.create_task(self.channel.channel_ready())
@@ -181,7 +211,13 @@ class Follower:
                 )
                 if done:
                     return not self._closing.is_set()
-                waited += pause
+                waited = self._loop.time() - began
+                if self._patience is not None and waited > self._patience:
+                    self.state = "lost"
+                    where = f"server {self.server} at {self.address}"
+                    self._on_lost(self.server, "server", f"{where} did not come back within {waited:.0f} s")
+                    self._changes.notify()
+                    return False
                 log.warning(
                     "server %d at %s cannot be reached (tried for %.1f s, still trying)",
                     self.server,
@@ -200,6 +236,8 @@ class Follower:
         """Until the last message is sent; a stream that broke is the receiving side's to tell of."""
         try:
             await call.write(shard_pb2.FollowRequest(open=self._opening))
+            # What is under way to a server that refuses is lost.
+            await self._followed.wait()
             while True:
                 await self._filled.wait()
                 self._filled.clear()
@@ -216,6 +254,7 @@ class Follower:
     def _received(self, reply: shard_pb2.FollowReply) -> None:
         if self.state == "connecting":
             self.state = "ready"
+            self._followed.set()
             told = event("server_ready", server=self.server, address=str(self.address))
             log.info("server %d at %s is ready", self.server, self.address, extra=told)
         self.executed, self.nbytes, self.diverged = reply.executed, reply.bytes, reply.diverged

@@ -27,6 +27,7 @@ from psserver.service.limits.ledger import MODEL, Held
 from psserver.service.log.flushing import LogFlush
 from psserver.service.log.run_log import RunLog
 from psserver.service.outbox import InlineReply, Outbox
+from psserver.service.progress import Extent, Picture, Progress
 from psserver.service.shard.host import ShardHost
 from pswire.model.plan import Plan
 
@@ -58,6 +59,7 @@ class Job(Joining):
     ) -> None:
         super().__init__(terms, policy, optimizer, host, run_log, announce, over, flush)
         self.metrics: dict[str, float] = {}
+        self._progress = Progress()
         # The newest version that was evaluated while the job went on.
         self._evaluated = -1
         # What the end waits for beside members: what, since when (monotonic), and for how many seconds at most.
@@ -172,6 +174,16 @@ class Job(Joining):
         self._write_or_fail(lambda: self.routes.run_log.metric(line))
         return None
 
+    def tell_extent(self, worker: str, incarnation: int, extent: Extent) -> None:
+        """How much data a member has. Nobody else's is taken."""
+        member = self._coordinator.roster.present.get(worker)
+        if member is not None and member.incarnation == incarnation:
+            self._progress.told(worker, extent)
+
+    def progress(self) -> Picture | None:
+        """How far the job is, where that is known. From any thread."""
+        return self.look(self._progress.picture)
+
     def gather_epoch(self, worker: str, incarnation: int, epoch: EpochReport) -> Totals:
         """A member's epoch, and the sums over all. Raises Refused for another's, EpochError."""
         roster = self._coordinator.roster
@@ -193,6 +205,7 @@ class Job(Joining):
                 return
             self._open_without_workers()
         self._input(lambda c, now: c.tick(now))
+        self._progress.look(self._coordinator, time.monotonic())
         present = self._coordinator.roster.present.values()
         self.routes.outboxes.end_others({(m.worker, m.incarnation) for m in present})
         self._write_or_fail(lambda: self.flushing.tick(time.monotonic()))

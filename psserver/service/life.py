@@ -24,17 +24,24 @@ class Life:
     thread owns it."""
 
     def __init__(
-        self, job: Job, wait_warning: float, wake: asyncio.Event, signalled: Callable[[], str | None]
+        self,
+        job: Job,
+        wait_warning: float,
+        wake: asyncio.Event,
+        signalled: Callable[[], str | None],
+        begins_again: Callable[[], bool],
     ) -> None:
         self._job, self._host = job, job.host
         self._wait_warning = wait_warning
-        self._wake, self._signalled = wake, signalled
+        self._wake, self._signalled, self._begins_again = wake, signalled, begins_again
 
     async def watch(self, results: Results) -> None:
-        """Let time pass for the coordinator until everybody has left."""
+        """Let time pass for the coordinator until everybody has left, or another generation is to begin."""
         job, warn_at = self._job, self._wait_warning
         while not job.over:
             await self._awoken(TICK)
+            if self._begins_again():
+                return
             # As long as a link may take for what it was granted.
             for worker in self._host.orders.unread(transfer(self._host.nbytes, job.terms.worker_timeout)):
                 job.give_up(worker, "does not read the versions that it is granted")
@@ -52,14 +59,20 @@ class Life:
             warn_at = self._warn(job, warn_at)
 
     async def stay(self, succession: Succession) -> bool:
-        """Behind a job that has ended: until a worker of the next one comes, or a signal. False: a server was lost."""
-        job, followers = self._job, self._job.routes.followers
-        if job.failure is None and self._signalled() is None and all(f.state != "lost" for f in followers):
-            job.awaited = ("a worker of the next job: the servers stay", time.monotonic(), math.inf)
-            log.info("the servers stay: a worker that joins begins the next job", extra=event("staying"))
-        while job.failure is None and self._signalled() is None and succession.successor is None:
+        """Behind a job that has ended, where another may follow: until a worker of that one comes, or a signal.
+        False: a server was lost."""
+        if not succession.open:
+            return True
+        job, followers, began = self._job, self._job.routes.followers, time.monotonic()
+        if self._signalled() is None and all(f.state != "lost" for f in followers):
+            job.awaited = ("a worker of the next job: the servers stay", began, succession.limit)
+            if math.isinf(succession.limit):
+                log.info("the servers stay: a worker that joins begins the next job", extra=event("staying"))
+        while self._signalled() is None and succession.successor is None:
             if any(follower.state == "lost" for follower in followers):
                 return False
+            if time.monotonic() - began > succession.limit:
+                break
             await self._awoken(TICK)
         return True
 

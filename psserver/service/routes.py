@@ -3,8 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import cast
+from typing import NamedTuple, cast
 
 from psserver.coordinator import Output, Record, Send, Trial, entries
 from psserver.coordinator.entries import Entry
@@ -26,8 +25,7 @@ log = logging.getLogger("ps-server")
 _OF_EVERY_STEP = frozenset((entries.Grant, entries.Commit, entries.Apply, entries.Fold))
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
+class Written(NamedTuple):
     """What is to be done with the outputs of one input, once the log has its entries. `remarkable`: entries that the
     summary or a reader of the server's own log wants to know of."""
 

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import signal
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from psserver.service.ending import Results
 from psserver.service.job import Job
 from psserver.service.life import Life
 from psserver.service.limits.table import CALLS
+from psserver.service.log.json_lines import LogError
 from psserver.service.log.run_log import make_folder
 from psserver.service.loop.owner import Owner
 from psserver.service.rpc.coordinator import CoordinatorRpc
@@ -30,6 +32,7 @@ from psserver.service.rpc.services import (
     shard_methods,
 )
 from psserver.service.rpc.shard import ShardRpc
+from psserver.service.saving.going_on import AUTO
 from psserver.service.saving.going_on import FOLDER as CHECKPOINTS
 from psserver.service.server_settings import ServerSettings
 from psserver.service.shard.host import ShardHost
@@ -49,8 +52,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ps-server")
 
+# Between looks of a server that waits, in seconds.
+LONGEST_SLEEP = 3600.0
 # Seconds that gRPC may take to let go of what has ended.
 LAST_EVENTS = 0.05
+# How long calls that are cancelled may take for their end.
+LAST_WORDS = 0.5
 
 
 class ResourcesError(OSError):
@@ -93,6 +100,10 @@ class Server:
         self._metrics: Metrics | None = None
         self._lock: FolderLock | None = None
         self._signal: str | None = None
+        # Why the job is to go on in another server of this process, if it is, and for how many seconds that one may
+        # wait for the others.
+        self.again: str | None = None
+        self.recover = settings.recover
         self._wake = asyncio.Event()
 
     def run(self) -> ExitCode:
@@ -150,11 +161,16 @@ class Server:
         finally:
             self.host.state.close()
             await health.enter_graceful_shutdown()
-            await served.stop(grace=0.5)
+            await served.stop(grace=0.5 if self.again is None else 0)
             self.sockets.close()
             self.watch.close()
             if self._metrics is not None:
                 self._metrics.close()
+
+    @property
+    def folder(self) -> int:
+        """The number of `settings.out` among those that it has had."""
+        return self._folder
 
     @property
     def metrics_port(self) -> int | None:
@@ -208,12 +224,14 @@ class Server:
         rpc = Registration(self.watch, self._patience)
         if self.settings.task_index == 0:
             self.job = self._make_job(hosts)
-            if self.settings.stay:
-                self._succession = Succession(self.job, self._out, self._folder, self._wake.set)
+            stays = self.settings.stay
+            self._succession = Succession(self.job, stays, self._out, self._folder, self._wake.set)
             service = CoordinatorRpc(self.job, hosts, self._succession)
             services[COORDINATOR] = coordinator_methods(service, rpc)
         else:
-            self._follow = FollowRpc(self.host, len(hosts), self.settings.job_secret, self._wake.set)
+            self._follow = FollowRpc(
+                self.host, len(hosts), self.settings.job_secret, self._wake.set, self.settings.former
+            )
         self._exchange = ExchangeRpc(self.host, self.job, self.sockets)
         services[SHARD] = shard_methods(ShardRpc(self.host), self._exchange, self._follow, rpc)
         return await add_services(served, services, rpc)
@@ -231,9 +249,15 @@ class Server:
         settings = self.settings
         if settings.out is not None and settings.resume is None:
             make_folder(settings.out)
+        elif settings.out is not None and settings.resume == AUTO:
+            settings.out.mkdir(parents=True, exist_ok=True)
         if settings.out is not None and (settings.keep or settings.resume):
             self._lock = FolderLock(settings.out / CHECKPOINTS)
-        return make_job(settings, hosts, self.host, self._announce, self._wake.set)
+        return make_job(settings, hosts, self.host, self._announce, self._wake.set, self._begin_again)
+
+    def _begin_again(self, reason: str) -> None:
+        self.again = reason
+        self._wake.set()
 
     # Life
 
@@ -241,8 +265,13 @@ class Server:
         for follower in job.routes.followers:
             follower.start()
         results = Results(job)
-        life = Life(job, self.settings.wait_warning, self._wake, lambda: self._signal)
+        life = Life(
+            job, self.settings.wait_warning, self._wake, lambda: self._signal, lambda: self.again is not None
+        )
         await life.watch(results)
+        if self.again is not None and self._signal is None:
+            return await self._let_go(job)
+        self.again = None
         code = await results.conclude()
         if job.checkpoints is not None:
             await job.checkpoints.finish()
@@ -253,23 +282,54 @@ class Server:
         if self.settings.out is not None:
             ended["out"] = str(self.settings.out)
         self._announce("stopped", ended)
-        if self._succession is not None and not await life.stay(self._succession):
+        assert self._succession is not None
+        if not await life.stay(self._succession):
             code = ExitCode.UNREACHABLE
-        self.successor = None if self._succession is None else self._succession.successor
+        self.successor = self._succession.successor
         next_folder = 0 if self.successor is None else self.successor.folder
         for follower in job.routes.followers:
             await follower.shutdown(code, stopped.reason, next_folder)
         return code
 
+    async def _let_go(self, job: Job) -> ExitCode:
+        """Of what was decided, all that is behind the newest checkpoint is void. Nobody is told of an end: workers and
+        servers look for the job that goes on."""
+        assert self._grpc is not None
+        await self._grpc.stop(grace=0)
+        for follower in job.routes.followers:
+            await follower.abandon()
+        if job.checkpoints is not None:
+            # One that all have written is completed; any other is given up, now that no follower is there.
+            await job.checkpoints.finish()
+        try:
+            job.routes.run_log.close()
+        except LogError as error:
+            log.error("%s", error, extra=event("run_folder_failed"))
+            self.again = None
+            return ExitCode.STORAGE
+        return ExitCode.UNREACHABLE
+
     async def _obey(self) -> ExitCode:
         assert self._follow is not None
+        limit = self.owner.loop.time() + self.recover if self.settings.again else float("inf")
         while self._follow.ending is None and self._signal is None:
-            await self._wake.wait()
+            left = float("inf") if self.host.job else limit - self.owner.loop.time()
+            if left <= 0:
+                reason = f"the coordinator (server 0) did not come back within {self.recover:g} s"
+                self._announce("stopped", {"reason": reason, "exit_code": int(ExitCode.UNREACHABLE)})
+                return ExitCode.UNREACHABLE
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), min(left, LONGEST_SLEEP))
             self._wake.clear()
         if self._follow.ending is None:
             assert self._signal is not None
-            return ExitCode.INTERRUPTED if self._signal == "SIGINT" else ExitCode.TERMINATED
+            code = ExitCode.INTERRUPTED if self._signal == "SIGINT" else ExitCode.TERMINATED
+            self._announce("stopped", {"reason": f"stopped by {self._signal}", "exit_code": int(code)})
+            return code
         ending = self._follow.ending
+        if ending.recover and self._signal is None:
+            self.again, self.recover = ending.reason, ending.recover
+            return ending.exit_code
         if ending.next_folder:
             self.successor = Successor(ending.next_folder, goes_on=False)
         self._announce("stopped", {"reason": ending.reason, "exit_code": int(ending.exit_code)})
@@ -277,10 +337,21 @@ class Server:
 
 
 async def end_tasks() -> None:
-    """What still runs is cancelled, and comes to its end. Connections end in a turn of the loop of their own."""
+    """What still runs is cancelled, and comes to its end. Connections end in a turn of the loop of their own.
+
+    Calls that gRPC has cancelled are given a moment: one that is cancelled again while it tells its peer so is
+    reported by gRPC with a traceback.
+    """
+    calls = [task for task in asyncio.all_tasks() if _name(task) == "_handle_exceptions"]
+    if calls:
+        await asyncio.wait(calls, timeout=LAST_WORDS)
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     # gRPC has last events for this loop.
     await asyncio.sleep(LAST_EVENTS)
+
+
+def _name(task: "asyncio.Task[Any]") -> str:
+    return getattr(task.get_coro(), "__qualname__", "")

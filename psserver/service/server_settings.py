@@ -33,8 +33,14 @@ class ServerSettings:
     job_secret: bytes = b""
     # Of complete checkpoints, so many are kept. Where the job takes none: 0.
     keep: int = 0
-    # Go on from this checkpoint of `out`, or from the "latest".
+    # Go on from this checkpoint of `out`, or from the "latest"; "auto": and begin where there is none.
     resume: str | None = None
+    # Seconds that a lost server may take to come back, before the job ends for it. 0: none.
+    recover: float = 0.0
+    # This process has served the job before, and lost others of its servers.
+    again: bool = False
+    # Of which it was then: an earlier generation gets it no more.
+    former: str = ""
     # Another job may follow (`psserver.service.succession`).
     stay: bool = False
     log_flush: LogFlush = LogFlush()

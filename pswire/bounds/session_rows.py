@@ -87,7 +87,10 @@ ROWS: Final[tuple[Row, ...]] = (
     ),
     *rows(
         "SessionRequest",
-        *((name, SUB, PART) for name in ("hello", "ready", "commit", "abandon", "done", "leave", "report")),
+        *(
+            (name, SUB, PART)
+            for name in ("hello", "ready", "commit", "abandon", "done", "leave", "report", "extent")
+        ),
     ),
     *rows(
         "Hello",
@@ -139,6 +142,7 @@ ROWS: Final[tuple[Row, ...]] = (
         ("version", COUNTER, COUNTED),
         ("metrics", Many(100, Real(), Text(128)), "one line of metrics.jsonl; finite, so that it is JSON"),
     ),
+    *rows("Extent", ("epochs", COUNTER, COUNTED), ("batches", COUNTER, COUNTED)),
     # coordinator.proto: what workers receive
     *rows(
         "JoinReply",
@@ -210,6 +214,14 @@ ROWS: Final[tuple[Row, ...]] = (
         ("note", REASON, SAID),
         ("entries", Many(1000, Text(1 << 20, printable=False)), "what an observer takes in one look"),
         ("entries_from", COUNTER, "a log index"),
+        ("progress", SUB, PART),
+    ),
+    *rows(
+        "Progress",
+        *((name, COUNTER, COUNTED) for name in ("epoch", "epochs")),
+        *((name, _POSITION, "a sum over workers") for name in ("done", "total")),
+        ("unit", NAME, NAMED),
+        ("seconds_left", Real(nonfinite=True), "NaN while there is no pace"),
     ),
     *rows(
         "WorkerStatus",

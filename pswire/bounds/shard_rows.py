@@ -6,6 +6,7 @@ from pswire.bounds.kinds import (
     CONFIG,
     COUNTED,
     COUNTER,
+    DURATION,
     FACTOR,
     FINGERPRINT,
     FLAG,
@@ -19,6 +20,7 @@ from pswire.bounds.kinds import (
     PROOF,
     REASON,
     SAID,
+    SECONDS,
     SECRET,
     SERVERS,
     SUB,
@@ -87,6 +89,7 @@ ROWS: Final[tuple[Row, ...]] = (
         ("servers", Whole(SERVERS), "one process each"),
         ("secret", SECRET, PROOF),
         ("proof", SECRET, PROOF),
+        ("recover_timeout", SECONDS, DURATION),
     ),
     *rows(
         "Configure",

@@ -75,6 +75,10 @@ class ClusterSection(Section):
     """seconds after which a worker that keeps a ticket is given up; 0: never; `auto`: twenty usual steps, at least six
     times `worker_timeout`, and only while another worker waits for it, which none does under `async`"""
 
+    recover_timeout: Literal["auto"] | Time = "auto"
+    """seconds that a lost server has to come back, while the job goes back to its newest checkpoint; 0: its loss ends
+    the job; `auto`: 60 where checkpoints are taken"""
+
     nonfinite_limit: Annotated[int, Field(ge=1, le=2**31)] = 10
     """updates in a row that are refused, because they would not be finite, after which the job ends (exit code 8)"""
 

@@ -77,6 +77,7 @@ EVENTS: Final[Mapping[str, Event]] = {
     "accept_failed": Event(SERVER, (), "a connection cannot be accepted yet"),
     "connection_refused": Event(SERVER, (), "a connection was closed at its beginning"),
     "connection_broken": Event(SERVER, (), "a connection to a worker ended in the middle"),
+    "session_failed": Event(SERVER, ("worker",), "a fault of this program in a session"),
     "exchange_failed": Event(SERVER, (), "a fault of this program in an exchange"),
     # Ends
     "checkpoint_written": Event(
@@ -93,6 +94,10 @@ EVENTS: Final[Mapping[str, Event]] = {
     ),
     "checkpoint_passed_over": Event(SERVER, (), "a checkpoint is damaged, or is none of this run's"),
     "resumed": Event(SERVER, ("version", "rolled_back"), "the job goes on from a checkpoint"),
+    "begins_anew": Event(SERVER, ("rolled_back",), "a job that was cut off before its first checkpoint"),
+    "begins_again": Event(
+        SERVER, (), "a server was lost: this one goes back to what is saved, and waits for it"
+    ),
     "no_final_weights": Event(SERVER, (), "the weights of the last version cannot be had"),
     "run_folder_failed": Event(SERVER, (), "the run folder cannot be written to"),
     "nothing_kept": Event(SERVER, (), "no run folder was named, and the default one cannot be made"),
@@ -106,7 +111,11 @@ EVENTS: Final[Mapping[str, Event]] = {
     "optimizer_anew": Event(WORKER, (), "Keras: the optimizer's earlier steps are not known to the servers"),
     "session_closed": Event(WORKER, (), "the coordinator closed the session; the worker joins again"),
     "session_refused": Event(WORKER, (), "the coordinator had given this worker up; it joins again"),
-    "joined_again": Event(WORKER, ("incarnation",), "as a new incarnation"),
+    "joined_again": Event(WORKER, ("incarnation", "job"), "as a new incarnation"),
+    "rolled_back": Event(
+        WORKER, ("batch",), "the job went back to a checkpoint; the next batch of this worker"
+    ),
+    "commits_undone": Event(WORKER, ("batches",), "by a rollback, and this loop cannot work on them again"),
     "server_silent": Event(WORKER, ("server", "pause"), "a server does not answer; seconds to the next try"),
     "transport_unavailable": Event(WORKER, ("server",), "a faster way of travelling is not to be had"),
     "version_cut_off": Event(WORKER, (), "the version that came with a grant; it is pulled again"),

@@ -26,5 +26,8 @@ def reason(error: grpc.RpcError) -> str:
         text = text[outer.end() :].rstrip("]")
     if not text:
         return str(error.code().name)
+    if text == "Cancelling all calls":
+        # gRPC's word for a server that ends.
+        return "it shut down"
     text = escaped(text, MOST)
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 4]} ..."

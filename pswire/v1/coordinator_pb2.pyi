@@ -261,6 +261,7 @@ class SessionRequest(_message.Message):
     DONE_FIELD_NUMBER: _builtins.int
     LEAVE_FIELD_NUMBER: _builtins.int
     REPORT_FIELD_NUMBER: _builtins.int
+    EXTENT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello: ...
     @_builtins.property
@@ -275,6 +276,8 @@ class SessionRequest(_message.Message):
     def leave(self) -> Global___Leave: ...
     @_builtins.property
     def report(self) -> Global___Report: ...
+    @_builtins.property
+    def extent(self) -> Global___Extent: ...
     def __init__(
         self,
         *,
@@ -285,12 +288,13 @@ class SessionRequest(_message.Message):
         done: Global___Done | None = ...,
         leave: Global___Leave | None = ...,
         report: Global___Report | None = ...,
+        extent: Global___Extent | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["abandon", b"abandon", "commit", b"commit", "done", b"done", "hello", b"hello", "leave", b"leave", "message", b"message", "ready", b"ready", "report", b"report"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["abandon", b"abandon", "commit", b"commit", "done", b"done", "extent", b"extent", "hello", b"hello", "leave", b"leave", "message", b"message", "ready", b"ready", "report", b"report"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abandon", b"abandon", "commit", b"commit", "done", b"done", "hello", b"hello", "leave", b"leave", "message", b"message", "ready", b"ready", "report", b"report"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abandon", b"abandon", "commit", b"commit", "done", b"done", "extent", b"extent", "hello", b"hello", "leave", b"leave", "message", b"message", "ready", b"ready", "report", b"report"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "ready", "commit", "abandon", "done", "leave", "report"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "ready", "commit", "abandon", "done", "leave", "report", "extent"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -557,6 +561,33 @@ class Report(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Report: _TypeAlias = Report  # noqa: Y015
+
+@_typing.final
+class Extent(_message.Message):
+    """How much data the worker has, as soon as it knows; for people who ask how far
+    the job is. Nothing is decided by it.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EPOCHS_FIELD_NUMBER: _builtins.int
+    BATCHES_FIELD_NUMBER: _builtins.int
+    epochs: _builtins.int
+    batches: _builtins.int
+    """Of all epochs; batches are numbered from 0."""
+    def __init__(
+        self,
+        *,
+        epochs: _builtins.int = ...,
+        batches: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "epochs", b"epochs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Extent: _TypeAlias = Extent  # noqa: Y015
 
 @_typing.final
 class SessionReply(_message.Message):
@@ -983,6 +1014,7 @@ class StatusReply(_message.Message):
     UNLISTED_FIELD_NUMBER: _builtins.int
     ENTRIES_FIELD_NUMBER: _builtins.int
     ENTRIES_FROM_FIELD_NUMBER: _builtins.int
+    PROGRESS_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     phase: _builtins.str
     """"waiting for workers", "initialising", "training", "stopping", "stopped" """
@@ -1014,6 +1046,10 @@ class StatusReply(_message.Message):
         the newest few thousand, so that number may be larger than what was asked for.
         """
 
+    @_builtins.property
+    def progress(self) -> Global___Progress:
+        """Absent where nobody knows how long the job will be."""
+
     def __init__(
         self,
         *,
@@ -1037,14 +1073,54 @@ class StatusReply(_message.Message):
         unlisted: _builtins.int = ...,
         entries: _abc.Iterable[_builtins.str] | None = ...,
         entries_from: _builtins.int = ...,
+        progress: Global___Progress | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["progress", b"progress"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "committed", b"committed", "dropped", b"dropped", "entries", b"entries", "entries_from", b"entries_from", "job", b"job", "loss", b"loss", "max_staleness", b"max_staleness", "mean_staleness", b"mean_staleness", "note", b"note", "optimizer", b"optimizer", "pending", b"pending", "phase", b"phase", "policy", b"policy", "samples", b"samples", "seconds", b"seconds", "servers", b"servers", "unlisted", b"unlisted", "version", b"version", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "committed", b"committed", "dropped", b"dropped", "entries", b"entries", "entries_from", b"entries_from", "job", b"job", "loss", b"loss", "max_staleness", b"max_staleness", "mean_staleness", b"mean_staleness", "note", b"note", "optimizer", b"optimizer", "pending", b"pending", "phase", b"phase", "policy", b"policy", "progress", b"progress", "samples", b"samples", "seconds", b"seconds", "servers", b"servers", "unlisted", b"unlisted", "version", b"version", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StatusReply: _TypeAlias = StatusReply  # noqa: Y015
+
+@_typing.final
+class Progress(_message.Message):
+    """How far the job is."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EPOCH_FIELD_NUMBER: _builtins.int
+    EPOCHS_FIELD_NUMBER: _builtins.int
+    DONE_FIELD_NUMBER: _builtins.int
+    TOTAL_FIELD_NUMBER: _builtins.int
+    UNIT_FIELD_NUMBER: _builtins.int
+    SECONDS_LEFT_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    """From 1; both 0 where the job ends at a version."""
+    epochs: _builtins.int
+    done: _builtins.int
+    """Of `unit`: "batches", "parts" of work units, "units" of unknown length, or "versions"."""
+    total: _builtins.int
+    unit: _builtins.str
+    seconds_left: _builtins.float
+    """At the pace of the last minute; NaN while there is none."""
+    def __init__(
+        self,
+        *,
+        epoch: _builtins.int = ...,
+        epochs: _builtins.int = ...,
+        done: _builtins.int = ...,
+        total: _builtins.int = ...,
+        unit: _builtins.str = ...,
+        seconds_left: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["done", b"done", "epoch", b"epoch", "epochs", b"epochs", "seconds_left", b"seconds_left", "total", b"total", "unit", b"unit"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Progress: _TypeAlias = Progress  # noqa: Y015
 
 @_typing.final
 class WorkerStatus(_message.Message):

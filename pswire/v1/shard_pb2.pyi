@@ -552,8 +552,13 @@ class Open(_message.Message):
     SERVERS_FIELD_NUMBER: _builtins.int
     SECRET_FIELD_NUMBER: _builtins.int
     PROOF_FIELD_NUMBER: _builtins.int
+    RECOVER_TIMEOUT_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     epoch: _builtins.int
+    """The number of the job's generation: how often its servers have begun again
+    from what is saved. A shard that follows an earlier one of the same job
+    lets go of it, and begins again, too.
+    """
     task_index: _builtins.int
     servers: _builtins.int
     secret: _builtins.bytes
@@ -561,6 +566,10 @@ class Open(_message.Message):
     proof: _builtins.bytes
     """A keyed digest of the above, by the secret that servers of one job were
     started with; empty when they were started without one.
+    """
+    recover_timeout: _builtins.float
+    """Seconds that this server waits for a coordinator of a later generation when
+    this one is lost; 0: it ends.
     """
     def __init__(
         self,
@@ -571,10 +580,11 @@ class Open(_message.Message):
         servers: _builtins.int = ...,
         secret: _builtins.bytes = ...,
         proof: _builtins.bytes = ...,
+        recover_timeout: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "job", b"job", "proof", b"proof", "secret", b"secret", "servers", b"servers", "task_index", b"task_index"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "job", b"job", "proof", b"proof", "recover_timeout", b"recover_timeout", "secret", b"secret", "servers", b"servers", "task_index", b"task_index"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -65,13 +65,18 @@ class Backoff:
         told = event("server_silent", server=name, pause=self._pause)
         log.log(
             level,
-            "%s does not answer (%s); trying again in %.1f s, and for %.0f s in all",
-            *(name, why, self._pause, self.patience),
+            "%s %s (%s); trying again in %.1f s, and for %.0f s in all",
+            *(name, _answered(why), why, self._pause, self.patience),
             extra=told,
         )
         # Jitter: workers that lost a server together should not come back together.
         self.closing.wait(self._pause * random.uniform(0.8, 1.2))
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
+
+
+def _answered(why: str) -> str:
+    """A server that says when to come again does answer."""
+    return "asks to wait" if why.endswith((": wait", "join again in a moment")) else "does not answer"
 
 
 def translated(error: grpc.RpcError, where: str) -> SessionError:

@@ -1,10 +1,10 @@
 """Join: what a worker says it is, and what the servers answer."""
 
 import secrets
-from collections.abc import Callable
 
 import grpc
 
+from pswire.generations import follows
 from pswire.model.plan import Plan
 from pswire.model.specs import specs_to_wire
 from pswire.transport.codecs import codec_named
@@ -31,22 +31,19 @@ class Registration:
         task_index: int | None,
         backoff: Backoff,
         optimizer: str,
-        admit: Callable[[pb.JoinReply], None],
         work: WorkUnits | None = None,
         epochs: int = 1,
     ) -> None:
-        """`optimizer`: the one that is expected, as JSON, or empty. `admit` is called with every answer. `work`: the
-        data is dealt, for so many epochs."""
+        """`optimizer`: the one that is expected, as JSON, or empty. `work`: the data is dealt, for so many epochs."""
         self.session = secrets.token_hex(16)
         self._plan = plan
         self._wire_dtype = wire_dtype
         self._name, self._task_index = name, task_index
         self._optimizer = optimizer
         self._backoff = backoff
-        self._admit = admit
         self._work = None if work is None else work_to_wire(work, epochs)
         self._stub = coordinator_pb2_grpc.CoordinatorStub(channel)
-        # Of the first answer: other servers on this address are none of ours.
+        # Of the newest answer: other servers on this address are none of ours.
         self._job = ""
 
     def join(self) -> pb.JoinReply:
@@ -64,11 +61,10 @@ class Registration:
             work=self._work,
         )
         reply = bounded(insist(lambda: self._stub.Join(request), self._backoff))
-        if self._job and reply.job != self._job:
-            # Servers that do not know the field. Nothing of their answer is taken up.
+        if self._job and reply.job != self._job and not follows(reply.job, self._job):
+            # Nothing of their answer is taken up.
             raise Refused(f"the servers started another job ({reply.job}, before {self._job})")
         self._backoff.reset()
         self._job = reply.job
         self._name, self._task_index = reply.worker, reply.worker_index
-        self._admit(reply)
         return reply

@@ -14,7 +14,7 @@ from pswire.v1 import coordinator_pb2_grpc
 from psworker.control.backoff import PASSING, Backoff, translated
 from psworker.control.conversions import bounded, event_from_wire, request_to_wire
 from psworker.engine import ClientEngine, Commit, Disposition, Event, Grant, Request, Stop
-from psworker.errors import SessionError, Unreachable, Voided
+from psworker.errors import RolledBack, SessionError, Unreachable, Voided
 
 log = logging.getLogger("ps-worker")
 
@@ -28,8 +28,8 @@ class Control:
     reconnection. A new incarnation (the coordinator had given this worker up)
     remembers nothing of the one before.
 
-    `_lock` guards the engine, `_sender`, `_failure`, `_leaving` and `_waiting`. `reply`, `hello` and the engine's
-    `stop` are replaced whole by one thread, and read by any. The session's thread alone joins again and uses
+    `_lock` guards the engine, `_sender`, `_extent`, `_failure`, `_leaving` and `_waiting`. `reply`, `hello` and the
+    engine's `stop` are replaced whole by one thread, and read by any. The session's thread alone joins again and uses
     `_ever_opened`.
     """
 
@@ -37,14 +37,26 @@ class Control:
         self,
         channel: grpc.Channel,
         join: Callable[[], pb.JoinReply],
+        admit: Callable[[pb.JoinReply], None],
         session: str,
         backoff: Backoff,
         pointless: threading.Event,
+        *,
+        numbered: bool = True,
     ) -> None:
-        """`pointless` is set as soon as no payload is of use any more: the job or this session has failed."""
-        self._join = join
+        """`admit` is called with every answer of `join`, once the tickets of another membership are void. `pointless`
+        is set as soon as no payload is of use any more: the job or this session has failed. `numbered`: what is
+        committed are batches of this worker's own data."""
+        self._join, self._admit = join, admit
         self._session = session
-        self._joined(join())
+        reply = join()
+        self._joined(reply)
+        admit(reply)
+        self._numbered = numbered
+        # The loop can go back to the batch that is the next one to count.
+        self.goes_back = False
+        # How often this session has become another member.
+        self.renewals = 0
         self._backoff = backoff
         self._pointless = pointless
         self._stub = coordinator_pb2_grpc.CoordinatorStub(channel)
@@ -55,6 +67,8 @@ class Control:
         self._engine = ClientEngine()
         # Of the stream that stands; None while there is none.
         self._sender: Sender | None = None
+        # What it has said last of its data, if anything.
+        self._extent: pb.SessionRequest | None = None
         # Why this end gave up, if it did.
         self._failure: SessionError | None = None
         self._ever_opened = False
@@ -71,6 +85,8 @@ class Control:
             while True:
                 if self._failure is not None or engine.refusal is not None:
                     self._raise_error()
+                if engine.rolled_back:
+                    self._raise_rolled_back()
                 self._send(engine.ready())
                 if engine.answered:
                     return engine.take_grant()
@@ -133,15 +149,23 @@ class Control:
     def wait_stop(self) -> Stop:
         """Wait for the end of the job. Raises SessionError."""
         with self._lock:
-            self._wait_for(lambda: self._engine.stop or self._error)
+            self._wait_for(lambda: self._engine.stop or self._error or self._engine.rolled_back)
             if self._engine.stop is None:
                 self._raise_error()
+                self._raise_rolled_back()
             assert self._engine.stop is not None
             return self._engine.stop
 
     def report(self, version: int, metrics: Mapping[str, float]) -> None:
         with self._lock:
             self._send(self._engine.report(version, metrics))
+
+    def tell_extent(self, epochs: int, batches: int) -> None:
+        """For the status: now, and on every later stream."""
+        with self._lock:
+            self._extent = pb.SessionRequest(extent=pb.Extent(epochs=epochs, batches=batches))
+            if self._sender is not None:
+                self._sender.put(self._extent)
 
     def leave(self, reason: str) -> None:
         """Send the last message and close the stream. Threads that wait here are woken."""
@@ -188,6 +212,12 @@ class Control:
         error = self._error
         if error is not None:
             raise error
+
+    def _raise_rolled_back(self) -> None:
+        if self._engine.take_rollback():
+            raise RolledBack(
+                f"the job went back to a checkpoint: {self.reply.worker} goes on at batch {self.reply.next_batch}"
+            )
 
     @property
     def _job_failed(self) -> bool:
@@ -270,15 +300,34 @@ class Control:
                 self._sender = None
 
     def _rejoin(self) -> None:
-        before = self.reply
-        self._joined(self._join())
-        if self.reply.incarnation == before.incarnation:
-            return
-        with self._lock:
-            reason = "the coordinator had given this worker up"
-            told = event("joined_again", incarnation=self.reply.incarnation)
-            log.warning("joined again as incarnation %d: %s", self.reply.incarnation, reason, extra=told)
+        before, reply = self.reply, self._join()
+        if (reply.job, reply.incarnation) != (before.job, before.incarnation):
+            with self._lock:
+                self._renew(before, reply)
+        self._joined(reply)
+        # From now on payloads go out in the new name; those of tickets before it are void by now.
+        self._admit(reply)
+
+    def _renew(self, before: pb.JoinReply, reply: pb.JoinReply) -> None:
+        """Hold the lock."""
+        restarted = reply.job != before.job
+        cause = ("the coordinator had given this worker up", "the servers began again from a checkpoint")
+        reason = cause[restarted]
+        told = event("joined_again", incarnation=reply.incarnation, job=reply.job)
+        log.warning("joined again as incarnation %d: %s", reply.incarnation, reason, extra=told)
+        self.renewals += 1
+        if not self._numbered:
             self._engine.renew(reason)
+        elif self.goes_back:
+            # Also what was read for a ticket that is void now, or before it was granted, is not lost.
+            moved = restarted or self._engine.undone(reply.next_batch) > 0
+            self._engine.renew(reason, reply.next_batch, again=moved)
+        elif undone := self._engine.renew(reason, reply.next_batch):
+            told = event("commits_undone", batches=undone)
+            log.warning(
+                "%d batches of this worker do not count, and are not worked on again", undone, extra=told
+            )
+        self._notify()
 
     def _joined(self, reply: pb.JoinReply) -> None:
         self.reply, self.worker_count = reply, reply.worker_count
@@ -294,6 +343,8 @@ class Control:
                 self._engine.receive(event)
             elif message.HasField("welcome"):
                 self._sender = sender
+                if self._extent is not None:
+                    sender.put(self._extent)
                 self._backoff.reset()
                 self._send(self._engine.owed())
         self._after_events()

@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import grpc
@@ -21,7 +21,7 @@ from pswire.v1 import shard_pb2
 from psworker.control.backoff import MEANING, Backoff, insist, translated
 from psworker.control.conversions import event_from_wire, fill_commit
 from psworker.data.payloads import Payload, array_of
-from psworker.data.shared_memory import Attachment, Received
+from psworker.data.shared_memory import Received
 from psworker.data.transport import Identity, Transport
 from psworker.engine import Commit, Event, Grant
 from psworker.errors import PayloadRefused, SessionError, Voided
@@ -95,7 +95,9 @@ class ShardClient:
         patience: float,
         closing: threading.Event,
         transport: str = "auto",
+        void: Callable[[int], str | None] = lambda ticket: None,
     ) -> None:
+        """`void`: why a ticket is, if it is."""
         self.server = server
         self.address = address
         self.elements = plan.shards[server].elements
@@ -108,6 +110,7 @@ class ShardClient:
         self._admitted = _Admitted(Identity(), self._codec.encoder(self.elements), self._plan)
         self._patience = patience
         self._closing = closing
+        self._void = void
         # A server without a part of the model has nothing to share, which is no reason to refuse the others.
         kind = transport if self.elements or transport == "grpc" else "auto"
         self._transport = Transport(server, address, channel, self._plan, kind, codec)
@@ -117,8 +120,8 @@ class ShardClient:
 
     def admit(self, identity: Identity) -> None:
         """This worker has joined, or joined again. Another incarnation remembers nothing of the one before."""
-        encoder = self._admitted.encoder
-        if identity.incarnation != self._admitted.identity.incarnation:
+        encoder, before = self._admitted.encoder, self._admitted.identity
+        if (identity.job, identity.incarnation) != (before.job, before.incarnation):
             encoder = self._codec.encoder(self.elements)
         self._admitted = _Admitted(identity, encoder, self._plan)
 
@@ -149,7 +152,7 @@ class ShardClient:
 
         Raises Voided when it is gone, Refused, Unreachable.
         """
-        identity = self.identity
+        identity = self._holding(ticket).identity
         request = shard_pb2.PullRequest(
             job=identity.job,
             ticket=ticket,
@@ -164,7 +167,7 @@ class ShardClient:
 
         def ask() -> Received:
             # Without a ticket nothing is pinned, and what lies there may change.
-            in_place = self._agreed(after) is not None and ticket != 0
+            in_place = self._transport.agree(identity, after) is not None and ticket != 0
             message = shard_pb2.ExchangeRequest(pull=request, in_place=in_place).SerializeToString()
             return self._received(*self._transport.exchange.ask([[message]]), ticket, narrow)
 
@@ -194,10 +197,18 @@ class ShardClient:
 
     def push(self, ticket: int, payload: Payload, after: int) -> bytes:
         """Stage it under `ticket`; the receipt. Raises PayloadRefused, Voided, Refused, Unreachable."""
-        values = self._checked(array_of(payload))
+        values, admitted = self._checked(array_of(payload)), self._holding(ticket)
         with self.turn:
-            reply, _ = insist(lambda: self._send(ticket, values, after), self._backoff())
+            reply, _ = insist(lambda: self._send(admitted, ticket, values, after), self._backoff())
         return bytes(reply.receipt)
+
+    def _holding(self, ticket: int) -> _Admitted:
+        """The membership that was granted the ticket. Raises Voided: at another one's begin its tickets are void
+        before it is admitted here."""
+        admitted, reason = self._admitted, self._void(ticket)
+        if reason is not None:
+            raise Voided(f"ticket {ticket} was cancelled: {reason}")
+        return admitted
 
     def step(
         self,
@@ -215,9 +226,9 @@ class ShardClient:
         answer does not come; whether the commit counted is then for the session to find out.
         Otherwise as `push`.
         """
-        values = self._checked(array_of(payload))
+        values, admitted = self._checked(array_of(payload)), self._holding(ticket)
         try:
-            reply, chunk = self._send(ticket, values, after, commit, hello)
+            reply, chunk = self._send(admitted, ticket, values, after, commit, hello)
         except grpc.RpcError as error:
             if error.code() in MEANING:
                 raise translated(error, f"server {self.server} at {self.address}") from error
@@ -251,6 +262,7 @@ class ShardClient:
 
     def _send(
         self,
+        admitted: _Admitted,
         ticket: int,
         values: NDArray[Any],
         after: int,
@@ -258,7 +270,6 @@ class ShardClient:
         hello: pb.Hello | None = None,
     ) -> tuple[shard_pb2.ExchangeReply, frames.ChunkView | None]:
         """Push, in a shared slot if one is free, else in chunks; the first message of the answer."""
-        admitted = self._admitted
         attachment, exchange = self._transport.agree(admitted.identity, after), self._transport.exchange
         if commit is None or hello is None:
             request = admitted.push
@@ -282,9 +293,6 @@ class ShardClient:
         payload = admitted.encoder.encode(ticket, np.ascontiguousarray(values))
         header.dtype, header.bytes = self._codec.number, payload.nbytes
         return exchange.ask(_messages(request, payload))
-
-    def _agreed(self, after: int) -> Attachment | None:
-        return self._transport.agree(self.identity, after)
 
     def _checked(self, values: NDArray[Any]) -> NDArray[Any]:
         dtype = values.dtype

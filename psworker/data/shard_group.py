@@ -33,6 +33,8 @@ class ShardGroup:
         self.closing, self.pointless = threading.Event(), threading.Event()
         # Why a server does not answer, by what else is known.
         self.explain: Callable[[Unreachable], SessionError] = lambda error: error
+        # Why a ticket is void, if it is: nothing is asked in the name of a membership that did not get it.
+        self.void: Callable[[int], str | None] = lambda ticket: None
         # Control messages never queue behind payloads: each server's data has its own connection.
         self.control = _channel(hosts[0], CHANNEL_OPTIONS(UNKNOWN_TIMEOUT))
         self._channels: list[grpc.Channel] = []
@@ -44,7 +46,17 @@ class ShardGroup:
                 channel = _channel(address, options)
                 self._channels.append(channel)
                 self.shards.append(
-                    ShardClient(server, address, channel, plan, codec, patience, self.pointless, transport)
+                    ShardClient(
+                        server,
+                        address,
+                        channel,
+                        plan,
+                        codec,
+                        patience,
+                        self.pointless,
+                        transport,
+                        lambda ticket: self.void(ticket),
+                    )
                 )
 
         self._connect = connect

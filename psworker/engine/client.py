@@ -39,7 +39,7 @@ from psworker.engine.messages import (
     Stop,
 )
 from psworker.engine.state import EngineState
-from psworker.errors import Refused, SessionError
+from psworker.errors import Refused, SessionError, Voided
 
 Requests = list[Request]
 
@@ -83,6 +83,12 @@ class ClientEngine:
         # Abandoned, and not yet known to have been received.
         self._abandoned: dict[int, Abandon] = {}
         self._dispositions: deque[Disposition] = deque(maxlen=KEPT_DISPOSITIONS)
+        # Behind the last batch that was committed, by number; and the one before the newest commit.
+        self._position = self._position_before = 0
+        # In hand when the membership ended: it can be worked on again under another ticket.
+        self._forfeited: int | None = None
+        # The loop is to begin again at the first batch that is not committed, and does not know yet.
+        self.rolled_back = False
 
     # State
 
@@ -107,7 +113,7 @@ class ClientEngine:
     @property
     def answered(self) -> bool:
         """Somebody who waits for a grant need not wait any longer."""
-        return bool(self.grants) or self.stop is not None or self.refusal is not None
+        return bool(self.grants) or self.rolled_back or self.stop is not None or self.refusal is not None
 
     def after(self, ticket: int) -> Grant | None:
         """The newest grant, if it is a later one than that of `ticket`, and was not cancelled."""
@@ -130,6 +136,8 @@ class ClientEngine:
     def ready(self) -> Requests:
         """Ask for the next ticket, unless that was done. A ticket in hand that was cancelled is forgotten."""
         if self.stop is not None and self.refusal is None:
+            return []
+        if self.rolled_back:
             return []
         # What `LEGAL` says, seen at a glance: it is asked at every step.
         if (
@@ -177,6 +185,7 @@ class ClientEngine:
         self.held, self._exchanged, self.asked = None, commit.ticket, commit.ready
         self._unanswered[commit.ticket] = commit
         self._awaited[commit.ticket] = None
+        self._use(commit)
         return commit
 
     def rollback_commit(self, ticket: int) -> None:
@@ -189,6 +198,7 @@ class ClientEngine:
             self._awaited.pop(ticket, None)
         else:
             self.void.setdefault(ticket, "it was settled while its payload was on the way")
+        self._position = self._position_before
         self.held, self._exchanged, self.asked = ticket, None, False
 
     def commit(self, commit: Commit) -> Requests:
@@ -196,8 +206,15 @@ class ClientEngine:
 
         A commit that an exchange carried is not sent again when the stream has answered it. A ticket that was
         cancelled meanwhile has nothing to commit to. In both cases the commit's `ready` is sent alone.
+        Raises Voided where another membership has begun: the ticket's batches are to be worked on again.
         """
         ticket = commit.ticket
+        if ticket == self._forfeited and self.refusal is None:
+            if ticket == self._exchanged:
+                self.rollback_commit(ticket)
+            raise Voided(
+                f"ticket {ticket} was cancelled: {self.void.get(ticket, 'it is another membership')}"
+            )
         if ticket != self.held or self.refusal is not None:
             if ticket == self._exchanged and ticket not in self._unanswered and self.refusal is None:
                 # The answer may be the fate of a cancelled ticket, which the exchange never reached: then nobody has
@@ -211,10 +228,17 @@ class ClientEngine:
         if ticket in self.void and ticket != self._exchanged:
             return self.ready() if commit.ready else []
         self.asked, self._exchanged = commit.ready, None
+        self._use(commit)
         if not self.lossless_link:
             self._unanswered[ticket] = commit
             self._awaited[ticket] = None
         return [commit]
+
+    def _use(self, commit: Commit) -> None:
+        self._position_before = self._position
+        newest = self._newest
+        if newest is None or not newest.initialise or newest.ticket != commit.ticket:
+            self._position = max(self._position, commit.batch + 1)
 
     def abandon(self, ticket: int, reason: str, *, unit_ends: bool = False) -> Requests:
         """Give the ticket in hand back; nothing to send for one that was cancelled."""
@@ -231,6 +255,8 @@ class ClientEngine:
         """There is no more data here, or, with a reason, the whole job is to end. The coordinator abandons a ticket
         that is in hand."""
         self._require("done")
+        if self.rolled_back:
+            return []
         self.held = self._exchanged = None
         if self.exhausted:
             return []
@@ -286,17 +312,46 @@ class ClientEngine:
             requests.append(self._leaving)
         return requests
 
-    def renew(self, reason: str) -> None:
-        """The session goes on as a new incarnation, because the coordinator had given the former one up: its tickets
-        are void, and its commits without a fate have an unknown one."""
+    def renew(self, reason: str, next_batch: int | None = None, *, again: bool = False) -> int:
+        """The session goes on as a new member, because the coordinator had given the former one up, or went back to a
+        checkpoint: tickets are void, and commits without a fate have an unknown one.
+
+        `next_batch`: the first batch that does not count as committed; None: batches have no numbers. `again`: the loop
+        is to begin there. Returns how many batches were committed that do not count.
+        """
         for ticket in self._awaited:
             self._dispositions.append(Disposition(ticket, "unknown", reason=reason))
         in_hand = self.held if self.held is not None else self._exchanged
         self.void = {} if in_hand is None else {in_hand: reason}
+        self._forfeited = None if next_batch is None or self._counts(next_batch) else in_hand
         self.grants.clear()
         self._unanswered.clear()
         self._awaited.clear()
         self._abandoned.clear()
+        undone = 0 if next_batch is None else self.undone(next_batch)
+        self._position = self._position_before = self._position - undone
+        if again:
+            self.rolled_back = True
+            self.asked = self.exhausted = False
+        return undone
+
+    def _counts(self, next_batch: int) -> bool:
+        """What is in hand was committed by an exchange whose answer was lost; or it is no batch."""
+        newest, made = self._newest, self._unanswered.get(self._exchanged or 0)
+        in_hand = self.held if self.held is not None else self._exchanged
+        initialises = newest is not None and newest.initialise and newest.ticket == in_hand
+        return initialises or (made is not None and made.batch < next_batch)
+
+    def undone(self, next_batch: int) -> int:
+        """How many batches were committed from that one on."""
+        return max(0, self._position - next_batch)
+
+    def take_rollback(self) -> bool:
+        """The loop is to begin again since the last call; what is in hand is given up."""
+        found, self.rolled_back = self.rolled_back, False
+        if found:
+            self.held = self._exchanged = None
+        return found
 
     def dispositions(self) -> list[Disposition]:
         """What became of commits since the last call; each final one once, the newest `KEPT_DISPOSITIONS`."""
@@ -341,6 +396,10 @@ class ClientEngine:
             abandoned=tuple(self._abandoned.values()),
             void=tuple(Cancel(ticket, reason) for ticket, reason in self.void.items()),
             dispositions=tuple(self._dispositions),
+            position=self._position,
+            position_before=self._position_before,
+            forfeited=self._forfeited,
+            rolled_back=self.rolled_back,
         )
 
     @classmethod
@@ -363,6 +422,8 @@ class ClientEngine:
         engine._abandoned.update((each.ticket, each) for each in state.abandoned)
         engine.void.update((each.ticket, each.reason) for each in state.void)
         engine._dispositions.extend(state.dispositions)
+        engine._position, engine._position_before = state.position, state.position_before
+        engine._forfeited, engine.rolled_back = state.forfeited, state.rolled_back
         return engine
 
 

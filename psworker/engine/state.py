@@ -29,6 +29,10 @@ class EngineState:
     abandoned: tuple[Abandon, ...]
     void: tuple[Cancel, ...]
     dispositions: tuple[Disposition, ...]
+    position: int = 0
+    position_before: int = 0
+    forfeited: int | None = None
+    rolled_back: bool = False
 
     def to_json(self) -> dict[str, object]:
         """As plain data that `json.dumps(..., allow_nan=False)` takes."""

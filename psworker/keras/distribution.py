@@ -34,6 +34,7 @@ def distribute(
     server_timeout: float = 60.0,
     stay: bool | None = None,
     sharding: str = "none",
+    metrics: str = "all",
 ) -> Distributed:
     """From now on `model.fit` trains on parameter servers; call it after `model.compile`.
 
@@ -55,6 +56,10 @@ def distribute(
     it: each batch counts once per epoch over all workers, also when workers join, leave, die and differ in speed.
     "none": each worker trains on what its script gives it. A server of one's own has nobody to share with.
 
+    `metrics="all"`: the logs and history of an epoch are over all workers, and worker 0 validates for all; therefore
+    each waits at the end of its epoch for the others, under any policy. "own": nobody waits; each worker's logs are
+    its own, and each validates.
+
     Raises TranslationError for an optimizer that servers do not have,
     FitError for a model that is not compiled, AddressError and ValueError for
     addresses that make no sense.
@@ -66,6 +71,8 @@ def distribute(
         )
     if sharding not in ("none", "units"):
         raise ValueError(f'sharding: expected "none" or "units", got {sharding!r}')
+    if metrics not in ("all", "own"):
+        raise ValueError(f'metrics: expected "all" or "own", got {metrics!r}')
     place = find_servers(hosts, os.environ)
     if sharding == "units" and place is not None and stay:
         raise ValueError('sharding="units" is for one fit per job: expected stay=False')
@@ -93,6 +100,7 @@ def distribute(
         wire_dtype,
         stay=place is None if stay is None else stay,
         deals=sharding == "units" and place is not None,
+        shares=metrics == "all",
     )
     _DISTRIBUTED[model] = made
     return made

@@ -109,12 +109,20 @@ _TRANSLATIONS: Mapping[type[Any], Callable[[Any], tuple[str, Config]]] = {
     keras.optimizers.Ftrl: _ftrl,
 }
 
-# Not elementwise, and the elementwise one that is nearest.
+# What it does that servers do not, and what comes nearest.
+_PARTS = ", and a server holds parts of variables"
 _NEAREST = {
-    "Lamb": ("scales each step by the norm of the whole variable", "AdamW"),
-    "Adafactor": ("keeps sums over rows and columns of whole variables", "Adam"),
-    "Muon": ("orthogonalises each matrix's whole step", "AdamW"),
-    "ScheduleFreeAdamW": ("keeps two sets of weights, one to train and one to evaluate", "AdamW"),
+    "Lamb": (f"scales each step by the norm of the whole variable{_PARTS}", "keras.optimizers.AdamW"),
+    "Adafactor": (f"keeps sums over rows and columns of whole variables{_PARTS}", "keras.optimizers.Adam"),
+    "Muon": (f"orthogonalises each matrix's whole step{_PARTS}", "keras.optimizers.AdamW"),
+    "ScheduleFreeAdamW": (
+        "keeps two sets of weights, one to train and one to evaluate, and servers hold one",
+        "keras.optimizers.AdamW",
+    ),
+    "MultiOptimizer": (
+        "has an optimizer for each group of variables, and the servers of a job run one for all",
+        "a psworker.keras.Remote for each group, or one optimizer",
+    ),
 }
 
 
@@ -124,8 +132,7 @@ def _no_equal(optimizer: Any) -> str:
     if name in _NEAREST and type(optimizer).__module__.startswith("keras."):
         reason, nearest = _NEAREST[name]
         return (
-            f"the servers have no {name}: it {reason}, and a server holds parts of variables; the nearest that they "
-            f"have is keras.optimizers.{nearest} (all: {can})"
+            f"the servers have no {name}: it {reason}; the nearest that they have is {nearest} (all: {can})"
         )
     base = next((kind for kind in type(optimizer).__mro__ if kind in _TRANSLATIONS), None)
     nearest = f"keras.optimizers.{base.__name__}, of which it is a subclass," if base else "one of them"
@@ -143,7 +150,7 @@ def _rate(optimizer: Any) -> float | Config:
         return float(_number(float(rate.numpy())))
     raise TranslationError(
         f"learning_rate is a function of yours ({rate!r}), which the servers cannot run: use a number or one of "
-        "keras.optimizers.schedules ExponentialDecay, CosineDecay, PiecewiseConstantDecay"
+        "keras.optimizers.schedules"
     )
 
 
@@ -164,15 +171,21 @@ def _schedule(rate: Any) -> Config:
         return {"schedule": "cosine", **knobs}
     if type(rate) is schedules.PiecewiseConstantDecay:
         return {"schedule": "piecewise", **knobs}
-    nearest = {
-        "PolynomialDecay": "CosineDecay",
-        "InverseTimeDecay": "ExponentialDecay",
-        "CosineDecayRestarts": "CosineDecay",
-    }
+    if type(rate) is schedules.PolynomialDecay:
+        return {"schedule": "polynomial", **knobs}
+    if type(rate) is schedules.InverseTimeDecay:
+        return {"schedule": "inverse-time", **knobs}
+    if type(rate) is schedules.CosineDecayRestarts:
+        if given["t_mul"] < 1 or given["m_mul"] > 1:
+            raise TranslationError(
+                f"CosineDecayRestarts(t_mul={given['t_mul']}, m_mul={given['m_mul']}): the servers' cosines never get "
+                "shorter or higher, expected t_mul >= 1 and m_mul <= 1"
+            )
+        return {"schedule": "cosine-restarts", **knobs}
     name = type(rate).__name__
     raise TranslationError(
-        f"the servers have no schedule {name}; the nearest that they have is {nearest.get(name, 'ExponentialDecay')} "
-        "(all: ExponentialDecay, CosineDecay, PiecewiseConstantDecay)"
+        f"{name} is a schedule of yours, which the servers cannot run; PiecewiseConstantDecay comes near to any (all: "
+        "ExponentialDecay, CosineDecay, CosineDecayRestarts, PiecewiseConstantDecay, PolynomialDecay, InverseTimeDecay)"
     )
 
 

@@ -11,12 +11,17 @@ from psworker.tensorflow.step import Group
 
 
 def numbered_batches(
-    dataset: Any, epochs: int, skip: int, begun: Callable[[int], object] = int
+    dataset: Any,
+    epochs: int,
+    skip: int,
+    begun: Callable[[int], object] = int,
+    ended: Callable[[int, int], object] = max,
 ) -> Iterator[tuple[int, Any]]:
     """(number, batch) from number `skip` on; numbers count from 0 over all epochs.
 
     `dataset` is an iterable of batches (a `tf.data.Dataset`, say) or a function
-    of the epoch that returns one. `begun` is told of each epoch as it begins. The
+    of the epoch that returns one. `begun` is told of each epoch as it begins, `ended` how many epochs have ended, with
+    how many batches. The
     batches before `skip`, which an earlier life of this worker has committed,
     are read and thrown away. Raises
     JobError when the user's code raises, when `dataset` is neither, and when
@@ -29,17 +34,32 @@ def numbered_batches(
             if number >= skip:
                 yield number, batch
             number += 1
+        ended(epoch + 1, number)
+
+
+def known_length(dataset: Any) -> int:
+    """Batches of an epoch, where the dataset knows; else 0."""
+    try:
+        return len(dataset)
+    except TypeError:
+        # No such function, or tf.data does not know, or knows that there is no end.
+        return 0
 
 
 def grouped_batches(
-    dataset: Any, epochs: int, skip: int, every: int, begun: Callable[[int], object] = int
+    dataset: Any,
+    epochs: int,
+    skip: int,
+    every: int,
+    begun: Callable[[int], object] = int,
+    ended: Callable[[int, int], object] = max,
 ) -> Iterator[tuple[int, Any]]:
     """As `numbered_batches`; with `every` above 1, groups of so many, numbered as groups.
 
     A group may reach into the next epoch; batches that are left at the end are
     no group and are not used, as in Keras. Raises JobError.
     """
-    batches = numbered_batches(dataset, epochs, skip * every, begun)
+    batches = numbered_batches(dataset, epochs, skip * every, begun, ended)
     if every == 1:
         yield from batches
         return

@@ -7,12 +7,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from psworker.job import Job
 from psworker.job.errors import JobError
 from psworker.tensorflow.objectives.training import Training
 from psworker.tensorflow.step import count_samples
+
+# Of a metric with more numbers than these only the mean is told: a line of metrics.jsonl has at most 100.
+MOST_PARTS = 32
 
 PIECE = 512  # samples evaluated at once, where `heldout()` gives whole arrays
 
@@ -26,7 +30,9 @@ def evaluate(job: Job, model: Any) -> dict[str, float]:
     metrics = job.evaluate(model)
     if metrics is None:
         metrics = _on_heldout(job, model)
-    return {str(name): _number(job, name, value) for name, value in metrics.items()}
+    return {
+        each: number for name, value in metrics.items() for each, number in _numbers(job, str(name), value)
+    }
 
 
 def _on_heldout(job: Job, model: Any) -> dict[str, Any]:
@@ -74,6 +80,19 @@ def _batches(data: Any) -> Iterator[tuple[Any, Any, Any]]:
         data = [tuple(part[start : start + PIECE] for part in data) for start in pieces]
     for batch in data:
         yield keras.utils.unpack_x_y_sample_weight(batch)
+
+
+def _numbers(job: Job, name: str, value: Any) -> Iterator[tuple[str, float]]:
+    """A metric of several numbers, such as `F1Score()` by class, is its mean, and each of them under its index."""
+    if np.ndim(value) != 1 or isinstance(value, str):
+        yield name, _number(job, name, value)
+        return
+    values = np.asarray(value)
+    yield name, _number(job, name, values.mean())
+    if len(values) <= MOST_PARTS:
+        yield from (
+            (f"{name}_{index}", _number(job, f"{name}_{index}", each)) for index, each in enumerate(values)
+        )
 
 
 def _number(job: Job, name: str, value: Any) -> float:

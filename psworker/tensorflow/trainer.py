@@ -12,7 +12,7 @@ import numpy as np
 from pswire.model.plan import Plan, VariableSpec
 from psworker.job import Job
 from psworker.job.errors import JobError, blame
-from psworker.tensorflow.batches import grouped_batches
+from psworker.tensorflow.batches import grouped_batches, known_length
 from psworker.tensorflow.dealt import declared_work, unit_batches
 from psworker.tensorflow.device import set_up
 from psworker.tensorflow.evaluation import evaluate
@@ -44,6 +44,8 @@ class Trainer:
         self.job = job
         #: The epoch of its data, from 0, in which the newest batch lies that was read.
         self.epoch = 0
+        # Of all epochs, as committed; 0 until it is known.
+        self.total_batches = 0
         self._name = type(job).__name__
         # Keras numbers the layers' names within a process; begin at the beginning, as every worker does.
         keras.utils.clear_session()
@@ -135,9 +137,14 @@ class Trainer:
         self._own_randomness(worker_index, seed)
         with blame(f"dataset() of job {self._name}"):
             dataset = self.job.dataset(worker_index, worker_count, seed)
-        return self._prepared(
-            grouped_batches(dataset, epochs, skip, self._process.every, self._begin_epoch), self._step
-        )
+
+        def learn(ended: int, batches: int) -> None:
+            self._learn(epochs, ended, batches)
+
+        learn(1, known_length(dataset))
+        every = self._process.every
+        numbered = grouped_batches(dataset, epochs, skip, every, self._begin_epoch, learn)
+        return self._prepared(numbered, self._step)
 
     @property
     def work(self) -> WorkUnits | None:
@@ -171,6 +178,11 @@ class Trainer:
         keras.utils.set_random_seed(int(own[0]))
         for number, variable in enumerate(self._variables.seeds):
             variable.assign(np.array([own[1], number], dtype=variable.dtype.as_numpy_dtype))
+
+    def _learn(self, epochs: int, ended: int, batches: int) -> None:
+        """`ended` epochs had so many batches."""
+        if batches:
+            self.total_batches = epochs * batches // ended // self._process.every
 
     def _begin_epoch(self, epoch: int) -> None:
         self.epoch = epoch

@@ -4,7 +4,8 @@
     python -m tests.attack --messages 100000 --policy sync
     python -m tests.attack --seed 123 --policy sync --company strangers    one round, again
 
-Ends with 1 at the first round in which something does not hold, and prints the command that plays it again.
+Ends with 1 at the first round in which something does not hold, and prints the command that plays it again. Where
+somebody waited in vain while the machine gave this process no time, the round is not judged, and is counted as such.
 """
 
 import argparse
@@ -48,7 +49,7 @@ def main() -> int:
         result = play(played, options.round, processes=options.processes)
         totals.add(played, result)
         show(played, result, totals)
-        found, number = bool(result.problems), number + 1
+        found, number = bool(result.faults or (result.waits and result.judged)), number + 1
         if found:
             again = ["scripts/soak", "attack", "--seed", str(played.seed), "--round", str(options.round)]
             again += ["--policy", played.policy, "--company", played.company]
@@ -71,6 +72,7 @@ class Totals:
         self.rpcs: Counter[str] = Counter()
         self.answers: Counter[str] = Counter()
         self.policies: Counter[str] = Counter()
+        self.rounds: Counter[str] = Counter()
 
     @property
     def sent(self) -> int:
@@ -80,10 +82,18 @@ class Totals:
         self.rpcs += result.tally.messages
         self.answers += result.tally.answers
         self.policies[played.policy] += result.tally.messages.total()
+        self.rounds["in all"] += 1
+        self.rounds["not judged, for want of a processor"] += bool(result.waits) and not result.judged
+        self.rounds["spoilt by a member's finite numbers"] += result.diverged
 
     def show(self, seconds: float) -> None:
         print(f"attack: {self.sent:,} messages in {seconds:.0f} s")
-        for what, counted in (("to", self.rpcs), ("answers", self.answers), ("under", self.policies)):
+        for what, counted in (
+            ("to", self.rpcs),
+            ("answers", self.answers),
+            ("under", self.policies),
+            ("rounds", self.rounds),
+        ):
             print(f"  {what}: " + ", ".join(f"{name} {count:,}" for name, count in counted.most_common()))
 
 
@@ -95,6 +105,16 @@ def show(played: Scenario, result: Result, totals: Totals) -> None:
     )
     for problem in result.problems:
         print(f"  {problem}", flush=True)
+    if result.waits and not result.judged:
+        print(
+            f"  not judged: the machine had no processor for this process for {result.stood_still:.1f} s",
+            flush=True,
+        )
+    if result.diverged:
+        print(
+            "  honest workers gave up: another's gradient or learning rate, which the log names, spoilt the model",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -55,6 +55,11 @@ class Honest(threading.Thread):
         self.error: BaseException | None = None
 
     @property
+    def diverged(self) -> bool:
+        """The model that it trained became useless."""
+        return isinstance(self.error, loop.Diverged)
+
+    @property
     def worker(self) -> str:
         return f"honest-{self._index}"
 
@@ -88,13 +93,15 @@ class Honest(threading.Thread):
         self._gate.wait(self._computed, 20.0)
 
 
-def problems(workers: Sequence[Honest], patience: float) -> list[str]:
-    """What became of honest workers that should not have."""
+def problems(workers: Sequence[Honest], patience: float, *, spoilt: bool = False) -> list[str]:
+    """What became of honest workers that should not have. `spoilt`: others may have made the model useless."""
     found = []
     for worker in workers:
         worker.join(patience)
         if worker.is_alive():
             found.append(f"{worker.worker} goes on {patience:g} s after the attack")
+        elif worker.diverged and spoilt:
+            continue
         elif worker.error is not None:
             found.append(f"{worker.worker} failed: {type(worker.error).__name__}: {worker.error}")
         elif worker.stop is None or not worker.stop.success:

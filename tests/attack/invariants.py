@@ -1,11 +1,12 @@
 """What must hold after an attack, whatever was sent: each function gives the sentences of what does not."""
 
 import gc
+import json
 import logging
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +30,8 @@ class Heard(logging.Handler):
 
     size: int = 0
     bad: list[str] = field(default_factory=list)
+    # Of threads.
+    deaths: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         super().__init__(logging.INFO)
@@ -54,7 +57,7 @@ def listening() -> Iterator[Heard]:
     level, before = root.level, threading.excepthook
 
     def died(args: threading.ExceptHookArgs) -> None:
-        heard.bad.append(f"thread {args.thread} died of {args.exc_type.__name__}: {args.exc_value}")
+        heard.deaths.append(f"thread {args.thread} died of {args.exc_type.__name__}: {args.exc_value}")
 
     root.addHandler(heard)
     root.setLevel(logging.INFO)
@@ -65,6 +68,45 @@ def listening() -> Iterator[Heard]:
         threading.excepthook = before
         root.setLevel(level)
         root.removeHandler(heard)
+
+
+@contextmanager
+def standing_still() -> Iterator[list[float]]:
+    """The longest time, in seconds, by which a thread woke up late while this process computed nothing: the machine had
+    no processor for it. What a process does to itself does not count.
+
+    Servers and workers of a round take who is silent for some time for dead, and be it for such a reason."""
+    over, longest = threading.Event(), [0.0]
+
+    def watch() -> None:
+        while not over.is_set():
+            began, worked = time.monotonic(), time.process_time()
+            over.wait(0.05)
+            idle = time.monotonic() - began - (time.process_time() - worked)
+            longest[0] = max(longest[0], idle - 0.05)
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield longest
+    finally:
+        over.set()
+        thread.join()
+
+
+def spoilt_by(folder: Path, honest: Sequence[str], least: float) -> list[str]:
+    """Of a run without a robust policy that diverged: nothing, if another's gradient of at least this norm was applied,
+    or another set the learning rate so many times as large. Both are a member's right there. Else nobody is to blame.
+    """
+    records = [json.loads(line) for line in (folder / "decisions.jsonl").read_text().splitlines()]
+    applied = {part["ticket"] for r in records if r["kind"] == "apply" for part in r["parts"]}
+    commits = [r for r in records if r["kind"] == "commit" and r["ticket"] in applied]
+    norms = [r["norm"] or 0.0 for r in commits if r["worker"] not in honest]
+    scales = [r["scale"] for r in records if r["kind"] == "rate" and r["worker"] not in honest]
+    largest = max([*norms, *scales], default=0.0)
+    if largest >= least:
+        return []
+    return [f"honest workers diverged, and no gradient nor learning rate of others is beyond {largest}"]
 
 
 def checked(folder: Path) -> list[str]:

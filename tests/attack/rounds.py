@@ -17,49 +17,72 @@ from tests.attack.honest import Gate, Honest, problems, trainer
 from tests.attack.lines import SocketStranger
 from tests.attack.members import Liar
 from tests.attack.scenarios import Scenario
-from tests.attack.stages import Stage, inside, outside
+from tests.attack.stages import TIMEOUT, Stage, inside, outside
 from tests.attack.strangers import Stranger, WireStranger
 from tests.attack.target import Attacker, Tally, Target
 
 # Seconds in which a round must end after its last message.
 ENDING = 30.0
+# The norm of a gradient that spoils a model: honest ones, and what liars draw, are far below.
+LARGE = 1e3
 # One round's model has a hundred bytes: what stays is not its arrays.
 MEMORY = 256 * 2**20
 
 
 @dataclass
 class Result:
-    """`problems`: sentences of what did not hold; none is what one hopes for."""
+    """`faults`: sentences of what did not hold; none is what one hopes for. `waits`: of who waited in vain, or was
+    given up; `stood_still`: seconds that a thread of this process was not woken up for, which explains such a thing."""
 
     tally: Tally
     seconds: float = 0.0
-    problems: list[str] = field(default_factory=list)
+    stood_still: float = 0.0
+    diverged: bool = False
+    waits: list[str] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+
+    @property
+    def problems(self) -> list[str]:
+        return self.waits + self.faults
+
+    @property
+    def judged(self) -> bool:
+        """The machine gave this process the time that servers and workers give each other."""
+        return self.stood_still < TIMEOUT / 3
 
 
 def play(scenario: Scenario, messages: int, *, processes: bool = False) -> Result:
     """Attack with so many messages. Never raises for what the servers do."""
     result = Result(Tally(messages))
     before, began = invariants.Resources.now(), time.monotonic()
-    with tempfile.TemporaryDirectory() as folder, invariants.listening() as heard:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        invariants.listening() as heard,
+        invariants.standing_still() as still,
+    ):
         out = Path(folder) / "run"
-        result.problems += _staged(scenario, out, result.tally, processes)
-        result.seconds = time.monotonic() - began
-        result.problems += heard.problems + result.tally.wrongs
+        result.waits += _staged(scenario, out, result, processes)
+        result.seconds, result.stood_still = time.monotonic() - began, still[0]
+        result.waits += heard.deaths
+        result.faults += heard.problems + result.tally.wrongs
         if not result.problems:
-            result.problems += _verified(scenario, out)
-    result.problems += invariants.left_behind(before, MEMORY)
+            result.faults += _verified(scenario, out, diverged=result.diverged)
+    # Who still waits holds what it waits with.
+    (result.waits if result.waits else result.faults).extend(invariants.left_behind(before, MEMORY))
     return result
 
 
-def _staged(scenario: Scenario, out: Path, tally: Tally, processes: bool) -> list[str]:
+def _staged(scenario: Scenario, out: Path, result: Result, processes: bool) -> list[str]:
     # A function of its own: nothing holds the servers when it has returned.
     with (outside if processes else inside)(scenario, out) as stage:
-        return _attack(scenario, stage, tally)
+        return _attack(scenario, stage, result)
 
 
-def _verified(scenario: Scenario, out: Path) -> list[str]:
-    """What the run folder proves."""
+def _verified(scenario: Scenario, out: Path, *, diverged: bool) -> list[str]:
+    """What the run folder proves. `diverged`: honest workers gave up."""
     found = invariants.checked(out)
+    if diverged:
+        found += invariants.spoilt_by(out, scenario.honest, LARGE)
     if scenario.company == "strangers":
         found += invariants.replayed(out, trainer(scenario.batches))
     if scenario.repeats:
@@ -70,7 +93,8 @@ def _verified(scenario: Scenario, out: Path) -> list[str]:
     return found
 
 
-def _attack(scenario: Scenario, stage: Stage, tally: Tally) -> list[str]:
+def _attack(scenario: Scenario, stage: Stage, result: Result) -> list[str]:
+    tally = result.tally
     gate = Gate(scenario.batches)
     honest = _honest(scenario, stage, gate)
     plan = make_plan([spec for spec, _ in trainer(1).specs], scenario.servers)
@@ -81,17 +105,22 @@ def _attack(scenario: Scenario, stage: Stage, tally: Tally) -> list[str]:
     threads = [threading.Thread(target=_run, args=(each, gate), daemon=True) for each in attackers]
     found = _kept_waiting(threads, attackers, tally)
     gate.move(1.0)
-    found += problems(honest, ENDING)
+    found += problems(honest, ENDING, spoilt=scenario.spoils)
     for door in wired.doors:
         door.close()
-    return [*found, *_explained(target)] if found else stage.end()
+    if found:
+        return [*found, *_explained(target)]
+    result.diverged = any(worker.diverged for worker in honest)
+    # A job whose workers gave up waits for others; who is to blame for it, the log must say.
+    return [] if result.diverged else stage.end()
 
 
 def _explained(target: Target) -> list[str]:
     """What the servers say themselves about why somebody waits."""
     try:
         (reply,) = target.doors[0].call("/pswire.v1.Coordinator/Status", [b""], 5.0)
-    except Refusal as refusal:
+    except (Refusal, RuntimeError) as refusal:
+        # The latter where the server's loop has ended.
         return [f"no status: {refusal}"]
     status = StatusReply.FromString(reply)
     return [status_line(status, 0.0), *waiting_sentences(status)]

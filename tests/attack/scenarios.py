@@ -49,6 +49,15 @@ class Scenario:
         return [f"policy.{name}={value}" for name, value in POLICIES[self.policy].items()]
 
     @property
+    def honest(self) -> list[str]:
+        return [f"honest-{index}" for index in range(self.workers)]
+
+    @property
+    def spoils(self) -> bool:
+        """Members may make the model useless: no policy holds them back."""
+        return self.company == "members" and self.policy not in ("median", "krum")
+
+    @property
     def repeats(self) -> bool:
         return self.company == "strangers" and self.policy in REPEATING
 

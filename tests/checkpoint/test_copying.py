@@ -16,6 +16,8 @@ from tests.service.serving import PATIENCE, Cluster, serving, wait_until
 
 # A little above what is copied at once.
 SIZE = 400_000
+# Enough for the model and one worker.
+LITTLE = 21 * 2**20
 ADAM = ("optimizer.name=adam", "optimizer.learning_rate=0.1", "run.checkpoint_every=1v", "run.keep=99")
 
 
@@ -100,3 +102,41 @@ def test_a_copy_for_which_there_is_no_memory_is_given_up(
         wait_until(lambda: probe.shard.version >= 2, "the update that waited")
     assert "is NOT saved, and training goes on: server 0 has no memory for a copy" in caplog.text
     assert saved(tmp_path / "run") == {}
+
+
+def test_a_copy_is_in_the_account_until_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = Held(monkeypatch)
+    with serving(out=tmp_path / "run", overrides=ADAM) as cluster, start(cluster) as session:
+        probe = cluster.servers[0].probe
+        step(session, probe)
+        assert held.begun.wait(PATIENCE)
+        # Weights, two arrays of adam, and what is committed meanwhile.
+        assert 12 * SIZE <= checkpoint_bytes(cluster) < 20 * SIZE
+        held.go.set()
+        wait_until(lambda: saved(tmp_path / "run"), "a checkpoint")
+        wait_until(lambda: checkpoint_bytes(cluster) == 0, "its copy to be given back")
+
+
+def test_without_room_for_a_copy_there_is_no_checkpoint(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The model fits and trains; the log says what was expected. Nothing is held for what was not made."""
+    with (
+        serving(out=tmp_path / "run", overrides=ADAM, memory_limit=LITTLE) as cluster,
+        start(cluster) as session,
+    ):
+        probe = cluster.servers[0].probe
+        for _ in range(3):
+            step(session, probe)
+        wait_until(lambda: cluster.status().version == 3, "training to go on")
+        words = "has no room for a copy of what it holds: expected at most 21.0 MiB in all (--memory-limit)"
+        wait_until(lambda: words in caplog.text, "the log to say so")
+        assert checkpoint_bytes(cluster) == 0
+    assert not saved(tmp_path / "run")
+
+
+def checkpoint_bytes(cluster: Cluster) -> int:
+    parts = cluster.status().servers[0].memory.parts
+    return sum(part.bytes for part in parts if part.kind == "checkpoint")

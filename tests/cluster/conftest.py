@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.cluster import Cluster
-from tests.forking.fixtures import by_exec, forks
+from tests.forking.fixtures import forks
 
-__all__ = ["by_exec", "cluster", "end_of_data", "forks"]
+__all__ = ["cluster", "end_of_data", "forks"]
 
 
 @pytest.fixture

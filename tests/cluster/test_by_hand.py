@@ -20,7 +20,6 @@ LINEAR = "examples/linear.py:Linear"
 DIGITS = "tests/cluster/even_digits.py:EvenDigits"
 
 
-@pytest.mark.usefixtures("by_exec")
 def test_three_terminals(cluster: Cluster) -> None:
     """A server and two workers, as text, without any file. The job has bare tf.Variables."""
     server = cluster.launch("terminal-1", "-m", "psserver", "--ps-hosts", "127.0.0.1:0", "--workers", "2")

@@ -8,6 +8,7 @@ import pytest
 from pslab.runs.folder import Run
 from psworker.work import WorkUnits
 from tests.cluster.cluster import Cluster, entries_of
+from tests.repetitions import usually
 
 pytestmark = pytest.mark.cluster
 
@@ -46,8 +47,14 @@ def assert_once(run: Run) -> None:
     assert trained(run) == wanted
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("servers", [1, 2])
+# Each policy, on one server or two; in a soak on both.
+SERVERS = {"sync": 2, "async": 1, "bounded": 2, "backup": 1}
+
+
+@pytest.mark.parametrize(
+    ("policy", "servers"),
+    usually(list(SERVERS.items()), soak=[(policy, servers) for policy in POLICIES for servers in (1, 2)]),
+)
 def test_each_sample_counts_once_per_epoch(cluster: Cluster, policy: str, servers: int) -> None:
     cluster.start_servers(servers, *POLICIES[policy], "--workers", "3")
     for index in range(3):
@@ -56,8 +63,13 @@ def test_each_sample_counts_once_per_epoch(cluster: Cluster, policy: str, server
     assert_once(run)
 
 
-@pytest.mark.parametrize("moment", ["pulling", "computing", "pushing", "pushed"])
-@pytest.mark.parametrize("policy", ["sync", "async"])
+MOMENTS = {"pulling": "sync", "computing": "async", "pushing": "async", "pushed": "sync"}
+
+
+@pytest.mark.parametrize(
+    ("moment", "policy"),
+    usually(list(MOMENTS.items()), soak=[(moment, p) for moment in MOMENTS for p in ("sync", "async")]),
+)
 def test_what_a_killed_worker_held_is_trained_by_others(cluster: Cluster, policy: str, moment: str) -> None:
     """kill -9 in the middle of a unit, between any two steps of a ticket."""
     cluster.start_servers(2, *POLICIES[policy], "--workers", "2")

@@ -74,6 +74,16 @@ def test_a_commit_that_is_sent_again_sets_nothing_again() -> None:
     assert [rate.learning_rate for rate in harness.entries(entries.Rate)] == [0.05, 0.2]
 
 
+def test_no_worker_sets_the_rate_of_a_job_whose_policy_tolerates_bad_ones() -> None:
+    harness = harness_with(ADAM, "median")
+    before = len(harness.log)
+    assert "no worker sets the rate for all" in refusals(harness.commits("w0", learning_rate=1e9))[0]
+    assert len(harness.log) == before
+    harness.commits("w0")
+    harness.commits("w1")
+    assert scales(harness) == [1.0]
+
+
 @pytest.mark.parametrize(
     ("optimizer", "words"),
     [

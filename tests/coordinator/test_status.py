@@ -165,6 +165,15 @@ def test_the_departed_stay_in_the_report() -> None:
     assert states == {"w2": ("lost", 2.0), "w0": ("done", 0.0), "w1": ("left", 2.0)}
 
 
+def test_when_all_have_left_the_note_says_how_long_the_job_waits() -> None:
+    harness = CoordinatorHarness(workers=1).starts()
+    harness.leaves("w0")
+    note = report(harness.coordinator, harness.now).note
+    assert note == (
+        "w0 left before all data was trained, and nobody is here: the job ends after 600 s without a worker"
+    )
+
+
 def test_its_size_does_not_grow_with_whoever_joined() -> None:
     """Thousands that wait for each other: some have a line and a name, the others are counted."""
     harness = CoordinatorHarness(workers=3000)

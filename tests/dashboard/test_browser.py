@@ -6,6 +6,7 @@ Skipped where no browser is installed: apt-get install chromium, and the extra `
 import re
 import shutil
 from collections.abc import Iterator
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from pslab.dashboard.parts import PART
 from pslab.runs.folder import Run
 from tests.cluster.cluster import Cluster
 from tests.dashboard.page import Page
+from tests.repetitions import usually
 from tests.replay.simulated import simulate
 
 playwright = pytest.importorskip(
@@ -81,8 +83,16 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
         yield made
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("name", PAGES)
+SCHEMES = ("light", "dark")
+
+
+@pytest.mark.parametrize(
+    ("name", "scheme"),
+    usually(
+        list(zip(PAGES, cycle(SCHEMES), strict=False)),
+        soak=[(name, scheme) for name in PAGES for scheme in SCHEMES],
+    ),
+)
 def test_every_page_over_a_recorded_run(recorded: Page, browser: Any, name: str, scheme: str) -> None:
     tab = Tab(browser, f"{recorded.url}#/{name}", scheme=scheme)
     tab.page.wait_for_selector(f'a[data-page="{name}"][aria-current]')

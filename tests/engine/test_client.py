@@ -25,7 +25,7 @@ from psworker.engine import (
     Stop,
     legal,
 )
-from psworker.errors import IllegalInput, Refused, SessionError
+from psworker.errors import IllegalInput, Refused, SessionError, Voided
 from tests.repetitions import repetitions
 
 FATES = ["applied", "dropped", "pending"]
@@ -496,3 +496,67 @@ def test_another_ticket_than_the_one_in_hand_is_a_mistake(name: str) -> None:
     with pytest.raises(IllegalInput, match=f"{name} of ticket 1 while working on ticket 7"):
         INPUTS[name](engine, True)
     assert engine.state() == holding(7).state()
+
+
+# Another membership, where batches have numbers
+
+
+def test_a_commit_of_a_ticket_that_another_membership_has_made_void_is_worked_on_again() -> None:
+    engine = holding(5)
+    engine.renew("lost", 0)
+    with pytest.raises(Voided, match="ticket 5 was cancelled: lost"):
+        engine.commit(Commit(5))
+    assert engine.abandon(5, "cancelled") == [] and engine.ready() == [Ready()]
+
+
+def test_so_is_one_whose_exchange_was_cut_off() -> None:
+    engine = holding(5)
+    engine.begin_commit(Commit(5, batch=3))
+    engine.renew("lost", 3)
+    with pytest.raises(Voided):
+        engine.commit(Commit(5, batch=3))
+    assert engine.work == "cancelled" and engine.abandon(5, "cancelled") == []
+    # It was committed by nobody.
+    assert engine.undone(3) == 0
+
+
+def test_a_loop_that_can_is_told_to_go_back() -> None:
+    engine = holding(1)
+    engine.commit(Commit(1, batch=7, ready=True))
+    assert engine.undone(5) == 3
+    assert engine.renew("went back", 5, again=True) == 3
+    assert engine.answered and engine.owed() == [] and engine.ready() == [] and engine.done() == []
+    assert engine.take_rollback() and not engine.take_rollback()
+    assert engine.ready() == [Ready()]
+
+
+def test_one_that_was_done_is_not_done_any_more() -> None:
+    engine = ClientEngine()
+    engine.done()
+    engine.renew("went back", 0, again=True)
+    assert engine.take_rollback() and engine.work == "idle"
+
+
+def test_initial_values_are_no_batch() -> None:
+    engine = ClientEngine()
+    engine.ready()
+    engine.receive(Grant(1, version=0, index=1, initialise=True))
+    engine.take_grant()
+    engine.commit(Commit(1))
+    assert engine.undone(0) == 0
+
+
+def test_a_commit_that_counts_although_its_answer_was_lost_is_not_worked_on_again() -> None:
+    engine = holding(5)
+    engine.begin_commit(Commit(5, batch=3))
+    engine.renew("lost", 4)
+    assert engine.commit(Commit(5, batch=3)) == [] and engine.undone(4) == 0
+
+
+def test_initial_values_that_came_too_late_are_no_error() -> None:
+    engine = ClientEngine()
+    engine.ready()
+    engine.receive(Grant(1, version=0, index=1, initialise=True))
+    engine.take_grant()
+    engine.renew("lost", 0)
+    assert engine.commit(Commit(1)) == [] and engine.ready() == [Ready()]

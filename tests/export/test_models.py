@@ -17,26 +17,21 @@ pytestmark = [pytest.mark.cluster, pytest.mark.tensorflow, pytest.mark.timeout(3
 
 ROOT = Path(__file__).parents[2]
 
-# Run as it stands, at a place where nothing of this project can be imported by accident.
-EVALUATE = """
+# Run as it stands, at a place where nothing of this project can be imported by accident: one line for each path.
+PLAIN = """
 import json, sys
-sys.path.insert(0, sys.argv[2])
-import keras
-from digits_data import digits
-model = keras.models.load_model(sys.argv[1])
-x, y = digits("heldout")
-print(json.dumps(model.evaluate(x, y, batch_size=512, return_dict=True, verbose=0)))
-assert not {"psworker", "psserver", "pswire", "pslab"} & sys.modules.keys()
-"""
-CALL = """
-import json, sys
-sys.path.insert(0, sys.argv[2])
-import numpy as np, tensorflow as tf
+sys.path.insert(0, sys.argv[1])
+import keras, numpy as np, tensorflow as tf
 from digits_data import digits
 x, y = digits("heldout")
-loaded = tf.saved_model.load(sys.argv[1])
-logits = getattr(loaded, "serve", loaded)(tf.constant(x))
-print(json.dumps({"accuracy": float(np.float32(np.mean(np.argmax(logits, axis=1) == y)))}))
+for path in sys.argv[2:]:
+    if path.endswith(".keras"):
+        model = keras.models.load_model(path)
+        print(json.dumps(model.evaluate(x, y, batch_size=512, return_dict=True, verbose=0)))
+    else:
+        loaded = tf.saved_model.load(path)
+        logits = getattr(loaded, "serve", loaded)(tf.constant(x))
+        print(json.dumps({"accuracy": float(np.float32(np.mean(np.argmax(logits, axis=1) == y)))}))
 assert not {"psworker", "psserver", "pswire", "pslab"} & sys.modules.keys()
 """
 
@@ -61,31 +56,29 @@ def export(run: Run, path: Path, *options: str, code: int = 0) -> str:
     return done.stdout + done.stderr
 
 
-def plain(script: str, path: Path) -> dict[str, Any]:
-    """What the script prints about what was exported to `path`."""
+def plain(*paths: Path) -> list[dict[str, Any]]:
+    """What a process of its own finds of each model that was exported."""
     done = subprocess.run(
-        [sys.executable, "-c", script, str(path), str(ROOT / "examples")],
-        cwd=path.parent, capture_output=True, text=True, timeout=200, check=False,
+        [sys.executable, "-c", PLAIN, str(ROOT / "examples"), *map(str, paths)],
+        cwd=paths[0].parent, capture_output=True, text=True, timeout=200, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 
 def test_a_batchnorm_cnn_evaluates_to_the_bit_in_plain_keras(tmp_path: Path) -> None:
     run = trained(tmp_path / "run", "CNN")
     accuracy = run.summary.metrics["accuracy"]
     assert accuracy is not None and 0.2 < accuracy < 1
-    for options in ((), ("--version", str(run.summary.versions - 1))):
-        path = tmp_path / f"model{len(options)}.keras"
-        export(run, path, *options)
-        found = plain(EVALUATE, path)
-        assert found.keys() >= {"accuracy", "loss"}
-        if not options:
-            assert found["accuracy"] == accuracy
-            assert found["loss"] == pytest.approx(run.summary.metrics["loss"], rel=1e-5)
-    export(run, tmp_path / "saved_model")
-    assert plain(CALL, tmp_path / "saved_model") == {"accuracy": accuracy}
+    last, earlier, saved = (tmp_path / name for name in ("last.keras", "earlier.keras", "saved_model"))
+    export(run, last)
+    export(run, earlier, "--version", str(run.summary.versions - 1))
+    export(run, saved)
+    of_last, of_earlier, of_saved = plain(last, earlier, saved)
+    assert of_last["accuracy"] == accuracy
+    assert of_last["loss"] == pytest.approx(run.summary.metrics["loss"], rel=1e-5)
+    assert of_earlier.keys() >= {"accuracy", "loss"}
+    assert of_saved == {"accuracy": accuracy}
 
 
 def test_a_module_that_is_no_keras_model(tmp_path: Path) -> None:
@@ -94,4 +87,5 @@ def test_a_module_that_is_no_keras_model(tmp_path: Path) -> None:
     assert "returned Bare, expected a Keras model; export weights.safetensors instead" in said
     assert not (tmp_path / "model.keras").exists()
     export(run, tmp_path / "saved_model")
-    assert 0.1 < plain(CALL, tmp_path / "saved_model")["accuracy"] <= 1
+    (found,) = plain(tmp_path / "saved_model")
+    assert 0.1 < found["accuracy"] <= 1

@@ -12,10 +12,3 @@ def forks() -> Iterator[None]:
     """What a module's fixtures and tests start, and what is started by that."""
     with popen.forking():
         yield
-
-
-@pytest.fixture
-def by_exec() -> Iterator[None]:
-    """For a test of how commands start: each loads its modules."""
-    with popen.executing():
-        yield

@@ -1,5 +1,6 @@
 """`subprocess.Popen` by forks of a fork server; every other command line, and every command in a soak, by exec."""
 
+import atexit
 import ctypes
 import os
 import socket
@@ -19,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PR_SET_CHILD_SUBREAPER = 36
 # Modules that need nothing but LIGHT.
 _LIGHT = ("psserver", "tests.cluster.numpy_worker")
+_COMMANDS = {"ps-server": "psserver", "ps-worker": "psworker", "ps-lab": "pslab"}
 # Variables that are read when modules are loaded: a command for which one of them differs is not forked.
 _AT_START = ("TF_", "KERAS_", "PYTHON", "GRPC_", "LD_", "XLA_")
 _LATER = ("TF_CONFIG", "PYTHONUNBUFFERED", "PYTHONPATH")
@@ -73,7 +75,8 @@ def _forks(modules: Sequence[str]) -> Forks:
     """The fork server that has these modules, started at the first call."""
     if modules not in _servers:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        code = f"from tests.forking.server import main; main({theirs.fileno()}, {tuple(modules)!r})"
+        kind = "LIGHT" if modules == LIGHT else "FULL"
+        code = f"from tests.forking.server import {kind}, main; main({theirs.fileno()}, {kind})"
         # By exec, whatever Popen is now. What it writes would be in the way of what is asked for.
         server = _Popen(
             [sys.executable, "-c", code],
@@ -87,15 +90,25 @@ def _forks(modules: Sequence[str]) -> Forks:
         # Nobody waits for it.
         server.returncode = 0
         _pids.append(server.pid)
+        atexit.register(ours.close)
         _servers[modules] = Forks(ours)
     return _servers[modules]
+
+
+def _started(modules: Sequence[str], command: Command, files: Sequence[int]) -> int:
+    """The number of the process; 0 where the fork server has gone: somebody killed it, and exec will do."""
+    try:
+        return _forks(modules).start(command, files)
+    except OSError:
+        _servers.pop(modules, None)
+        return 0
 
 
 _Popen = subprocess.Popen
 
 
 class ForkingPopen(_Popen):  # type: ignore[type-arg]
-    """Forks `python -m MODULE ...` and `python SCRIPT.py ...`."""
+    """Forks `python -m MODULE ...`, `python SCRIPT.py ...`, and this project's commands."""
 
     def _execute_child(
         self, args: Any, executable: Any, preexec_fn: Any, close_fds: bool, pass_fds: Any, cwd: Any, env: Any,
@@ -104,29 +117,43 @@ class ForkingPopen(_Popen):  # type: ignore[type-arg]
         umask: int, start_new_session: bool, process_group: int,
     ) -> None:  # fmt: skip
         environment = os.environ if env is None else env
+        pid = 0
         known = isinstance(args, list | tuple) and forkable([*map(str, args)], environment)
-        if not known or executable or preexec_fn or pass_fds or shell:
+        if known and not (executable or preexec_fn or pass_fds or shell):
+            words = _words([str(word) for word in args])
+            command = Command(words, os.fspath(cwd or os.getcwd()), dict(environment), start_new_session)
+            light = words[0] == "-m" and words[1] in _LIGHT
+            files = [given if given != -1 else own for own, given in enumerate((p2cread, c2pwrite, errwrite))]
+            pid = _started(LIGHT if light else FULL, command, files)
+        if not pid:
             super()._execute_child(  # type: ignore[misc]
                 args, executable, preexec_fn, close_fds, pass_fds, cwd, env, startupinfo, creationflags, shell,
                 p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite, restore_signals, gid, gids, uid,
                 umask, start_new_session, process_group,
             )  # fmt: skip
             return
-        words = [str(word) for word in args[1:]]
-        command = Command(words, os.fspath(cwd or os.getcwd()), dict(environment), start_new_session)
-        light = words[0] == "-m" and words[1] in _LIGHT
-        files = [given if given != -1 else own for own, given in enumerate((p2cread, c2pwrite, errwrite))]
-        self.pid = _forks(LIGHT if light else FULL).start(command, files)
+        self.pid = pid
         self._child_created = True
         self._close_pipe_fds(  # type: ignore[attr-defined]
             p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite
         )
 
 
+def _words(args: Sequence[str]) -> list[str]:
+    """What the interpreter would be given; nothing where that is unknown."""
+    if Path(args[0]).parent == Path(sys.executable).parent and Path(args[0]).name in _COMMANDS:
+        return ["-m", _COMMANDS[Path(args[0]).name], *args[1:]]
+    if args[0] == sys.executable and (
+        len(args) > 2 and args[1] == "-m" or args[1:2] and args[1].endswith(".py")
+    ):
+        return [*args[1:]]
+    return []
+
+
 def forkable(args: Sequence[str], environment: Mapping[str, str]) -> bool:
-    if len(args) < 2 or args[0] != sys.executable:
-        return False
-    if not (args[1] == "-m" and len(args) > 2) and not args[1].endswith(".py"):
+    """Whether a fork has all that this command is given."""
+    sources = environment.get("PYTHONPATH", "")
+    if not _words(args) or sources not in ("", str(ROOT), os.environ.get("PYTHONPATH", "")):
         return False
     ours, theirs = (
         {key: value for key, value in each.items() if key.startswith(_AT_START) and key not in _LATER}

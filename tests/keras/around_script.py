@@ -5,6 +5,7 @@ Arguments: own index, output (JSON), a folder that both share, and KIND=ADDRESS 
 
 import json
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,15 @@ def fail(made: Any) -> None:
     raise ValueError("a callback of mine has failed")
 
 
+def wait_for(path: Path) -> None:
+    """Until the other worker has written it. Raises TimeoutError."""
+    deadline, pause = time.monotonic() + 100.0, threading.Event()
+    while not path.exists():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"nobody wrote {path.name}")
+        pause.wait(0.01)
+
+
 def fit(kind: str, index: int, shared: Path, made: Any) -> Any:
     """What this worker's fit does in a job of that kind."""
     x, y = data()
@@ -68,17 +78,29 @@ def fit(kind: str, index: int, shared: Path, made: Any) -> Any:
         more["callbacks"] = [At(1, stop)]
     elif kind == "one raises" and index == 1:
         more["callbacks"] = [At(0, fail)]
+    elif kind == "nan" and index == 1:
+        more["sample_weight"] = np.where(np.arange(SAMPLES // WORKERS) == 3 * BATCH, np.nan, 1.0)
+    elif kind == "async own":
+        # Within the first epoch's end of one, the whole fit of the other.
+        last = shared / "last epoch"
+        more["callbacks"] = [
+            At(0, lambda _: wait_for(last)) if index == 0 else At(EPOCHS - 1, lambda _: last.touch())
+        ]
     elif kind == "uneven" and index == 1:
         x, y = x[: SAMPLES // 2], y[: SAMPLES // 2]
     elif kind == "labels" and index == 1:
         y = y * np.nan
+    if kind == "nan":
+        more["callbacks"] = [keras.callbacks.TerminateOnNaN()]
     return made.fit(x[own], y[own], batch_size=BATCH, epochs=EPOCHS, shuffle=False, verbose=0, **more)
 
 
 def job(kind: str, address: str, index: int, shared: Path) -> dict[str, Any]:
     made = model(20 if kind == "other model" and index == 1 else 16)
     told: dict[str, Any] = {}
-    distributed = psworker.keras.distribute(made, address, task_index=index)
+    distributed = psworker.keras.distribute(
+        made, address, task_index=index, metrics="own" if kind == "async own" else "all"
+    )
     try:
         told["history"] = fit(kind, index, shared, made).history
     except Exception as error:

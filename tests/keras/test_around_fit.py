@@ -17,7 +17,18 @@ from tests.lab.logs import verify
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.cluster, pytest.mark.timeout(600)]
 
-KINDS = ("plain", "files", "early", "one stops", "one raises", "uneven", "labels")
+KINDS = (
+    "plain",
+    "files",
+    "early",
+    "one stops",
+    "one raises",
+    "uneven",
+    "labels",
+    "nan",
+    "async all",
+    "async own",
+)
 
 
 @dataclass
@@ -40,10 +51,11 @@ class Jobs:
 def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jobs]:
     folder = tmp_path_factory.mktemp("around")
     with ExitStack() as stack:
-        places = [
-            f"{kind}={stack.enter_context(server('--workers', '2', '--out', str(folder / f'run {kind}')))}"
-            for kind in KINDS
-        ]
+        places = []
+        for kind in KINDS:
+            policy = "async" if kind.startswith("async") else "sync"
+            options = ("--workers", "2", "--policy", policy, "--out", str(folder / f"run {kind}"))
+            places.append(f"{kind}={stack.enter_context(server(*options))}")
         outs = [folder / f"{index}.json" for index in range(2)]
         script = str(ROOT / "tests/keras/around_script.py")
         started = [
@@ -57,7 +69,8 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jobs]:
         ]
         try:
             for each in started:
-                _, said = each.communicate(timeout=PATIENCE)
+                # Ten jobs, one after another.
+                _, said = each.communicate(timeout=2 * PATIENCE)
                 assert each.returncode == 0, said
         finally:
             for each in started:
@@ -133,6 +146,31 @@ def test_a_dataset_that_ends_early_holds_nobody_up(jobs: Jobs) -> None:
 def test_labels_that_are_nan_end_their_worker_with_a_sentence(jobs: Jobs) -> None:
     assert "10 batches in a row gave no finite gradient" in jobs.second["labels"]["error"]
     assert len(jobs.first["labels"]["history"]["loss"]) == 3
+
+
+def test_terminate_on_nan_in_one_worker_ends_the_job_for_all(jobs: Jobs) -> None:
+    """Only the second worker has a loss that is no number; that batch never counts."""
+    assert "error" not in jobs.first["nan"] and "error" not in jobs.second["nan"]
+    assert jobs.stop("nan")["success"]
+    assert jobs.stop("nan")["reason"] == "w1 ended the job: a callback stopped its fit in epoch 1"
+    assert jobs.first["nan"]["weight"] == jobs.second["nan"]["weight"]
+    assert np.isfinite(jobs.first["nan"]["weight"])
+
+
+def test_without_a_barrier_of_the_policy_workers_meet_at_the_end_of_an_epoch(jobs: Jobs) -> None:
+    first, second = jobs.first["async all"], jobs.second["async all"]
+    assert first["history"] == second["history"] and len(first["history"]["val_loss"]) == 3
+    assert first["weight"] == second["weight"]
+
+
+def test_with_metrics_of_ones_own_nobody_waits_at_the_end_of_an_epoch(jobs: Jobs) -> None:
+    """The first worker stands in its first epoch until the second has ended its last."""
+    first, second = jobs.first["async own"], jobs.second["async own"]
+    assert "error" not in first and "error" not in second
+    for told in (first, second):
+        assert len(told["history"]["loss"]) == len(told["history"]["val_loss"]) == 3
+    assert first["history"]["loss"] != second["history"]["loss"]
+    assert first["weight"] == second["weight"]
 
 
 @pytest.mark.parametrize("kind", KINDS)

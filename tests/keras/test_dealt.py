@@ -6,13 +6,16 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import psworker.keras
 from pslab.check.checker import check_run
 from pslab.runs.folder import Run
+from psworker.keras.fit.batches import DatasetBatches
 from psworker.keras.fit.dealt import DealtData
 from tests.cluster.cluster import entries_of
 from tests.keras import fit_script as script
+from tests.keras.in_process import servers
 from tests.keras.test_workers import server, train
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.cluster, pytest.mark.timeout(600)]
@@ -33,18 +36,23 @@ class Batches(keras.utils.PyDataset):
         return self.x[chosen], self.y[chosen]
 
 
-@pytest.mark.parametrize("kind", ["arrays", "PyDataset"])
+def dataset(**shuffled: Any) -> Any:
+    made = tf.data.Dataset.from_tensor_slices(script.data())
+    return (made.shuffle(200, **shuffled) if shuffled else made).batch(script.BATCH)
+
+
+@pytest.mark.parametrize("kind", ["arrays", "PyDataset", "dataset"])
 def test_one_worker_does_what_plain_fit_does(kind: str) -> None:
     """Weights and history, to the bit, where nothing is shuffled."""
     x, y = script.data()
-    given: dict[str, Any] = (
-        {"x": Batches()} if kind == "PyDataset" else {"x": x, "y": y, "batch_size": script.BATCH}
-    )
+    given: dict[str, Any] = {"x": x, "y": y, "batch_size": script.BATCH}
+    if kind != "arrays":
+        given = {"x": Batches() if kind == "PyDataset" else dataset()}
     common = {"epochs": script.EPOCHS, "shuffle": False, "verbose": 0, "validation_data": (x, y)}
     plain = script.model("dense")
     expected = plain.fit(**given, **common)
     made = script.model("dense")
-    with server("--workers", "1") as address:
+    with servers() as address:
         with psworker.keras.distribute(made, address, sharding="units"):
             found = made.fit(**given, **common)
     for one, other in zip(made.get_weights(), plain.get_weights(), strict=True):
@@ -73,7 +81,8 @@ def test_two_workers_share_what_both_were_given(tmp_path: Path) -> None:
         ({"validation_split": 0.2}, "give validation_data"),
         ({"class_weight": {0: 1.0}}, "give sample_weight"),
         ({"steps_per_epoch": 5}, "an epoch ends when each unit has counted"),
-        ({"x": iter([1])}, "deals arrays and keras.utils.PyDataset"),
+        ({"x": iter([1])}, "deals arrays, keras.utils.PyDataset and tf.data.Dataset"),
+        ({"x": Batches()}, "expected it in the Batches only"),
         ({"y": np.zeros((3, 3))}, r"arrays of equally many samples, at least one, got \[3, 96\]"),
     ],
 )
@@ -83,9 +92,44 @@ def test_what_cannot_be_dealt_is_said(arguments: dict[str, Any], message: str) -
         DealtData({"x": x, "y": y, **arguments})
 
 
+def test_a_batch_of_a_dataset_has_one_number_whatever_was_read_before() -> None:
+    """What other workers have is passed by, what comes back is looked for, and a new epoch begins at the start."""
+    given = dataset(seed=7, reshuffle_each_iteration=False)
+    expected = [x.numpy() for x, _ in given]
+    batches = DatasetBatches(given)
+    assert batches.count == len(expected) == 12
+    for number in (0, 1, 4, 9, 10, 2, 3, 11, 0, 11):
+        np.testing.assert_array_equal(batches[number][0].numpy(), expected[number])
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: dataset().repeat(), "has no end: expected dataset.take"),
+        (lambda: dataset().filter(lambda x, y: True), r"assert_cardinality\(n\)"),
+        (lambda: dataset().take(0), "without any batch"),
+        (lambda: dataset(seed=3), "shuffled anew for each reading"),
+        (lambda: dataset(reshuffle_each_iteration=False).map(lambda x, y: (x, y)), "shuffled anew"),
+    ],
+)
+def test_a_dataset_without_numbers_is_refused(make: Any, words: str) -> None:
+    tf.random.set_seed(None)
+    with pytest.raises(psworker.keras.FitError, match=words):
+        DealtData({"x": make()})
+
+
+def test_a_dataset_that_is_shorter_than_it_says() -> None:
+    given = dataset().filter(lambda x, y: tf.reduce_sum(x) > 1e9)
+    given = given.apply(tf.data.experimental.assert_cardinality(12))
+    with pytest.raises((psworker.keras.FitError, tf.errors.FailedPreconditionError), match="12|cardinality"):
+        DealtData({"x": given})
+
+
 def test_words_that_make_no_sense() -> None:
     with pytest.raises(ValueError, match='expected "none" or "units"'):
         psworker.keras.distribute(script.model("dense"), "127.0.0.1:1", sharding="batch")
+    with pytest.raises(ValueError, match='metrics: expected "all" or "own"'):
+        psworker.keras.distribute(script.model("dense"), "127.0.0.1:1", metrics="some")
     with pytest.raises(ValueError, match="one fit per job"):
         psworker.keras.distribute(script.model("dense"), "127.0.0.1:1", sharding="units", stay=True)
     made = psworker.keras.distribute(script.model("dense"), "127.0.0.1:1", sharding="units")

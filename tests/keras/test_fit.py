@@ -10,7 +10,7 @@ import pytest
 
 from tests.lab.logs import verify
 from tests.probes import distributed_models
-from tests.repetitions import usually
+from tests.repetitions import SOAK, usually
 
 pytestmark = [
     pytest.mark.tensorflow,
@@ -90,24 +90,33 @@ def fits(model: Any) -> Any:
     return first.history, between, second.history, losses
 
 
+def trains(model: Any) -> Any:
+    """One fit: TensorFlow traces no other graph."""
+    return model.fit(X, Y, batch_size=BATCH, epochs=2, verbose=0).history
+
+
 @pytest.mark.parametrize(
-    "make",
+    ("make", "script"),
     [
-        lambda: build(),
-        lambda: build(keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True)),
-        lambda: build("adam", keras.layers.Dropout(0.3)),
-        lambda: build(keras.optimizers.SGD(0.1, clipnorm=0.1)),
-        lambda: build(keras.optimizers.Lion(0.01, clipvalue=0.01)),
-        lambda: build(
-            keras.optimizers.Adam(keras.optimizers.schedules.PiecewiseConstantDecay([9], [0.1, 0.01]))
+        (lambda: build(), fits),
+        (lambda: build(keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True)), trains),
+        # A layer that does something else in an evaluation.
+        (lambda: build("adam", keras.layers.Dropout(0.3)), fits),
+        (lambda: build(keras.optimizers.SGD(0.1, clipnorm=0.1)), trains),
+        (lambda: build(keras.optimizers.Lion(0.01, clipvalue=0.01)), trains),
+        (
+            lambda: build(
+                keras.optimizers.Adam(keras.optimizers.schedules.PiecewiseConstantDecay([9], [0.1, 0.01]))
+            ),
+            trains,
         ),
-        lambda: build(keras.optimizers.SGD(0.1, gradient_accumulation_steps=2)),
-        lambda: build("adam", run_eagerly=True),
+        (lambda: build(keras.optimizers.SGD(0.1, gradient_accumulation_steps=2)), trains),
+        (lambda: build("adam", run_eagerly=True), fits),
     ],
     ids=["adam", "nesterov", "dropout", "clipnorm", "clipvalue", "schedule", "accumulation", "eager"],
 )
-def test_fit_equals_plain_fit_to_the_bit(make: Callable[[], Any]) -> None:
-    (plain, expected), (ours, got) = both(make, fits)
+def test_fit_equals_plain_fit_to_the_bit(make: Callable[[], Any], script: Script) -> None:
+    (plain, expected), (ours, got) = both(make, fits if SOAK else script)
     assert_same_weights(plain, ours)
     assert got == expected
 
@@ -125,7 +134,7 @@ def test_learning_rates_that_are_set_reach_the_servers(tmp_path: Path) -> None:
         third = model.fit(X, Y, batch_size=BATCH, verbose=0)
         return first.history, second.history, third.history
 
-    for optimizer in (keras.optimizers.Adam, keras.optimizers.SGD):
+    for optimizer in usually([keras.optimizers.Adam], soak=[keras.optimizers.SGD]):
         (plain, expected), (ours, got) = both(lambda made=optimizer: build(made(0.1)), script)
         assert_same_weights(plain, ours)
         assert got == expected
@@ -181,7 +190,11 @@ def test_excluded_variables_do_not_decay() -> None:
     assert_same_weights(plain, ours, atol=1e-5)
 
 
-@pytest.mark.parametrize("source", ["dataset", "infinite", "generator", "pydataset"])
+# An infinite dataset has a test of its own below.
+SOURCES = ["dataset", "generator", "pydataset"]
+
+
+@pytest.mark.parametrize("source", usually(SOURCES, soak=[*SOURCES, "infinite"]))
 def test_data_may_be_anything_that_keras_takes(source: str) -> None:
     class Sequence(keras.utils.PyDataset):  # type: ignore[misc]
         def __len__(self) -> int:

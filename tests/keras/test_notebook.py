@@ -18,13 +18,14 @@ def test_every_cell_of_the_notebook_runs(tmp_path: Path) -> None:
     cells = json.loads(NOTEBOOK.read_text())["cells"]
     code = [("".join(cell["source"]), cell["id"]) for cell in cells if cell["cell_type"] == "code"]
     assert len(code) == 6
-    program = (
+    program = tmp_path / "kernel.py"
+    program.write_text(
         "import sys, json\nfor source, name in json.loads(sys.stdin.read()):\n"
         "    exec(compile(source, name, 'exec'))\n"
     )
     environment = {k: v for k, v in os.environ.items() if k not in ("PS_HOSTS", "TF_CONFIG")}
     done = subprocess.run(
-        [sys.executable, "-c", program],
+        [sys.executable, str(program)],
         input=json.dumps(code),
         cwd=tmp_path,
         env=environment | {"PYTHONPATH": str(ROOT)},

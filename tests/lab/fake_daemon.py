@@ -65,6 +65,9 @@ def visit(listener: socket.socket) -> None:
 
 
 def work(behaviour: str) -> int:
+    if behaviour == "kill-once" and not (once := Path(option("--config")).with_name("killed")).exists():
+        once.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
     addresses = [address.rsplit(":", 1) for address in option("--ps-hosts").split(",")]
     servers = [socket.create_connection((host, int(port))) for host, port in addresses]
     for server in servers:

@@ -8,7 +8,15 @@ from rich.console import Console
 
 from pslab.display.progress import Lines
 from pslab.display.progress import Table as LiveTable
-from pslab.display.status import SampleRate, status_json, status_line, status_view, waiting_sentences
+from pslab.display.status import (
+    SampleRate,
+    duration,
+    progress_sentence,
+    status_json,
+    status_line,
+    status_view,
+    waiting_sentences,
+)
 from pswire.v1 import coordinator_pb2 as pb
 from tests.probes import print_into
 
@@ -139,3 +147,27 @@ def test_the_live_table_shows_the_last_status_and_warnings_above_it() -> None:
     text = console.file.getvalue()
     assert "version 7" in text
     assert "ValueError: no data" in text
+
+
+def test_how_far_the_job_is_and_how_long_it_will_take() -> None:
+    status = a_status()
+    assert progress_sentence(status) == "" and status_json(status)["progress"] is None
+    far = pb.Progress(epoch=2, epochs=10, done=340, total=2000, unit="batches", seconds_left=81.0)
+    status.progress.CopyFrom(far)
+    sentence = "epoch 2 of 10, 340 of 2000 batches, about 1 min 21 s left"
+    assert progress_sentence(status) == sentence and sentence in shown(status)
+    assert sentence in status_line(status, 0.0)
+    assert status_json(status)["progress"]["seconds_left"] == 81.0
+    status.progress.CopyFrom(pb.Progress(done=3, total=9, unit="versions", seconds_left=math.nan))
+    assert progress_sentence(status) == "3 of 9 versions"
+    assert status_json(status)["progress"]["seconds_left"] is None
+
+
+def test_durations_have_two_units_at_most() -> None:
+    assert [duration(s) for s in (0.4, 59.6, 3599, 3600, 90061)] == [
+        "0 s",
+        "1 min 0 s",
+        "59 min 59 s",
+        "1 h 0 min",
+        "1 d 1 h",
+    ]

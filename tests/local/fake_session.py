@@ -34,7 +34,7 @@ class FakeSession:
     next_batch: int = 0
     mishaps: dict[int, Exception] = field(default_factory=dict)
     before_grant: dict[int, Callable[["FakeSession"], None]] = field(default_factory=dict)
-    incarnation: int = 0
+    membership: int = 0
     stop: Stop | None = None
     said: list[Said] = field(default_factory=list)
     abandoned: list[tuple[int, str]] = field(default_factory=list)
@@ -49,8 +49,11 @@ class FakeSession:
     ended_for: str = ""
     work: None = None
 
+    def goes_back(self) -> None:
+        pass
+
     def local_work(self) -> LocalWork:
-        return LocalWork(build(self.rule, self.knobs, [2]), self.incarnation)
+        return LocalWork(build(self.rule, self.knobs, [2]), self.membership)
 
     def ready(self) -> Grant | None:
         assert self.held is None, "ready while a ticket is open"

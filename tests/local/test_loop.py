@@ -156,7 +156,7 @@ def test_another_incarnation_begins_at_the_centre() -> None:
     """The servers gave it up while it took its steps: they are lost, and what it remembered with them."""
 
     def given_up(session: FakeSession) -> None:
-        session.incarnation += 1
+        session.membership += 1
 
     session = FakeSession("elastic", ELASTIC, before_grant={1: given_up})
     run(session, Trainer(9))
@@ -166,7 +166,7 @@ def test_another_incarnation_begins_at_the_centre() -> None:
 
 def test_momentum_is_forgotten_by_another_incarnation() -> None:
     def given_up(session: FakeSession) -> None:
-        session.incarnation += 1
+        session.membership += 1
 
     session = FakeSession("dana-slim", {"momentum": 0.5}, before_grant={1: given_up})
     run(session, Trainer(3))

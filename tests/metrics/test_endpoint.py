@@ -192,14 +192,17 @@ def prometheus(folder: Path, targets: list[str]) -> Iterator[Prometheus]:
 
 
 def wait_until(condition: Callable[[], object]) -> None:
+    last: OSError | None = None
     for _ in range(1200):
         try:
             if condition():
                 return
-        except OSError:
-            pass  # it does not answer yet
+            last = None
+        except OSError as error:
+            # It does not answer yet.
+            last = error
         threading.Event().wait(0.05)
-    raise AssertionError("it did not come to pass in a minute")
+    raise AssertionError("it did not come to pass in a minute") from last
 
 
 def expressions() -> dict[str, list[str]]:

@@ -81,6 +81,7 @@ def test_defaults(tmp_path: Path) -> None:
         "worker_timeout": 10.0,
         "idle_timeout": 600.0,
         "ticket_timeout": "auto",
+        "recover_timeout": "auto",
         "nonfinite_limit": 10,
         "wire_dtype": "float32",
         "transport": "auto",

@@ -30,6 +30,7 @@ AWAY = grpc.StatusCode.UNAVAILABLE
     [
         (AWAY, "Socket closed", "Socket closed"),
         (AWAY, "server 1 is shutting down", "server 1 is shutting down"),
+        (AWAY, "Cancelling all calls", "it shut down"),
         (
             AWAY,
             "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: Failed to connect to remote "

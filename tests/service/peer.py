@@ -194,6 +194,10 @@ class Stream:
             if found == kind:
                 return getattr(event, kind)
             assert found != "refusal", f"expected a {kind}, got the refusal {event.refusal.message!r}"
+            # Nothing is granted any more.
+            assert (found, kind) != ("stop", "grant"), (
+                f"expected a grant, the job stopped: {event.stop.reason}"
+            )
 
     def next(self) -> pb.SessionEvent:
         """The next event, whatever it is."""

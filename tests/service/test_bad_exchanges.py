@@ -8,6 +8,7 @@ import grpc
 import numpy as np
 import pytest
 
+from psserver.receipts import LENGTH
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
 from pswire.v1.model_pb2 import Chunk
@@ -119,7 +120,7 @@ def test_a_step_that_is_refused(alone: Peer, request_of: Any, code: grpc.StatusC
     assert alone.cluster.picture() == before
     # The same ticket serves for a good one.
     reply = ask(alone, step(alone, commit=None, hello=None))
-    assert len(reply[0].receipt) == 16
+    assert len(reply[0].receipt) == LENGTH + 8
 
 
 def test_a_request_in_the_middle_of_a_payload(alone: Peer) -> None:

@@ -1,6 +1,7 @@
 """A call whose peer goes at any moment ends without a word: gRPC logs no traceback for it."""
 
 import asyncio
+import logging
 from typing import Any
 
 import grpc
@@ -10,6 +11,9 @@ from grpc._cython.cygrpc import ExecuteBatchError
 from psserver.service.errors import invalid
 from psserver.service.limits.watch import Watch
 from psserver.service.rpc.registration import Call, Registration
+from pswire.v1 import coordinator_pb2 as pb
+from tests.service.peer import Peer
+from tests.service.serving import serving
 
 
 class Gone:
@@ -50,3 +54,38 @@ def test_a_peer_that_has_gone_is_a_cancelled_call(function: Any) -> None:
 
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(call())
+
+
+@pytest.mark.parametrize(("error", "lines"), [(asyncio.CancelledError, 0), (ValueError, 1)])
+def test_a_cancelled_call_is_no_error_of_its_method(
+    error: type[BaseException], lines: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """gRPC logs it so where the method has not begun, or the server ends; anybody could fill a log with it."""
+    Registration(Watch(), lambda _: 1.0)
+    log = logging.getLogger("grpc._cython.cygrpc")
+    try:
+        raise error
+    except error:
+        log.exception(
+            "Exception not handled by _handle_exceptions in servicer method [/pswire.v1.Shard/Follow]"
+        )
+    assert len(caplog.records) == lines
+
+
+def test_a_fault_of_the_server_ends_the_session_in_words(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With the traceback in the server's log: it is nobody's broken stream."""
+    with serving() as cluster, Peer(cluster, "w0") as peer:
+        job = cluster.servers[0].server.job
+        assert job is not None
+
+        def fails(*_: object) -> None:
+            raise KeyError("what nobody thought of")
+
+        monkeypatch.setattr(job, "ready", fails)
+        peer.send(ready=pb.Ready())
+        refusal = peer.receive("refusal")
+        assert refusal.fatal and "the server failed" in refusal.message and "KeyError" in refusal.message
+        monkeypatch.undo()
+    assert [record for record in caplog.records if record.exc_info and "a session of w0" in record.message]

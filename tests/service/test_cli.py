@@ -320,6 +320,7 @@ def test_a_shard_alone_ends_at_a_signal_too(start: Start) -> None:
     server.wait_event("ready")
     server.send(signal.SIGINT)
     assert server.wait_exit() == ExitCode.INTERRUPTED
+    assert server.wait_event("stopped")["reason"] == "stopped by SIGINT"
 
 
 def test_a_server_that_is_not_there_is_named_again_and_again(start: Start) -> None:
@@ -426,7 +427,7 @@ def test_a_server_without_a_folder_makes_one_and_says_so(tmp_path: Path) -> None
     assert done.returncode == ExitCode.ABANDONED, done.stderr
     (folder,) = (tmp_path / "runs").iterdir()
     assert f"run folder: {folder}\n" in done.stdout
-    assert done.stdout.endswith(f"log, summary and weights: {folder}\n")
+    assert done.stdout.endswith(f"log and summary, no weights: {folder}\n")
     assert (folder / "summary.json").is_file() and (folder / "decisions.jsonl").is_file()
     assert (folder / "address").read_text().startswith("127.0.0.1:")
     assert "folder" not in ran("--no-out").stdout and list((tmp_path / "runs").iterdir()) == [folder]

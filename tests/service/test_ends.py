@@ -55,7 +55,7 @@ def test_results_are_written_while_a_member_stays(tmp_path: Path, servers: int) 
 def test_a_server_that_gives_no_weights_keeps_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It takes the call and never answers: the job ends, without final weights, and says why."""
+    """It takes the call and never answers: the job ends, without final weights, and says why. That is no success."""
     out = tmp_path / "run"
     asked = threading.Event()
 
@@ -73,7 +73,7 @@ def test_a_server_that_gives_no_weights_keeps_nobody(
             named = "waiting for the final weights of server 1 (since"
             wait_until(lambda: named in cluster.status().note, "the wait to be named")
             assert "at most 2 s" in cluster.status().note
-        assert cluster.servers[0].ended() == ExitCode.OK
+        assert cluster.servers[0].ended() == ExitCode.UNREACHABLE
         assert asked.is_set()
     assert json.loads((out / "summary.json").read_text())["weights_sha256"] is None
     assert "server 1 did not give its final weights: no answer in time" in caplog.text

@@ -79,13 +79,13 @@ class Cluster:
 
 
 @contextmanager
-def staying(out: Path | None, servers: int = 1, *overrides: str) -> Iterator[Cluster]:
+def staying(out: Path | None, servers: int = 1, *overrides: str, stays: bool = True) -> Iterator[Cluster]:
     """`out`: on a disk that all servers share."""
     chosen = ("policy.name=async", "optimizer.learning_rate=1.0", *overrides)
     addresses, started = ["127.0.0.1:0"] * servers, []
     with ExitStack() as ending:
         for index in reversed(range(servers)):
-            stay = index == 0
+            stay = stays and index == 0
             options = Options(
                 ps_hosts=",".join(addresses), task_index=index, overrides=chosen, out=out, stay=stay
             )
@@ -243,3 +243,54 @@ def test_the_address_stays() -> None:
         train(cluster, MODEL, until=1)
         ready = [fields["address"] for name, fields in cluster.servers[0].said if name == "ready"]
     assert len(ready) == 2 and ready[0] == ready[1] == str(parse_address(cluster.hosts))
+
+
+def fails(cluster: Cluster, variables: dict[str, np.ndarray], **options: Any) -> None:
+    """A worker whose first step raises: version 0 is installed, and nothing is trained."""
+    with (
+        pytest.raises(ZeroDivisionError),
+        psworker.connect(cluster.hosts, variables, **options) as session,
+    ):
+        assert session.ready() is not None
+        raise ZeroDivisionError
+
+
+def test_a_first_try_that_failed_makes_room_for_another_model(tmp_path: Path) -> None:
+    """Of servers that do not stay, while they still wait for the failed worker to come back."""
+    out = tmp_path / "run"
+    with staying(out, 2, "cluster.worker_timeout=60", stays=False) as cluster:
+        fails(cluster, MODEL)
+        train(cluster, OTHER, until=2)
+        assert [server.ended() for server in cluster.servers] == [ExitCode.OK, ExitCode.OK]
+    assert (weights(numbered(out, 2))["z"] == -2).all()
+    assert "nothing was trained" in json.loads((out / "summary.json").read_text())["reason"]
+    checked(out)
+    checked(numbered(out, 2))
+
+
+def test_a_first_try_with_another_optimizer_makes_room_where_it_is_the_workers() -> None:
+    with staying(None, 1, "optimizer={name='from-job'}", "cluster.worker_timeout=60", stays=False) as cluster:
+        fails(cluster, MODEL, optimizer={"name": "adam", "learning_rate": 0.1})
+        train(cluster, MODEL, until=1, optimizer={"name": "sgd", "learning_rate": 1.0})
+        assert cluster.servers[0].ended() == ExitCode.OK
+
+
+def test_the_same_model_joins_the_same_job_after_a_first_try_that_failed(tmp_path: Path) -> None:
+    with staying(tmp_path / "run", 1, "cluster.worker_timeout=60", stays=False) as cluster:
+        fails(cluster, MODEL)
+        train(cluster, MODEL, until=1, name="w0")
+        assert cluster.servers[0].ended() == ExitCode.OK
+    assert not numbered(tmp_path / "run", 2).exists()
+
+
+def test_what_was_trained_makes_room_for_nobody(tmp_path: Path) -> None:
+    with staying(tmp_path / "run", 1, "cluster.worker_timeout=60", stays=False) as cluster:
+        with psworker.connect(cluster.hosts, MODEL) as session:
+            grant = session.ready()
+            assert grant is not None
+            session.push(grant, {})
+            session.commit(grant, samples=1)
+            with pytest.raises(psworker.Refused, match="this job trains another model"):
+                psworker.connect(cluster.hosts, OTHER)
+        with pytest.raises(psworker.Refused, match="this job trains another model"):
+            psworker.connect(cluster.hosts, OTHER)

@@ -16,6 +16,7 @@ from pslab.runs.folder import Run
 from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.outputs import Record
 from psserver.order_translation import OrderTranslator
+from psserver.service import life
 from psserver.service.followers import Follower
 from psserver.service.log import json_lines
 from psserver.service.log.json_lines import JsonLines, LogError
@@ -58,6 +59,12 @@ POLICIES = {
     "sync with a backup": ("sync", ["policy.backup=1"]),
     "refused": ("async", ["optimizer.name=adam"]),
 }
+
+
+@pytest.fixture(autouse=True)
+def short_farewell(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The workers below do not leave when a job stops."""
+    monkeypatch.setattr(life, "FAREWELL", 0.1)
 
 
 def log_of(folder: Path) -> list[dict[str, Any]]:
@@ -148,6 +155,9 @@ def test_a_failure_anywhere_ends_the_job_with_a_log_without_gaps(
         with suppress(Exception):
             play(cluster, KINDS[kind], stays=kind == "stop")
         server = cluster.servers[0]
+        if reached:
+            # The server's end waits for calls, but not for those of a client that has gone.
+            cluster.close()
         # Of a job that was stopped in order, workers take their leave; these do not.
         if kind == "stop" or not reached or (where == "record" and kind in DECIDED):
             server.interrupt()

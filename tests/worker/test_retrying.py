@@ -108,3 +108,20 @@ def test_a_silence_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     backoff.reset()
     insist(call, backoff)
     assert [record.getMessage() for record in caplog.records] == [said] * 2
+
+
+def test_a_server_that_says_when_to_come_again_is_not_said_to_be_silent(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "ps-worker")
+    tries = iter([True, False])
+
+    def call() -> None:
+        if next(tries):
+            raise Failure(
+                grpc.StatusCode.UNAVAILABLE, "job 1 has ended, and another one begins: join again in a moment"
+            )
+
+    insist(call, Backoff(0, HERE, 3600.0, Hasty()))
+    (said,) = (record.getMessage() for record in caplog.records)
+    assert said.startswith("server 0 at 127.0.0.1:7070 asks to wait (job 1 has ended")

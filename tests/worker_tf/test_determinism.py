@@ -3,10 +3,16 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from tests.forking.fixtures import forks
+
+__all__ = ["forks"]
 pytestmark = pytest.mark.tensorflow
+
+ROOT = Path(__file__).parents[2]
 
 TRAIN = """
 from psworker.tensorflow import Trainer  # before keras: it knows how to keep TensorFlow quiet
@@ -103,11 +109,11 @@ print(tf.config.threading.get_intra_op_parallelism_threads())
 )
 def test_threads_of_a_worker(tmp_path, words, threads, said):
     (tmp_path / "early.py").write_text(EARLY)
-    path = os.pathsep.join([os.getcwd(), os.environ.get("PYTHONPATH", "")])
+    (tmp_path / "loaded.py").write_text(LOADED)
     child = subprocess.run(
-        [sys.executable, "-c", LOADED, *words],
+        [sys.executable, str(tmp_path / "loaded.py"), *words],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"},
         capture_output=True,
         text=True,
         timeout=100,

@@ -1,6 +1,7 @@
 """The Trainer around the step: batches, evaluation, devices, and whose fault an exception is."""
 
 import os
+from typing import ClassVar
 
 import keras
 import numpy as np
@@ -58,6 +59,26 @@ def test_a_function_of_the_epoch_hears_the_epoch():
 def test_datasets_that_are_none(dataset, words):
     with pytest.raises(JobError, match=words):
         list(numbered_batches(dataset, 2, 0))
+
+
+@pytest.mark.parametrize(
+    ("dataset", "first", "last"),
+    [
+        ([(X, Y)] * 4, 12, 12),
+        (tf.data.Dataset.from_tensors((X, Y)).repeat(4), 12, 12),
+        # Known when an epoch has ended.
+        (lambda epoch: iter([(X, Y)] * 4), 0, 12),
+        (tf.data.Dataset.from_tensors((X, Y)).repeat(4).filter(lambda x, y: True), 0, 12),
+    ],
+    ids=["list", "tf.data", "function of generators", "tf.data that does not know"],
+)
+def test_a_trainer_says_how_much_data_there_is_once_it_knows(trained, dataset, first, last):
+    trainer, _, _ = trained(dense, dataset)
+    batches = trainer.batches(0, 1, 0, 3)
+    next(batches)
+    assert trainer.total_batches == first
+    list(batches)
+    assert trainer.total_batches == last
 
 
 def test_a_worker_without_any_batch_is_done_at_once(trained):
@@ -146,6 +167,29 @@ def test_evaluation_by_heldout_data_and_metrics():
     for _ in range(2):
         measured = trainer.evaluate(plan.scatter(weights))
         assert measured == pytest.approx({"loss": np.abs(error).mean(), "mse": np.square(error).mean()})
+
+
+def test_a_metric_of_several_numbers_is_its_mean_and_each_of_them():
+    """As it stands on the class, made before any model."""
+
+    class Classes(Job):
+        loss = "categorical_crossentropy"
+        metrics: ClassVar = [keras.metrics.F1Score()]
+
+        def model(self):
+            return keras.Sequential([keras.Input((3,)), layers.Dense(2, activation="softmax")])
+
+        def dataset(self, worker_index, worker_count, seed):
+            return []
+
+        def heldout(self):
+            return [(X, np.eye(2, dtype=np.float32)[[0, 1] * 4])]
+
+    job = Classes()
+    model = job.model()
+    found = evaluate(job, model)
+    assert {"f1_score", "f1_score_0", "f1_score_1", "loss"} <= set(found)
+    assert found["f1_score"] == pytest.approx((found["f1_score_0"] + found["f1_score_1"]) / 2)
 
 
 def test_evaluation_counts_samples_not_batches(monkeypatch):

@@ -66,6 +66,13 @@ from psworker.job.errors import JobError
     help="Go on in --out from this checkpoint, also with another cluster.servers.",
 )
 @click.option(
+    "--restarts",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Start processes that die again, so many times in all; servers only where checkpoints are taken.  [default: "
+    "3 where they are, else 0]",
+)
+@click.option(
     "--initial",
     metavar="FILE",
     help="job.initial: begin with the weights in FILE.keras or FILE.safetensors, without an optimizer's state.",
@@ -111,6 +118,7 @@ def run(
     out: Path | None,
     engine: str,
     resume: str | None,
+    restarts: int | None,
     initial: str | None,
     save: Path | None,
     deterministic: bool,
@@ -154,7 +162,7 @@ def run(
         raise Failure(
             "--resume goes on in the folder of an experiment's run: expected --out RUN, without --force"
         )
-    how = _How(out, force, resume, log_format, tensorboard, trackers, as_json, quiet)
+    how = _How(out, force, resume, restarts, log_format, tensorboard, trackers, as_json, quiet)
     try:
         if save is not None:
             target.check(save)
@@ -190,6 +198,7 @@ class _How:
     out: Path | None
     force: bool
     going_on: str | None
+    restarts: int | None
     log_format: str
     tensorboard: bool
     trackers: Sequence[str]
@@ -216,7 +225,7 @@ def _experiment_path(arguments: Sequence[str]) -> Path:
 
 def _run_real(experiment: Experiment, how: _How) -> FinishedRun:
     sinks, display = how.sinks(experiment), choose(as_json=how.as_json, quiet=how.quiet)
-    daemons = Daemons(log_format=how.log_format)
+    daemons = Daemons(log_format=how.log_format, restarts=how.restarts)
     return run_local(
         experiment,
         display,

@@ -138,6 +138,7 @@ class Membership:
         terms = ledger.terms
         ledger.record(entries.Restore(terms.job, ledger.version, terms.servers, rolled_back), now)
         ledger.reopen()
+        ledger.resumed_at = now
         for member in ledger.roster.by_rank():
             self.depart(member, "the job goes on in new processes", now, kept=True)
 

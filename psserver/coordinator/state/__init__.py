@@ -1,14 +1,9 @@
 """All that a coordinator knows, as plain data: taken out, checked, and taken up again."""
 
-from psserver.coordinator.state.records import CoordinatorState, TallyState
-from psserver.coordinator.state.saving import reopened, roster_from, save, take_up, tickets_from
-
-__all__ = [
-    "CoordinatorState",
-    "TallyState",
-    "reopened",
-    "roster_from",
-    "save",
-    "take_up",
-    "tickets_from",
-]
+from psserver.coordinator.state.records import CoordinatorState as CoordinatorState
+from psserver.coordinator.state.records import TallyState as TallyState
+from psserver.coordinator.state.saving import reopened as reopened
+from psserver.coordinator.state.saving import roster_from as roster_from
+from psserver.coordinator.state.saving import save as save
+from psserver.coordinator.state.saving import take_up as take_up
+from psserver.coordinator.state.saving import tickets_from as tickets_from

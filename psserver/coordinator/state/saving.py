@@ -102,6 +102,7 @@ def take_up(state: CoordinatorState, ledger: Ledger, driver: PolicyDriver, shift
         )
     check(state)
     roster, tickets = roster_from(state, shift), tickets_from(state, shift)
+    tickets.next_number = max(tickets.next_number, ledger.terms.first_ticket)
     _restore_policy(policy, state.policy_state)
     # From here on nothing can fail.
     driver.folded = {part.ticket: part for part in state.folded}

@@ -70,7 +70,7 @@ class Contributions:
                 ticket.ordinary = facts.ordinary
                 self._lifecycle.install(member, ticket, now)
             else:
-                refusal = rate_refusal(ledger.terms.optimizer, facts.learning_rate)
+                refusal = rate_refusal(ledger.terms.optimizer, facts.learning_rate, self._driver.aggregator)
                 if refusal is not None:
                     ledger.refuse(member, refusal, number)
                     return

@@ -3,10 +3,18 @@
 from collections.abc import Mapping
 
 
-def rate_refusal(optimizer: Mapping[str, object], rate: float | None) -> str | None:
-    """Why a commit that sets this rate is refused; None where it is not, or sets none."""
+def rate_refusal(optimizer: Mapping[str, object], rate: float | None, aggregator: str) -> str | None:
+    """Why a commit that sets this rate is refused; None where it is not, or sets none.
+
+    `aggregator`: of the job's policy. One that tolerates bad workers must not let one of them set the rate for all.
+    """
     if rate is None:
         return None
+    if aggregator != "mean":
+        return (
+            f"learning_rate {rate:g} in a commit: under {aggregator}, which tolerates bad workers, no worker sets the "
+            "rate for all; expected none: a schedule of the optimizer changes it"
+        )
     began = optimizer.get("learning_rate")
     if isinstance(began, Mapping):
         return (

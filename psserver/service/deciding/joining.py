@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import grpc
 
-from psserver.checkpoint import CheckpointError, coordinator_of, name_of, plan_of, shards_of
+from psserver.checkpoint import Checkpoint, CheckpointError, coordinator_of, name_of, plan_of, shards_of
 from psserver.coordinator import (
     JobTerms,
     JoinDeferred,
@@ -35,6 +35,9 @@ from pswire.patience import transfer
 from pswire.records import StateError
 from pswire.v1 import shard_pb2
 
+# Why a job ended that made room for another one (`psserver.service.succession`).
+REPLACED = "replaced"
+
 
 class Joining(Decider):
     """The loop's thread owns it. `announce` is called with the plan when it is known."""
@@ -56,9 +59,9 @@ class Joining(Decider):
         # Entries that were put aside, where it goes on from one.
         self._rolled_back: int | None = None
 
-    def go_on(self, found: GoingOn) -> None:
+    def go_on(self, checkpoint: Checkpoint, found: GoingOn) -> None:
         """In place of a beginning; `open` comes next. Raises CheckpointError."""
-        checkpoint, about = found.checkpoint, found.checkpoint.manifest
+        about = checkpoint.manifest
         self.optimizer = self.optimizer or build_optimizer(about.optimizer)
         self.terms = replace(self.terms, optimizer=self.optimizer.config)
         self._assurance.optimizer = self.optimizer
@@ -96,12 +99,13 @@ class Joining(Decider):
                 f"plan fingerprint: expected {proposed.fingerprint} for these variables on {self.terms.servers} "
                 f"servers, got {plan!r}: is every --ps-hosts the same, and the software the same version?"
             )
-        chosen = agreed(None if self._unwritten is not None and optimizer else self.optimizer, optimizer)
+        free = self._unwritten is not None or (self.configured is None and self._barren)
+        chosen = agreed(None if free and optimizer else self.optimizer, optimizer)
         other = self.optimizer is not None and chosen.config != self.optimizer.config
         new = self.plan is None or proposed.fingerprint != self.plan.fingerprint or other
         new = new or work != self._coordinator.work_terms
         if new:
-            self._check_replaceable(variables, work)
+            self._check_replaceable(variables, work, other)
             # First of all, because it may fail: then nothing has changed.
             self._hold(proposed, chosen)
             self.optimizer = chosen
@@ -120,13 +124,31 @@ class Joining(Decider):
         self._execute()
         return member
 
-    def _check_replaceable(self, variables: tuple[VariableSpec, ...], work: WorkTerms | None) -> None:
+    @property
+    def _barren(self) -> bool:
+        """Workers came, trained nothing, and have left: their model failed at its first step, say."""
+        roster = self._coordinator.roster
+        return not roster.here() and not any(tally.committed for tally in roster.tallies.values())
+
+    def _check_replaceable(
+        self, variables: tuple[VariableSpec, ...], work: WorkTerms | None, other: bool
+    ) -> None:
         """A model is this job's once it is installed, or while a member that named it has a session, or has lost it and
-        may come back. Until then a stray Join must not decide what the job trains. Raises Refused."""
+        may come back. Until then a stray Join must not decide what the job trains. One that came to nothing ends for
+        it. `other`: the optimizer is. Raises Refused."""
         if self.plan is None:
             return
         coordinator = self._coordinator
         held = bool(coordinator.roster.here())
+        said = coordinator.initialised or (other and self._unwritten is None)
+        if said and self._barren and coordinator.stopped is None:
+            # What is in the log cannot be taken back: a new job.
+            reason = "nothing was trained, its workers have left, and one with another model came: a new job begins"
+            self._input(lambda c, now: c.stop(reason, now, success=False, cause=REPLACED))
+            raise Refused(
+                grpc.StatusCode.UNAVAILABLE,
+                "the job before has ended, and another one begins: join again in a moment",
+            )
         if coordinator.initialised or held:
             if work != coordinator.work_terms:
                 raise precondition(explain_other_work(coordinator.work_terms, work))

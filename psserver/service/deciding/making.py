@@ -2,16 +2,17 @@
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from psserver.checkpoint import Store
 from psserver.checkpoint.rewind import Mark
 from psserver.receipts import new_secret, opening
-from psserver.service.followers import Follower
+from psserver.service.followers import LOST, Follower
 from psserver.service.job import Job
 from psserver.service.log.run_log import RunLog
 from psserver.service.saving.going_on import FOLDER as CHECKPOINTS
-from psserver.service.saving.going_on import GoingOn, find
+from psserver.service.saving.going_on import GoingOn, find, name_job
 from psserver.service.saving.whole import Checkpoints
 from psserver.service.server_settings import ServerSettings
 from psserver.service.shard.host import ShardHost
@@ -32,17 +33,22 @@ def make_job(
     host: ShardHost,
     announce: Announce,
     wake: Callable[[], object],
+    begin_again: Callable[[str], object],
 ) -> Job:
-    """`hosts`: of all servers, this one's as it is; `wake`: called when the job is over. Raises FolderError,
-    CheckpointError, RewindError, LogError."""
+    """`hosts`: of all servers, this one's as it is; `wake`: called when the job is over; `begin_again`: when a server
+    was lost that may come back, with the reason. Raises FolderError, CheckpointError, RewindError, LogError."""
 
     def lost(server: int, cause: str, reason: str) -> None:
         log.error("%s", reason, extra=event("server_lost", server=server))
-        job.stop(reason, success=False, cause=cause)
+        if settings.recover and cause == LOST and job.checkpoints is not None and job.stopped() is None:
+            begin_again(reason)
+        else:
+            job.stop(reason, success=False, cause="diverged" if cause == "diverged" else "server")
 
     def planned(plan: Plan) -> None:
         announce("plan", {"fingerprint": plan.fingerprint, "text": plan.describe()})
 
+    settings = replace(settings, terms=name_job(settings))
     going_on = _going_on(settings)
     run_log = _run_log(settings, None if going_on is None else going_on.mark)
     job = Job(
@@ -66,19 +72,22 @@ def make_job(
     for server in range(1, len(hosts)):
         message = shard_pb2.Open(
             job=settings.terms.job,
-            epoch=0,
+            epoch=settings.terms.generation,
             task_index=server,
             servers=len(hosts),
             secret=secret,
             proof=opening(settings.job_secret, settings.terms.job, server, secret),
+            recover_timeout=settings.recover,
         )
-        timeout = settings.terms.worker_timeout
-        job.routes.followers.append(Follower(server, hosts[server], message, timeout, lost, job.tried))
+        timeout, patience = settings.terms.worker_timeout, settings.recover if settings.again else None
+        job.routes.followers.append(
+            Follower(server, hosts[server], message, timeout, lost, job.tried, patience)
+        )
     if settings.out is not None and settings.keep:
         store = Store(settings.out / CHECKPOINTS)
         job.checkpoints = Checkpoints(settings.out, store, settings.keep, host, run_log, job.routes.followers)
-    if going_on is not None:
-        job.go_on(going_on)
+    if going_on is not None and going_on.checkpoint is not None:
+        job.go_on(going_on.checkpoint, going_on)
     return job
 
 

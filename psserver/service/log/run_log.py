@@ -18,7 +18,7 @@ from psserver.coordinator.outputs import Record
 from psserver.service.log.json_lines import JsonLines, LogError
 from psserver.service.log.texts import entry_line, value_text
 
-DECISIONS = "decisions.jsonl"
+DECISIONS, METRICS = "decisions.jsonl", "metrics.jsonl"
 # Of server 0, for those who ask for the status of a run by its folder.
 ADDRESS = "address"
 
@@ -64,7 +64,7 @@ class RunLog:
             folder.mkdir(parents=True, exist_ok=True)
             more = going_on is not None
             self._decisions = JsonLines(folder / DECISIONS, going_on=more)
-            self._metrics = JsonLines(folder / "metrics.jsonl", going_on=more)
+            self._metrics = JsonLines(folder / METRICS, going_on=more)
 
     def append(self, record: Record) -> None:
         if self._decisions is not None:
@@ -100,9 +100,10 @@ class RunLog:
                 file.flush()
 
     def sync(self) -> None:
-        """Every decision survives a loss of power, as a checkpoint behind it needs. Raises LogError."""
-        if self._decisions is not None:
-            self._decisions.sync()
+        """Every line survives a loss of power, as a checkpoint behind it needs. Raises LogError."""
+        for file in (self._decisions, self._metrics):
+            if file is not None:
+                file.sync()
 
     def write_address(self, address: str) -> None:
         """Raises LogError."""

@@ -18,10 +18,12 @@ from psserver.service.limits.watch import Caller
 from psserver.service.log.tail import lines
 from psserver.service.outbox import Outbox
 from psserver.service.pace import Arrivals, Pace
+from psserver.service.progress import Extent
 from psserver.service.rpc.adapters import (
-    events_to_wire,
+    add_events,
     facts_from_wire,
     memory_to_wire,
+    progress_to_wire,
     report_to_wire,
     work_from_wire,
 )
@@ -29,6 +31,7 @@ from psserver.service.rpc.registration import Call, bounded, parsed
 from psserver.service.succession.successor import Succession
 from pswire.addresses import Address
 from pswire.bounds import BoundError, check
+from pswire.generations import follows
 from pswire.logs.events import event
 from pswire.logs.texts import escaped
 from pswire.model.plan import PlanError
@@ -65,7 +68,12 @@ class CoordinatorRpc:
 
     async def join(self, request: pb.JoinRequest, caller: Caller) -> pb.JoinReply:
         terms = self._job.terms
-        if request.job and request.job != terms.job:
+        if follows(request.job, terms.job):
+            raise Refused(
+                grpc.StatusCode.UNAVAILABLE,
+                f"this server is of {terms.job}, which {request.job} has followed: expected a later one here",
+            )
+        if request.job and request.job != terms.job and not follows(terms.job, request.job):
             raise precondition(
                 f"these servers run job {terms.job}, and this worker belongs to job {request.job}, which is over or "
                 "was killed: start the worker anew to take part"
@@ -86,7 +94,7 @@ class CoordinatorRpc:
             codec = codec_numbered(request.wire_dtype)
             variables = specs_from_wire(request.variables)
             work = work_from_wire(request)
-            if self._succession is not None and not request.job and self._job.stopped() is not None:
+            if self._succession is not None and not request.job and self._succession.open:
                 self._succession.ask(variables, request.plan, request.optimizer, work)
             member = self._job.join(
                 variables,
@@ -163,7 +171,9 @@ class CoordinatorRpc:
                 # What the log does not have nobody hears of; the end of the job is among what comes now.
                 notices = [notice for notice in notices if isinstance(notice, StopNotice)]
             if notices:
-                await call.reply(pb.SessionReply(events=events_to_wire(notices)))
+                reply = pb.SessionReply()
+                add_events(notices, reply)
+                await call.reply(reply)
             if any(isinstance(n, RefusalNotice) and n.fatal for n in notices):
                 return
 
@@ -180,9 +190,14 @@ class CoordinatorRpc:
                     await outbox.ended(pace.wait())
         except Refused as refused:
             outbox.put(RefusalNotice(refused.message, fatal=True))
-        except Exception as error:
-            # How gRPC reports a stream that broke; the text shows anything else.
+        except (grpc.aio.BaseError, grpc.RpcError) as error:
+            # How gRPC reports a stream that broke.
             log.debug("session of %s ended: %r", hello.worker, error)
+        except Exception as error:
+            told = event("session_failed", worker=hello.worker)
+            log.exception("a session of %s failed", hello.worker, extra=told)
+            said = f"the server failed on a message of this session ({type(error).__name__}: {error})"
+            outbox.put(RefusalNotice(said, fatal=True))
         finally:
             self._job.detach(hello.worker, hello.incarnation, outbox)
 
@@ -206,10 +221,13 @@ class CoordinatorRpc:
                 job.done(worker, incarnation, escaped(request.done.ends, REASON_LIMIT))
             case "leave":
                 job.leave(worker, incarnation, escaped(request.leave.reason, REASON_LIMIT) or "left")
+            case "extent":
+                extent = Extent(request.extent.epochs, request.extent.batches)
+                job.tell_extent(worker, incarnation, extent)
             case "report":
                 self._report(request.report, hello, outbox)
             case other:
-                message = f"expected ready, commit, abandon, done, leave or report, got {other or 'nothing'}"
+                message = f"expected ready, commit, abandon, done, leave, report or extent, got {other or 'nothing'}"
                 outbox.put(RefusalNotice(message))
 
     def _commit(self, commit: pb.Commit, hello: pb.Hello, outbox: Outbox) -> None:
@@ -255,6 +273,9 @@ class CoordinatorRpc:
     async def status(self, request: pb.StatusRequest, caller: Caller) -> pb.StatusReply:
         job = self._job
         reply = report_to_wire(job.report())
+        progress = job.progress()
+        if progress is not None:
+            reply.progress.CopyFrom(progress_to_wire(progress))
         reply.job = job.terms.job
         reply.seconds = time.monotonic() - job.began
         reply.policy = job.policy.name

@@ -2,15 +2,14 @@
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 
 from psserver.coordinator.outputs import GrantNotice, Notice
 from psserver.service.errors import Refused, invalid, precondition
 from psserver.service.job import Job
-from psserver.service.rpc.adapters import events_to_wire, facts_from_wire
+from psserver.service.rpc.adapters import add_events, facts_from_wire
 from psserver.service.shard.host import ShardHost
 from psserver.service.transport import in_place
 from psserver.service.transport.payloads import Outgoing, claim_of
@@ -22,7 +21,6 @@ from psserver.shard.payloads.staging import Slot
 from pswire.logs.events import event
 from pswire.transport import frames
 from pswire.transport.framed_socket import Parts
-from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
 
 log = logging.getLogger("ps-server")
@@ -33,8 +31,14 @@ def message(**fields: Any) -> Parts:
     return (shard_pb2.ExchangeReply(**fields).SerializeToString(),)
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+def _reply(notices: list[Notice], **fields: Any) -> Parts:
+    """As `message`, with what a worker is told."""
+    reply = shard_pb2.ExchangeReply(**fields)
+    add_events(notices, reply)
+    return (reply.SerializeToString(),)
+
+
+class Wanted(NamedTuple):
     """A version, for the ticket that was granted it."""
 
     shard: Shard
@@ -69,11 +73,11 @@ async def _version(
     if attachment is not None:
         located = in_place.locate(host, shard, ticket, number, worker, attachment)
     if located is not None:
-        await stream.send(message(located=located, events=events_to_wire(notices)))
+        await stream.send(_reply(notices, located=located))
         return
     reading = await Outgoing.of(host, shard, ticket, number, worker, wanted.dtype, stream.caller)
     try:
-        messages = _chunks(reading, events_to_wire(notices))
+        messages = _chunks(reading, notices)
         if reading.large:
             await stream.send_many(messages)
         for parts in messages:
@@ -85,9 +89,9 @@ async def _version(
         reading.end()
 
 
-def _chunks(reading: Outgoing, events: list[pb.SessionEvent]) -> Iterator[Parts]:
+def _chunks(reading: Outgoing, notices: list[Notice]) -> Iterator[Parts]:
     for piece in reading.pieces():
-        head: Parts = message(bytes=piece.total, events=events) if piece.offset == 0 else ()
+        head: Parts = _reply(notices, bytes=piece.total) if piece.offset == 0 else ()
         yield (*head, *frames.chunk_field(piece.offset, piece.data, reply=True))
 
 
@@ -138,7 +142,7 @@ async def _outcome(
             grant = notice
             break
     if grant is None:
-        await stream.send(message(events=events_to_wire(notices)))
+        await stream.send(_reply(notices))
         return
     push = request.push
     answer = Answer(stream)
@@ -152,7 +156,7 @@ async def _outcome(
         # The commit stands; the worker learns of its grant and pulls, or is refused, by itself.
         told = event("grant_without_version", ticket=grant.ticket)
         log.info("no version with the grant of ticket %d: %s", grant.ticket, refused, extra=told)
-        await stream.send(message(events=events_to_wire(notices)))
+        await stream.send(_reply(notices))
 
 
 class Answer:

@@ -21,6 +21,7 @@ from psserver.service.rpc.registration import Call, bounded, parsed
 from psserver.service.saving.part import Part
 from psserver.service.shard.host import ShardHost
 from pswire.exits import ExitCode
+from pswire.generations import follows
 from pswire.logs.events import event
 from pswire.model.plan import Plan, PlanError, make_plan
 from pswire.model.specs import specs_from_wire
@@ -36,10 +37,11 @@ MEMORY_EVERY = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """Why a shard server may end."""
+    """Why a shard server may end. `recover`: seconds for which it is worth waiting for another coordinator."""
 
     exit_code: ExitCode
     reason: str
+    recover: float = 0.0
     # Not 0: this server begins again, with its folder of that number.
     next_folder: int = 0
 
@@ -53,8 +55,11 @@ class FollowRpc:
         servers: int,
         job_secret: bytes = b"",
         ended: Callable[[], object] = lambda: None,
+        former: str = "",
     ) -> None:
-        """`ended` is called when this server may end, and `ending` says why."""
+        """`ended` is called when this server may end, and `ending` says why. `former`: the generation that this process
+        has followed before."""
+        self._former = former
         self._host = host
         self._servers = servers
         self._secret = job_secret
@@ -64,6 +69,8 @@ class FollowRpc:
         self._answer = shard_pb2.FollowReply()
         # When the coordinator was last told of the memory.
         self._memory_told = 0.0
+        # As its coordinator says.
+        self._recover = 0.0
         # Set once.
         self.ending: Ending | None = None
 
@@ -80,7 +87,7 @@ class FollowRpc:
                 await call.reply(self._progress())
         finally:
             if self.ending is None:
-                self._end(ExitCode.UNREACHABLE, "the coordinator (server 0) is gone")
+                self._end(ExitCode.UNREACHABLE, "the coordinator (server 0) is gone", recover=self._recover)
 
     def _open(self, message: shard_pb2.Open) -> None:
         """At most once in this server's life. Raises Refused, with nothing changed."""
@@ -91,6 +98,20 @@ class FollowRpc:
             )
         if self.ending is not None:
             raise Refused(grpc.StatusCode.UNAVAILABLE, f"server {self._host.server} ends its job: wait")
+        if message.job == self._former or follows(self._former, message.job):
+            raise precondition(
+                f"server {self._host.server} has followed {self._former}: expected a later generation of that job, "
+                f"got {message.job}, which is over"
+            )
+        if follows(message.job, self._host.job):
+            # What it holds is void. It begins again, and takes the next call.
+            self._end(
+                ExitCode.UNREACHABLE, f"the job goes on as {message.job}", recover=message.recover_timeout
+            )
+            raise Refused(
+                grpc.StatusCode.UNAVAILABLE,
+                f"server {self._host.server} lets go of {self._host.job}: try again",
+            )
         if self._host.job:
             raise precondition(
                 f"server {self._host.server} follows a coordinator already, that of job {self._host.job}"
@@ -100,6 +121,7 @@ class FollowRpc:
                 f"this is server {self._host.server} of {self._servers}, but the coordinator takes it for "
                 f"server {message.task_index} of {message.servers}: give all servers the same --ps-hosts"
             )
+        self._recover = message.recover_timeout
         self._host.open(message.job, message.secret)
         log.info("following job %s", message.job, extra=event("following", job=message.job))
 
@@ -127,7 +149,7 @@ class FollowRpc:
                 await self._try(request.trial)
             case "shutdown":
                 end = request.shutdown
-                self._end(_exit_code(end.exit_code), end.reason, end.next_folder)
+                self._end(_exit_code(end.exit_code), end.reason, next_folder=end.next_folder)
             case other:
                 raise invalid(f"expected configure, decisions or shutdown, got {other}")
 
@@ -197,8 +219,8 @@ class FollowRpc:
             reply.memory.CopyFrom(memory_to_wire(host.memory_picture()))
         return reply
 
-    def _end(self, code: ExitCode, reason: str, next_folder: int = 0) -> None:
-        self.ending = Ending(code, reason, next_folder)
+    def _end(self, code: ExitCode, reason: str, *, recover: float = 0.0, next_folder: int = 0) -> None:
+        self.ending = Ending(code, reason, recover, next_folder)
         self._ended()
 
 

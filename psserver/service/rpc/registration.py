@@ -6,6 +6,7 @@ message that was expected. Calls are tasks of the event loop.
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -26,6 +27,17 @@ if TYPE_CHECKING:
     Context = grpc.aio.ServicerContext[Any, Any]
 
 MESSAGE_LIMIT = 2000
+
+
+class _NoCancelledCalls(logging.Filter):
+    """gRPC logs a call that is cancelled before its method begins, or at the server's end, as its method's error."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        kind = record.exc_info[0] if record.exc_info else None
+        return kind is None or not issubclass(kind, asyncio.CancelledError)
+
+
+_FILTER = _NoCancelledCalls()
 
 
 def parsed(kind: type[Message], data: bytes) -> Any:
@@ -145,6 +157,7 @@ class Registration:
     def __init__(self, watch: Watch, patience: Callable[[int], float]) -> None:
         self._watch = watch
         self._patience = patience
+        logging.getLogger("grpc._cython.cygrpc").addFilter(_FILTER)
         # To requests of whoever asks.
         self._answers = Few(int(ANSWERS.value))
 

@@ -1,14 +1,17 @@
 """A job that goes on: which checkpoint, and the place in the log behind which it does."""
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from psserver.checkpoint import Checkpoint, CheckpointError, Store, check_same_job, choose
-from psserver.checkpoint.rewind import LogIndex, Mark, RewindError
+from psserver.checkpoint import Checkpoint, CheckpointError, Store, check_same_job, choose, generations
+from psserver.checkpoint.resumption import LATEST
+from psserver.checkpoint.rewind import BEGINNING, DECISIONS, LogIndex, Mark, RewindError
 from psserver.coordinator import JobTerms
 from psserver.optimizers import Optimizer
 from psserver.policies import Policy
+from psserver.service.server_settings import ServerSettings
+from pswire.generations import Generation
 from pswire.logs.events import event
 
 log = logging.getLogger("ps-server")
@@ -16,11 +19,15 @@ log = logging.getLogger("ps-server")
 FOLDER = "checkpoints"
 
 
+# Go on from the newest checkpoint, and begin where there is none.
+AUTO = "auto"
+
+
 @dataclass(frozen=True, slots=True)
 class GoingOn:
-    """`rolled_back`: entries that were put aside."""
+    """`checkpoint`: None where the job begins anew. `rolled_back`: entries that were put aside."""
 
-    checkpoint: Checkpoint
+    checkpoint: Checkpoint | None
     mark: Mark
     rolled_back: int
 
@@ -35,10 +42,32 @@ def complete(folder: Path, version: int) -> bool:
     return found.manifest.version == version
 
 
-def find(folder: Path, which: str, terms: JobTerms, policy: Policy, optimizer: Optimizer | None) -> GoingOn:
-    """Choose the checkpoint, and cut the log behind it. Raises CheckpointError and RewindError; nothing has changed
-    then."""
+def name_job(settings: ServerSettings) -> JobTerms:
+    """The job's terms under the name of its next generation, if the folder has had one. Raises CheckpointError,
+    RewindError."""
+    terms, out = settings.terms, settings.out
+    if out is None or not (settings.keep or settings.resume):
+        return terms
+    store = Store(out / FOLDER)
+    if settings.resume is None:
+        name = generations.begin(store, terms.job)
+    else:
+        logged = LogIndex(out).job if (out / DECISIONS).is_file() else ""
+        name = generations.begin_next(store, logged, terms.job)
+    return replace(terms, job=name, generation=Generation.named(name).number, regather=settings.recover)
+
+
+def find(
+    folder: Path, which: str, terms: JobTerms, policy: Policy, optimizer: Optimizer | None
+) -> GoingOn | None:
+    """Choose the checkpoint, and cut the log behind it. None: there is nothing to go on from, nor to put aside. Raises
+    CheckpointError and RewindError; nothing has changed then."""
+    if which == AUTO and not (folder / DECISIONS).is_file():
+        return None
     index = LogIndex(folder)
+    if which == AUTO and not Store(folder / FOLDER).written():
+        return _anew(index)
+    which = LATEST if which == AUTO else which
     found, passed = choose(Store(folder / FOLDER), which, lambda m: index.lacks(m.entry, m.job, m.version))
     for sentence in passed:
         log.warning("passed over checkpoint %s", sentence, extra=event("checkpoint_passed_over"))
@@ -50,3 +79,13 @@ def find(folder: Path, which: str, terms: JobTerms, policy: Policy, optimizer: O
     told = event("resumed", version=about.version, rolled_back=void)
     log.info("goes on from version %d; %d entries behind it are void", about.version, void, extra=told)
     return GoingOn(found, mark, void)
+
+
+def _anew(index: LogIndex) -> GoingOn | None:
+    """It was cut off before its first checkpoint. All that was decided is void."""
+    if not index.entries:
+        return None
+    void = index.rewind(BEGINNING)
+    told = event("begins_anew", rolled_back=void)
+    log.warning("there is no checkpoint yet: the job begins anew; %d entries are void", void, extra=told)
+    return GoingOn(None, BEGINNING, void)

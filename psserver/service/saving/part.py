@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from psserver.checkpoint import CheckpointError, FileFacts, Store, name_of, save_shard, settled
+from psserver.service.limits.ledger import MODEL, MemoryLedger
 from psserver.service.loop.heavy import LARGE
 from psserver.service.loop.owner import Owner
 from psserver.shard import Shard, ShardState, copied
@@ -15,6 +16,8 @@ from pswire.logs.events import event
 
 log = logging.getLogger("ps-server")
 
+# Of memory.
+KIND = "checkpoint"
 # Parts of which the outcome is known.
 REMEMBERED = 4
 
@@ -33,15 +36,22 @@ class PartSaver:
 
     One is written at a time; one more waits, and a newer one takes its place. `store`: None where this server has
     no folder. `changed` is called with every new part, `copied` when the shard's arrays may be written to again.
-    Two threads: what is to be saved is copied while another part is being written.
+    Two threads: what is to be saved is copied while another part is being written. A copy is held in `memory` from
+    before it is made until it is written, or a newer one takes its place; where it has no room there, there is no part.
     """
 
     def __init__(
-        self, owner: Owner, server: int, changed: Callable[[], object], copied: Callable[[], object]
+        self,
+        owner: Owner,
+        server: int,
+        memory: MemoryLedger,
+        changed: Callable[[], object],
+        copied: Callable[[], object],
     ) -> None:
         self.store: Store | None = None
         self.parts: dict[int, Part] = {}
         self._owner, self._server, self._changed, self._copied = owner, server, changed, copied
+        self._memory = memory
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="checkpoint")
         self._busy = self._closed = False
         self._next: tuple[int, str, ShardState] | None = None
@@ -56,10 +66,20 @@ class PartSaver:
             self._tell(Part(entry, error=f"server {self._server} {missing}"))
             return False
         # Before the copy: of those that wait, the newest will do.
-        self._next = None
+        self._wait(None)
         state = settled(shard.views())
+        refusal = self._memory.take(MODEL, KIND, state.nbytes)
+        if refusal is not None:
+            # Buffers that are kept for payloads to come.
+            shard.staging.trim()
+            refusal = self._memory.take(MODEL, KIND, state.nbytes)
+        if refusal is not None:
+            self._tell(
+                Part(entry, error=f"server {self._server} has no room for a copy of what it holds: {refusal}")
+            )
+            return False
         if state.nbytes <= LARGE:
-            self._next = entry, job, copied(state)
+            self._wait((entry, job, copied(state)))
             self._begin()
             return False
         began = time.monotonic()
@@ -70,13 +90,15 @@ class PartSaver:
             if error is None:
                 told = event("part_copied", bytes=state.nbytes, seconds=time.monotonic() - began)
                 log.debug("%d bytes to be saved were copied", state.nbytes, extra=told)
-                self._next = entry, job, future.result()
+                self._wait((entry, job, future.result()))
                 self._begin()
             elif isinstance(error, MemoryError):
+                self._give(state)
                 self._tell(
                     Part(entry, error=f"server {self._server} has no memory for a copy of what it holds")
                 )
             else:
+                self._give(state)
                 self._tell(Part(entry, error=f"server {self._server}: {type(error).__name__}: {error}"))
             self._copied()
 
@@ -88,7 +110,12 @@ class PartSaver:
             return
         (entry, job, state), self._next, self._busy = self._next, None, True
         written = self._owner.loop.run_in_executor(self._pool, self._write, self.store, entry, job, state)
-        written.add_done_callback(lambda future: self._ended(future.result()))
+
+        def ended(future: "asyncio.Future[Part]") -> None:
+            self._give(state)
+            self._ended(future.result())
+
+        written.add_done_callback(ended)
 
     def _write(self, store: Store, entry: int, job: str, state: ShardState) -> Part:
         try:
@@ -104,6 +131,15 @@ class PartSaver:
         self._busy = False
         self._tell(part)
         self._begin()
+
+    def _wait(self, part: tuple[int, str, ShardState] | None) -> None:
+        """It is the next to be written, in place of the one that was."""
+        if self._next is not None:
+            self._give(self._next[2])
+        self._next = part
+
+    def _give(self, state: ShardState) -> None:
+        self._memory.give(MODEL, KIND, state.nbytes)
 
     def _tell(self, part: Part) -> None:
         self.parts[part.entry] = part

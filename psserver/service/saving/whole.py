@@ -21,7 +21,7 @@ from psserver.coordinator import CoordinatorState, JobTerms, Record
 from psserver.policies import Policy
 from psserver.service.followers import Follower
 from psserver.service.log.json_lines import LogError
-from psserver.service.log.run_log import DECISIONS, RunLog
+from psserver.service.log.run_log import DECISIONS, METRICS, RunLog
 from psserver.service.shard.host import ShardHost
 from pswire.logs.events import event
 from pswire.model.plan import Plan
@@ -110,7 +110,8 @@ class Checkpoints:
                 files |= await follower.saved(record.index, limit)
             # The log that leads to it may not be lost where it is kept.
             self._run_log.flush()
-            await asyncio.to_thread(_sync, self._folder / DECISIONS)
+            for file in (DECISIONS, METRICS):
+                await asyncio.to_thread(_sync, self._folder / file)
             about = describe(record, due.clock, due.terms, due.policy, due.plan, files)
             await asyncio.to_thread(self._complete, about, name)
         except (CheckpointError, StateError, LogError) as error:

@@ -25,6 +25,7 @@ from psserver.service.shard.shared import SharedShard
 from psserver.service.transport.shared_memory import SLOTS, Sharing, Words
 from psserver.shard import Apply, Shard, ShardState
 from psserver.shard.payloads.staging import Slot
+from pswire.generations import follows
 from pswire.model.plan import Plan
 from pswire.transport.segments import Place
 
@@ -60,8 +61,6 @@ class ShardHost:
         self.heavy = HeavyWork(owner)
         self.state = SharedShard(owner)
         self.orders = Executor(self.state, server, options.lease, owner, self.heavy, self._end_reads_beyond)
-        self.saver = PartSaver(owner, server, self.state.changes.notify, self.orders.copied)
-        self.orders.save = lambda entry, shard: self.saver.save(entry, self.job, shard)
         self._backend = FastBackend(options.threads, loaded=options.loaded)
         self.sharing = Sharing(options.transport)
         # Reads under way of versions that nothing pins.
@@ -69,6 +68,8 @@ class ShardHost:
         self._reads = Reads()
         self.memory = ShardMemory(server, options.arena_versions, options.memory_limit or usual_limit())
         self.pushes = Pushes(self.state, self.memory, server, options.patience)
+        self.saver = PartSaver(owner, server, self.memory.ledger, self._saved, self.orders.copied)
+        self.orders.save = lambda entry, shard: self.saver.save(entry, self.job, shard)
         self.watch = Watch(silent_calls(self.memory.ledger.limit))
         self.calls = MemberCalls(lambda: self.memory.member_calls, self.watch)
         self.memory.ledger.watch(
@@ -97,6 +98,11 @@ class ShardHost:
             allocate=self.sharing.allocate,
         )
         self._backend.prepare(shard.variants)
+
+    def _saved(self) -> None:
+        """What becomes of a part is known, and its copy is gone."""
+        self.state.entrance.freed()
+        self.state.changes.notify()
 
     def held_by(self, held: Iterable[tuple[Caller, int]], kind: str) -> Iterator[Held]:
         """What calls hold, by their members."""
@@ -215,8 +221,14 @@ class ShardHost:
             )
 
     async def _check_job(self, job: str) -> None:
-        if not self.job:
-            await self._wait(lambda: bool(self.job), self.options.patience)
+        if not self.job or follows(job, self.job):
+            # It serves nobody yet, or has to find out that its coordinator is gone.
+            await self._wait(lambda: bool(self.job) and not follows(job, self.job), self.options.patience)
+        if follows(self.job, job):
+            raise MembershipOver(f"the servers began again as {self.job}, and {job!r} is over; join again")
+        if not self.job or follows(job, self.job):
+            serves = f"still serves {self.job}" if self.job else "serves no job yet"
+            raise Refused(grpc.StatusCode.UNAVAILABLE, f"server {self.server} {serves}; expected job {job!r}")
         if job != self.job:
             raise precondition(
                 f"expected job {self.job!r}, got {job!r}: this server serves another job; join again"

@@ -8,7 +8,7 @@ from psserver.service.limits.watch import Caller
 from psserver.shard.arena import Version
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Read:
     """`caller`: to be cut; None for one that is never cut."""
 

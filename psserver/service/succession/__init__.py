@@ -1,1 +1,1 @@
-"""Servers that stay take one job after another."""
+"""One server after another in one process: servers that stay, and servers that have lost another one."""

@@ -1,21 +1,39 @@
-"""A ps-server through all its jobs: one after another where the servers stay, each by a `Server` of its own."""
+"""A ps-server through all that it serves: one `Server` after another in one process, on the same addresses.
 
+Another one follows where the servers stay, for the next job; and where a server was lost, for the next generation of
+this job. Nothing is taken over into it but addresses: what counts is on the disk. So there is one way to recover,
+whoever was lost, and a loss while it is under way is a loss like any other.
+"""
+
+import gc
+import logging
+import signal
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import FrameType
 from typing import Any
 
+from psserver.service.saving.going_on import AUTO
 from psserver.service.server import Server
 from psserver.service.server_settings import ServerSettings
+from psserver.service.succession.patience import Patience
 from psserver.service.succession.successor import Successor, numbered
+from psserver.service.transport.listening import BindError
 from pswire.exits import ExitCode
+from pswire.logs.events import event
+
+log = logging.getLogger("ps-server")
 
 Announce = Callable[[str, Mapping[str, Any]], None]
+
+# The port of a server that has ended is free soon; in seconds.
+PORT_PATIENCE, PORT_PAUSE = 10.0, 0.05
 
 
 class Servers:
     """`first` is what the first job is started with, `again` makes that of each other one: policies have a state, and
-    jobs a name, of their own. `announce` is called as by `Server`.
+    jobs a name, of their own. `announce` is called as by `Server`, and with "recovering" where a server was lost.
     """
 
     def __init__(
@@ -24,23 +42,36 @@ class Servers:
         """Raises what `Server` raises."""
         self._again, self._announce = again, announce
         self._out = first.out
-        self._interrupted = False
+        self._signal: int | None = None
+        self._patience = Patience()
         self._present = Server(first, announce)
 
     def run(self) -> ExitCode:
         """Serve until no job follows. Raises as `Server.run`."""
-        while True:
-            code = self._present.run()
-            successor = self._present.successor
-            if successor is None or self._interrupted:
+        code = self._present.run()
+        while self._signal is None:
+            lost, successor = self._present.again, self._present.successor
+            if lost is not None and self._worth_it():
+                log.warning("%s: beginning again from what is saved", lost, extra=event("begins_again"))
+                self._announce("recovering", {"reason": lost})
+                code = self._run_recovering()
+            elif lost is None and successor is not None:
+                self._present = self._following(successor)
+                if self._signal is None:
+                    code = self._present.run()
+            else:
+                if lost is not None:
+                    reason = f"{lost}; the job makes no progress"
+                    self._announce("stopped", {"reason": reason, "exit_code": int(code)})
                 return code
-            self._present = self._following(successor)
-            if self._interrupted:
-                return code
+        if self._present.again is not None:
+            # Between two servers there is none whose job a signal could end.
+            return ExitCode.INTERRUPTED if self._signal == signal.SIGINT else ExitCode.TERMINATED
+        return code
 
     def interrupt(self, number: int, frame: FrameType | None) -> None:
         """A signal handler, as `Server.interrupt`."""
-        self._interrupted = True
+        self._signal = number
         self._present.interrupt(number, frame)
 
     def _following(self, successor: Successor) -> Server:
@@ -55,3 +86,38 @@ class Servers:
             resume="latest" if successor.goes_on else None,
         )
         return Server(settings, self._announce, self._out, successor.folder)
+
+    # After a loss
+
+    def _worth_it(self) -> bool:
+        job = self._present.job
+        # A shard ends when its coordinator says so, or does not come back in time.
+        return job is None or self._patience.ended(job.coordinator.version)
+
+    def _run_recovering(self) -> ExitCode:
+        """At the same addresses, in the same folder, as soon as the port is free. Raises as `Server.run`."""
+        before = self._present
+        folder = before.folder
+        settings = replace(
+            self._again(),
+            hosts=before.hosts,
+            metrics_port=before.metrics_port,
+            out=before.settings.out,
+            resume=AUTO if before.settings.task_index == 0 else None,
+            recover=before.recover,
+            again=True,
+            former=before.host.job or before.settings.former,
+        )
+        # Its arrays are not needed beside those that are read now.
+        del before
+        deadline = time.monotonic() + PORT_PATIENCE
+        while True:
+            self._present = Server(settings, self._announce, self._out, folder)
+            gc.unfreeze()
+            gc.collect()
+            try:
+                return self._present.run()
+            except BindError:
+                if time.monotonic() > deadline or self._signal is not None:
+                    raise
+                time.sleep(PORT_PAUSE)

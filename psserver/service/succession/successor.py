@@ -4,8 +4,12 @@ The ended job is whole: its log, summary and weights are written, its last versi
 first Join that belongs to no job yet says what comes: the same job goes on where it ended, if the worker names the same
 model, optimizer and data and there is a checkpoint of the end; or a new job begins, in a folder of its own. Either
 begins with servers that are started anew in the same processes, so that nothing of a former job is left in them.
+
+Also where servers do not stay, a job in which nothing was trained makes room for a worker with another model, once all
+of its own have left: a first try that failed costs no restart of the servers.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +18,7 @@ import grpc
 
 from psserver.coordinator.work.units import WorkTerms
 from psserver.service.agreement import agreed
+from psserver.service.deciding.joining import REPLACED
 from psserver.service.errors import Refused, precondition
 from psserver.service.job import Job
 from psserver.service.saving.going_on import complete
@@ -31,12 +36,27 @@ class Successor:
 class Succession:
     """Of one job. `out`: the folder that the server was started with, of which this job has number `folder`."""
 
-    def __init__(self, job: Job, out: Path | None, folder: int, decided: Callable[[], object]) -> None:
-        self._job = job
+    def __init__(
+        self, job: Job, stays: bool, out: Path | None, folder: int, decided: Callable[[], object]
+    ) -> None:
+        self._job, self._stays = job, stays
         self._out, self._folder = out, folder
         self._decided = decided
         # What comes next, once somebody has asked for it.
         self.successor: Successor | None = None
+
+    @property
+    def open(self) -> bool:
+        """The job has stopped, and another one may follow."""
+        stopped = self._job.coordinator.stopped
+        if self._job.failure is not None or stopped is None:
+            return False
+        return self._stays or stopped.cause == REPLACED
+
+    @property
+    def limit(self) -> float:
+        """Seconds that the servers wait for a worker at most: the one that makes a job's room is there already."""
+        return math.inf if self._stays else 6 * self._job.terms.worker_timeout
 
     def ask(
         self, variables: tuple[VariableSpec, ...], plan: str, optimizer: str, work: WorkTerms | None

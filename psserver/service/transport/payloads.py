@@ -2,8 +2,7 @@
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import grpc
 import numpy as np
@@ -142,8 +141,7 @@ class Intake:
         self._host.pushes.give_up(self._shard, self._slot)
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(NamedTuple):
     """`data` belongs at byte `offset` of a payload of `total` bytes."""
 
     offset: int

@@ -40,6 +40,8 @@ class PayloadChecks:
         return self._measured(slot, start, start + source.size, source)
 
     def _measured(self, slot: Slot, start: int, stop: int, source: NDArray[Any] | None) -> str | None:
+        if stop <= self._layout.trainable:
+            return self._piece(slot, start, stop, source)
         # The norm is that of the gradient; what layers set themselves lies behind it.
         middle = min(max(self._layout.trainable, start), stop)
         for begin, end in ((start, middle), (middle, stop)):

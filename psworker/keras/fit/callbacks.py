@@ -13,7 +13,10 @@ WRITERS = (
     keras.callbacks.BackupAndRestore,
     keras.callbacks.TensorBoard,
     keras.callbacks.CSVLogger,
+    *([keras.callbacks.OrbaxCheckpoint] if hasattr(keras.callbacks, "OrbaxCheckpoint") else []),
 )
+# What is left of a float32 number, relative to 1 or itself, when Keras has exchanged it by sums and differences.
+SWAPPED = 2.0**-18
 _EVENTS = tuple(name for name in dir(keras.callbacks.Callback) if name.startswith("on_"))
 
 
@@ -52,3 +55,10 @@ for _name in _EVENTS:
 def guarded(callback: Any, chosen: Callable[[], bool]) -> Any:
     """The callback itself, or within `OnlyWorker0` where it writes files."""
     return OnlyWorker0(callback, chosen) if isinstance(callback, WRITERS) else callback
+
+
+def swaps_weights(callbacks: Any) -> bool:
+    """One of them is Keras' SwapEMAWeights: after an evaluation the weights are back, but for rounding."""
+    several = callbacks.callbacks if isinstance(callbacks, keras.callbacks.CallbackList) else callbacks
+    several = several if isinstance(several, list | tuple) else [several]
+    return any(isinstance(each, keras.callbacks.SwapEMAWeights) for each in several)

@@ -31,6 +31,11 @@ class Contributions:
         """The job is joined."""
         self._batch = session.next_batch
 
+    @property
+    def batch(self) -> int:
+        """The number of the next batch."""
+        return self._batch
+
     def send(self, session: Session, grant: Grant, result: BatchResult) -> None:
         """Push and commit under `grant`, which is over afterwards. Raises Diverged, FitError."""
         assert result.payloads is not None

@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from psworker.keras.errors import FitError
+from psworker.keras.fit.batches import DatasetBatches
 from psworker.work import Unit, WorkUnits
 
 # Of `fit`, and what to give instead.
@@ -36,8 +37,17 @@ class DealtData:
         self.epochs = int(arguments.get("epochs", 1)) - self._first_epoch
         # Of this fit's epochs, the one that Keras is in.
         self.epoch = 0
+        # A tf.data.Dataset, which has an order of its own.
+        self._read: DatasetBatches | None = None
+        if isinstance(self._x, keras.utils.PyDataset | tf.data.Dataset):
+            for name in ("y", "sample_weight", "batch_size"):
+                if arguments.get(name) is not None:
+                    raise FitError(f"fit({name}=...): expected it in the {type(self._x).__name__} only")
         if isinstance(self._x, keras.utils.PyDataset):
             self.work = WorkUnits(units=int(self._x.num_batches or 0), batches=1, shuffle=bool(shuffle))
+        elif isinstance(self._x, tf.data.Dataset):
+            self._read = DatasetBatches(self._x)
+            self.work = WorkUnits(units=self._read.count, batches=1, shuffle=False)
         else:
             self._arrays(arguments, "units" if shuffle == "batch" else bool(shuffle))
         first = self.batch(self.work.of(0, 0, seed=0))
@@ -55,9 +65,9 @@ class DealtData:
         leaves = keras.tree.flatten(self._data)
         if not leaves or not all(hasattr(leaf, "shape") and hasattr(leaf, "__getitem__") for leaf in leaves):
             raise FitError(
-                f'fit with sharding="units" deals arrays and keras.utils.PyDataset, got {type(self._x).__name__}: '
-                "what can only be read from its start cannot be dealt; make a PyDataset of it, or a psworker.Job with "
-                "WorkUnits(files=...)"
+                'fit with sharding="units" deals arrays, keras.utils.PyDataset and tf.data.Dataset, got '
+                f"{type(self._x).__name__}: what can only be read from its start cannot be dealt; make a PyDataset "
+                "of it, or a psworker.Job with WorkUnits(files=...)"
             )
         self._data = keras.tree.map_structure(np.asarray, self._data)
         counts = {len(leaf) for leaf in keras.tree.flatten(self._data)}
@@ -72,6 +82,8 @@ class DealtData:
 
     def batch(self, unit: Unit) -> Any:
         """What Keras would have read: tensors, floats in its own precision."""
+        if self._read is not None:
+            return self._read[unit.index]
         if isinstance(self._x, keras.utils.PyDataset):
             return keras.tree.map_structure(_tensor, self._x[unit.index])
         return keras.tree.map_structure(lambda array: _tensor(array[unit.indices]), self._data)

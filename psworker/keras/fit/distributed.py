@@ -23,7 +23,7 @@ from pswire.logs.events import event
 from psworker.engine import Grant
 from psworker.errors import SessionError, Voided
 from psworker.keras.errors import FitError
-from psworker.keras.fit.callbacks import guarded
+from psworker.keras.fit.callbacks import SWAPPED, guarded, swaps_weights
 from psworker.keras.fit.contributions import Contributions
 from psworker.keras.fit.dealt import DealtData
 from psworker.keras.fit.epochs import EpochMetrics
@@ -46,7 +46,7 @@ class Distributed:
     """
 
     def __init__(
-        self, model: Any, membership: Membership, wire_dtype: str, *, stay: bool, deals: bool
+        self, model: Any, membership: Membership, wire_dtype: str, *, stay: bool, deals: bool, shares: bool
     ) -> None:
         self.model = model
         self._membership = membership
@@ -64,9 +64,13 @@ class Distributed:
         self._epoch = 0
         self._check_weights = self._finished = False
         self._metrics = EpochMetrics(model)
+        # An epoch's logs are over all workers.
+        self._shares = shares
         # The data of `fit` is dealt by the coordinator; that of the present fit.
         self._deals = deals
         self._dealt: DealtData | None = None
+        # A callback of this fit exchanges weights and averages, and back.
+        self._swaps = False
         # Keras is told to stop only because the next part is one of another epoch.
         self._pausing = False
         self._first = True
@@ -140,8 +144,16 @@ class Distributed:
                     'sharding="units" with gradient_accumulation_steps: expected larger batches instead'
                 )
         given = bound.arguments.get("callbacks")
+        self._swaps = swaps_weights(given)
         mine = Hooks(
-            Moments(self._begin_fit, self._begin_epoch, self._progress, self._end_epoch, self._end_fit)
+            Moments(
+                self._begin_fit,
+                self._begin_epoch,
+                self._progress,
+                self._end_epoch,
+                self._extent,
+                self._end_fit,
+            )
         )
         if isinstance(given, keras.callbacks.CallbackList):
             mine.set_model(self.model)
@@ -162,7 +174,7 @@ class Distributed:
 
     def _evaluate(self, *args: Any, **keywords: Any) -> Any:
         """Keras' own; the validation of an epoch happens in worker 0, for all: its weights are one version."""
-        if keywords.get("_use_cached_eval_dataset"):
+        if keywords.get("_use_cached_eval_dataset") and self._shares:
             self._metrics.remember()
             if not self._is_first():
                 return {}
@@ -314,7 +326,7 @@ class Distributed:
         """What changed behind our back is refused; nothing is ignored."""
         if self._check_weights and self._weights and self._step is not None:
             self._check_weights = False
-            changed = self._step.differing(self._weights)
+            changed = self._step.differing(self._weights, SWAPPED if self._swaps else 0.0)
             if changed is not None:
                 raise FitError(
                     f"the weights of {changed!r} were changed by something else than training (set_weights, "
@@ -322,11 +334,20 @@ class Distributed:
                     "servers take weights at its beginning only: call psworker.keras.distribute(model) again, which "
                     "starts a new job from these weights"
                 )
+            if self._swaps:
+                self._step.restore(self._weights)
 
     def _begin_epoch(self, epoch: int) -> None:
         self._check_weights = True
         if self._dealt is not None:
             self._dealt.at(epoch)
+
+    def _extent(self, epochs: int, left: int, batches: int) -> None:
+        """Whoever asks for the status is told how far the job is."""
+        session = self._membership.session
+        if session is not None and self._dealt is None and not self._finished:
+            every = self.model.optimizer.gradient_accumulation_steps or 1
+            session.tell_extent(epochs, self._contributions.batch + left * batches // every)
 
     def _end_epoch(self, epoch: int, logs: MutableMapping[str, Any]) -> None:
         """What callbacks see of an epoch is what all workers have counted in it."""
@@ -334,7 +355,7 @@ class Distributed:
             self.model.stop_training = self._pausing = False
         self._epoch = epoch
         session = self._membership.session
-        if session is not None and session.worker_count > 1 and not self._finished:
+        if self._shares and session is not None and session.worker_count > 1 and not self._finished:
             if not self._metrics.exchange(session, logs, validates=self._first):
                 self.model.stop_training = True
 

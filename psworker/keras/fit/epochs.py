@@ -39,7 +39,12 @@ class EpochMetrics:
         variables, counted = self._variables(), self._counted or []
         self._counted = None
         flat = np.concatenate([np.zeros(0), *(array.ravel().astype(np.float64) for array in counted)])
-        own = {name: float(value) for name, value in logs.items() if name.startswith("val_") and validates}
+        # One number each; a metric of several, by class, stays its worker's own.
+        own = {
+            name: float(value)
+            for name, value in logs.items()
+            if validates and name.startswith("val_") and np.ndim(value) == 0
+        }
         totals = session.gather_epoch(self._number, self._layout(variables), flat.tolist(), own)
         self._number += 1
         if totals is None:

@@ -59,6 +59,7 @@ class GradientStep:
         self._compute = self._traced(self._gradients, jit)
         self._gather = self._traced(self._accumulate, jit)
         self._assign = self._traced(self._take, False)
+        self._compare = self._traced(self._same, False)
 
     def prepare(self, data: Any) -> None:
         """Trace the step for batches such as `data`; nothing runs."""
@@ -84,14 +85,17 @@ class GradientStep:
         self._version = version
         return tensors
 
-    def differing(self, tensors: list[Any]) -> str | None:
-        """The path of a variable that is not what `assign` made it from `tensors`; None when all are."""
-        for spec, variable, value in zip(
-            self._variables.specs, self._variables.variables, self._layout.cut(tensors), strict=True
-        ):
-            if not bool(tf.reduce_all(tf.equal(variable, value))):
-                return spec.name
-        return None
+    def differing(self, tensors: list[Any], tolerance: float = 0.0) -> str | None:
+        """The path of a variable that is not what `assign` made it from `tensors`, up to `tolerance`; None when all
+        are."""
+        same = self._compare(tensors, tf.constant(tolerance, tf.float32)).numpy()
+        return next(
+            (spec.name for spec, one in zip(self._variables.specs, same, strict=True) if not one), None
+        )
+
+    def restore(self, tensors: list[Any]) -> None:
+        """What `assign` returned into the model once more, to the bit."""
+        self._assign(tensors, tf.constant(self._version, tf.int64), False)
 
     def _function(self) -> Any:
         return self._compute if self._every == 1 else self._gather
@@ -138,3 +142,14 @@ class GradientStep:
             self._optimizer._update_model_variables_moving_average(self._optimizer._trainable_variables)
         # Keras counts batches here; the property `iterations` counts updates.
         self._optimizer._iterations.assign(version * self._every)
+
+    def _same(self, flats: list[Any], tolerance: Any) -> Any:
+        """Of each variable: it is what `flats` say, or as near as `tolerance`, relative to 1 or to what they say."""
+        found = []
+        for variable, value in zip(self._variables.variables, self._layout.cut(flats), strict=True):
+            wanted = tf.cast(value, tf.float32)
+            away = tf.abs(tf.cast(variable, tf.float32) - wanted)
+            near = away <= tolerance * tf.maximum(1.0, tf.abs(wanted))
+            # NaN is near nothing.
+            found.append(tf.reduce_all(tf.logical_or(tf.equal(variable, value), near)))
+        return tf.stack(found)

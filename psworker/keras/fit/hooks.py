@@ -18,6 +18,8 @@ class Moments:
     # For the progress bar, and any other callback behind this one; the history is Keras' own.
     progress: Callable[[], dict[str, float]]
     end_epoch: Callable[[int, MutableMapping[str, Any]], None]
+    # Epochs in all, those that are left, and the batches of one, once that is known.
+    extent: Callable[[int, int, int], None]
     end_fit: Callable[[], None]
 
 
@@ -27,14 +29,20 @@ class Hooks(keras.callbacks.Callback):  # type: ignore[misc]
     def __init__(self, moments: Moments) -> None:
         super().__init__()
         self._moments = moments
+        # Of the epoch before.
+        self._batches = 0
 
     def on_train_begin(self, logs: Any = None) -> None:
         self._moments.begin_fit()
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._moments.begin_epoch(epoch)
+        batches, epochs = self.params.get("steps") or self._batches, self.params.get("epochs") or 0
+        if batches and epochs > epoch:
+            self._moments.extent(epochs, epochs - epoch, batches)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self._batches = batch + 1
         logs.update(self._moments.progress())
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:

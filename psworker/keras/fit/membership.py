@@ -41,7 +41,7 @@ class Membership:
         specs = list(zip(variables.specs, variables.values(), strict=True))
         self.session = session = self._join(hosts, specs, optimizer=optimizer, **more)
         if session.worker_index:
-            _own_randomness(variables, session.worker_index)
+            own_randomness(variables, session.worker_index)
         return session
 
     def leave(self, reason: str) -> None:
@@ -71,7 +71,7 @@ def named(model: Any) -> list[tuple[Any, str]]:
     return [(variable, names[id(variable.value)]) for variable in model.trainable_variables]
 
 
-def _own_randomness(variables: ModelVariables, worker_index: int) -> None:
+def own_randomness(variables: ModelVariables, worker_index: int) -> None:
     """Worker 0 draws what plain `fit` would; every other one has a stream of its own."""
     for variable in variables.seeds:
         own = np.random.SeedSequence([*map(int, variable.numpy()), worker_index])

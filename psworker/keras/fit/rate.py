@@ -46,4 +46,5 @@ class SetRate:
 
 def _rate(optimizer: Any) -> float | None:
     rate = unwrapped(optimizer)._learning_rate
-    return float(rate.numpy()) if isinstance(rate, keras.Variable) else None
+    # The variable itself: Keras' own numpy() asks much first, and this is for every batch.
+    return float(rate.value.numpy()) if isinstance(rate, keras.Variable) else None

@@ -1,0 +1,116 @@
+"""A local run whose processes are killed, stopped and cut off while it goes on."""
+
+import signal
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pslab.chaos.campaign import Campaign, Seen
+from pslab.chaos.plan import Disturbance
+from pslab.chaos.relay import Relay
+from pslab.display.progress import Display
+from pslab.launch.local import Daemons, LocalRun, RunResult
+from pslab.launch.status_poll import StatusClient, StatusError
+from pswire.config.experiment import Experiment
+
+LOOK_EVERY = 0.02
+
+
+class DisturbedRun(LocalRun):
+    """As `LocalRun`. Workers reach servers through relays. `until`: nothing new is done after that moment of the
+    monotonic clock, or after `most` disturbances.
+
+    A thread asks the coordinator and disturbs; the run itself only starts processes again that have died.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        folder: Path,
+        display: Display,
+        daemons: Daemons,
+        campaign: Campaign,
+        until: float,
+        most: int,
+    ) -> None:
+        super().__init__(experiment, folder, display, daemons)
+        self.campaign, self._until, self._most = campaign, until, most
+        self._relays: dict[tuple[str, str], Relay] = {}
+        self._over = threading.Event()
+        self._resumes: list[threading.Timer] = []
+
+    def run(self) -> RunResult:
+        """As `LocalRun.run`."""
+        disturber = threading.Thread(target=self._disturb, daemon=True)
+        disturber.start()
+        try:
+            return super().run()
+        finally:
+            self._over.set()
+            disturber.join()
+            for timer in self._resumes:
+                timer.cancel()
+            for relay in self._relays.values():
+                relay.close()
+
+    def _start_child(self, name: str, command: Sequence[str], variables: Mapping[str, str]) -> None:
+        if name in self._workers:
+            hosts, carried = self._hosts(), self._carried(name)
+            command = [carried if word == hosts else word for word in command]
+            variables = {key: carried if value == hosts else value for key, value in variables.items()}
+        super()._start_child(name, command, variables)
+
+    def _carried(self, worker: str) -> str:
+        """The servers' addresses, as this worker is to know them: they stay when a server is started again."""
+        for server in self._servers:
+            if (worker, server) not in self._relays:
+                self._relays[worker, server] = Relay(self._addresses[server])
+        return ",".join(self._relays[worker, server].address for server in self._servers)
+
+    # In the thread
+
+    def _disturb(self) -> None:
+        first = self._servers[0]
+        while first not in self._addresses or len(self._relays) < len(self._workers) * len(self._servers):
+            if self._over.wait(LOOK_EVERY):
+                return
+        client = StatusClient(self._addresses[first], timeout=0.5)
+        try:
+            while not self._over.wait(LOOK_EVERY):
+                now = time.monotonic()
+                more = now < self._until and len(self.campaign.outcomes) < self._most
+                due = self.campaign.see(now, _ask(client), more)
+                if due is not None and self._do(due):
+                    self.campaign.done(time.monotonic(), due)
+        finally:
+            client.close()
+
+    def _do(self, due: Disturbance) -> bool:
+        """False: the process is not there just now."""
+        child = self._children.get(due.name)
+        if child is None or not child.running:
+            return False
+        self._display.warning(f"chaos: {due.kind} {due.name}", "")
+        if due.kind == "cut":
+            for ends, relay in self._relays.items():
+                if due.name in ends:
+                    relay.cut()
+            return True
+        if due.kind == "kill":
+            child.send(signal.SIGKILL)
+            return True
+        child.send(signal.SIGSTOP)
+        seconds = due.pause * self._experiment.cluster.worker_timeout
+        timer = threading.Timer(seconds, child.send, (signal.SIGCONT,))
+        self._resumes.append(timer)
+        timer.start()
+        return True
+
+
+def _ask(client: StatusClient) -> Seen | None:
+    try:
+        reply = client.ask()
+    except StatusError:
+        return None
+    return Seen(reply.job, reply.version, reply.phase)

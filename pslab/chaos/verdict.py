@@ -1,0 +1,148 @@
+"""What must hold of a run that was disturbed, and what is told of it."""
+
+import json
+import math
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pslab.chaos.campaign import Outcome
+from pslab.check.checker import check_run
+from pslab.launch.local import RunResult
+from pslab.runs import log as e
+from pslab.runs.folder import CHECKPOINTS, Run, RunError
+from psserver.checkpoint import CheckpointError, Store
+
+ACCURACY = "accuracy"
+
+
+@dataclass(slots=True)
+class Round:
+    """One run. `problems`: sentences; empty where all holds. `undone`: versions and commits that the log lost to
+    rollbacks, which were computed again."""
+
+    folder: Path
+    outcomes: list[Outcome]
+    problems: list[str] = field(default_factory=list)
+    metrics: dict[str, float] = field(default_factory=dict)
+    undone: Counter[str] = field(default_factory=Counter)
+    versions: int = 0
+
+
+def judge(
+    folder: Path, result: RunResult, outcomes: list[Outcome], wanted: float | None, tolerance: float
+) -> Round:
+    """Hold the run against what is promised: it succeeds, its log passes the check, its checkpoints are whole, no batch
+    counts twice, and its accuracy is `wanted` but for `tolerance` (None: whatever it is)."""
+    found = Round(folder, outcomes)
+    if not result.ok:
+        found.problems.append(f"exit code {int(result.verdict.code)}: {result.verdict.reason}")
+    try:
+        run = Run(folder)
+        found.versions = run.summary.versions
+        found.metrics = {name: v for name, v in run.summary.metrics.items() if v is not None}
+        found.problems += [f"check: {violation}" for violation in check_run(run).violations]
+        found.problems += _counted_twice(run)
+        found.undone = undone(folder)
+    except RunError as error:
+        found.problems.append(str(error))
+    found.problems += _damaged(folder)
+    accuracy = found.metrics.get(ACCURACY, math.nan)
+    if result.ok and wanted is not None and not accuracy >= wanted - tolerance:
+        found.problems.append(f"accuracy {accuracy:.4g}, expected {wanted:.4g} of a run that was left alone")
+    return found
+
+
+def _counted_twice(run: Run) -> Iterable[str]:
+    """Every batch of a worker's own data; of data that is dealt, the check looks."""
+    commits: Counter[tuple[str, int]] = Counter()
+    for entry in run.decisions():
+        if isinstance(entry.fact, e.Work):
+            return
+        if isinstance(entry.fact, e.Commit):
+            commits[entry.fact.worker, entry.fact.batch] += 1
+    for (worker, batch), count in commits.items():
+        if count > 1:
+            yield f"batch {batch} of {worker} was committed {count} times"
+
+
+def _damaged(folder: Path) -> Iterable[str]:
+    store = Store(folder / CHECKPOINTS)
+    for name in store.names():
+        if (store.root / name / "manifest.json").is_file():
+            try:
+                store.verify(name)
+            except CheckpointError as error:
+                yield f"checkpoint: {error}"
+
+
+def undone(folder: Path) -> Counter[str]:
+    """Applies and commits among the entries that rollbacks have put aside."""
+    counts: Counter[str] = Counter()
+    for file in folder.glob("decisions.void-*.jsonl"):
+        for line in file.read_bytes().splitlines():
+            try:
+                counts[json.loads(line)["kind"]] += 1
+            except (ValueError, KeyError, TypeError):
+                # Of a server that was killed within a line.
+                continue
+    return Counter({kind: counts[kind] for kind in ("apply", "commit")})
+
+
+def as_json(rounds: Sequence[Round]) -> dict[str, Any]:
+    """The report, for programs."""
+    return {
+        "event": "chaos",
+        "ok": not any(each.problems for each in rounds),
+        "rounds": [
+            {
+                "folder": str(each.folder),
+                "problems": each.problems,
+                "versions": each.versions,
+                "metrics": each.metrics,
+                "versions_undone": each.undone["apply"],
+                "batches_computed_again": each.undone["commit"],
+                "disturbances": [
+                    {
+                        "kind": o.disturbance.kind,
+                        "name": o.disturbance.name,
+                        "role": o.disturbance.role,
+                        "version": o.version,
+                        "rolled_back": o.rolled_back,
+                        "seconds_to_next_version": o.seconds,
+                    }
+                    for o in each.outcomes
+                ],
+            }
+            for each in rounds
+        ],
+    }
+
+
+def text(rounds: Sequence[Round]) -> str:
+    """The report, for people: a line for each kind of disturbance, then what does not hold."""
+    outcomes = [outcome for each in rounds for outcome in each.outcomes]
+    lines = [f"{'':19}{'times':>6}{'to the next version, s':>26}{'versions rolled back':>24}"]
+    lines.append(f"{'':19}{'':>6}{'median':>14}{'longest':>12}{'mean':>12}{'most':>12}")
+    groups = sorted({(o.disturbance.role, o.disturbance.kind) for o in outcomes})
+    for role, kind in groups:
+        of = [o for o in outcomes if (o.disturbance.role, o.disturbance.kind) == (role, kind)]
+        seconds = [o.seconds for o in of if o.seconds is not None]
+        back = [o.rolled_back or 0 for o in of]
+        middle = (
+            f"{statistics.median(seconds):14.2f}{max(seconds):12.2f}" if seconds else f"{'-':>14}{'-':>12}"
+        )
+        lines.append(f"{role + ' ' + kind:19}{len(of):6}{middle}{statistics.mean(back):12.1f}{max(back):12}")
+    commits, applies = (sum(each.undone[kind] for each in rounds) for kind in ("commit", "apply"))
+    lines.append(
+        f"{len(outcomes)} disturbances in {len(rounds)} runs; {applies} versions were undone, and {commits} batches "
+        "computed again"
+    )
+    for each in rounds:
+        lines += [f"{each.folder}: {problem}" for problem in each.problems]
+    held = not any(each.problems for each in rounds)
+    lines.append("every run ended as promised" if held else "NOT every run ended as promised")
+    return "\n".join(lines)

@@ -1,0 +1,158 @@
+"""``ps-lab chaos``"""
+
+import itertools
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from pslab.chaos.campaign import Campaign
+from pslab.chaos.plan import KINDS, Kind, disturbances
+from pslab.chaos.running import DisturbedRun
+from pslab.chaos.verdict import ACCURACY, Round, as_json, judge, text
+from pslab.commands.failure import EPILOG, Failure
+from pslab.display.progress import choose, print_json
+from pslab.launch.experiments import load, run_local
+from pslab.launch.local import Daemons
+from pslab.runs.folder import Run, RunError, make_folder
+from pswire.config.experiment import Experiment, ExperimentError
+from pswire.exits import ExitCode
+
+# As often as anything dies.
+NO_LIMIT = 10**6
+
+
+@click.command(epilog=EPILOG)
+@click.argument("experiment", type=click.Path(path_type=Path, dir_okay=False))
+@click.option(
+    "--minutes",
+    type=click.FloatRange(min=0),
+    default=10.0,
+    show_default=True,
+    help="Begin no disturbance and no run after that; the last run ends by itself.",
+)
+@click.option("--runs", type=click.IntRange(min=1), help="So many runs at most.")
+@click.option("--kills", type=click.IntRange(min=1), help="So many disturbances in each run at most.")
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of what is done, and when."
+)
+@click.option(
+    "--every",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    metavar="VERSIONS",
+    help="Between two disturbances, on the average.",
+)
+@click.option(
+    "--kind",
+    "kinds",
+    multiple=True,
+    type=click.Choice(KINDS),
+    help="Only these. Repeatable. kill: SIGKILL. stop: SIGSTOP, and SIGCONT after up to 1.5 worker timeouts. cut: all "
+    "connections of a worker, or to a server.  [default: all]",
+)
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a key. Repeatable.")
+@click.option(
+    "--tolerance",
+    type=click.FloatRange(min=0),
+    default=0.05,
+    show_default=True,
+    help="So much less accuracy than that of the run which is left alone.",
+)
+@click.option(
+    "--reference/--no-reference",
+    default=True,
+    show_default=True,
+    help="First make a run that is left alone, for the accuracy of a job that measures one.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    required=True,
+    metavar="DIR",
+    help="A new folder: DIR/reference, DIR/run-1, ...",
+)
+@click.option("--json", "report_json", is_flag=True, help="The report as one JSON object.")
+@click.pass_context
+def chaos(
+    context: click.Context,
+    experiment: Path,
+    minutes: float,
+    runs: int | None,
+    kills: int | None,
+    seed: int,
+    every: int,
+    kinds: Sequence[Kind],
+    overrides: tuple[str, ...],
+    tolerance: float,
+    reference: bool,
+    out: Path,
+    report_json: bool,
+) -> None:
+    """Run EXPERIMENT again and again while its processes are killed, stopped and cut off: is anything lost?
+
+    Processes that die are started again. Which process, how, and after how many versions comes from the
+    seed: workers always, servers where the experiment takes checkpoints (run.checkpoint_every). Some
+    disturbances strike while the job recovers from the one before.
+
+    Each run must succeed; its log must pass ps-lab check, its checkpoints their digests; no batch may count
+    twice; the accuracy must be that of a run which is left alone. Otherwise the exit code is 9. The report
+    says how often each role was disturbed, how long it took to the next version, and what was computed again.
+
+    \b
+      ps-lab chaos examples/digits-sync.toml --set run.checkpoint_every=10v --minutes 30 --out runs/chaos
+    """
+    try:
+        loaded = load(experiment, overrides)
+        make_folder(out)
+        until = time.monotonic() + 60 * minutes
+        wanted = _reference(loaded, out / "reference") if reference else None
+        rounds: list[Round] = []
+        for number in itertools.count(1):
+            if number > 1 and (time.monotonic() >= until or (runs and number > runs)):
+                break
+            folder = out / f"run-{number}"
+            found = _round(
+                loaded, folder, seed + number - 1, until, kills, every, kinds or KINDS, wanted, tolerance
+            )
+            rounds.append(found)
+            if found.problems:
+                break
+    except (ExperimentError, RunError) as error:
+        raise Failure(error) from error
+    if report_json:
+        print_json(as_json(rounds))
+    else:
+        click.echo(text(rounds))
+    context.exit(int(ExitCode.VIOLATIONS if any(each.problems for each in rounds) else ExitCode.OK))
+
+
+def _reference(experiment: Experiment, folder: Path) -> float | None:
+    """The accuracy of a run that is left alone; None where the job measures none. Raises RunError."""
+    finished = run_local(experiment, choose(as_json=False, quiet=True), out=folder)
+    if not finished.result.ok:
+        raise RunError(f"{folder}: the run that is left alone failed: {finished.result.verdict.reason}")
+    return Run(folder).summary.metrics.get(ACCURACY)
+
+
+def _round(
+    experiment: Experiment,
+    folder: Path,
+    seed: int,
+    until: float,
+    kills: int | None,
+    every: int,
+    kinds: Sequence[Kind],
+    wanted: float | None,
+    tolerance: float,
+) -> Round:
+    cluster = experiment.cluster
+    servers = cluster.servers if experiment.run.checkpoint_every else 0
+    campaign = Campaign(disturbances(seed, servers, cluster.workers, every, kinds))
+    display, daemons = choose(as_json=False, quiet=True), Daemons(restarts=NO_LIMIT)
+    run = DisturbedRun(experiment, make_folder(folder), display, daemons, campaign, until, kills or NO_LIMIT)
+    with display:
+        result = run.run()
+    return judge(folder.resolve(), result, campaign.outcomes, wanted, tolerance)

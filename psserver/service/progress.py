@@ -1,0 +1,114 @@
+"""How far a job is: epochs, batches, and the time that is left, for people who ask. Nothing is decided by it."""
+
+import math
+from collections import deque
+from dataclasses import dataclass
+
+from psserver.coordinator import Coordinator
+
+# Seconds between two looks at the pace, and how many are remembered: a minute.
+LOOK_EVERY, LOOKS = 1.0, 60
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """`done` of `total` `unit`; `epoch` counts from 1 (0: there are none). `seconds_left`: NaN without a pace."""
+
+    epoch: int
+    epochs: int
+    done: int
+    total: int
+    unit: str
+    seconds_left: float
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """What a worker has said of its data."""
+
+    epochs: int
+    batches: int
+
+
+class Progress:
+    """Of one job. A worker's extent is kept for its name: no more of them than tallies."""
+
+    def __init__(self) -> None:
+        self._extents: dict[str, Extent] = {}
+        # When, how much of which unit was done.
+        self._looks: deque[tuple[float, int, str]] = deque(maxlen=LOOKS)
+
+    def told(self, worker: str, extent: Extent) -> None:
+        """By a member."""
+        self._extents[worker] = extent
+
+    def look(self, coordinator: Coordinator, now: float) -> None:
+        """From time to time, for the pace."""
+        if self._looks and now - self._looks[-1][0] < LOOK_EVERY:
+            return
+        found = self._measured(coordinator)
+        if found is None or coordinator.stopped is not None or not coordinator.started:
+            return
+        if self._looks and self._looks[-1][2] != found.unit:
+            self._looks.clear()
+        self._looks.append((now, found.done, found.unit))
+
+    def picture(self, coordinator: Coordinator, now: float) -> Picture | None:
+        """None where nobody knows how long the job will be."""
+        found = self._measured(coordinator)
+        if found is None:
+            return None
+        left = 0.0 if found.done >= found.total or coordinator.stopped is not None else self._left(found, now)
+        return Picture(found.epoch, found.epochs, found.done, found.total, found.unit, left)
+
+    def _left(self, found: Picture, now: float) -> float:
+        looks = [look for look in self._looks if look[2] == found.unit]
+        if not looks or now <= looks[0][0] or found.done <= looks[0][1]:
+            return math.nan
+        pace = (found.done - looks[0][1]) / (now - looks[0][0])
+        return (found.total - found.done) / pace
+
+    def _measured(self, coordinator: Coordinator) -> Picture | None:
+        data = _dealt(coordinator) if coordinator.work is not None else self._own(coordinator)
+        versions = coordinator.terms.versions
+        if not versions:
+            return data
+        limit = Picture(0, 0, min(coordinator.version, versions), versions, "versions", math.nan)
+        if data is None or not data.total:
+            return limit
+        # What comes first ends the job.
+        return data if data.done / data.total > limit.done / limit.total else limit
+
+    def _own(self, coordinator: Coordinator) -> Picture | None:
+        """Of workers with data of their own; None as long as one of them has not said how much."""
+        roster = coordinator.roster
+        taking_part = [name for name, tally in roster.tallies.items() if tally.arrived]
+        taking_part = [n for n in taking_part if n in roster.present or n in self._extents]
+        if not taking_part or any(name not in self._extents for name in taking_part):
+            return None
+        done = total = 0
+        epochs = max(self._extents[name].epochs for name in taking_part)
+        epoch = epochs
+        for name in taking_part:
+            extent, batch = self._extents[name], roster.tally(name).next_batch
+            done, total = done + min(batch, extent.batches), total + extent.batches
+            if name in roster.present and extent.batches:
+                epoch = min(epoch, _epoch(batch, extent.batches, extent.epochs))
+        return Picture(epoch, epochs, done, total, "batches", math.nan)
+
+
+def _dealt(coordinator: Coordinator) -> Picture | None:
+    work = coordinator.work
+    assert work is not None
+    terms = work.terms
+    if work.parts:
+        done, total = work.counted + work.skipped, terms.units * terms.epochs * work.parts
+        return Picture(_epoch(done, total, terms.epochs), terms.epochs, done, total, "parts", math.nan)
+    total = terms.units * terms.epochs
+    done = max(0, total - work.fresh - len(work.held) - len(work.lost))
+    return Picture(_epoch(done, total, terms.epochs), terms.epochs, done, total, "units", math.nan)
+
+
+def _epoch(done: int, total: int, epochs: int) -> int:
+    """The one that is under way."""
+    return min(epochs, done * epochs // total + 1) if total else 0

@@ -1,0 +1,124 @@
+"""`kill -9` of a server while the others stay up: the job goes back to its newest checkpoint, and on from there."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pslab.runs.folder import Run
+from psserver.checkpoint import Store
+from tests.cluster.cluster import Cluster, Process, entries_of
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+
+BATCHES = 40
+SYNC = ("--workers", "2", "--policy", "sync", "--optimizer", "adam", "--learning-rate", "0.05")
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with Cluster(tmp_path) as started:
+        yield started
+
+
+def start(cluster: Cluster, servers: int, batches: int = BATCHES, *workers: str) -> None:
+    """Servers that share the run folder, and two workers."""
+    every = ("--out", str(cluster.out), "--resume", "auto", "--checkpoint-every", "5v")
+    cluster.start_servers(servers, *SYNC, every=every)
+    for index in range(2):
+        cluster.start_worker("--batches", str(batches), "--task-index", str(index), *workers)
+
+
+def again(cluster: Cluster, index: int) -> Process:
+    """The server of that index, with the same command."""
+    cluster.servers[index].close()
+    hosts = ("--ps-hosts", ",".join(cluster.addresses), "--task-index", str(index))
+    every = ("--out", str(cluster.out), "--resume", "auto", "--checkpoint-every", "5v")
+    flags = (*hosts, "--json", "--worker-timeout", "3.0", *every, *(SYNC if index == 0 else ()))
+    cluster.servers[index] = cluster.launch(f"server-{index}-again", "-m", "psserver", *flags)
+    return cluster.servers[index]
+
+
+def saved(cluster: Cluster) -> list[int]:
+    """Versions of complete checkpoints."""
+    store = Store(cluster.out / "checkpoints")
+    return [
+        store.manifest(name).version
+        for name in store.names()
+        if (store.root / name / "manifest.json").is_file()
+    ]
+
+
+def check_counted_once(run: Run, batches: int = BATCHES) -> None:
+    commits = Counter((entry["worker"], entry["batch"]) for entry in entries_of(run, "commit"))
+    assert set(commits.values()) == {1} and len(commits) == 2 * batches
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str | None:
+    """The digest of the weights of a run in which nobody dies."""
+    with Cluster(tmp_path_factory.mktemp("undisturbed")) as cluster:
+        start(cluster, 2)
+        return cluster.wait_end(worker_codes=[0, 0]).summary.weights_sha256
+
+
+@pytest.mark.parametrize("killed", [1, 0], ids=["shard", "coordinator"])
+def test_a_run_that_lost_a_server_ends_with_the_bits_of_one_that_did_not(
+    cluster: Cluster, undisturbed: str | None, killed: int
+) -> None:
+    start(cluster, 2, BATCHES, "--seconds", "0.02")
+    cluster.wait_for(lambda _: len(saved(cluster)) >= 2, "two checkpoints are complete")
+    cluster.servers[killed].kill()
+    again(cluster, killed)
+    run = cluster.wait_end(worker_codes=[0, 0])
+    assert run.summary.weights_sha256 == undisturbed is not None
+    check_counted_once(run)
+    (restore,) = entries_of(run, "restore")
+    assert restore["job"].endswith(".1")
+    void = next(cluster.out.glob("decisions.void-*.jsonl")).read_text().splitlines()
+    assert len([json.loads(line) for line in void]) == restore["rolled_back"]
+
+
+def test_a_server_that_dies_during_the_recovery_from_another(cluster: Cluster) -> None:
+    """The shard has just been told to begin again when server 0 dies, and then the shard itself."""
+    start(cluster, 2, BATCHES, "--seconds", "0.02")
+    cluster.wait_for(lambda _: len(saved(cluster)) >= 1, "a checkpoint is complete")
+    cluster.servers[0].kill()
+    cluster.servers[1].wait_event("recovering")
+    cluster.servers[1].kill()
+    again(cluster, 0)
+    cluster.servers[0].wait_event("ready")
+    again(cluster, 1)
+    run = cluster.wait_end(worker_codes=[0, 0])
+    check_counted_once(run)
+
+
+def test_a_server_that_does_not_come_back_ends_the_job(cluster: Cluster) -> None:
+    every = ("--out", str(cluster.out), "--checkpoint-every", "5v", "--recover-timeout", "1")
+    cluster.start_servers(2, *SYNC, every=every)
+    for index in range(2):
+        cluster.start_worker("--task-index", str(index), "--seconds", "0.01")
+    cluster.wait_for(lambda _: len(saved(cluster)) >= 1, "a checkpoint is complete")
+    cluster.servers[1].kill()
+    assert cluster.servers[0].wait_exit() == 3
+    reason = cluster.servers[0].events("stopped")[-1]["reason"]
+    assert reason.startswith("server 1 at 127.0.0.1:") and "did not come back within" in reason
+    assert [worker.wait_exit() for worker in cluster.workers] == [3, 3]
+    assert len(entries_of(cluster.checked_run(), "restore")) == 1
+
+
+def test_work_units_that_were_dealt_since_are_dealt_again(cluster: Cluster) -> None:
+    every = ("--out", str(cluster.out), "--resume", "auto", "--checkpoint-every", "5v")
+    cluster.start_servers(2, "--workers", "2", "--policy", "async", every=every)
+    for index in range(2):
+        units = ("--samples", "1200", "--unit", "60", "--seconds", "0.02")
+        cluster.start_worker("--task-index", str(index), *units)
+    cluster.wait_for(lambda _: len(saved(cluster)) >= 2, "two checkpoints are complete")
+    cluster.servers[1].kill()
+    again(cluster, 1)
+    run = cluster.wait_end(worker_codes=[0, 0])
+    granted = {entry["ticket"]: (entry["unit"], entry["part"]) for entry in entries_of(run, "grant")}
+    counted = Counter(granted[entry["ticket"]] for entry in entries_of(run, "commit"))
+    assert counted == Counter({(unit, part): 1 for unit in range(20) for part in range(6)})

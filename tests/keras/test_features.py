@@ -1,0 +1,285 @@
+"""What Keras can do besides: each on servers in this process, against plain `fit` where there is something to equal.
+
+docs/keras-features.md has the table; `test_features_page.py` holds it to Keras' own lists.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.keras.in_process import servers
+from tests.probes import distributed_models
+from tests.service.serving import wait_until
+
+pytestmark = [
+    pytest.mark.tensorflow,
+    pytest.mark.timeout(300),
+    pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:Could not reach RemoteMonitor:UserWarning"),
+]
+
+pk = pytest.importorskip("psworker.keras")
+keras = pytest.importorskip("keras")
+tf = pytest.importorskip("tensorflow")
+
+BATCH = 16
+X = np.random.default_rng(0).normal(size=(96, 8)).astype(np.float32)
+Y = np.random.default_rng(1).integers(0, 4, 96)
+FIT: dict[str, Any] = {"x": X, "y": Y, "batch_size": BATCH, "verbose": 0}
+
+
+@pytest.fixture(autouse=True)
+def jobs_end() -> Iterator[None]:
+    yield
+    for job in distributed_models():
+        job.close()
+
+
+def compiled(model: Any, optimizer: Any = "adam", **more: Any) -> Any:
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer=optimizer, **{"loss": loss, "metrics": ["accuracy"], **more})
+    return model
+
+
+def build(optimizer: Any = "adam", *layers: Any, **more: Any) -> Any:
+    keras.utils.clear_session()
+    keras.utils.set_random_seed(5)
+    dense = keras.layers.Dense
+    model = keras.Sequential([keras.Input((8,)), *layers, dense(16, activation="relu"), dense(4)])
+    return compiled(model, optimizer, **more)
+
+
+def both(make: Callable[[], Any], script: Callable[[Any], Any], count: int = 1) -> tuple[Any, Any, Any, Any]:
+    """Model and what `script` returned, plain; the same on `count` servers."""
+    keras.utils.set_random_seed(3)
+    plain = make()
+    keras.utils.set_random_seed(9)
+    expected = script(plain)
+    keras.utils.set_random_seed(3)
+    ours = make()
+    with servers(count) as hosts, pk.distribute(ours, hosts, stay=True) as job:
+        keras.utils.set_random_seed(9)
+        got = script(ours)
+        assert job.version > 0
+    return plain, expected, ours, got
+
+
+def assert_same(one: Any, other: Any, atol: float = 0.0) -> None:
+    for a, b in zip(one.get_weights(), other.get_weights(), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize("knob", ["clipnorm", "global_clipnorm", "clipvalue"])
+def test_several_servers_clip_the_whole_gradient(knob: str) -> None:
+    """The variables lie on two servers; the norm is of whole ones all the same."""
+    make = lambda: build(keras.optimizers.SGD(0.1, **{knob: 0.05}))  # noqa: E731
+    plain, expected, ours, got = both(make, lambda model: model.fit(**FIT).history["loss"], count=2)
+    np.testing.assert_allclose(got, expected, rtol=1e-6)
+    assert_same(plain, ours, atol=1e-6)
+
+
+def test_schedule_decay_and_averages_on_several_servers() -> None:
+    """A schedule goes by version, which all servers share."""
+
+    def make() -> Any:
+        decay = keras.optimizers.schedules.ExponentialDecay(0.1, 3, 0.5)
+        optimizer = keras.optimizers.Adam(decay, weight_decay=0.05, use_ema=True, ema_momentum=0.8)
+        optimizer.exclude_from_weight_decay(var_names=["bias"])
+        return build(optimizer)
+
+    plain, _, ours, _ = both(make, lambda model: model.fit(**FIT, epochs=2), count=2)
+    assert_same(plain, ours, atol=1e-5)
+
+
+def several_outputs() -> Any:
+    keras.utils.clear_session()
+    keras.utils.set_random_seed(5)
+    entry = keras.Input((8,))
+    hidden = keras.layers.Dense(8, activation="tanh")(entry)
+    kind, size = keras.layers.Dense(4, name="kind")(hidden), keras.layers.Dense(1, name="size")(hidden)
+    model = keras.Model(entry, {"kind": kind, "size": size})
+    return compiled(
+        model,
+        keras.optimizers.SGD(0.1),
+        loss={"kind": keras.losses.SparseCategoricalCrossentropy(from_logits=True), "size": "mse"},
+        loss_weights={"kind": 1.0, "size": 0.3},
+        metrics={"kind": ["accuracy"]},
+        weighted_metrics={"size": ["mae"]},
+    )
+
+
+def test_several_outputs_losses_their_weights_and_weighted_metrics() -> None:
+    targets = {"kind": Y, "size": X[:, :1]}
+
+    def script(model: Any) -> Any:
+        return model.fit(X, targets, batch_size=BATCH, epochs=2, verbose=0).history
+
+    plain, expected, ours, got = both(several_outputs, script)
+    assert got.keys() == expected.keys() and len(got) >= 5
+    for name, values in expected.items():
+        np.testing.assert_allclose(got[name], values, rtol=1e-5, err_msg=name)
+    assert_same(plain, ours, atol=1e-6)
+
+
+def test_validation_split_frequency_steps_and_batch_size() -> None:
+    def script(model: Any) -> Any:
+        split = model.fit(**FIT, validation_split=0.25, epochs=2, validation_freq=2).history
+        held = {"validation_data": (X[:48], Y[:48]), "validation_batch_size": 8, "validation_steps": 3}
+        return split, model.fit(**FIT, **held).history
+
+    plain, expected, ours, got = both(build, script)
+    assert got == expected and len(got[0]["val_loss"]) == 1
+    assert_same(plain, ours)
+
+
+def test_train_on_batch_is_a_batch_of_fit() -> None:
+    def script(model: Any) -> Any:
+        return [
+            model.train_on_batch(X[k : k + BATCH], Y[k : k + BATCH], return_dict=True)["loss"]
+            for k in range(0, 96, BATCH)
+        ]
+
+    plain, expected, ours, got = both(build, script)
+    assert [float(loss) for loss in got] == [float(loss) for loss in expected]
+    assert_same(plain, ours)
+
+
+def test_layers_frozen_and_thawed_between_two_fits() -> None:
+    """As Keras wants it: compile again; each compile is a job of its own."""
+    models = [build(), build()]
+    for distributed, model in enumerate(models):
+        for frozen in (False, True, False):
+            model.layers[0].trainable = not frozen
+            compiled(model, keras.optimizers.SGD(0.1))
+            before = model.get_weights()
+            if distributed:
+                with servers() as hosts, pk.distribute(model, hosts):
+                    model.fit(**FIT, shuffle=False)
+            else:
+                model.fit(**FIT, shuffle=False)
+            moved = [bool(np.any(a != b)) for a, b in zip(before, model.get_weights(), strict=True)]
+            assert moved == [not frozen, not frozen, True, True]
+    assert_same(*models)
+
+
+def test_what_normalization_adapted_and_batchnorm_averaged_goes_along() -> None:
+    """Both begin on the servers as state, which no optimizer moves."""
+
+    def make() -> Any:
+        adapted = keras.layers.Normalization()
+        adapted.adapt(X)
+        return build(keras.optimizers.SGD(0.1), adapted, keras.layers.BatchNormalization(momentum=0.8))
+
+    plain, expected, ours, got = both(make, lambda model: model.fit(**FIT, epochs=2).history["loss"], count=2)
+    np.testing.assert_allclose(got, expected, rtol=1e-4)
+    assert_same(plain, ours, atol=1e-5)
+    np.testing.assert_array_equal(plain.layers[0].mean, ours.layers[0].mean)
+
+
+def test_every_worker_but_the_first_draws_numbers_of_its_own() -> None:
+    from psworker.keras.fit.membership import own_randomness
+    from psworker.tensorflow.variables import collect
+
+    seeds = []
+    for worker in (1, 2, 1):
+        model = build("sgd", keras.layers.Dropout(0.5, seed=7))
+        found = collect(model)
+        (before,) = (seed.numpy().tolist() for seed in found.seeds)
+        own_randomness(found, worker)
+        seeds.append(found.seeds[0].numpy().tolist())
+        assert seeds[-1] != before
+    assert seeds[0] == seeds[2] != seeds[1]
+
+
+def test_averages_are_swapped_in_for_evaluation() -> None:
+    def script(model: Any) -> Any:
+        swaps = keras.callbacks.SwapEMAWeights()
+        return model.fit(**FIT, epochs=2, validation_data=(X, Y), callbacks=[swaps]).history["val_loss"]
+
+    make = lambda: build(keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.9))  # noqa: E731
+    plain, expected, ours, got = both(make, script)
+    np.testing.assert_allclose(got, expected, rtol=1e-5)
+    assert_same(plain, ours, atol=1e-5)
+
+
+def test_weights_that_were_set_are_refused_beside_swapped_averages_too() -> None:
+    model = build(keras.optimizers.SGD(0.1, use_ema=True))
+    sets = keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda epoch, logs: model.layers[0].set_weights(
+            [weights + 0.01 for weights in model.layers[0].get_weights()]
+        )
+    )
+    with (
+        servers() as hosts,
+        pk.distribute(model, hosts),
+        pytest.raises(pk.FitError, match="changed by something"),
+    ):
+        model.fit(**FIT, epochs=2, callbacks=[keras.callbacks.SwapEMAWeights(), sets])
+
+
+def leaves(folder: Path) -> list[dict[str, Any]]:
+    """Entries of that kind in the log so far, of whole lines."""
+    lines = (folder / "decisions.jsonl").read_text().split("\n")[:-1]
+    return [entry for entry in map(json.loads, lines) if entry["kind"] == "leave"]
+
+
+def test_labels_out_of_range_end_their_worker_and_nobody_waits_for_it(tmp_path: Path) -> None:
+    model = build()
+    wrong = np.where(np.arange(96) == 40, 9, Y)
+    with servers(out=tmp_path / "run") as hosts, pk.distribute(model, hosts):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="label value of 9 .* valid range"):
+            model.fit(X, wrong, batch_size=BATCH, shuffle=False, verbose=0)
+        # The servers hear of it from the session's stream.
+        (left,) = wait_until(lambda: leaves(tmp_path / "run"), "the worker to leave")
+    assert left["reason"] == "InvalidArgumentError in fit"
+
+
+def test_callbacks_that_write_act_in_worker_0_only() -> None:
+    from psworker.keras.fit.callbacks import WRITERS, guarded
+
+    for name in ("ModelCheckpoint", "BackupAndRestore", "TensorBoard", "CSVLogger", "OrbaxCheckpoint"):
+        kind = getattr(keras.callbacks, name)
+        assert kind in WRITERS
+        heard: list[str] = []
+        inner = kind.__new__(kind)
+        inner.on_epoch_end = lambda epoch, logs=None, heard=heard: heard.append("epoch end")
+        for chosen in (False, True):
+            guarded(inner, lambda chosen=chosen: chosen).on_epoch_end(0, {})
+            assert heard == ["epoch end"] * chosen
+    plain = keras.callbacks.LambdaCallback()
+    assert guarded(plain, lambda: False) is plain
+
+
+def test_other_callbacks_see_what_they_see_in_plain_fit() -> None:
+    def script(model: Any) -> Any:
+        told: list[Any] = []
+        each = keras.callbacks.LambdaCallback(
+            on_epoch_begin=lambda epoch, logs: told.append(("epoch", epoch)),
+            on_train_batch_begin=lambda batch, logs: told.append(("batch", batch)),
+            on_epoch_end=lambda epoch, logs: told.append(sorted(logs)),
+            on_train_end=lambda logs: told.append("end"),
+        )
+        # Where nobody listens it says so, as in plain fit, and training goes on.
+        remote = keras.callbacks.RemoteMonitor(root="http://127.0.0.1:1")
+        history = keras.callbacks.History()
+        model.fit(**FIT, epochs=2, callbacks=[each, remote, history])
+        return told, history.history
+
+    _, expected, _, got = both(build, script)
+    assert got == expected
+
+
+def test_a_callback_list_may_be_given() -> None:
+    """One that Keras has made already, with a callback that stops."""
+
+    def script(model: Any) -> Any:
+        stopping = keras.callbacks.EarlyStopping("loss", patience=0, min_delta=10.0)
+        listed = keras.callbacks.CallbackList([stopping], add_history=True, model=model)
+        return model.fit(**FIT, epochs=5, callbacks=listed).history
+
+    _, expected, _, got = both(build, script)
+    assert got == expected and len(got["loss"]) == 2

@@ -1,0 +1,39 @@
+"""What dies of something passing is started again, a few times."""
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from pslab.launch.supervisor import Restarts
+from pswire.exits import ExitCode
+from tests.lab.drive import run_fakes
+
+PASSING = {1, 3, 4, 12}
+
+
+@pytest.mark.parametrize("code", [int(code) for code in ExitCode])
+def test_an_exit_code_says_whether_a_restart_makes_sense(code: int) -> None:
+    assert Restarts(1).take(code) is (code in PASSING) is ExitCode(code).restart
+
+
+def test_what_was_killed_is_started_again_unless_somebody_asked_for_its_end() -> None:
+    assert Restarts(1).take(-signal.SIGKILL) and Restarts(1).take(-signal.SIGSEGV)
+    assert not Restarts(1).take(-signal.SIGTERM) and not Restarts(1).take(-signal.SIGINT)
+    assert not Restarts(1).take(77)
+
+
+def test_a_few_times_in_all() -> None:
+    restarts = Restarts(2)
+    assert [restarts.take(-signal.SIGKILL) for _ in range(4)] == [True, True, False, False]
+    assert (restarts.used, restarts.left) == (2, 0)
+
+
+def test_a_killed_worker_takes_part_again(tmp_path: Path) -> None:
+    finished = run_fakes(tmp_path / "run", worker="kill-once@1", restarts=2)
+    assert finished.result.ok
+    assert finished.result.warnings == (
+        "worker-1 was killed by SIGKILL; started again (1 of at most 2 times)",
+    )
+    log = (tmp_path / "run" / "logs" / "worker-1.log").read_text()
+    assert log.count('"event": "started"') == 1

@@ -1,0 +1,226 @@
+"""Bad luck with many: workers that come and go, half of them killed at once, no descriptor left.
+
+Small in the suite, and with `scripts/soak crowds` as large as it may come.
+"""
+
+import json
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+import psworker
+from benchmarks.peers.child import Child
+from pslab.check.checker import check_run
+from pslab.runs.folder import Run
+from psserver.service.pace import AGAIN
+from pswire.v1 import coordinator_pb2 as pb
+from pswire.v1 import coordinator_pb2_grpc
+from tests.repetitions import repetitions
+from tests.service.peer import Peer, join_request
+from tests.service.serving import LOOK_EVERY, PATIENCE, Cluster, serving, wait_until
+
+# Each name comes as often as one may without a pause.
+NAMES, THREADS = repetitions(15, soak=500, fast=5), 4
+CROWD = repetitions(40, soak=500, fast=10)
+
+
+# Coming and going
+
+
+def come_and_go(cluster: Cluster, peer: Peer, name: str) -> None:
+    """Join, open a session, leave, all over again."""
+    with grpc.insecure_channel(cluster.servers[0].address) as channel:
+        stub = coordinator_pb2_grpc.CoordinatorStub(channel)
+        for time in range(AGAIN):
+            session = f"{name}-{time}"
+            reply = insist(lambda s=session: stub.Join(join_request(peer.plan, worker=name, session=s)))
+            hello = pb.Hello(
+                job=reply.job, worker=reply.worker, incarnation=reply.incarnation, session=session
+            )
+            said: SimpleQueue[pb.SessionRequest | None] = SimpleQueue()
+            said.put(pb.SessionRequest(hello=hello))
+            events = stub.Session(iter(said.get, None), timeout=PATIENCE)
+            assert next(events).events[0].HasField("welcome")
+            said.put(pb.SessionRequest(leave=pb.Leave(reason="test")))
+            said.put(None)
+            for _ in events:
+                pass
+
+
+def insist(call: Any) -> Any:
+    """While the server says "wait"."""
+    pause = threading.Event()
+    while True:
+        try:
+            return call()
+        except grpc.RpcError as error:
+            if error.code() != grpc.StatusCode.UNAVAILABLE:
+                raise
+            pause.wait(LOOK_EVERY)
+
+
+def test_many_joins_and_leaves_leave_nothing_behind(tmp_path: Path) -> None:
+    """300 of them (10,000 in a soak) while one worker trains."""
+    out, failures = tmp_path / "run", []
+    names: SimpleQueue[str] = SimpleQueue()
+    for number in range(NAMES):
+        names.put(f"w{number}")
+
+    def visitors(cluster: Cluster, peer: Peer) -> None:
+        try:
+            while True:
+                come_and_go(cluster, peer, names.get_nowait())
+        except Empty:
+            pass
+        except BaseException as error:
+            failures.append(error)
+            raise
+
+    with serving(out=out, overrides=["cluster.max_workers=0"]) as cluster, Peer(cluster, "stays") as stays:
+        stays.step()
+        server = cluster.servers[0].server
+        threads = [threading.Thread(target=visitors, args=(cluster, stays)) for _ in range(THREADS)]
+        for thread in threads:
+            thread.start()
+        steps = 1
+        while any(thread.is_alive() for thread in threads):
+            steps += 1
+            assert stays.step().version == steps
+        for thread in threads:
+            thread.join()
+        assert not failures and steps > 2
+
+        def left() -> list[Any]:
+            assert server.job is not None
+            present = list(server.job.coordinator.roster.present)
+            return [present, len(server.job.outboxes()), server.sockets.tokens, server.watch.silent]
+
+        wait_until(lambda: server.owner.ask(left) == [["stays"], 1, 0, 0], "the visitors to be gone")
+    report = check_run(Run(out))
+    assert not report.violations, report.violations
+    kinds = [json.loads(line)["kind"] for line in (out / "decisions.jsonl").read_text().splitlines()]
+    assert kinds.count("join") == 1 + NAMES * AGAIN
+
+
+# Half of them die
+
+
+@contextmanager
+def swarm(folder: Path, name: str, hosts: str, sessions: int) -> Iterator[Child]:
+    """A process of light workers."""
+    child = Child(name, ["-m", "benchmarks.swarm.generator"], folder / f"{name}.log")
+    try:
+        child.ask("join", hosts=hosts, sessions=sessions, nbytes=1024)
+        yield child
+    finally:
+        child.close(patience=0.0)
+
+
+@pytest.mark.cluster
+def test_half_of_the_workers_are_killed_at_once_and_the_barrier_goes_on_without_them(tmp_path: Path) -> None:
+    out, half = tmp_path / "run", CROWD // 2
+    patient = ["cluster.worker_timeout=6", "cluster.ticket_timeout=0"]
+    with serving(workers=CROWD, policy="sync", out=out, overrides=patient) as cluster:
+        with (
+            swarm(tmp_path, "killed", cluster.hosts, half) as killed,
+            swarm(tmp_path, "others", cluster.hosts, half) as others,
+        ):
+
+            def prepared() -> bool:
+                states = [child.ask("prepared") for child in (killed, others)]
+                assert not any(state["lost"] for state in states), states
+                return all(state["done"] and not state["waiting"] for state in states)
+
+            wait_until(prepared, "everybody to hold a ticket", seconds=4 * PATIENCE)
+            killed.send("measure", seconds=600.0, rate=0.0, servers=[])
+            assert others.ask("measure", seconds=0.5, rate=0.0, servers=[])["commits"]
+            os.kill(killed.pid, signal.SIGKILL)
+            before = cluster.status().version
+            for _ in range(3):
+                burst = others.ask("measure", seconds=0.5, rate=0.0, servers=[])
+                assert burst["commits"] and not burst["lost"], burst
+            assert cluster.status().version > before + 1
+        cluster.servers[0].interrupt()
+        cluster.servers[0].ended()
+    report = check_run(Run(out))
+    assert not report.violations, report.violations
+    entries = [json.loads(line) for line in (out / "decisions.jsonl").read_text().splitlines()]
+    updates = [len(entry["parts"]) for entry in entries if entry["kind"] == "apply"]
+    assert updates[0] == CROWD and updates[-1] == half, updates
+    assert sum(entry["kind"] == "lost" for entry in entries) >= half
+
+
+# No descriptor left
+
+# What the server below may open; it has some sixty of its own.
+DESCRIPTORS = 240
+
+
+@contextmanager
+def poor_server(folder: Path) -> Iterator[str]:
+    """Its address."""
+    command = [sys.executable, "-m", "psserver", "--ps-hosts", "127.0.0.1:0", "--json", "--no-out"]
+    with (folder / "server.log").open("wb") as errors:
+        process = subprocess.Popen(
+            ["sh", "-c", f'ulimit -n {DESCRIPTORS}; exec "$@"', "sh", *command, "--policy", "async"],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            cwd=folder,
+        )
+    try:
+        assert process.stdout is not None
+        yield str(json.loads(process.stdout.readline())["address"])
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.cluster
+@pytest.mark.skipif(
+    resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 4 * DESCRIPTORS, reason="needs 1000 descriptors"
+)
+def test_without_descriptors_nobody_is_lost_and_one_line_says_so(tmp_path: Path) -> None:
+    """Strangers take them all. Who is here trains on; who comes is accepted when there are some again."""
+
+    def said(words: str) -> list[str]:
+        return [line for line in (tmp_path / "server.log").read_text().splitlines() if words in line]
+
+    with poor_server(tmp_path) as address, ExitStack() as strangers:
+        worker = psworker.connect(address, {"w": np.zeros(8, np.float32)}, name="w", transport="socket")
+
+        def step() -> None:
+            grant = worker.ready()
+            assert grant is not None
+            worker.contribute(grant, worker.pull_flat(grant), samples=1)
+
+        with worker:
+            step()
+            [line] = said("listening for workers' payloads on port")
+            port = int(line.split()[-1])
+            while not said("a connection cannot be accepted yet: Too many open files"):
+                strangers.enter_context(socket.create_connection(("127.0.0.1", port), PATIENCE))
+            for _ in range(5):
+                step()
+            with grpc.insecure_channel(address) as channel:
+                status = coordinator_pb2_grpc.CoordinatorStub(channel).Status.future(
+                    pb.StatusRequest(), timeout=PATIENCE, wait_for_ready=True
+                )
+                step()
+                strangers.close()
+                assert status.result().version >= 6
+            step()
+        assert len(said("a connection cannot be accepted yet")) == 1

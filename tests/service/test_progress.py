@@ -1,0 +1,78 @@
+"""How far a job is, as its status says it: of data that workers know, of work units, of a limit of versions."""
+
+import math
+
+import numpy as np
+
+import psworker
+from pslab.verify.harness import CoordinatorHarness
+from psserver.coordinator.work.units import WorkTerms
+from psserver.service.progress import Extent, Progress
+from pswire.v1 import coordinator_pb2 as pb
+from tests.service.serving import serving, wait_until
+
+
+def harness(workers: int, **terms: object) -> CoordinatorHarness:
+    return CoordinatorHarness(workers=workers, terms=terms).starts()
+
+
+def commit(harness: CoordinatorHarness, worker: str, batch: int) -> None:
+    harness.commits(worker, batch=batch)
+
+
+def test_nothing_is_said_while_one_worker_has_not_said_how_much_data_it_has() -> None:
+    job, progress = harness(2), Progress()
+    assert progress.picture(job.coordinator, 0.0) is None
+    progress.told("w0", Extent(2, 10))
+    assert progress.picture(job.coordinator, 0.0) is None
+    progress.told("w1", Extent(2, 6))
+    found = progress.picture(job.coordinator, 0.0)
+    assert found is not None and (found.epoch, found.epochs, found.done, found.total) == (1, 2, 0, 16)
+    assert found.unit == "batches" and math.isnan(found.seconds_left)
+
+
+def test_the_time_that_is_left_follows_from_the_pace() -> None:
+    job, progress = harness(1), Progress()
+    progress.told("w0", Extent(2, 10))
+    for second in range(4):
+        progress.look(job.coordinator, float(second))
+        commit(job, "w0", batch=second)
+    found = progress.picture(job.coordinator, 3.0)
+    assert found is not None and (found.done, found.epoch) == (4, 1)
+    # Four batches in three seconds: six more of them.
+    assert found.seconds_left == 4.5
+    for batch in range(4, 10):
+        commit(job, "w0", batch)
+    found = progress.picture(job.coordinator, 4.0)
+    assert found is not None and (found.done, found.epoch, found.seconds_left) == (10, 2, 0.0)
+
+
+def test_a_limit_of_versions_counts_where_it_comes_first() -> None:
+    job, progress = harness(1, versions=4), Progress()
+    commit(job, "w0", 0)
+    found = progress.picture(job.coordinator, 1.0)
+    assert found is not None and (found.done, found.total, found.unit, found.epochs) == (1, 4, "versions", 0)
+    progress.told("w0", Extent(1, 100))
+    found = progress.picture(job.coordinator, 1.0)
+    assert found is not None and found.unit == "versions"
+    progress.told("w0", Extent(1, 2))
+    found = progress.picture(job.coordinator, 1.0)
+    assert found is not None and (found.done, found.total, found.unit) == (1, 2, "batches")
+
+
+def test_work_units_are_known_to_the_coordinator() -> None:
+    job = CoordinatorHarness(workers=1, work=WorkTerms(units=3, epochs=2, batches=2)).starts()
+    found = Progress().picture(job.coordinator, 0.0)
+    assert found is not None and (found.epoch, found.epochs, found.total, found.unit) == (1, 2, 12, "parts")
+
+
+def test_what_a_worker_says_is_in_the_status() -> None:
+    with serving() as cluster, psworker.connect(cluster.hosts, {"x": np.zeros(2, np.float32)}) as session:
+        session.tell_extent(3, 30)
+
+        def known() -> pb.StatusReply | None:
+            status = cluster.status()
+            return status if status.HasField("progress") else None
+
+        status = wait_until(known, "the worker's extent")
+        assert (status.progress.epochs, status.progress.total) == (3, 30)
