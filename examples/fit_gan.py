@@ -33,8 +33,9 @@ with (
             real, fake = critic(np.stack([np.cos(turn), np.sin(turn)], axis=1)), critic(made)
             seen = judge(tf.ones_like(real), real) + judge(tf.zeros_like(fake), fake)
             fooled = judge(tf.ones_like(fake), fake)
-        judges.apply(tape.gradient(seen, critic.trainable_variables), samples=64, loss=float(seen))
-        makes.apply(tape.gradient(fooled, generator.trainable_variables), samples=64, loss=float(fooled))
+        judges.apply(tape.gradient(seen, critic.trainable_variables), samples=64, loss=float(seen))  # (6)
+        made_by = generator.trainable_variables
+        makes.apply(tape.gradient(fooled, made_by), samples=64, loss=float(fooled))  # (7)
         if step % 100 == 0:
             print(f"step {step}: critic {float(seen):.3f}, generator {float(fooled):.3f}")
 

@@ -106,6 +106,7 @@ EVENTS: Final[Mapping[str, Event]] = {
     "contribution_void": Event(WORKER, (), "the coordinator cancelled the ticket meanwhile"),
     "batch_skipped": Event(WORKER, (), "its gradient is not finite"),
     "state_is_trained": Event(WORKER, (), "a moving average, say, was named as if it were a weight"),
+    "no_validation": Event(WORKER, (), "Keras: an epoch ended without worker 0, which validates for all"),
     "no_batches": Event(WORKER, ("index",), "its part of the data is empty; it is done at once"),
     "not_deterministic": Event(WORKER, (), "TensorFlow had started with several threads, which stay"),
     "optimizer_anew": Event(WORKER, (), "Keras: the optimizer's earlier steps are not known to the servers"),

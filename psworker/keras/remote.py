@@ -23,6 +23,8 @@ from psworker.engine import Grant
 from psworker.errors import PayloadRefused, Unsupported, Voided
 from psworker.keras.servers import EmbeddedServer, find_servers
 from psworker.keras.translate import TranslationError, translate
+from psworker.local import NONFINITE_LIMIT
+from psworker.loop import Diverged
 from psworker.session import Session
 from psworker.tensorflow.casts import payload_of, tensor_of
 from psworker.tensorflow.flats import FlatLayout
@@ -95,6 +97,8 @@ class Remote:
         self._rate = _rate(self._optimizer)
         self.version = 0
         self.fates: dict[str, int] = {}
+        # How many gradients in a row were not finite.
+        self._bad = 0
 
     def pull(self) -> int | None:
         """The granted version into the model's variables; its number, or None when the job is over.
@@ -126,7 +130,8 @@ class Remote:
 
         `samples`: over how many they were averaged. The changes of state (BatchNorm's averages) since `pull` go
         along. False where they did not count: the ticket was cancelled, or a number is not finite.
-        Raises RemoteError without a `pull` before, or for another number of gradients.
+        Raises RemoteError without a `pull` before, or for another number of gradients; Diverged (a SessionError)
+        for the tenth in a row that are not finite, as `fit` does.
         """
         grant = self._grant
         if grant is None:
@@ -152,10 +157,18 @@ class Remote:
                 learning_rate=rate,
             )
         except (Voided, PayloadRefused) as error:
-            self.session.abandon(grant, "cancelled" if isinstance(error, Voided) else "nonfinite")
+            refused = isinstance(error, PayloadRefused)
+            self.session.abandon(grant, "nonfinite" if refused else "cancelled")
+            self._bad += refused
+            if self._bad >= NONFINITE_LIMIT:
+                raise Diverged(
+                    f"{self._bad} gradients in a row were not finite: lower the learning rate, or look for a division "
+                    "by zero or log(0) in the loss"
+                ) from error
             return False
         finally:
             self._batch += 1
+        self._bad = 0
         self._rate = self._rate if rate is None else rate
         self._count_fates()
         return True

@@ -1,7 +1,7 @@
 """The optimizer that a Keras model was compiled with, as the servers' [optimizer]: names and numbers.
 
 Servers run elementwise rules on flat arrays. What sees a whole gradient or a
-worker's own loss stays in the worker (`psworker.keras.gradients`): clipping,
+worker's own loss stays in the worker (`psworker.keras.fit.gradients`): clipping,
 accumulation, loss scaling, averages of the weights. What neither can do is
 refused, with the nearest that can be done.
 """

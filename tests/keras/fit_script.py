@@ -1,5 +1,9 @@
-"""A training script as a user has one. PS_HOSTS: the servers. Arguments: kind, workers, own index, output."""
+"""A training script as a user has one. PS_HOSTS or TF_CONFIG: the servers; the latter says the own index, too.
 
+Arguments: kind, workers, own index, output.
+"""
+
+import os
 import sys
 
 import numpy as np
@@ -40,11 +44,11 @@ def main(kind: str, workers: int, index: int, out: str) -> None:
         made.fit(x[:-3], y[:-3], batch_size=BATCH, epochs=EPOCHS, verbose=0, validation_data=(x, y))
         np.savez(out, *made.get_weights())
         return
-    psworker.keras.distribute(made, task_index=index)
+    job = psworker.keras.distribute(made, task_index=None if "TF_CONFIG" in os.environ else index)
     history = made.fit(
         x[index::workers], y[index::workers], batch_size=BATCH, epochs=EPOCHS, shuffle=False, verbose=0
     )
-    assert len(history.history["loss"]) == EPOCHS
+    assert len(history.history["loss"]) == EPOCHS and job.session.worker_index == index
     np.savez(out, *made.get_weights())
 
 

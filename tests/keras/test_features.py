@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from psworker.control.epochs import EpochTotals
 from tests.keras.in_process import servers
 from tests.probes import distributed_models
 from tests.service.serving import wait_until
@@ -25,6 +26,8 @@ pytestmark = [
 pk = pytest.importorskip("psworker.keras")
 keras = pytest.importorskip("keras")
 tf = pytest.importorskip("tensorflow")
+
+from psworker.keras.fit.epochs import EpochMetrics  # noqa: E402
 
 BATCH = 16
 X = np.random.default_rng(0).normal(size=(96, 8)).astype(np.float32)
@@ -283,3 +286,43 @@ def test_a_callback_list_may_be_given() -> None:
 
     _, expected, _, got = both(build, script)
     assert got == expected and len(got["loss"]) == 2
+
+
+def test_a_callback_list_is_as_it_was_for_another_fit(tmp_path: Path) -> None:
+    model, epochs = build("sgd"), []
+    each = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: epochs.append(epoch))
+    writes = keras.callbacks.CSVLogger(str(tmp_path / "log.csv"), append=True)
+    listed = keras.callbacks.CallbackList([each, writes], add_history=True, model=model)
+    before = list(listed.callbacks)
+    with pk.distribute(model) as job:
+        for fit in (1, 2):
+            model.fit(**FIT, callbacks=listed)
+            assert [id(found) for found in listed.callbacks] == [id(found) for found in before]
+            assert job.version == fit * len(X) // BATCH and epochs == [0] * fit
+    assert len((tmp_path / "log.csv").read_text().splitlines()) == 3
+
+
+@pytest.mark.parametrize(
+    ("validation", "from_worker_0", "said"), [(True, False, 1), (True, True, 0), (False, False, 0)]
+)
+def test_a_worker_whose_validation_does_not_come_says_so_once(
+    validation: bool, from_worker_0: bool, said: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Worker 0 validates and saves for all; here it has left, in one case."""
+
+    class Session:
+        def gather_epoch(self, number: int, layout: str, sums: list[float], values: Any) -> EpochTotals:
+            assert not values  # it is not this worker that validates
+            return EpochTotals(1, sums, {"val_loss": 0.5} if from_worker_0 else {})
+
+    epochs = EpochMetrics(build("sgd"))
+    with caplog.at_level("WARNING", logger="ps-worker"):
+        for _ in range(2):
+            logs: dict[str, Any] = {"loss": 1.0}
+            if validation:
+                epochs.remember()  # as when Keras asks for an evaluation
+            assert epochs.exchange(Session(), logs, validates=False) == 1
+            assert ("val_loss" in logs) == from_worker_0
+    found = [each for each in caplog.records if getattr(each, "event", "") == "no_validation"]
+    assert len(found) == said
+    assert all("worker 0, which validates and saves for all" in each.getMessage() for each in found)

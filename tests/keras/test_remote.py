@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from psworker.errors import SessionError
+
 pytestmark = [pytest.mark.tensorflow, pytest.mark.cluster, pytest.mark.timeout(300)]
 
 pk = pytest.importorskip("psworker.keras")
@@ -94,6 +96,19 @@ def test_calls_out_of_turn_and_gradients_that_do_not_count() -> None:
         remote.pull()
         assert remote.apply([None, np.ones(1, np.float32)])
         assert remote.pull() == 1
+
+
+def test_a_loop_whose_gradients_are_never_finite_ends_with_a_sentence() -> None:
+    """One that is finite between begins the count anew."""
+    good, bad = [np.ones((6, 1), np.float32), None], [np.full((6, 1), np.nan, np.float32), None]
+    with pk.Remote(build(), "sgd") as remote:
+        for gradients in [*[bad] * 9, good, *[bad] * 9]:
+            assert remote.pull() is not None
+            assert remote.apply(gradients) == (gradients is good)
+        assert remote.pull() == 1
+        with pytest.raises(SessionError, match="10 gradients in a row were not finite"):
+            remote.apply(bad)
+        assert remote.pull() == 1  # nothing of them came into the model
 
 
 o = keras.optimizers

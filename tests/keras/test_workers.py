@@ -11,6 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pswire.addresses import AddressError
+from psworker.keras.servers import find_servers
+
 pytestmark = [pytest.mark.tensorflow, pytest.mark.cluster, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,9 +43,21 @@ def server(*options: str) -> Iterator[str]:
             process.kill()
 
 
-def train(address: str, kind: str, workers: int, folder: Path) -> list[list[np.ndarray]]:
+def told(address: str, index: int, by: str) -> dict[str, str]:
+    """What the environment of worker `index` says of the servers; TF_CONFIG calls worker 0 of two the chief."""
+    if by == "PS_HOSTS":
+        return {"PS_HOSTS": address}
+    # Nobody listens at the workers' addresses: they need none here.
+    cluster = {"ps": [address], "chief": ["127.0.0.1:1"], "worker": ["127.0.0.1:2"]}
+    task = {"type": "worker", "index": 0} if index else {"type": "chief", "index": 0}
+    return {"TF_CONFIG": json.dumps({"cluster": cluster, "task": task})}
+
+
+def train(
+    address: str, kind: str, workers: int, folder: Path, by: str = "PS_HOSTS"
+) -> list[list[np.ndarray]]:
     """The weights that each of `workers` scripts ends with."""
-    environment = {**os.environ, "PS_HOSTS": address}
+    others = {name: text for name, text in os.environ.items() if name not in ("PS_HOSTS", "TF_CONFIG")}
     started, outs = [], []
     try:
         for index in range(workers):
@@ -56,7 +71,13 @@ def train(address: str, kind: str, workers: int, folder: Path) -> list[list[np.n
                 str(outs[-1]),
             ]
             started.append(
-                subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
+                subprocess.Popen(
+                    command,
+                    cwd=ROOT,
+                    env=others | told(address, index, by),
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
             )
         for each in started:
             _, said = each.communicate(timeout=PATIENCE)
@@ -68,10 +89,10 @@ def train(address: str, kind: str, workers: int, folder: Path) -> list[list[np.n
     return [[np.load(out)[name] for name in np.load(out).files] for out in outs]
 
 
-@pytest.mark.parametrize("kind", ["dense", "batchnorm"])
-def test_two_workers_equal_one_process_with_the_combined_batch(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kind", "by"), [("dense", "TF_CONFIG"), ("batchnorm", "PS_HOSTS")])
+def test_two_workers_equal_one_process_with_the_combined_batch(kind: str, by: str, tmp_path: Path) -> None:
     with server("--workers", "2") as address:
-        first, second = train(address, kind, 2, tmp_path)
+        first, second = train(address, kind, 2, tmp_path, by)
     for one, other in zip(first, second, strict=True):
         np.testing.assert_array_equal(one, other)  # both end with the job's last version
 
@@ -91,3 +112,46 @@ def test_two_workers_equal_one_process_with_the_combined_batch(kind: str, tmp_pa
         # The mean of the means of two halves is the mean of all; variances and normalisation are each worker's own.
         np.testing.assert_allclose(first[2], expected[2], rtol=1e-5)
         assert np.abs(first[2] - first[3]).max() > 0.1
+
+
+CLUSTER = {"ps": ["p:1", "q:2"], "chief": ["c:3"], "worker": ["w:4", "w:5"]}
+
+
+def tf_config(kind: str, index: int = 0) -> str:
+    return json.dumps({"cluster": CLUSTER, "task": {"type": kind, "index": index}})
+
+
+@pytest.mark.parametrize(
+    ("hosts", "environment", "expected"),
+    [
+        (None, {}, None),
+        (None, {"PS_HOSTS": "", "TF_CONFIG": ""}, None),
+        ("h:9", {"PS_HOSTS": "e:8", "TF_CONFIG": tf_config("chief")}, (["h:9"], None)),
+        (None, {"PS_HOSTS": "e:8", "TF_CONFIG": tf_config("chief")}, (["e:8"], None)),
+        (None, {"PS_HOSTS": "e:8,f:7", "PS_TASK_INDEX": "3"}, (["e:8", "f:7"], 3)),
+        (None, {"TF_CONFIG": tf_config("chief"), "PS_TASK_INDEX": "7"}, (CLUSTER["ps"], 0)),
+        (None, {"TF_CONFIG": tf_config("worker", 1)}, (CLUSTER["ps"], 2)),
+    ],
+)
+def test_servers_are_where_the_caller_says_then_ps_hosts_then_tf_config(
+    hosts: str | None, environment: dict[str, str], expected: tuple[list[str], int | None] | None
+) -> None:
+    found = find_servers(hosts, environment)
+    assert (found and ([str(each) for each in found.hosts], found.task_index)) == expected
+
+
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        ({"TF_CONFIG": tf_config("ps")}, "expected worker or chief for a script that calls fit, got ps"),
+        ({"TF_CONFIG": tf_config("evaluator")}, '"evaluator" is not supported; a worker evaluates'),
+        ({"TF_CONFIG": "{"}, "TF_CONFIG: expected JSON"),
+        ({"PS_HOSTS": "e:8", "PS_TASK_INDEX": "x"}, "PS_TASK_INDEX: expected a number from 0, got 'x'"),
+        ({"PS_HOSTS": "e:8", "PS_TASK_INDEX": "-1"}, "PS_TASK_INDEX: expected a number from 0, got '-1'"),
+    ],
+)
+def test_an_environment_that_makes_no_sense_is_refused_with_a_sentence(
+    environment: dict[str, str], words: str
+) -> None:
+    with pytest.raises(AddressError, match=words):
+        find_servers(None, environment)

@@ -144,6 +144,8 @@ class Distributed:
                     'sharding="units" with gradient_accumulation_steps: expected larger batches instead'
                 )
         given = bound.arguments.get("callbacks")
+        listed = given.callbacks if isinstance(given, keras.callbacks.CallbackList) else []
+        before = list(listed)
         self._swaps = swaps_weights(given)
         mine = Hooks(
             Moments(
@@ -157,7 +159,7 @@ class Distributed:
         )
         if isinstance(given, keras.callbacks.CallbackList):
             mine.set_model(self.model)
-            given.callbacks[:] = [mine, *(guarded(each, self._is_first) for each in given.callbacks)]
+            listed[:] = [mine, *(guarded(each, self._is_first) for each in before)]
         else:
             several = list(given) if isinstance(given, list | tuple) else [given] if given is not None else []
             bound.arguments["callbacks"] = [mine, *(guarded(each, self._is_first) for each in several)]
@@ -171,6 +173,8 @@ class Distributed:
             raise
         finally:
             self.model.__dict__.pop("evaluate", None)
+            # Theirs, for another fit.
+            listed[:] = before
 
     def _evaluate(self, *args: Any, **keywords: Any) -> Any:
         """Keras' own; the validation of an epoch happens in worker 0, for all: its weights are one version."""

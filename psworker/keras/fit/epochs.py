@@ -7,12 +7,16 @@ Keras' metrics are variables that add up (a total and a count, a confusion matri
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Mapping, MutableMapping
 from typing import Any
 
 import numpy as np
 
+from pswire.logs.events import event
 from psworker.session import Session
+
+log = logging.getLogger("ps-worker")
 
 # What one report may have, by the protocol.
 MOST_SUMS = 2**16
@@ -26,6 +30,7 @@ class EpochMetrics:
         self._number = 0
         # What the training metrics have counted, taken before a validation begins to count.
         self._counted: list[np.ndarray[Any, Any]] | None = None
+        self._told = False
 
     def remember(self) -> None:
         """The epoch's batches are over."""
@@ -34,6 +39,8 @@ class EpochMetrics:
     def exchange(self, session: Session, logs: MutableMapping[str, Any], *, validates: bool) -> int:
         """Put the values over all workers into an epoch's `logs`. Returns how many workers they are of, 0 when the
         job is over. `validates`: the `val_` values of the logs are measured here, for all."""
+        # Keras wanted a validation behind this epoch, and it is another worker's to make.
+        awaits = self._counted is not None and not validates
         if self._counted is None:
             self.remember()
         variables, counted = self._variables(), self._counted or []
@@ -49,10 +56,22 @@ class EpochMetrics:
         self._number += 1
         if totals is None:
             return 0
+        if awaits and not any(name.startswith("val_") for name in totals.values):
+            self._miss()
         logs.update(totals.values)
         if totals.workers > 1:
             logs.update(self._results(variables, counted, np.array(totals.sums), logs))
         return totals.workers
+
+    def _miss(self) -> None:
+        if not self._told:
+            self._told = True
+            log.warning(
+                "an epoch ended without validation: worker 0, which validates and saves for all and sets the learning "
+                "rate, has left, is done or has not come to the end of this epoch; a worker that joins with task "
+                'index 0 takes its place, and with metrics="own" each worker validates',
+                extra=event("no_validation"),
+            )
 
     def _variables(self) -> list[Any]:
         """Those that add up, as many as fit; a metric of another kind stays each worker's own."""
