@@ -209,6 +209,7 @@ class Job(Joining):
             if not idle or time.monotonic() - self.began < idle:
                 return
             self._open_without_workers()
+        self._end_unanswered()
         self._input(lambda c, now: c.tick(now))
         self._progress.look(self._coordinator, time.monotonic())
         present = self._coordinator.roster.present.values()
@@ -238,7 +239,7 @@ class Job(Joining):
 
     def report(self) -> JobReport:
         """From any thread."""
-        return _with_wait(self.look(report), self.awaited)
+        return self.look(lambda c, now: _with_wait(report(c, now), self.awaited or self.unanswered))
 
     def entries(self, first: int) -> list[Record]:
         """The decision log from entry `first` on, as far as it is remembered, a thousand entries at most."""
