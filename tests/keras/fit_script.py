@@ -45,10 +45,11 @@ def main(kind: str, workers: int, index: int, out: str) -> None:
         np.savez(out, *made.get_weights())
         return
     job = psworker.keras.distribute(made, task_index=None if "TF_CONFIG" in os.environ else index)
+    assert job.session.worker_index == index
     history = made.fit(
         x[index::workers], y[index::workers], batch_size=BATCH, epochs=EPOCHS, shuffle=False, verbose=0
     )
-    assert len(history.history["loss"]) == EPOCHS and job.session.worker_index == index
+    assert len(history.history["loss"]) == EPOCHS
     np.savez(out, *made.get_weights())
 
 
