@@ -139,7 +139,7 @@ class Executor:
                 self._executed_rare(index, order, shard)
             state.finish(index)
             return True
-        if shard.layout.nbytes > LARGE:
+        if shard.passed(order) > LARGE:
             self._busy = True
             self._compute_beside(index, order, work)
             return False
@@ -195,7 +195,7 @@ class Executor:
         def pass_over() -> None:
             found.append(shard.rehearse(asked.update))
 
-        if shard.layout.nbytes > LARGE:
+        if shard.passed(asked.update) > LARGE:
             self._busy = True
             self._heavy.start(pass_over, ended)
             return False
