@@ -5,20 +5,19 @@ import threading
 import time
 from collections.abc import Callable, Collection
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from psserver.metrics.collector import registry
+from psserver.metrics.connections import DEADLINE, ConnectionServer
 from psserver.service.job import Job
 from psserver.service.shard.host import ShardHost
 from pswire.addresses import Address
 
 # Seconds for which one text answers every scrape: rendering holds the interpreter's lock.
 AGE = 1.0
-# How long a connection may be silent, in seconds.
-PATIENCE = 10.0
 
 
 class Metrics:
@@ -26,16 +25,24 @@ class Metrics:
 
     `port` 0 takes a free one; raises OSError where the address cannot be had. A request must name
     the host as an IP address, as localhost or as one of `names`: a web page that has made its own name
-    lead here is refused (DNS rebinding). Any thread may ask for `text`, whose copy `_rendering` owns.
+    lead here is refused (DNS rebinding). A connection lasts `deadline` seconds at most. Any thread may ask for
+    `text`, whose copy `_rendering` owns.
     """
 
     def __init__(
-        self, bind: str, port: int, names: Collection[str], host: ShardHost, job: Job | None
+        self,
+        bind: str,
+        port: int,
+        names: Collection[str],
+        host: ShardHost,
+        job: Job | None,
+        deadline: float = DEADLINE,
     ) -> None:
         self._registry = registry(host, job)
         self._rendering = threading.Lock()
         self._text, self._rendered = b"", float("-inf")
-        self._http = _listen(bind, port, _handler(self.text, frozenset(names) | {"localhost"}))
+        handler = _handler(self.text, frozenset(names) | {"localhost"})
+        self._http = ConnectionServer(bind, port, handler, deadline)
         self.address = Address(bind, self._http.server_port)
         self._thread = threading.Thread(
             target=self._http.serve_forever, kwargs={"poll_interval": 0.1}, name="metrics", daemon=True
@@ -60,28 +67,8 @@ class Metrics:
         self._thread.join()
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    allow_reuse_address = False
-
-
-def _listen(bind: str, port: int, handler: type[BaseHTTPRequestHandler]) -> _Server:
-    class Server(_Server):
-        address_family = _family(bind)
-
-    return Server((bind, port), handler)
-
-
-def _family(bind: str) -> int:
-    import socket
-
-    [found, *_] = socket.getaddrinfo(bind, None, type=socket.SOCK_STREAM)
-    return int(found[0])
-
-
 def _handler(text: Callable[[], bytes], names: Collection[str]) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
-        timeout = PATIENCE
         server_version = "ps-server"
         sys_version = ""
 

@@ -90,6 +90,11 @@ class Job(Joining):
     def next_batch(self, worker: str) -> int:
         return self._coordinator.roster.tally(worker).next_batch
 
+    def has_committed(self, worker: str) -> bool:
+        """A contribution of that name was taken, ever."""
+        tally = self._coordinator.roster.tallies.get(worker)
+        return tally is not None and tally.committed > 0
+
     def attach(self, worker: str, incarnation: int, session: str, cut: Callable[[], object]) -> Outbox:
         """A session stream stands; it takes the place of an older one of the same process.
 

@@ -4,8 +4,9 @@ import pytest
 
 from pslab.verify.harness import CoordinatorHarness, granted, notices, refusals
 from psserver.coordinator import JoinRefused, entries
-from psserver.coordinator.members.roster import BATCHES_AHEAD
+from psserver.coordinator.members.roster import BATCHES_AHEAD, REMEMBERED_SESSIONS
 from psserver.coordinator.outputs import DispositionNotice, GrantNotice, RefusalNotice
+from psserver.coordinator.state.saving import roster_from
 
 
 def refusal(harness: CoordinatorHarness, worker: str, session: str, rank: int | None) -> str:
@@ -336,3 +337,21 @@ def test_a_newer_process_replaces_the_older() -> None:
     # The barrier did not wait for the former process either.
     assert harness.version == 1
     assert granted(harness.ready("w0")) != []
+
+
+def test_so_many_processes_of_a_name_are_remembered_and_no_more() -> None:
+    """Whoever joins and leaves all day costs no memory; an older process is told apart from the present one."""
+    harness = CoordinatorHarness(workers=1).starts()
+    sessions = [f"s{number}" for number in range(3 * REMEMBERED_SESSIONS)]
+    for session in sessions:
+        harness.joins("w0", session)
+    kept = harness.coordinator.roster.tally("w0").sessions
+    assert list(kept) == sessions[-REMEMBERED_SESSIONS:]
+    for older in sessions[-REMEMBERED_SESSIONS:-1]:
+        assert refusal(harness, "w0", older, 0) == "another process joined as 'w0' while this one was away"
+    # The present one comes back as itself, and behind its departure once more as the newest.
+    assert harness.joins("w0", sessions[-1]).incarnation == len(sessions)
+    harness.leaves("w0")
+    harness.joins("w0", sessions[-2])
+    assert list(kept)[-2:] == [sessions[-1], sessions[-2]] and len(kept) == REMEMBERED_SESSIONS
+    assert roster_from(harness.coordinator.state(), 0.0).tally("w0").sessions == kept

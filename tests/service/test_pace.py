@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import grpc
 import pytest
 
+from pslab.verify.harness import CoordinatorHarness
 from psserver.service import pace as pace_module
 from psserver.service.pace import Arrivals, Pace
 from psserver.service.rpc import coordinator as rpc
@@ -35,9 +36,8 @@ def test_a_burst_then_so_many_per_second() -> None:
 
 def test_a_flood_of_new_names_does_not_keep_a_known_one_out() -> None:
     clock = Clock()
-    arrivals = Arrivals(workers=1, clock=clock)
-    arrivals.came("honest")
-    for number in range(pace_module.FEWEST_NEW - 1):
+    arrivals = Arrivals(1, {"honest"}.__contains__, clock)
+    for number in range(pace_module.FEWEST_NEW):
         assert arrivals.may(f"n{number}")
         arrivals.came(f"n{number}")
     assert not arrivals.may("newcomer") and arrivals.may("honest")
@@ -47,6 +47,54 @@ def test_a_flood_of_new_names_does_not_keep_a_known_one_out() -> None:
     assert not arrivals.may("honest")
     clock.now += 1.0
     assert arrivals.may("honest") and arrivals.may("newcomer")
+
+
+def test_names_that_joined_and_left_without_a_commit_share_one_pace() -> None:
+    """However many they are, and however long they were away."""
+    clock, harness = Clock(), CoordinatorHarness()
+    tallies = harness.coordinator.roster.tallies
+
+    def proven(name: str) -> bool:
+        return name in tallies and tallies[name].committed > 0
+
+    arrivals = Arrivals(1, proven, clock)
+    names = [f"n{number}" for number in range(1000)]
+    for name in names:
+        clock.now += 1 / pace_module.NEW_PER_SECOND
+        assert arrivals.may(name)
+        harness.joins(name, "A")
+        arrivals.came(name)
+        harness.leaves(name)
+    clock.now += 1000
+    began, let_in = clock.now, 0
+    while clock.now - began <= 1.0:
+        for name in names:
+            if arrivals.may(name):
+                arrivals.came(name)
+                let_in += 1
+        clock.now += 0.125
+    assert let_in == pace_module.FEWEST_NEW + pace_module.NEW_PER_SECOND
+
+
+def test_a_pace_that_is_full_again_is_forgotten() -> None:
+    clock = Clock()
+    arrivals = Arrivals(1, lambda name: True, clock)
+    for number in range(100):
+        arrivals.came(f"n{number}")
+    assert len(arrivals) == 100
+    clock.now += pace_module.AGAIN / pace_module.AGAIN_PER_SECOND + 1.0
+    arrivals.came("last")
+    assert len(arrivals) == 1
+    for _ in range(pace_module.AGAIN - 1):
+        arrivals.came("last")
+    assert not arrivals.may("last")
+    # At the next look it is not full yet.
+    clock.now += 1.0
+    for _ in range(3):
+        arrivals.came("last")
+    clock.now += pace_module.AGAIN / pace_module.AGAIN_PER_SECOND - 0.5
+    arrivals.came("other")
+    assert len(arrivals) == 2
 
 
 def test_a_loop_of_ready_and_abandon_is_slowed_down(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,11 +123,18 @@ def test_joins_beyond_the_pace_are_told_to_wait(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(pace_module, "FEWEST_NEW", 4)
     monkeypatch.setattr(pace_module, "NEW_PER_SECOND", 0.01)
     with serving() as cluster, Peer(cluster, "a") as peer:
+        assert peer.step().version == 1
         for name in ("b", "c", "d"):
             cluster.coordinator.Join(join_request(peer.plan, worker=name, session=name), timeout=PATIENCE)
         with refused(grpc.StatusCode.UNAVAILABLE, "too many workers join at once"):
             cluster.coordinator.Join(join_request(peer.plan, worker="e", session="e"), timeout=PATIENCE)
-        # Who is known may come back, and what is refused for another reason costs no one's turn.
+        with refused(grpc.StatusCode.UNAVAILABLE, "too many workers join at once"):
+            cluster.coordinator.Join(join_request(peer.plan, worker="b", session="b"), timeout=PATIENCE)
+        # Who has committed may come back.
+        again = cluster.coordinator.Join(
+            join_request(peer.plan, worker="a", session=peer.token), timeout=PATIENCE
+        )
+        assert again.incarnation == peer.reply.incarnation
         peer.stream.close()
         peer.stream = Stream(cluster, peer.hello())
-        assert peer.step().version == 1
+        assert peer.step().version == 2

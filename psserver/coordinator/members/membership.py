@@ -50,13 +50,15 @@ class Membership:
     def _check_limits(self, worker: str) -> None:
         """Raises JoinRefused for a name that the job has no place for."""
         terms, roster = self._ledger.terms, self._ledger.roster
-        # A stray Join that has gone takes up no place.
-        known = {name for name, tally in roster.tallies.items() if tally.arrived or name in roster.present}
         if terms.allowed and worker not in terms.allowed:
             raise JoinRefused(
                 f"worker {worker!r} is not among the names that this job allows (--allow-worker)"
             )
-        if terms.max_workers and worker not in known and len(known) >= terms.max_workers:
+        if not terms.max_workers:
+            return
+        # A stray Join that has gone takes up no place.
+        known = {name for name, tally in roster.tallies.items() if tally.arrived or name in roster.present}
+        if worker not in known and len(known) >= terms.max_workers:
             raise JoinRefused(
                 f"worker {worker!r} would be number {len(known) + 1}: this job takes {terms.max_workers} workers "
                 "(--max-workers), of which those that left may come back under their names"
@@ -78,7 +80,7 @@ class Membership:
         tally = roster.tally(worker)
         member = Member(worker, tally.incarnations, rank, session, "joined", now, absent_since=now)
         tally.incarnations += 1
-        tally.sessions.add(session)
+        tally.joined(session)
         roster.add(member)
         forgets = self._forgotten(tally.committed, remembers)
         self._ledger.record(entries.Join(worker, member.incarnation, rank, forgets or None), now)

@@ -1,6 +1,6 @@
 """Who belongs to the job, in which state, and what came of their work."""
 
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -9,6 +9,9 @@ State = Literal["joined", "waiting", "computing", "done"]
 
 # Tickets' worth of batches that a worker may use without a ticket: what a lost connection took from it, say.
 BATCHES_AHEAD = 16
+
+# Processes of one name that are remembered: an older one that comes back counts as a new one.
+REMEMBERED_SESSIONS = 32
 
 
 @dataclass(slots=True)
@@ -25,8 +28,8 @@ class Tally:
     incarnations: int = 0
     # A session of its stood, once.
     arrived: bool = False
-    # Of all its processes so far: an older one never takes the name back from a newer one.
-    sessions: set[str] = field(default_factory=set)
+    # Of its latest processes, the newest last: an older one never takes the name back from a newer one.
+    sessions: deque[str] = field(default_factory=lambda: deque(maxlen=REMEMBERED_SESSIONS))
     # When it was last granted a ticket.
     granted_at: float | None = None
 
@@ -36,6 +39,12 @@ class Tally:
     @property
     def pending(self) -> int:
         return self.committed - self.applied - self.dropped
+
+    def joined(self, session: str) -> None:
+        """A process took the name."""
+        if session in self.sessions:
+            self.sessions.remove(session)
+        self.sessions.append(session)
 
     def use(self, batch: int, per_ticket: int) -> None:
         """It committed that batch of its data, as it says. A restart goes on behind it, but behind no more

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from psserver.coordinator.ledger import Ledger
-from psserver.coordinator.members.roster import Roster, Tally
+from psserver.coordinator.members.roster import REMEMBERED_SESSIONS, Roster, Tally
 from psserver.coordinator.policy_driver import PolicyDriver
 from psserver.coordinator.state.agreement import check
 from psserver.coordinator.state.records import CoordinatorState, TallyState
@@ -76,7 +76,7 @@ def _saved_tally(worker: str, tally: Tally) -> TallyState:
         tally.incarnations,
         tally.granted,
         tally.arrived,
-        sorted(tally.sessions),
+        list(tally.sessions),
         tally.granted_at,
     )
 
@@ -172,7 +172,7 @@ def roster_from(state: CoordinatorState, shift: float) -> Roster:
             saved.next_batch,
             saved.incarnations,
             saved.arrived,
-            set(saved.sessions),
+            deque(saved.sessions, maxlen=REMEMBERED_SESSIONS),
             granted=saved.granted,
             granted_at=_shifted(saved.granted_at, shift),
         )

@@ -62,7 +62,9 @@ class CoordinatorRpc:
         self._job = job
         self._addresses = addresses
         self._succession = succession
-        self._joins, self._streams = Arrivals(job.terms.workers), Arrivals(job.terms.workers)
+        # A name that never committed has no pace of its own, also of a worker that was lost before its first commit.
+        workers, proven = job.terms.workers, job.has_committed
+        self._joins, self._streams = Arrivals(workers, proven), Arrivals(workers, proven)
 
     # Join
 
