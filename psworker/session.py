@@ -324,7 +324,8 @@ class Session:
         `number`: of this worker's epochs, from 0. `layout`: what `sums` (65,536 at most) are of, in at most
         128 letters and digits, the same for all workers. `values`: what one worker measures for all. Workers
         that leave, or have no more data, are not waited for, nor are those who themselves wait for this one's
-        ticket: `EpochTotals.workers` says how many are in the sums. Raises Refused, Unreachable.
+        ticket, and nobody for ever: `EpochTotals.workers` says how many are in the sums, which are of those with the
+        same layout. Raises Refused, Unreachable.
         """
         return gather(self._control, self._servers.control, self._epoch_backoff, number, layout, sums, values)
 

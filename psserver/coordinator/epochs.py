@@ -1,21 +1,25 @@
 """Sums over all workers at the end of an epoch: what metrics, and with them callbacks, are made of.
 
 No decision of the policy depends on them, so they are in no log and no saved state: a worker asks again until it is
-answered. A worker that waits here may hold a ticket which others need; therefore nobody is waited for who cannot come.
+answered. A worker that waits here may hold a ticket which others need; therefore nobody is waited for who cannot come,
+and everybody else for a limited time. What one member says ends no other: sums of different things are added up apart.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from psserver.coordinator.members.roster import Member
+from psserver.coordinator.members.roster import Member, Roster
+from psserver.coordinator.sentences import named
 
-# Numbers in a report, and rounds that are remembered at once: a few megabytes at most.
-MOST_SUMS, MOST_ROUNDS = 2**16, 4
+# Numbers in a report; rounds that are remembered at once, and kinds of metrics in one: some megabytes at most.
+MOST_SUMS, MOST_ROUNDS, MOST_LAYOUTS = 2**16, 4, 4
+# For a member that goes on working a worker waits so many times as long as its own epoch took.
+SLOWER = 5
 
 
 class EpochError(ValueError):
-    """A report that does not go with those of other workers; the text says what was expected."""
+    """A report that is too large; the text says what was expected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,80 +37,179 @@ class Report:
 
 @dataclass(slots=True)
 class Totals:
-    """Of one round. `workers`: whose sums are in it; `complete`: nobody else is waited for."""
+    """Of those in one round whose sums are of the same things. `workers`: whose sums are in it; `complete`: nobody
+    else is waited for; `differing`: workers of the round whose sums are of other things."""
 
-    layout: str
     sums: list[float]
     values: dict[str, float] = field(default_factory=dict)
     workers: set[str] = field(default_factory=set)
     complete: bool = False
+    differing: frozenset[str] = frozenset()
+
+
+@dataclass(slots=True)
+class Round:
+    """`came`: who has reported, and when, in their order. `begins`: when the former round was complete."""
+
+    begins: float
+    came: dict[str, float] = field(default_factory=dict)
+    complete: bool = False
+    parts: dict[tuple[str, int], Totals] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Place:
+    """Where a member is. `round`: of its last report, or its first round. `number`: what it calls that; None before
+    its first report. `missed`: it did not come in time, and is not waited for until it reports."""
+
+    incarnation: int
+    round: int
+    number: int | None = None
+    missed: bool = False
 
 
 class EpochSums:
-    """One caller at a time. A newcomer takes part from the oldest round that waits when it is first seen."""
+    """One caller at a time. A newcomer takes part from the oldest round that waits when it is first seen.
 
-    def __init__(self) -> None:
-        self._rounds: dict[int, Totals] = {}
-        # Of each worker: its incarnation, its first round, and the number that it gave that one.
-        self._first: dict[str, tuple[int, int, int | None]] = {}
+    At most one round waits: a member whose own round waits begins no other, so nobody runs ahead. Each waits from its
+    own report on, so who reports early makes nobody else late: it is answered by itself; a round is complete without
+    a member when at least half have waited in vain. `limit`: seconds that a worker waits for a member which does
+    nothing; `began`: when the first epoch did.
+    """
+
+    def __init__(self, limit: float, began: float) -> None:
+        self._limit, self._ended = limit, began
+        self._rounds: dict[int, Round] = {}
+        self._places: dict[str, Place] = {}
         self._next = 0
 
-    def add(self, member: Member, report: Report, members: Sequence[Member]) -> Totals:
-        """The member's report, once however often it is sent, and the round's totals as they are now.
+    def add(self, member: Member, report: Report, roster: Roster, now: float) -> Totals:
+        """The member's report, once however often it is sent, and the totals of its round as they are now.
 
-        `members`: all that are present. Raises EpochError, with no sum changed.
+        A report out of turn is answered with its own sums. Raises EpochError, with no sum changed.
         """
         if len(report.sums) > MOST_SUMS:
             raise EpochError(f"expected at most {MOST_SUMS} sums of an epoch, got {len(report.sums)}")
-        self._see(members)
-        number = self._round(member, report.number)
-        if number not in self._rounds and number < self._next:
-            # Long past: nobody remembers the others' sums.
-            return Totals(report.layout, list(report.sums), dict(report.values), {member.worker}, True)
-        totals = self._rounds.get(number)
-        if totals is None:
-            totals = self._rounds[number] = Totals(report.layout, [0.0] * len(report.sums))
-            self._next = number + 1
-            while len(self._rounds) > MOST_ROUNDS:
-                del self._rounds[min(self._rounds)]
-        self._count(totals, member, report)
-        totals.complete = totals.complete or self._nobody_comes(totals, members)
-        return totals
+        self._see(roster.present)
+        found = self._round(member, report.number, roster, now)
+        key = report.layout, len(report.sums)
+        if found is not None and member.worker not in found.came:
+            found.came[member.worker] = now
+            _count(found, key, member, report)
+        part = found.parts.get(key) if found is not None else None
+        if found is None or part is None or member.worker not in part.workers:
+            # Long past, out of turn, or of another kind than all that there is room for.
+            return Totals(list(report.sums), dict(report.values), {member.worker}, True)
+        self._look(found, roster, now)
+        complete = found.complete or self._in_vain(found, member.worker, roster, now)
+        return replace(part, complete=complete, differing=frozenset(found.came.keys() - part.workers))
 
-    def _see(self, members: Sequence[Member]) -> None:
-        waiting = [number for number, totals in self._rounds.items() if not totals.complete]
-        first = min(waiting, default=self._next)
-        for each in members:
-            if self._first.get(each.worker, (None,))[0] != each.incarnation:
-                self._first[each.worker] = each.incarnation, first, None
-        for gone in self._first.keys() - {each.worker for each in members}:
-            del self._first[gone]
+    def awaited(self, roster: Roster, now: float) -> tuple[str, float, float] | None:
+        """Whose epoch is waited for, since when, and for how many seconds at most. None: nobody's, or by nobody."""
+        number = self._waiting()
+        if number is None:
+            return None
+        waiting = self._rounds[number]
+        missing = [each for each in self._missing(waiting, roster) if each.requested is None]
+        here = [w for w in waiting.came if w in roster.present and not self._in_vain(waiting, w, roster, now)]
+        if not missing or not here:
+            return None
+        since = waiting.came[here[0]]
+        end = max(self._end(waiting, worker, each, roster) for worker in here for each in missing)
+        return f"the end of the epoch of {named([each.worker for each in missing])}", since, end - since
 
-    def _round(self, member: Member, number: int) -> int:
-        incarnation, first, called = self._first[member.worker]
-        called = number if called is None else called
-        self._first[member.worker] = incarnation, first, called
-        return first + number - called
+    def _see(self, present: Mapping[str, Member]) -> None:
+        first = self._waiting()
+        for name, each in present.items():
+            place = self._places.get(name)
+            if place is None or place.incarnation != each.incarnation:
+                missed = place is not None and place.missed
+                self._places[name] = Place(
+                    each.incarnation, self._next if first is None else first, None, missed
+                )
+        for gone in self._places.keys() - present.keys():
+            del self._places[gone]
 
-    def _count(self, totals: Totals, member: Member, report: Report) -> None:
-        if totals.layout != report.layout or len(totals.sums) != len(report.sums):
-            raise EpochError(
-                f"the metrics of {member.worker} are {report.layout!r}, and those of {_named(totals.workers)} "
-                f"{totals.layout!r}: compile all workers' models with the same metrics"
-            )
-        if member.worker not in totals.workers:
-            totals.workers.add(member.worker)
-            totals.sums[:] = [a + b for a, b in zip(totals.sums, report.sums, strict=True)]
-            for name, value in report.values.items():
-                if not math.isnan(totals.values.get(name, math.nan)):
-                    continue
-                totals.values[name] = value
+    def _waiting(self) -> int | None:
+        return next((number for number, each in self._rounds.items() if not each.complete), None)
 
-    def _nobody_comes(self, totals: Totals, members: Sequence[Member]) -> bool:
-        missing = [each for each in members if each.state != "done" and each.worker not in totals.workers]
-        # If all of them wait for tickets, it may be for one that is held here.
-        return all(each.requested is not None for each in missing)
+    def _round(self, member: Member, number: int, roster: Roster, now: float) -> Round | None:
+        """The round that the report belongs to; None if to no other's."""
+        place = self._places[member.worker]
+        if number == place.number:
+            return self._rounds.get(place.round)
+        own = self._rounds.get(place.round)
+        if place.number is not None and (number < place.number or (own is not None and not own.complete)):
+            # It is answered long since, or goes on while others wait for somebody.
+            return None
+        due = place.round + (place.number is not None)
+        found = self._rounds.get(due)
+        if found is None or (found.complete and not self._by_many(found, roster)):
+            # Too late for it, or few have ended it, who ran ahead: the present one, with those who are there.
+            waiting = self._waiting()
+            due = self._next if waiting is None else waiting
+            found = self._rounds.get(due) or self._begin(roster)
+        place.round, place.number, place.missed = due, number, False
+        return found
+
+    def _begin(self, roster: Roster) -> Round:
+        found = self._rounds[self._next] = Round(self._ended)
+        self._next += 1
+        while len(self._rounds) > MOST_ROUNDS:
+            # Those of few first: who runs ahead does not make others late for what they have in common.
+            order = {
+                n: (self._by_many(each, roster), n) for n, each in self._rounds.items() if each is not found
+            }
+            del self._rounds[min(order, key=order.__getitem__)]
+        return found
+
+    def _by_many(self, found: Round, roster: Roster) -> bool:
+        """At least half of those whom it could have are in it."""
+        return 2 * len(found.came) >= len(found.came) + len(self._missing(found, roster))
+
+    def _missing(self, found: Round, roster: Roster) -> list[Member]:
+        """Who may come yet. What only joined is waited for by nobody."""
+        return [
+            each
+            for each in roster.by_rank()
+            if each.ever_connected
+            and each.state != "done"
+            and each.worker not in found.came
+            and not (each.worker in self._places and self._places[each.worker].missed)
+        ]
+
+    def _end(self, found: Round, worker: str, other: Member, roster: Roster) -> float:
+        """Until when the worker waits for the other: while that one works, within reason."""
+        came = found.came[worker]
+        worked = max(came, roster.tally(other.worker).granted_at or came)
+        return min(worked + self._limit, came + max(self._limit, SLOWER * (came - found.begins)))
+
+    def _in_vain(self, found: Round, worker: str, roster: Roster, now: float) -> bool:
+        """The worker has waited as long as it does."""
+        missing = [each for each in self._missing(found, roster) if each.requested is None]
+        return all(self._end(found, worker, each, roster) <= now for each in missing)
+
+    def _look(self, found: Round, roster: Roster, now: float) -> None:
+        """Is it complete? If all that are missing wait for tickets, it may be for one that is held here."""
+        if found.complete:
+            return
+        missing = self._missing(found, roster)
+        silent = [each for each in missing if each.requested is None]
+        vain = sum(self._in_vain(found, worker, roster, now) for worker in found.came) if silent else 0
+        if not silent or 2 * vain >= len(found.came) + len(missing):
+            found.complete, self._ended = True, now
+            for each in silent:
+                self._places[each.worker].missed = True
 
 
-def _named(workers: set[str]) -> str:
-    return ", ".join(sorted(workers)[:3]) or "others"
+def _count(found: Round, key: tuple[str, int], member: Member, report: Report) -> None:
+    part = found.parts.get(key)
+    if part is None:
+        if len(found.parts) == MOST_LAYOUTS:
+            return
+        part = found.parts[key] = Totals([0.0] * len(report.sums))
+    part.workers.add(member.worker)
+    part.sums[:] = [a + b for a, b in zip(part.sums, report.sums, strict=True)]
+    for name, value in report.values.items():
+        if math.isnan(part.values.get(name, math.nan)):
+            part.values[name] = value

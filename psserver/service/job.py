@@ -18,6 +18,7 @@ from psserver.coordinator import (
 from psserver.coordinator.epochs import EpochSums, Totals
 from psserver.coordinator.epochs import Report as EpochReport
 from psserver.coordinator.outputs import StopNotice
+from psserver.coordinator.sentences import named
 from psserver.coordinator.status import JobReport, holdup, report
 from psserver.optimizers import Optimizer
 from psserver.policies import Policy
@@ -29,6 +30,7 @@ from psserver.service.log.run_log import RunLog
 from psserver.service.outbox import InlineReply, Outbox
 from psserver.service.progress import Extent, Picture, Progress
 from psserver.service.shard.host import ShardHost
+from pswire.logs.events import event
 from pswire.model.plan import Plan
 
 log = logging.getLogger("ps-server")
@@ -69,7 +71,8 @@ class Job(Joining):
         host.memory.ledger.watch(
             lambda: sum(held.nbytes for held in self._held[-1:]), lambda: self._held[:-1]
         )
-        self._epochs = EpochSums()
+        self._epochs = EpochSums(terms.report_limit, self.began)
+        self._told_of_metrics = False
 
     def open(self) -> None:
         """The log's first entry; it names the optimizer, so it may have to wait for the first worker."""
@@ -196,7 +199,16 @@ class Job(Joining):
         if member is None or member.incarnation != incarnation:
             # The session finds out by itself, and comes back as another incarnation.
             raise Refused(grpc.StatusCode.UNAVAILABLE, f"{worker} is no member at present")
-        return replace(self._epochs.add(member, epoch, roster.by_rank()))
+        totals = self._epochs.add(member, epoch, roster, time.monotonic())
+        if totals.differing and not self._told_of_metrics:
+            self._told_of_metrics = True
+            log.warning(
+                "the metrics of %s are not those of %s, and are added up apart from them: compile all workers' models "
+                "with the same metrics",
+                *(named(sorted(totals.workers)), named(sorted(totals.differing))),
+                extra=event("metrics_differ"),
+            )
+        return totals
 
     # Time and the outside world
 
@@ -209,6 +221,7 @@ class Job(Joining):
             if not idle or time.monotonic() - self.began < idle:
                 return
             self._open_without_workers()
+        self._end_unanswered()
         self._input(lambda c, now: c.tick(now))
         self._progress.look(self._coordinator, time.monotonic())
         present = self._coordinator.roster.present.values()
@@ -238,7 +251,13 @@ class Job(Joining):
 
     def report(self) -> JobReport:
         """From any thread."""
-        return _with_wait(self.look(report), self.awaited)
+        found, epoch, answers = self.look(
+            lambda c, now: (report(c, now), self._epoch_awaited(c, now), self.unanswered)
+        )
+        return _with_wait(_with_wait(found, epoch), self.awaited or answers)
+
+    def _epoch_awaited(self, coordinator: Coordinator, now: float) -> tuple[str, float, float] | None:
+        return self._epochs.awaited(coordinator.roster, now) if coordinator.stopped is None else None
 
     def entries(self, first: int) -> list[Record]:
         """The decision log from entry `first` on, as far as it is remembered, a thousand entries at most."""

@@ -99,6 +99,7 @@ EVENTS: Final[Mapping[str, Event]] = {
     "begins_again": Event(
         SERVER, (), "a server was lost: this one goes back to what is saved, and waits for it"
     ),
+    "metrics_differ": Event(SERVER, (), "workers of one job measure different things; said once"),
     "no_final_weights": Event(SERVER, (), "the weights of the last version cannot be had"),
     "run_folder_failed": Event(SERVER, (), "the run folder cannot be written to"),
     "nothing_kept": Event(SERVER, (), "no run folder was named, and the default one cannot be made"),

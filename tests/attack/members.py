@@ -102,6 +102,7 @@ class Liar(Attacker):
             (6, self._babble),
             (3, self._abandon),
             (2, self._report),
+            (2, self._epoch),
             (4, self._pull),
             (5, self._exchange),
             (3, self._share),
@@ -226,6 +227,24 @@ class Liar(Attacker):
     def _report(self) -> None:
         name = self.chance.choice(("loss", "accuracy", self.mutate.text()))
         self.say(report=pb.Report(version=1, metrics={name: self.chance.choice((0.5, 1e300, math.nan))}))
+
+    def _epoch(self) -> None:
+        """Ends of epochs that it never had: jumps, other metrics, any numbers."""
+        first = self.chance.choice((0, 1, 2**40))
+        for number in range(first, first + self.chance.choice((1, 3, 8))):
+            request = pb.GatherEpochRequest(
+                job=self.reply.job,
+                worker=self.reply.worker,
+                incarnation=self.reply.incarnation,
+                membership_token=self.reply.membership_token,
+                number=number * self.chance.choice((1, 1, 1000)),
+                layout=self.chance.choice(("m", "other")),
+                sums=[self.chance.choice((0.0, 1e300, math.nan))] * self.chance.choice((0, 1, 2, 1000)),
+                values={"val_loss": self.chance.choice((-1e300, math.nan))},
+            )
+            if self.chance.random() < 0.3:
+                self.mutate.message(request)
+            self.send(0, f"{COORDINATOR}/GatherEpoch", [request.SerializeToString()])
 
     # Payloads
 

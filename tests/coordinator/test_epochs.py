@@ -5,7 +5,17 @@ import math
 import pytest
 
 from pslab.verify.harness import CoordinatorHarness
-from psserver.coordinator.epochs import MOST_ROUNDS, MOST_SUMS, EpochError, EpochSums, Report, Totals
+from psserver.coordinator.epochs import (
+    MOST_LAYOUTS,
+    MOST_ROUNDS,
+    MOST_SUMS,
+    EpochError,
+    EpochSums,
+    Report,
+    Totals,
+)
+
+LIMIT = 600.0
 
 
 class Epochs:
@@ -13,14 +23,18 @@ class Epochs:
 
     def __init__(self, workers: int = 2, policy: str = "sync") -> None:
         self.harness = CoordinatorHarness(policy, workers=workers).starts()
-        self.sums = EpochSums()
+        self.sums = EpochSums(LIMIT, self.harness.now)
+
+    def awaited(self) -> str | None:
+        found = self.sums.awaited(self.harness.coordinator.roster, self.harness.now)
+        return found and found[0]
 
     def report(
         self, worker: str, number: int = 0, *sums: float, layout: str = "m", **values: float
     ) -> Totals:
         roster = self.harness.coordinator.roster
         told = Report(number, layout, sums or (1.0, 2.0), values)
-        return self.sums.add(roster.present[worker], told, roster.by_rank())
+        return self.sums.add(roster.present[worker], told, roster, self.harness.now)
 
 
 def test_sums_are_of_all_workers_and_of_each_once() -> None:
@@ -77,9 +91,113 @@ def test_what_is_long_past_is_ones_own() -> None:
     epochs = Epochs(2, "async")
     for number in range(MOST_ROUNDS + 1):
         epochs.report("w0", number)
-    epochs.report("w1", MOST_ROUNDS)
+        epochs.report("w1", number)
     old = epochs.report("w0", 0, 3.0, 4.0)
     assert old.complete and old.sums == [3.0, 4.0] and old.workers == {"w0"}
+    # It was in no round: the next is whole.
+    assert not epochs.report("w0", MOST_ROUNDS + 1).complete
+    assert epochs.report("w1", MOST_ROUNDS + 1).workers == {"w0", "w1"}
+
+
+def test_a_silent_member_is_named_and_waited_for_once() -> None:
+    """Under async it keeps its ticket, or asks for none; w0 and w1 report and ask again."""
+    epochs = Epochs(3, "async")
+    assert epochs.awaited() is None
+    epochs.report("w0", 0)
+    assert epochs.awaited() == "the end of the epoch of w1, w2"
+    epochs.report("w1", 0)
+    assert epochs.awaited() == "the end of the epoch of w2"
+    epochs.harness.now += LIMIT - 1
+    assert not epochs.report("w0", 0).complete and not epochs.report("w1", 0).complete
+    epochs.harness.now += 1
+    for worker in ("w0", "w1"):
+        totals = epochs.report(worker, 0)
+        assert totals.complete and totals.workers == {"w0", "w1"}
+    assert epochs.awaited() is None
+    for number in range(1, 4):
+        assert not epochs.report("w0", number).complete
+        assert epochs.report("w1", number).workers == {"w0", "w1"}
+        assert epochs.report("w0", number).complete
+    # Who reports takes part again.
+    epochs.report("w2", 0)
+    epochs.report("w0", 4)
+    assert not epochs.report("w1", 4).complete
+    assert epochs.report("w2", 1).workers == {"w0", "w1", "w2"}
+
+
+def test_who_only_joined_is_not_waited_for() -> None:
+    epochs = Epochs(2, "async")
+    epochs.harness.coordinator.join("liar", "L", None, epochs.harness.now)
+    epochs.report("w0", 0)
+    assert epochs.report("w1", 0).complete
+
+
+def test_who_goes_on_working_is_waited_for_longer_but_not_for_ever() -> None:
+    epochs = Epochs(2, "async")
+    hour = 3600.0
+    epochs.harness.now += hour
+    epochs.report("w0", 0)
+    for waited in range(1, 5 * 60 + 1):
+        assert not epochs.report("w0", 0).complete, waited
+        epochs.harness.commits("w1")
+        epochs.harness.ready("w1")
+        epochs.harness.now += 60.0
+    totals = epochs.report("w0", 0)
+    assert totals.complete and totals.workers == {"w0"}
+
+
+def test_who_reports_early_makes_nobody_else_late() -> None:
+    """A liar's report at the beginning of a long epoch: it alone is answered alone."""
+    epochs = Epochs(3, "async")
+    epochs.report("w2", 0)
+    epochs.harness.now += 10 * LIMIT
+    assert epochs.report("w2", 0).complete
+    assert not epochs.report("w0", 0).complete
+    assert epochs.report("w2", 1).workers == {"w2"}
+    assert not epochs.report("w0", 0).complete
+    assert epochs.report("w1", 0).workers == {"w0", "w1", "w2"}
+    assert epochs.report("w0", 0).complete
+
+
+@pytest.mark.parametrize("policy", ["async", "sync"])
+@pytest.mark.parametrize("jump", [1, 1000, 2**40])
+@pytest.mark.parametrize("rounds", range(1, 8))
+def test_jumps_of_one_member_leave_the_rounds_of_the_others_whole(
+    policy: str, jump: int, rounds: int
+) -> None:
+    """Under sync the liar w0 keeps its ticket, and the others wait for that: its rounds are complete at once."""
+    epochs = Epochs(3, policy)
+    epochs.report("w0", 0)
+    epochs.report("w1", 0)
+    epochs.report("w2", 0)
+    if policy == "sync":
+        for worker in ("w1", "w2"):
+            epochs.harness.commits(worker)
+            epochs.harness.ready(worker)
+    for number in range(1, rounds + 1):
+        epochs.report("w0", number * jump)
+    if policy == "sync":
+        epochs.harness.commits("w0")
+    for number in (1, 2, 3):
+        epochs.report("w1", number)
+        assert {"w1", "w2"} <= epochs.report("w2", number).workers
+        epochs.report("w0", (rounds + number) * jump)
+        totals = epochs.report("w1", number)
+        assert totals.complete and {"w1", "w2"} <= totals.workers
+
+
+def test_who_is_late_finds_the_round_of_many_whoever_ran_ahead_since() -> None:
+    epochs = Epochs(3)
+    epochs.harness.commits("w2")
+    epochs.harness.ready("w2")
+    epochs.report("w0", 0)
+    assert epochs.report("w1", 0).complete
+    epochs.harness.commits("w1")
+    epochs.harness.ready("w1")
+    for number in range(1, 2 * MOST_ROUNDS):
+        assert epochs.report("w0", number).workers == {"w0"}
+    epochs.harness.commits("w0")
+    assert epochs.report("w2", 0).workers == {"w0", "w1", "w2"}
 
 
 def test_a_value_that_is_no_number_gives_way() -> None:
@@ -88,13 +206,41 @@ def test_a_value_that_is_no_number_gives_way() -> None:
     assert epochs.report("w1", 0, val_loss=0.25).values == {"val_loss": 0.25}
 
 
-def test_other_metrics_and_too_many_are_refused_with_nothing_counted() -> None:
+def test_other_metrics_are_added_up_apart_and_end_nobody() -> None:
+    """The first one's metrics are not those of the others; nor are they always as many."""
+    epochs = Epochs(4)
+    epochs.report("w0", 0, 9.0, 9.0, layout="lie", val_loss=0.0)
+    epochs.report("w1", 0, 1.0, 2.0, val_loss=0.5)
+    epochs.report("w2", 0, 7.0)
+    epochs.report("w3", 0, 5.0, 5.0)
+    for worker, sums, workers in (
+        ("w0", [9.0, 9.0], {"w0"}),
+        ("w1", [6.0, 7.0], {"w1", "w3"}),
+        ("w2", [7.0], {"w2"}),
+        ("w3", [6.0, 7.0], {"w1", "w3"}),
+    ):
+        totals = epochs.report(worker, 0, *([1.0] * len(sums)), layout="lie" if worker == "w0" else "m")
+        assert totals.complete and totals.sums == sums and totals.workers == workers
+        assert totals.differing == {"w0", "w1", "w2", "w3"} - workers
+    assert epochs.report("w1", 0).values == {"val_loss": 0.5}
+
+
+def test_there_is_room_for_few_kinds_of_metrics() -> None:
+    epochs = Epochs(MOST_LAYOUTS + 2)
+    for number in range(MOST_LAYOUTS + 1):
+        epochs.report(f"w{number}", 0, 1.0, layout=str(number))
+    last = epochs.report(f"w{MOST_LAYOUTS}", 0, 3.0, layout=str(MOST_LAYOUTS))
+    assert last.complete and last.sums == [3.0]
+    assert not epochs.report("w0", 0, 1.0, layout="0").complete
+    assert epochs.report(f"w{MOST_LAYOUTS + 1}", 0, 1.0, layout="0").sums == [2.0]
+    # Another kind at the second asking changes nothing.
+    assert epochs.report("w1", 0, 1.0, layout="0").workers == {"w1"}
+    assert epochs.report("w0", 0, 1.0, layout="0").sums == [2.0]
+
+
+def test_too_many_sums_are_refused_with_nothing_counted() -> None:
     epochs = Epochs(2)
     epochs.report("w0", 0, 1.0, 2.0)
-    with pytest.raises(EpochError, match="compile all workers' models with the same metrics"):
-        epochs.report("w1", 0, 1.0, 2.0, layout="other")
-    with pytest.raises(EpochError, match="same metrics"):
-        epochs.report("w1", 0, 1.0)
     with pytest.raises(EpochError, match="at most 65536 sums"):
         epochs.report("w1", 0, *([0.0] * (MOST_SUMS + 1)))
     assert epochs.report("w1", 0, 5.0, 5.0).sums == [6.0, 7.0]

@@ -283,3 +283,60 @@ def test_a_callback_list_may_be_given() -> None:
 
     _, expected, _, got = both(build, script)
     assert got == expected and len(got["loss"]) == 2
+
+
+@pytest.mark.parametrize("first", ["train_on_batch", "fit"])
+def test_weights_set_between_session_and_the_first_batch_are_refused(first: str) -> None:
+    """Joining sends the weights of that moment; what is set then would be overwritten by version 0."""
+    model = build()
+    with servers() as hosts, pk.distribute(model, hosts) as job:
+        assert job.session.worker_index == 0
+        model.set_weights([np.full_like(weights, 7.0) for weights in model.get_weights()])
+        with pytest.raises(pk.FitError, match=r"'dense/kernel' were set after the job was joined"):
+            model.fit(**FIT) if first == "fit" else model.train_on_batch(X[:BATCH], Y[:BATCH])
+        assert job.version == 0
+        np.testing.assert_array_equal(model.get_weights()[0], 7.0)
+
+
+def test_weights_set_between_two_single_batches_are_refused() -> None:
+    model = build()
+    with servers() as hosts, pk.distribute(model, hosts):
+        model.train_on_batch(X[:BATCH], Y[:BATCH])
+        model.layers[0].set_weights([weights + 0.5 for weights in model.layers[0].get_weights()])
+        with pytest.raises(pk.FitError, match="changed by something"):
+            model.train_on_batch(X[:BATCH], Y[:BATCH])
+
+
+def backup(folder: Path) -> Any:
+    """A backup of epoch 1, whose weights are 0.25; the callback that finds it."""
+    model = build(keras.optimizers.SGD(1e-6))
+    model.set_weights([np.full_like(weights, 0.25) for weights in model.get_weights()])
+    folder.mkdir()
+    model.save_weights(folder / "latest.weights.h5")
+    (folder / "training_metadata.json").write_text('{"epoch": 1, "batch": 0}')
+    return keras.callbacks.BackupAndRestore(str(folder))
+
+
+def test_a_backup_is_restored_before_the_only_worker_of_a_cluster_joins(tmp_path: Path) -> None:
+    """Its number is not said, so that a callback that writes files must join to know whether it acts."""
+    saves = backup(tmp_path / "backup")
+    model = build(keras.optimizers.SGD(1e-6))
+    writes = keras.callbacks.CSVLogger(str(tmp_path / "log.csv"))
+    with servers() as hosts, pk.distribute(model, hosts):
+        assert model.fit(**FIT, epochs=3, callbacks=[writes, saves]).epoch == [1, 2]
+    for weights in model.get_weights():
+        np.testing.assert_allclose(weights, 0.25, atol=1e-5)
+
+
+@pytest.mark.parametrize(("workers", "early"), [(2, False), (1, True)], ids=["two workers", "joined before"])
+def test_a_backup_that_servers_would_not_take_up_is_refused(
+    tmp_path: Path, workers: int, early: bool
+) -> None:
+    saves, model = backup(tmp_path / "backup"), build(keras.optimizers.SGD(1e-6))
+    words = "after the job was joined" if early else "in a job of 2 workers"
+    with servers(workers=workers) as hosts, pk.distribute(model, hosts) as job:
+        if early:
+            assert job.session.worker_count == 1
+        with pytest.raises(pk.FitError, match=f"cannot go on from it {words}.*initial_epoch"):
+            model.fit(**FIT, epochs=3, callbacks=[saves])
+        assert job.version == 0

@@ -1,8 +1,9 @@
-"""Sums of epochs over the wire: members only, counted once, and other metrics are refused."""
+"""Sums of epochs over the wire: members only, counted once, waited for by name, and other metrics end nobody."""
 
 from typing import Any
 
 import grpc
+import pytest
 
 from pswire.v1 import coordinator_pb2 as pb
 from tests.service.peer import Peer
@@ -20,11 +21,21 @@ def test_members_add_up_and_strangers_are_told_nothing() -> None:
         for guess in ({"membership_token": b""}, {"worker": "w1"}, {"incarnation": 1}, {"job": "other"}):
             with refused(grpc.StatusCode.PERMISSION_DENIED, "membership token"):
                 gather(cluster, first, **guess)
-        with refused(grpc.StatusCode.FAILED_PRECONDITION, "same metrics"):
-            gather(cluster, second, layout="other")
+        assert "waiting for the end of the epoch of w1 (since" in cluster.status().note
         with refused(grpc.StatusCode.INVALID_ARGUMENT, "GatherEpochRequest.sums: expected"):
             gather(cluster, second, sums=[0.0] * (2**16 + 1))
         for peer in (second, first):
             reply = gather(cluster, peer)
             assert (reply.complete, reply.workers, list(reply.sums)) == (True, 2, [2.0, 4.0])
             assert dict(reply.values) == {"val_loss": 0.5}
+
+
+def test_other_metrics_end_nobody_and_are_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    with serving(1, workers=2) as cluster, Peer(cluster, "w0") as first, Peer(cluster, "w1") as second:
+        for number in (0, 1):
+            assert not gather(cluster, first, number=number, layout="other").complete
+            for peer, fields in ((second, {}), (first, {"layout": "other"})):
+                reply = gather(cluster, peer, number=number, **fields)
+                assert (reply.complete, reply.workers, list(reply.sums)) == (True, 1, [1.0, 2.0])
+    said = [record.getMessage() for record in caplog.records if "compile all workers" in record.getMessage()]
+    assert len(said) == 1 and "the metrics of w1 are not those of w0" in said[0]

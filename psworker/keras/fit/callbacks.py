@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 # They write one file or folder, and every worker has the same path.
 WRITERS = (
@@ -52,13 +53,38 @@ for _name in _EVENTS:
     setattr(OnlyWorker0, _name, _event(_name))
 
 
+class AfterRestoring(OnlyWorker0):
+    """A `BackupAndRestore` that has restored already: this has to happen before anybody joins the job."""
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Done."""
+
+
+def listed(callbacks: Any) -> list[Any]:
+    """The callbacks in any form that `fit` takes."""
+    several = callbacks.callbacks if isinstance(callbacks, keras.callbacks.CallbackList) else callbacks
+    if isinstance(several, list | tuple):
+        return list(several)
+    return [] if several is None else [several]
+
+
+def backups_of(callbacks: Any) -> list[Any]:
+    """Those that restore weights when training begins."""
+    return [each for each in listed(callbacks) if isinstance(each, keras.callbacks.BackupAndRestore)]
+
+
+def has_weights(backup: Any) -> bool:
+    """There is something to restore."""
+    return bool(tf.io.gfile.exists(tf.io.gfile.join(backup.backup_dir, "latest.weights.h5")))
+
+
 def guarded(callback: Any, chosen: Callable[[], bool]) -> Any:
     """The callback itself, or within `OnlyWorker0` where it writes files."""
+    if isinstance(callback, keras.callbacks.BackupAndRestore):
+        return AfterRestoring(callback, chosen)
     return OnlyWorker0(callback, chosen) if isinstance(callback, WRITERS) else callback
 
 
 def swaps_weights(callbacks: Any) -> bool:
     """One of them is Keras' SwapEMAWeights: after an evaluation the weights are back, but for rounding."""
-    several = callbacks.callbacks if isinstance(callbacks, keras.callbacks.CallbackList) else callbacks
-    several = several if isinstance(several, list | tuple) else [several]
-    return any(isinstance(each, keras.callbacks.SwapEMAWeights) for each in several)
+    return any(isinstance(each, keras.callbacks.SwapEMAWeights) for each in listed(callbacks))

@@ -23,7 +23,7 @@ from pswire.logs.events import event
 from psworker.engine import Grant
 from psworker.errors import SessionError, Voided
 from psworker.keras.errors import FitError
-from psworker.keras.fit.callbacks import SWAPPED, guarded, swaps_weights
+from psworker.keras.fit.callbacks import SWAPPED, backups_of, guarded, has_weights, listed, swaps_weights
 from psworker.keras.fit.contributions import Contributions
 from psworker.keras.fit.dealt import DealtData
 from psworker.keras.fit.epochs import EpochMetrics
@@ -71,6 +71,9 @@ class Distributed:
         self._dealt: DealtData | None = None
         # A callback of this fit exchanges weights and averages, and back.
         self._swaps = False
+        # Those callbacks of this fit that restore weights; what one has restored, and that it was after joining.
+        self._backups: list[Any] = []
+        self._restored, self._late = "", False
         # Keras is told to stop only because the next part is one of another epoch.
         self._pausing = False
         self._first = True
@@ -144,7 +147,7 @@ class Distributed:
                     'sharding="units" with gradient_accumulation_steps: expected larger batches instead'
                 )
         given = bound.arguments.get("callbacks")
-        self._swaps = swaps_weights(given)
+        self._swaps, self._backups = swaps_weights(given), backups_of(given)
         mine = Hooks(
             Moments(
                 self._begin_fit,
@@ -159,8 +162,7 @@ class Distributed:
             mine.set_model(self.model)
             given.callbacks[:] = [mine, *(guarded(each, self._is_first) for each in given.callbacks)]
         else:
-            several = list(given) if isinstance(given, list | tuple) else [given] if given is not None else []
-            bound.arguments["callbacks"] = [mine, *(guarded(each, self._is_first) for each in several)]
+            bound.arguments["callbacks"] = [mine, *(guarded(each, self._is_first) for each in listed(given))]
         self.model.evaluate = self._evaluate
         try:
             return self._plain["fit"](*bound.args, **bound.kwargs)
@@ -191,6 +193,8 @@ class Distributed:
 
     def _make_train_function(self, force: bool = False) -> Any:
         self.model.train_function = self._train
+        # fit's first batch, and every one of train_on_batch.
+        self._check_weights = True
         return self._train
 
     def _train(self, iterator: Iterator[Any]) -> Mapping[str, Any]:
@@ -256,8 +260,10 @@ class Distributed:
         """The next ticket, and its version into the model. At the end of the job Keras is told to stop."""
         session = self.session
         assert self._step is not None
+        self._check_given()
         self._grant = None
         while (grant := session.ready()) is not None:
+            self._check_restored(session, grant)
             try:
                 with session.view_flat(grant, narrow=True) as flats:
                     self._weights = self._step.assign(flats, grant.version)
@@ -265,7 +271,7 @@ class Distributed:
                 log.info("%s", reason, extra=event("contribution_void"))
                 session.abandon(grant, "cancelled")
                 continue
-            self._grant = grant
+            self._grant, self._membership.given = grant, None
             return
         self.model.stop_training = True
         self._finish(session)
@@ -321,6 +327,62 @@ class Distributed:
                     "the model and call psworker.keras.distribute(model) again, as Keras wants it compiled again, too"
                 )
         self._check_weights = True
+        self._restore()
+
+    def _restore(self) -> None:
+        """What `BackupAndRestore` does when training begins, in worker 0 as ever, and before this worker joins: servers
+        take the weights of that moment."""
+        membership, before = self._membership, self.model._initial_epoch
+        found = [each.backup_dir for each in self._backups if has_weights(each)]
+        session, untrained = membership.session, membership.given is not None
+        self._late = session is not None and untrained
+        self._restored = found[0] if found and (session is None or untrained) else ""
+        if self._restored and self._late and membership.place is None:
+            self._refuse_restored(1)
+        index = 0 if membership.place is None else membership.place.task_index
+        for backup in self._backups:
+            if not (index if session is None else session.worker_index):
+                backup.on_train_begin()
+        if not self._restored:
+            return
+        if session is None and index is None:
+            # Only now this worker's number is known.
+            self._open()
+            if not self._first:
+                self.model._initial_epoch = before
+        elif self._late and self._variables is not None:
+            # Held against the first version, which says whether they are lost.
+            membership.given = self._variables.values()
+
+    def _check_given(self) -> None:
+        """Weights that were set between joining and the first batch are not those that servers began with."""
+        if self._membership.given is not None and self._variables is not None:
+            tolerance = SWAPPED if self._swaps else 0.0
+            changed = self._membership.changed(self._variables, tolerance)
+            if changed is not None:
+                raise FitError(
+                    f"the weights of {changed!r} were set after the job was joined (`.session` joins it, with the "
+                    "weights of that moment), and servers take weights at its beginning only: set or load them before, "
+                    "or call psworker.keras.distribute(model) again, which starts a new job from these weights"
+                )
+
+    def _check_restored(self, session: Session, grant: Grant) -> None:
+        """A worker that comes back to a running job has a backup of it; at version 0 it is one of another job."""
+        if self._restored and grant.version == 0 and (self._late or session.worker_count > 1):
+            self._refuse_restored(session.worker_count)
+        self._restored = ""
+
+    def _refuse_restored(self, workers: int) -> None:
+        why = (
+            "after the job was joined (`.session` joins it, with the weights of that moment)"
+            if self._late
+            else f"in a job of {workers} workers, of which any may give the weights that all begin with"
+        )
+        raise FitError(
+            f"BackupAndRestore has a backup in {str(self._restored)!r} and cannot go on from it {why}: in every "
+            "worker, load it before distribute() (model.load_weights of latest.weights.h5), give fit the "
+            "initial_epoch, and BackupAndRestore an empty folder"
+        )
 
     def _check(self) -> None:
         """What changed behind our back is refused; nothing is ignored."""

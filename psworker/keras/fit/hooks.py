@@ -37,7 +37,9 @@ class Hooks(keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._moments.begin_epoch(epoch)
-        batches, epochs = self.params.get("steps") or self._batches, self.params.get("epochs") or 0
+        # A CallbackList that the caller made may have none.
+        params = self.params or {}
+        batches, epochs = params.get("steps") or self._batches, params.get("epochs") or 0
         if batches and epochs > epoch:
             self._moments.extent(epochs, epochs - epoch, batches)
 

@@ -25,6 +25,8 @@ class Membership:
         self.place, self._start, self._join = place, start, join
         self._server: EmbeddedServer | None = None
         self.session: Session | None = None
+        # The weights with which the job was joined, until the first version comes in their place.
+        self.given: list[np.ndarray[Any, Any]] | None = None
 
     @property
     def joined_before(self) -> bool:
@@ -38,11 +40,20 @@ class Membership:
         if self._start is not None and self._server is None:
             self._server = self._start(optimizer)
         hosts = (self._server.address,) if self._server is not None else self.place.hosts  # type: ignore[union-attr]
-        specs = list(zip(variables.specs, variables.values(), strict=True))
+        self.given = variables.values()
+        specs = list(zip(variables.specs, self.given, strict=True))
         self.session = session = self._join(hosts, specs, optimizer=optimizer, **more)
         if session.worker_index:
             own_randomness(variables, session.worker_index)
         return session
+
+    def changed(self, variables: ModelVariables, tolerance: float) -> str | None:
+        """The name of a variable that is not as it was given, up to `tolerance` relative to 1 or to itself."""
+        found = zip(variables.specs, variables.values(), self.given or (), strict=False)
+        for spec, now, then in found:
+            if not np.allclose(now, then, rtol=tolerance, atol=tolerance, equal_nan=True):
+                return spec.name
+        return None
 
     def leave(self, reason: str) -> None:
         """Without having done one's part; nobody waits for what will not come."""
