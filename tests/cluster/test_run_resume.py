@@ -50,6 +50,8 @@ def command(folder: Path, *options: str) -> list[str]:
         "--out",
         str(folder / "run"),
         "--quiet",
+        "--restarts",
+        "0",
         *options,
     ]
 
