@@ -151,12 +151,13 @@ def _exchanged(message: shard_pb2.PushRequest) -> shard_pb2.ExchangeRequest:
 def test_an_update_of_many_small_contributions_runs_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is no large pass; a median goes over all of them at once."""
     beside: list[object] = []
-    compute = Executor._compute_beside
-    monkeypatch.setattr(
-        Executor,
-        "_compute_beside",
-        lambda executor, index, order, work: [beside.append(order), compute(executor, index, order, work)],
-    )
+    compute = Executor.compute_beside
+
+    def noted(executor: Executor, index: int, order: Any, work: Any) -> None:
+        beside.append(order)
+        compute(executor, index, order, work)
+
+    monkeypatch.setattr(Executor, "compute_beside", noted)
     variables = [(VariableSpec("w", (LARGE // 8,)), np.ones(LARGE // 8, np.float32))]
 
     def step(hosts: str) -> int:

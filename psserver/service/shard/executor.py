@@ -141,7 +141,7 @@ class Executor:
             return True
         if shard.passed(order) > LARGE:
             self._busy = True
-            self._compute_beside(index, order, work)
+            self.compute_beside(index, order, work)
             return False
         began = time.perf_counter()
         work.compute()
@@ -154,7 +154,8 @@ class Executor:
         else:
             self._state.entrance.freed()
 
-    def _compute_beside(self, index: int, order: Order, work: PendingUpdate) -> None:
+    def compute_beside(self, index: int, order: Order, work: PendingUpdate) -> None:
+        """On another thread; the queue goes on when it is done."""
         began = time.perf_counter()
 
         def finish(index: int, _: Submitted) -> bool:
