@@ -405,3 +405,10 @@ def test_a_train_step_that_assigns_weights_is_refused(how: str) -> None:
         with pytest.raises(Exception, match="assigns a value to .*kernel"):
             model.fit(**FIT)
         assert job.version == 0
+
+
+def test_a_layer_that_assigns_its_weights_is_refused() -> None:
+    model = build("sgd", keras.layers.SpectralNormalization(keras.layers.Dense(8)))
+    with servers() as hosts, pk.distribute(model, hosts):
+        with pytest.raises(Exception, match="a layer in it, assigns a value to"):
+            model.fit(**FIT)

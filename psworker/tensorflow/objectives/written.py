@@ -20,18 +20,22 @@ def watching(variables: Sequence[Any]) -> Iterator[list[Any]]:
     found: list[Any] = []
     eager = tf.executing_eagerly()
     before = [variable.numpy() for variable in variables] if eager else []
+    # The caller may have written the weights themselves in the same graph.
+    graph = None if eager else tf.compat.v1.get_default_graph()
+    earlier = set() if graph is None else {operation.name for operation in graph.get_operations()}
     yield found
-    if eager:
+    if graph is None:
         pairs = zip(variables, before, strict=True)
         found += [variable for variable, value in pairs if variable.numpy().tobytes() != value.tobytes()]
         return
-    inner = {id(outer): inside for outer, inside in tf.compat.v1.get_default_graph().captures}
+    inner = {id(outer): inside for outer, inside in graph.captures}
     handles = ((variable, inner.get(id(variable.handle))) for variable in variables)
-    found += [variable for variable, handle in handles if handle is not None and _written(handle)]
+    found += [variable for variable, handle in handles if handle is not None and _written(handle, earlier)]
 
 
-def _written(handle: Any) -> bool:
-    return any(_writes(operation, handle) for operation in handle.consumers())
+def _written(handle: Any, earlier: set[str]) -> bool:
+    new = (operation for operation in handle.consumers() if operation.name not in earlier)
+    return any(_writes(operation, handle) for operation in new)
 
 
 def _writes(operation: Any, handle: Any) -> bool:
