@@ -221,6 +221,7 @@ class Job(Joining):
             if not idle or time.monotonic() - self.began < idle:
                 return
             self._open_without_workers()
+        self._end_unanswered()
         self._input(lambda c, now: c.tick(now))
         self._progress.look(self._coordinator, time.monotonic())
         present = self._coordinator.roster.present.values()
@@ -250,8 +251,10 @@ class Job(Joining):
 
     def report(self) -> JobReport:
         """From any thread."""
-        found, epoch = self.look(lambda c, now: (report(c, now), self._epoch_awaited(c, now)))
-        return _with_wait(_with_wait(found, epoch), self.awaited)
+        found, epoch, answers = self.look(
+            lambda c, now: (report(c, now), self._epoch_awaited(c, now), self.unanswered)
+        )
+        return _with_wait(_with_wait(found, epoch), self.awaited or answers)
 
     def _epoch_awaited(self, coordinator: Coordinator, now: float) -> tuple[str, float, float] | None:
         return self._epochs.awaited(coordinator.roster, now) if coordinator.stopped is None else None

@@ -9,13 +9,21 @@ class Answers:
 
     servers: int
     trial: int = 0
+    # When the question was asked; seconds, monotonic.
+    since: float = 0.0
     _finite: dict[int, bool] = field(default_factory=dict)
     _largest: float = 0.0
 
-    def expect(self, trial: int) -> None:
+    def expect(self, trial: int, now: float) -> None:
         """Another question is asked."""
-        self.trial, self._largest = trial, 0.0
+        self.trial, self.since, self._largest = trial, now, 0.0
         self._finite.clear()
+
+    @property
+    def missing(self) -> str:
+        """The servers that have not answered, as a part of a sentence."""
+        numbers = [str(server) for server in range(self.servers) if server not in self._finite]
+        return f"server{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}"
 
     def take(self, server: int, trial: int, finite: bool, largest: float) -> tuple[bool, float] | None:
         """A server's answer. Once all have come: whether it is finite everywhere, and the largest magnitude."""

@@ -311,10 +311,10 @@ def test_a_loss_that_is_no_number(cluster: Cluster, steady: Steady) -> None:
 def test_a_message_with_nothing_in_it(peer: Peer, unharmed: Unharmed) -> None:
     with unharmed():
         peer.send()
-        hear_refusal(peer, "expected ready, commit, abandon, done, leave or report, got nothing")
+        hear_refusal(peer, "expected ready, commit, abandon, done, leave, report or extent, got nothing")
     with unharmed():
         peer.send(hello=peer.hello())
-        hear_refusal(peer, "expected ready, commit, abandon, done, leave or report, got hello")
+        hear_refusal(peer, "expected ready, commit, abandon, done, leave, report or extent, got hello")
 
 
 def test_done_gives_an_open_ticket_up(

@@ -26,7 +26,7 @@ from psserver.service.log.flushing import Flushing, LogFlush
 from psserver.service.log.json_lines import LogError
 from psserver.service.log.run_log import RunLog
 from psserver.service.routes import Routes
-from psserver.service.saving.whole import Checkpoints
+from psserver.service.saving.whole import Checkpoints, limit
 from psserver.service.shard.host import ShardHost
 from psserver.service.trials import Answers
 from pswire.exits import ExitCode
@@ -125,7 +125,7 @@ class Decider:
                 self.flushing.taken()
             self.routes.send(written, self._coordinator.version)
             for trial in written.trials:
-                self._answers.expect(trial.number)
+                self._answers.expect(trial.number, time.monotonic())
                 self.routes.ask(trial, self.tried)
             if self.checkpoints is not None:
                 self._save(outputs)
@@ -155,6 +155,26 @@ class Decider:
         if found is not None:
             self._step(lambda: self._coordinator.tried(trial, *found, time.monotonic()))
         self._execute()
+
+    @property
+    def unanswered(self) -> tuple[str, float, float] | None:
+        """What the job waits for while servers are asked about an update: what, since when (monotonic), and for how
+        many seconds at most. A server whose process hangs while its connection stands is not lost, and says nothing."""
+        if not self._coordinator.trying or self.plan is None:
+            return None
+        what = (
+            f"{self._answers.missing} to say whether version {self._coordinator.version + 1} would be finite"
+        )
+        return what, self._answers.since, limit(self.plan, self.terms.worker_timeout)
+
+    def _end_unanswered(self) -> None:
+        """Nothing can be decided without the answer."""
+        waited = self.unanswered
+        if waited is None or time.monotonic() - waited[1] < waited[2]:
+            return
+        reason = f"waited {waited[2]:g} s for {waited[0]}: not lost, but silent (see its process and its log)"
+        log.error("%s", reason, extra=event("server_silent", servers=self._answers.missing))
+        self._input(lambda c, now: c.stop(reason, now, success=False, cause="server"))
 
     def _fail(self, reason: str, code: ExitCode) -> None:
         """The end of a job that can decide nothing more: every worker is sent that, and nothing else."""

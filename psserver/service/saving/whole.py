@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import os
 import time
 from collections.abc import Callable
@@ -32,6 +33,12 @@ log = logging.getLogger("ps-server")
 
 # What the slowest disk may take beyond what the bytes do, in seconds.
 PATIENCE = 60.0
+
+
+def limit(plan: Plan, worker_timeout: float) -> float:
+    """Seconds that the slowest server may take over its part of a checkpoint, by whose disk and link it writes. What
+    waits for a server behind a checkpoint has no less."""
+    return PATIENCE + math.ceil(4 * transfer(max(shard.nbytes for shard in plan.shards), worker_timeout))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,15 +106,12 @@ class Checkpoints:
     async def _write(self, due: "_Due") -> None:
         record, version = due.record, due.version
         name, began = name_of(record.index, due.terms.job), time.monotonic()
-        # By whose disk and link the slowest server writes.
-        limit = PATIENCE + 4 * transfer(
-            max(shard.nbytes for shard in due.plan.shards), due.terms.worker_timeout
-        )
+        seconds = limit(due.plan, due.terms.worker_timeout)
         try:
             files = await asyncio.to_thread(save_coordinator, self._store, name, due.state)
-            files |= await self._own(record.index, limit)
+            files |= await self._own(record.index, seconds)
             for follower in self._followers:
-                files |= await follower.saved(record.index, limit)
+                files |= await follower.saved(record.index, seconds)
             # The log that leads to it may not be lost where it is kept.
             self._run_log.flush()
             for file in (DECISIONS, METRICS):
@@ -117,9 +121,9 @@ class Checkpoints:
         except (CheckpointError, StateError, LogError) as error:
             self._failed(version, error)
             return
-        seconds = time.monotonic() - began
-        told = event("checkpoint_written", version=version, bytes=about.nbytes, seconds=seconds)
-        log.info("version %d is saved: %d bytes in %.1f s", version, about.nbytes, seconds, extra=told)
+        took = time.monotonic() - began
+        told = event("checkpoint_written", version=version, bytes=about.nbytes, seconds=took)
+        log.info("version %d is saved: %d bytes in %.1f s", version, about.nbytes, took, extra=told)
 
     def _complete(self, about: Manifest, name: str) -> None:
         self._store.complete(about)
