@@ -21,11 +21,10 @@ from pswire.addresses import Address, parse_hosts
 from pswire.config.checkpoints import Every, parse_every
 from pswire.config.experiment import Experiment, ExperimentError, load_experiment, parse_experiment
 from pswire.config.overrides import OverrideError, apply_overrides
+from pswire.config.run_sections import RECOVER
 from pswire.tf_config import cluster_from_tf_config
 
 MOST_THREADS = 4
-# Seconds that a lost server has to come back: for as long workers look for one that does not answer.
-RECOVER = 60.0
 
 
 class SettingsError(ValueError):

@@ -31,6 +31,7 @@ from pslab.launch.status_poll import StatusPoller
 from pslab.launch.supervisor import DuplicateOutput, ExitTracker, Restarts, Verdict, end_text
 from pslab.runs.folder import EXPERIMENT, LOGS
 from pswire.config.experiment import Experiment
+from pswire.config.run_sections import RECOVER
 from pswire.exits import ExitCode
 
 # Of a run that loses nothing by them.
@@ -216,14 +217,24 @@ class LocalRun:
         verdict: Verdict | None = None
         while verdict is None:
             if self._exits.workers_over and deadline == float("inf"):
-                allowed = self._experiment.cluster.worker_timeout + self._daemons.farewell
-                deadline = time.monotonic() + allowed
+                deadline = time.monotonic() + self._allowed
             verdict = self._step(deadline)
             if verdict is None and time.monotonic() >= deadline:
                 reason = "every worker has ended, but the servers go on; they were stopped"
                 return Verdict(ExitCode.ABANDONED, reason, self._servers[0])
         self._settle(verdict)
         return self._exits.verdict if verdict.culprit and self._exits.verdict else verdict
+
+    @property
+    def _allowed(self) -> float:
+        """Seconds that the servers may take once every worker has ended."""
+        cluster = self._experiment.cluster
+        allowed = cluster.worker_timeout + self._daemons.farewell
+        if self._experiment.run.checkpoint_every:
+            # Those of a job that began again wait so long for whoever does not come back.
+            again = cluster.recover_timeout
+            allowed += RECOVER if isinstance(again, str) else float(again)
+        return allowed
 
     def _settle(self, verdict: Verdict) -> None:
         """Let the others end by themselves: workers after a success, servers that report the cause."""

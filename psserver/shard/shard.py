@@ -95,6 +95,12 @@ class Shard:
         kept, summed = self._updater.kept, self._updates.summed
         return self.staging.owned, summed[-len(kept) :] if kept else []
 
+    def passed(self, order: Order) -> int:
+        """Bytes of payloads that executing `order` passes over, where it has arithmetic: an update of contributions
+        that lie side by side passes over each of them."""
+        apart = len(order.parts) + len(self._updater.kept) if isinstance(order, Apply) else 1
+        return self.layout.nbytes * max(1, apart)
+
     @property
     def slots(self) -> dict[str, dict[str, Floats]]:
         """What the optimizer remembers: by worker, or under "" where it does not keep workers apart."""

@@ -5,7 +5,7 @@ builders know them.
 """
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field, field_validator
 from pydantic_core import PydanticCustomError
@@ -17,6 +17,9 @@ from pswire.model.plan import MAX_SERVERS
 Name = Annotated[str, Field(min_length=1)]
 # In milliseconds it fits the 32 bits of gRPC's options.
 Seconds = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
+# Seconds that a lost server has to come back: for as long workers look for one that does not answer.
+RECOVER: Final = 60.0
+
 _MODULE = re.compile(r".+:[A-Za-z_][A-Za-z0-9_]*")
 _DEVICE = re.compile(r"auto|cpu|gpu:[0-9]{1,4}")
 

@@ -80,6 +80,7 @@ EVENTS: Final[Mapping[str, Event]] = {
     "session_failed": Event(SERVER, ("worker",), "a fault of this program in a session"),
     "exchange_failed": Event(SERVER, (), "a fault of this program in an exchange"),
     # Ends
+    "staying": Event(SERVER, (), "the job has ended; a worker that joins begins the next one"),
     "checkpoint_written": Event(
         SERVER,
         ("version", "bytes", "seconds"),

@@ -121,7 +121,8 @@ class ShardClient:
     def admit(self, identity: Identity) -> None:
         """This worker has joined, or joined again. Another incarnation remembers nothing of the one before."""
         encoder, before = self._admitted.encoder, self._admitted.identity
-        if (identity.job, identity.incarnation) != (before.job, before.incarnation):
+        same_job = before.job in ("", identity.job)
+        if not same_job or identity.incarnation != before.incarnation:
             encoder = self._codec.encoder(self.elements)
         self._admitted = _Admitted(identity, encoder, self._plan)
 

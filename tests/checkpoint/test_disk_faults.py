@@ -71,7 +71,9 @@ def test_at_every_step(fault: str) -> None:
             write(store, NEXT)
             store.prune(2)
             assert usable(after)[-1] == NEXT
-            assert len(store.names()) == len(usable(after)) <= 2
+            # One that lost its bytes to such a disk still has its name.
+            assert len(usable(after)) <= len(store.names()) <= 2
+            assert len(usable(after)) == len(store.names()) or fault == "lost sync"
     refused = {"crash": "crashed", "full": "refused", "broken": "refused"}.get(fault, "done")
     assert refused in {outcome for outcome, _ in outcomes}
 

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -14,6 +15,7 @@ from pslab.check.checker import check_run
 from pslab.runs.folder import Run
 from psserver.checkpoint import Store
 from tests.cluster.cluster import PATIENCE, ROOT, entries_of, wait_until
+from tests.forking.popen import executing
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 
@@ -48,6 +50,8 @@ def command(folder: Path, *options: str) -> list[str]:
         "--out",
         str(folder / "run"),
         "--quiet",
+        "--restarts",
+        "0",
         *options,
     ]
 
@@ -80,6 +84,13 @@ def kill_coordinator(launcher: int) -> None:
 def _index(process: psutil.Process) -> str:
     words = process.cmdline()
     return words[words.index("--task-index") + 1]
+
+
+@pytest.fixture(autouse=True)
+def commands() -> Iterator[None]:
+    """Server 0 is found by its command line, which a fork has not."""
+    with executing():
+        yield
 
 
 def test_a_run_goes_on_by_the_command_that_began_it(tmp_path: Path) -> None:

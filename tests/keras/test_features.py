@@ -383,3 +383,75 @@ def test_a_backup_that_servers_would_not_take_up_is_refused(
         with pytest.raises(pk.FitError, match=f"cannot go on from it {words}.*initial_epoch"):
             model.fit(**FIT, epochs=3, callbacks=[saves])
         assert job.version == 0
+
+
+@pytest.mark.parametrize("event", ["on_train_batch_begin", "on_train_batch_end"])
+def test_weights_that_a_callback_sets_within_an_epoch_are_refused(event: str) -> None:
+    """Before a gradient of them is computed."""
+    model, steps = build(), []
+
+    def act(batch: int, logs: Any) -> None:
+        steps.append(batch)
+        if batch == 2:
+            model.layers[0].set_weights([weights + 0.5 for weights in model.layers[0].get_weights()])
+
+    with servers() as hosts, pk.distribute(model, hosts) as job:
+        with pytest.raises(pk.FitError, match="changed by something"):
+            model.fit(**FIT, callbacks=[keras.callbacks.LambdaCallback(**{event: act})])
+        assert max(steps) == 2 and job.fates["applied"] <= 3
+
+
+def test_averages_move_while_gradients_are_accumulated() -> None:
+    """They are no weights that somebody has set."""
+    optimizer = lambda: keras.optimizers.SGD(0.1, gradient_accumulation_steps=2)  # noqa: E731
+    model = build(optimizer(), keras.layers.BatchNormalization())
+    with servers() as hosts, pk.distribute(model, hosts, stay=True) as job:
+        nothing = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: None)
+        model.fit(**FIT, callbacks=[nothing])
+        assert job.version == 3
+
+
+class Assigning(keras.Model):  # type: ignore[misc]
+    """Clips its weights in its step, as in a WGAN; `how`: at once, in a branch, or in a function."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.dense, self.how = keras.layers.Dense(1), how
+
+    def call(self, x: Any) -> Any:
+        return self.dense(x)
+
+    def clip(self) -> Any:
+        return self.dense.kernel.value.assign(tf.clip_by_value(self.dense.kernel.value, -0.1, 0.1))
+
+    def train_step(self, data: Any) -> Any:
+        x, _ = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((self(x, training=True) - 1.0) ** 2)
+        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+        if self.how == "branch":
+            tf.cond(loss > 0, lambda: [self.clip()] and 0, lambda: 0)
+        elif self.how == "function":
+            tf.function(lambda: [self.clip()] and 0)()
+        else:
+            self.clip()
+        return {"loss": loss}
+
+
+@pytest.mark.parametrize("how", ["at once", "branch", "function", "eagerly"])
+def test_a_train_step_that_assigns_weights_is_refused(how: str) -> None:
+    """The next version would overwrite them."""
+    keras.utils.clear_session()
+    model = Assigning(how)
+    model.compile(optimizer=keras.optimizers.SGD(0.1), loss="mse", run_eagerly=how == "eagerly")
+    with servers() as hosts, pk.distribute(model, hosts) as job:
+        with pytest.raises(Exception, match="assigns a value to .*kernel"):
+            model.fit(**FIT)
+        assert job.version == 0
+
+
+def test_a_layer_that_assigns_its_weights_is_refused() -> None:
+    model = build("sgd", keras.layers.SpectralNormalization(keras.layers.Dense(8)))
+    with servers() as hosts, pk.distribute(model, hosts):
+        with pytest.raises(Exception, match="a layer in it, assigns a value to"):
+            model.fit(**FIT)

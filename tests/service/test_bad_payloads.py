@@ -34,7 +34,7 @@ def ticket_stays_good(peer: Peer) -> Iterator[None]:
     """After every refusal the same ticket takes a good payload."""
     yield
     for server in (0, 1):
-        assert len(peer.push_messages(server, whole(peer, server))) == 16
+        assert len(peer.push_messages(server, whole(peer, server))) == 24
 
 
 def header(peer: Peer, **changed: object) -> shard_pb2.PushRequest:

@@ -4,6 +4,7 @@ import socket
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,10 @@ import pytest
 import psworker
 from psserver.fast import FastBackend
 from psserver.service.loop.heavy import LARGE
+from psserver.service.shard.executor import Executor
 from psserver.service.transport import sockets
 from psserver.service.transport.connection import SLICE, Connection
+from psserver.shard import Apply
 from pswire.model.plan import VariableSpec
 from pswire.transport.framed_socket import LARGE as SMALL_FRAMES
 from pswire.v1 import shard_pb2
@@ -143,3 +146,31 @@ def _exchanged(message: shard_pb2.PushRequest) -> shard_pb2.ExchangeRequest:
     if message.HasField("header"):
         return shard_pb2.ExchangeRequest(push=message.header)
     return shard_pb2.ExchangeRequest(chunk=message.chunk)
+
+
+def test_an_update_of_many_small_contributions_runs_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is no large pass; a median goes over all of them at once."""
+    beside: list[object] = []
+    compute = Executor.compute_beside
+
+    def noted(executor: Executor, index: int, order: Any, work: Any) -> None:
+        beside.append(order)
+        compute(executor, index, order, work)
+
+    monkeypatch.setattr(Executor, "compute_beside", noted)
+    variables = [(VariableSpec("w", (LARGE // 8,)), np.ones(LARGE // 8, np.float32))]
+
+    def step(hosts: str) -> int:
+        with psworker.connect(hosts, variables) as session:
+            grant = session.ready()
+            assert grant is not None
+            session.contribute(grant, session.pull_flat(grant), samples=1)
+            after = session.ready()
+            assert after is not None
+            session.abandon(after, "it is enough")
+            return after.version
+
+    with serving(policy="median", workers=3) as cluster, ThreadPoolExecutor(3) as workers:
+        versions = [each.result(PATIENCE) for each in [workers.submit(step, cluster.hosts) for _ in range(3)]]
+    assert versions == [1, 1, 1]
+    assert [type(order) for order in beside] == [Apply]

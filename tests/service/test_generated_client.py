@@ -71,7 +71,7 @@ def test_chunks_may_be_of_any_size(cluster: Cluster) -> None:
             data = bytes(peer.plan.shards[server].nbytes)
             pieces = [*messages(peer.header(grant, server), data, size)]
             pieces.insert(1, shard_pb2.PushRequest(chunk={}))
-            assert len(peer.push_messages(server, pieces)) == 16
+            assert len(peer.push_messages(server, pieces)) == 24
 
 
 def test_fields_in_another_order_are_the_same_message(cluster: Cluster) -> None:
@@ -85,7 +85,7 @@ def test_fields_in_another_order_are_the_same_message(cluster: Cluster) -> None:
         swapped = b"\x12" + bytes([len(inside)]) + inside
         assert isinstance(frames.parse_push(swapped), frames.ChunkView)
         call = cluster.channels[0].stream_unary("/pswire.v1.Shard/Push", None, shard_pb2.PushReply.FromString)
-        assert len(call(iter([header, swapped]), timeout=PATIENCE).receipt) == 16
+        assert len(call(iter([header, swapped]), timeout=PATIENCE).receipt) == 24
 
 
 @pytest.mark.parametrize("name", NARROW)

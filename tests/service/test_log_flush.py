@@ -101,7 +101,7 @@ def test_what_is_no_way_to_flush_is_said(text: str) -> None:
 
 @pytest.mark.parametrize("way", ["session", "exchange"])
 def test_what_a_worker_is_told_is_in_the_file(tmp_path: Path, way: str) -> None:
-    """Read by another than the server, the moment the answer comes."""
+    """Read by another process, the moment the answer comes."""
     out = tmp_path / "run"
     with serving(out=out, log_flush="wake-up") as cluster:
         peer = Peer(cluster, "a")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pswire.exits import ExitCode
-from tests.service.serving import serving
+from tests.service.serving import serving, wait_until
 from tests.shm.sessions import begun, connect, gradient, granted
 
 # What a worker writes into its slot when it should not: numbers, large ones, none.
@@ -61,6 +61,8 @@ def test_what_is_summed_later_is_what_was_received(policy: str, spoilt: np.float
                 slot[...] = gradient(a, 1)[0]
                 a.push_flat(grants[0], [slot])
                 a.commit(grants[0], samples=1, ready=False)
+                # It is not answered: the other's might be decided first.
+                wait_until(lambda: cluster.status().committed == 1, "the commit to come")
                 if spoil:
                     slot[...] = spoilt
                 b.push_flat(grants[1], gradient(b, 1))

@@ -1,4 +1,4 @@
-"""Calls of which there are few at once, because each may hold memory that only the transport sees."""
+"""Limits on concurrent calls, each of which may hold memory that only the transport sees."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

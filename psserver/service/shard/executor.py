@@ -139,9 +139,9 @@ class Executor:
                 self._executed_rare(index, order, shard)
             state.finish(index)
             return True
-        if shard.layout.nbytes > LARGE:
+        if shard.passed(order) > LARGE:
             self._busy = True
-            self._compute_beside(index, order, work)
+            self.compute_beside(index, order, work)
             return False
         began = time.perf_counter()
         work.compute()
@@ -154,7 +154,8 @@ class Executor:
         else:
             self._state.entrance.freed()
 
-    def _compute_beside(self, index: int, order: Order, work: PendingUpdate) -> None:
+    def compute_beside(self, index: int, order: Order, work: PendingUpdate) -> None:
+        """On another thread; the queue goes on when it is done."""
         began = time.perf_counter()
 
         def finish(index: int, _: Submitted) -> bool:
@@ -195,7 +196,7 @@ class Executor:
         def pass_over() -> None:
             found.append(shard.rehearse(asked.update))
 
-        if shard.layout.nbytes > LARGE:
+        if shard.passed(asked.update) > LARGE:
             self._busy = True
             self._heavy.start(pass_over, ended)
             return False

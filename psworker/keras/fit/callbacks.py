@@ -85,6 +85,13 @@ def guarded(callback: Any, chosen: Callable[[], bool]) -> Any:
     return OnlyWorker0(callback, chosen) if isinstance(callback, WRITERS) else callback
 
 
+def acts_on_batches(callbacks: Any) -> bool:
+    """One of them, not of Keras, does something around a batch, and might set weights there."""
+    names = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
+    found = (getattr(each, name) for each in listed(callbacks) for name in names)
+    return any(not str(getattr(one, "__module__", "")).startswith("keras.") for one in found)
+
+
 def swaps_weights(callbacks: Any) -> bool:
     """One of them is Keras' SwapEMAWeights: after an evaluation the weights are back, but for rounding."""
     return any(isinstance(each, keras.callbacks.SwapEMAWeights) for each in listed(callbacks))

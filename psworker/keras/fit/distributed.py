@@ -23,7 +23,15 @@ from pswire.logs.events import event
 from psworker.engine import Grant
 from psworker.errors import SessionError, Voided
 from psworker.keras.errors import FitError
-from psworker.keras.fit.callbacks import SWAPPED, backups_of, guarded, has_weights, listed, swaps_weights
+from psworker.keras.fit.callbacks import (
+    SWAPPED,
+    acts_on_batches,
+    backups_of,
+    guarded,
+    has_weights,
+    listed,
+    swaps_weights,
+)
 from psworker.keras.fit.contributions import Contributions
 from psworker.keras.fit.dealt import DealtData
 from psworker.keras.fit.epochs import EpochMetrics
@@ -74,6 +82,8 @@ class Distributed:
         # Those callbacks of this fit that restore weights; what one has restored, and that it was after joining.
         self._backups: list[Any] = []
         self._restored, self._late = "", False
+        # A callback of this fit might set weights around any batch.
+        self._each_batch = False
         # Keras is told to stop only because the next part is one of another epoch.
         self._pausing = False
         self._first = True
@@ -150,6 +160,7 @@ class Distributed:
         theirs = given.callbacks if isinstance(given, keras.callbacks.CallbackList) else []
         before = list(theirs)
         self._swaps, self._backups = swaps_weights(given), backups_of(given)
+        self._each_batch = acts_on_batches(given)
         mine = Hooks(
             Moments(
                 self._begin_fit,
@@ -450,6 +461,8 @@ class Distributed:
         unwrapped(self._optimizer).finalize_variable_values(self.model.trainable_weights)
 
     def _progress(self) -> dict[str, float]:
+        """At the end of a batch, before other callbacks."""
+        self._check_weights |= self._each_batch
         self._count_fates()
         return self._fates.progress(self.version)
 

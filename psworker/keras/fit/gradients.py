@@ -89,13 +89,17 @@ class GradientStep:
         """The path of a variable that is not what `assign` made it from `tensors`, up to `tolerance`; None when all
         are."""
         same = self._compare(tensors, tf.constant(tolerance, tf.float32)).numpy()
+        if self._taken:
+            # In the middle of an accumulation averages have moved by themselves.
+            same = same[: self._variables.trainable]
         return next(
-            (spec.name for spec, one in zip(self._variables.specs, same, strict=True) if not one), None
+            (spec.name for spec, one in zip(self._variables.specs, same, strict=False) if not one), None
         )
 
     def restore(self, tensors: list[Any]) -> None:
-        """What `assign` returned into the model once more, to the bit."""
-        self._assign(tensors, tf.constant(self._version, tf.int64), False)
+        """What `assign` returned into the model once more, to the bit. Averages that have moved stay."""
+        if not self._taken:
+            self._assign(tensors, tf.constant(self._version, tf.int64), False)
 
     def _function(self) -> Any:
         return self._compute if self._every == 1 else self._gather

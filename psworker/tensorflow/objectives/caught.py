@@ -11,6 +11,7 @@ import keras
 import tensorflow as tf
 
 from psworker.errors import Unsupported
+from psworker.tensorflow.objectives.written import watching
 
 
 class StepError(Unsupported, RuntimeError):
@@ -28,10 +29,16 @@ class Caught:
 def caught_step(model: Any, trained: Sequence[Any], data: Any) -> tuple[Mapping[str, Any], list[Any], Any]:
     """One `train_step`: logs, one float32 gradient per variable of `trained` (zeros where none), the loss.
 
-    Raises StepError where it applies gradients not at all, twice, or to other variables.
+    Raises StepError where it applies gradients not at all, twice, or to other variables, or assigns one of `trained`.
     """
-    with catching(model.optimizer) as caught:
+    with watching(trained) as written, catching(model.optimizer) as caught:
         logs = model.train_step(without_optionals(data))
+    if written:
+        raise StepError(
+            f"train_step, or a layer in it, assigns a value to {written[0].name!r}, which is "
+            "trained: on parameter servers the next version overwrites it. Use a regularizer or weight_decay "
+            "instead, and trainable=False for a copy that is not trained"
+        )
     if not caught.gradients:
         raise StepError(
             "train_step applied no gradients with model.optimizer: a model that is distributed ends its step with "
