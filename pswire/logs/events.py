@@ -80,6 +80,9 @@ EVENTS: Final[Mapping[str, Event]] = {
     "session_failed": Event(SERVER, ("worker",), "a fault of this program in a session"),
     "exchange_failed": Event(SERVER, (), "a fault of this program in an exchange"),
     # Ends
+    "trial_unanswered": Event(
+        SERVER, ("servers",), "no word whether an update would be finite: the job ends"
+    ),
     "staying": Event(SERVER, (), "the job has ended; a worker that joins begins the next one"),
     "checkpoint_written": Event(
         SERVER,

@@ -25,6 +25,8 @@ def test_the_run_of_a_killed_server_is_readable(cluster: Cluster, tmp_path: Path
         cluster.start_worker("--until", str(tmp_path / "never"))
     cluster.wait_version(1)
     # What was decided is in the file within 0.2 s.
+    log = cluster.out / "decisions.jsonl"
+    cluster.wait_for(lambda _: log.stat().st_size > 0, "the log's file has begun")
     cluster.wait_for(lambda _: Run(cluster.out).summary.versions >= 20, "20 versions are in the log's file")
     cluster.servers[0].kill()
     left = ["address", "decisions.jsonl", "metrics.jsonl"]

@@ -50,14 +50,22 @@ def come_and_go(cluster: Cluster, peer: Peer, name: str) -> None:
             hello = pb.Hello(
                 job=reply.job, worker=reply.worker, incarnation=reply.incarnation, session=session
             )
-            said: SimpleQueue[pb.SessionRequest | None] = SimpleQueue()
-            said.put(pb.SessionRequest(hello=hello))
-            events = stub.Session(iter(said.get, None), timeout=PATIENCE)
-            assert next(events).events[0].HasField("welcome")
+            said, events, first = insist(lambda h=hello: opened(stub, h))
+            assert first.events[0].HasField("welcome")
             said.put(pb.SessionRequest(leave=pb.Leave(reason="test")))
             said.put(None)
             for _ in events:
                 pass
+
+
+def opened(
+    stub: Any, hello: pb.Hello
+) -> tuple["SimpleQueue[pb.SessionRequest | None]", Any, pb.SessionReply]:
+    """A session, and the first that it says."""
+    said: SimpleQueue[pb.SessionRequest | None] = SimpleQueue()
+    said.put(pb.SessionRequest(hello=hello))
+    events = stub.Session(iter(said.get, None), timeout=PATIENCE)
+    return said, events, next(events)
 
 
 def insist(call: Any) -> Any:

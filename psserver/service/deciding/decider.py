@@ -173,7 +173,7 @@ class Decider:
         if waited is None or time.monotonic() - waited[1] < waited[2]:
             return
         reason = f"waited {waited[2]:g} s for {waited[0]}: not lost, but silent (see its process and its log)"
-        log.error("%s", reason, extra=event("server_silent", servers=self._answers.missing))
+        log.error("%s", reason, extra=event("trial_unanswered", servers=self._answers.missing))
         self._input(lambda c, now: c.stop(reason, now, success=False, cause="server"))
 
     def _fail(self, reason: str, code: ExitCode) -> None:
