@@ -136,6 +136,7 @@ class Cluster:
             try:
                 yield self.client.ask()
             except StatusError:
+                # It was killed, and is not back yet: that is what is measured.
                 pass
             time.sleep(LOOK_EVERY)
         raise click.ClickException(f"no new version within {PATIENCE:g} s")

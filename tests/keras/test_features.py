@@ -5,6 +5,7 @@ docs/keras-features.md has the table; `test_features_page.py` holds it to Keras'
 
 import json
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -371,11 +372,24 @@ def test_a_backup_is_restored_before_the_only_worker_of_a_cluster_joins(tmp_path
         np.testing.assert_allclose(weights, 0.25, atol=1e-5)
 
 
-def test_a_backup_that_servers_would_not_take_up_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("workers", "early"), [(2, False), (1, True)], ids=["two workers", "joined before"])
+def test_a_backup_that_servers_would_not_take_up_is_refused(
+    tmp_path: Path, workers: int, early: bool
+) -> None:
+    """With two workers: in the one that has it, once both are there."""
     saves, model = backup(tmp_path / "backup"), build(keras.optimizers.SGD(1e-6))
-    with servers() as hosts, pk.distribute(model, hosts) as job:
-        assert job.session.worker_count == 1
-        with pytest.raises(pk.FitError, match="cannot go on from it after the job was joined.*initial_epoch"):
+    words = "after the job was joined" if early else "in a job of 2 workers"
+    with (
+        servers(workers=workers) as hosts,
+        pk.distribute(model, hosts) as job,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        if early:
+            assert job.session.worker_count == 1
+        else:
+            other = pk.distribute(build(keras.optimizers.SGD(1e-6)), hosts).session
+            pool.submit(other.ready)
+        with pytest.raises(pk.FitError, match=f"cannot go on from it {words}.*initial_epoch"):
             model.fit(**FIT, epochs=3, callbacks=[saves])
         assert job.version == 0
 
