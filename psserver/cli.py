@@ -88,7 +88,9 @@ WRONG = (SettingsError, ExperimentError, AddressError, PolicyError, OptimizerErr
     help="How many the data is divided among; training starts when so many are ready. Default: 1.",
 )
 @click.option(
-    "--min-workers", type=int, help="Training starts when so many are ready; the others may come later. Default: all."
+    "--min-workers",
+    type=int,
+    help="Training starts when so many are ready; the others may come later. Default: all.",
 )
 @click.option("--max-workers", type=int, help="Names of workers that may ever join. Default: no limit.")
 @click.option(

@@ -102,7 +102,10 @@ class Experiment(Section):
                 "cluster.min_workers: expected at most cluster.workers, which is {workers}, got {needed}",
                 {"needed": needed, "workers": cluster.workers},
             )
-        for key, most in (("max_workers", cluster.max_workers), ("allowed_workers", len(cluster.allowed_workers))):
+        for key, most in (
+            ("max_workers", cluster.max_workers),
+            ("allowed_workers", len(cluster.allowed_workers)),
+        ):
             if 0 < most < needed:
                 raise PydanticCustomError(
                     "range",
