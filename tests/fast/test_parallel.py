@@ -31,8 +31,8 @@ def test_ranges_are_disjoint_and_complete(threads: int, size: int) -> None:
 
 def test_small_passes_stay_in_the_calling_thread() -> None:
     with ParallelRunner(4, grain=10) as runner:
-        assert covered(runner, 19) == [(0, 19)]
-        assert len(covered(runner, 20)) == 2
+        assert covered(runner, 39) == [(0, 39)]
+        assert len(covered(runner, 40)) == 4
 
 
 def test_ranges_are_worked_on_at_the_same_time() -> None:
