@@ -1,6 +1,5 @@
 """A process behind a keeper: the same end, the same output, and nothing is left whoever dies."""
 
-import os
 import signal
 import sys
 import threading
@@ -21,6 +20,7 @@ from pslab.launch.keeping.blanks import FOLDER, PARENT, file
 from pslab.launch.keeping.kept import CommandPipe, KeptProcess
 from pswire.exits import ExitCode
 from tests.lab.test_local import running
+from tests.probes import hang_up, pid_of
 
 pytestmark = pytest.mark.cluster
 
@@ -83,7 +83,7 @@ class Kept:
 
     @property
     def keeper(self) -> psutil.Process:
-        return psutil.Process(self.pipes[0]._process.pid)
+        return psutil.Process(pid_of(self.pipes[0]))
 
 
 @pytest.fixture
@@ -142,12 +142,7 @@ def test_a_scheduler_that_signals_the_keeper_means_the_process(kept: Kept) -> No
 @pytest.mark.parametrize("code", [WATCHING, STUBBORN])
 def test_the_process_ends_with_the_connection(kept: Kept, code: str) -> None:
     pid = kept.start(code, PARENT).said()["pid"]
-    stdin = kept.pipes[0]._process.stdin
-    assert stdin is not None
-    # As when the launcher was killed: nobody says anything.
-    nobody = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nobody, stdin.fileno())
-    os.close(nobody)
+    hang_up(kept.pipes[0])
     assert gone(pid, 5)
     assert kept.end() == ExitCode.UNREACHABLE
     assert "the connection to n1 was lost" in kept.log.read_text()
