@@ -53,6 +53,7 @@ RULES = (
         never=PYDANTIC,
         but=(
             "pswire.config.experiment",
+            "pswire.config.places",
             "pswire.config.problems",
             "pswire.config.run_sections",
             "pswire.config.sections",
