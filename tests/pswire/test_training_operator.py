@@ -1,5 +1,5 @@
-"""TF_CONFIG as Kubeflow's training operator writes it for every task of a TFJob: each finds its place, or is told in one
-sentence why it has none.
+"""TF_CONFIG as Kubeflow's training operator writes it for every task of a TFJob: each finds its place, or is told in
+one sentence why it has none.
 
 `written` does what `genClusterSpec` and `convertClusterSpecToSparseClusterSpec` do in
 pkg/controller.v1/tensorflow/tensorflow.go.

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 import psworker
-from psworker.command import running
-from psworker.command.place import Place
-from psworker.command.reporter import Reporter
 from pswire.addresses import parse_hosts
 from pswire.config.experiment import Experiment
 from pswire.exits import ExitCode
+from psworker.command import running
+from psworker.command.place import Place
+from psworker.command.reporter import Reporter
 from tests.service.peer import Peer
 from tests.service.serving import PATIENCE, VARIABLES, Cluster, serving
 from tests.service.test_ends import finished
