@@ -37,7 +37,7 @@ class Identity:
         """
         if not self.cert:
             raise IdentityError("a server needs a certificate and its key, got the authority's only")
-        context = _context(ssl.PROTOCOL_TLS_SERVER)
+        context = new_context(ssl.PROTOCOL_TLS_SERVER)
         # A ticket would be written after the handshake, to a client that perhaps never reads.
         context.num_tickets = 0
         if mutual:
@@ -51,7 +51,7 @@ class Identity:
 
         Raises IdentityError for files that TLS cannot use.
         """
-        context = _context(ssl.PROTOCOL_TLS_CLIENT)
+        context = new_context(ssl.PROTOCOL_TLS_CLIENT)
         self._believe(context)
         if self.cert:
             self._show(context)
@@ -102,7 +102,7 @@ class Identity:
 
     def _seen(self, *, as_client: bool) -> dict[str, Any] | None:
         """What another end would see of this certificate; None when it is not made for this side of a connection."""
-        client, server = _context(ssl.PROTOCOL_TLS_CLIENT), _context(ssl.PROTOCOL_TLS_SERVER)
+        client, server = new_context(ssl.PROTOCOL_TLS_CLIENT), new_context(ssl.PROTOCOL_TLS_SERVER)
         client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
         self._show(server)
         self._show(client)
@@ -125,7 +125,7 @@ class Identity:
         return ends[as_client].getpeercert()
 
     def _authority_ends(self, seen: dict[str, Any]) -> float:
-        context = _context(ssl.PROTOCOL_TLS_CLIENT)
+        context = new_context(ssl.PROTOCOL_TLS_CLIENT)
         self._believe(context)
         every: list[dict[str, Any]] = list(context.get_ca_certs())
         signed = [each for each in every if each["subject"] == seen["issuer"]]
@@ -164,7 +164,7 @@ def peer_fingerprint(connected: ssl.SSLSocket | ssl.SSLObject) -> bytes:
     return hashlib.sha256(der).digest() if der else b""
 
 
-def _context(protocol: int) -> ssl.SSLContext:
+def new_context(protocol: int) -> ssl.SSLContext:
     """Not `ssl.create_default_context`, which believes the system's authorities, and writes keys where SSLKEYLOGFILE
     says."""
     context = ssl.SSLContext(protocol)

@@ -48,14 +48,14 @@ def test_openssl_believes_it_in_its_strict_mode(monkeypatch: pytest.MonkeyPatch)
     """Python 3.13 switches that on by default."""
     from pswire.security import identity as contexts
 
-    plain = contexts._context
+    plain = contexts.new_context
 
     def strict(protocol: int) -> ssl.SSLContext:
         context = plain(protocol)
         context.verify_flags |= ssl.VerifyFlags.VERIFY_X509_STRICT
         return context
 
-    monkeypatch.setattr(contexts, "_context", strict)
+    monkeypatch.setattr(contexts, "new_context", strict)
     for role in Role:
         assert authority().issue(role, "x").facts.subject.role is role
 

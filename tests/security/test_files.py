@@ -156,7 +156,8 @@ def test_a_certificate_of_somebody_elses_making_needs_a_name_of_ours(tmp_path: P
     )
     from cryptography.hazmat.primitives import hashes
 
-    signed = builder.sign(made._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+    key = serialization.load_pem_private_key(made.key.reveal(), None)
+    signed = builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
     files = TlsFiles.in_folder(tmp_path, "w0")
     files.write(Identity(made.cert, signed, Secret(issued.key.reveal())))
     with pytest.raises(IdentityError, match="expected a certificate with one name ps://"):
