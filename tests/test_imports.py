@@ -62,6 +62,7 @@ RULES = (
         never=PYDANTIC,
         but=(
             "pswire.config.experiment",
+            "pswire.config.places",
             "pswire.config.problems",
             "pswire.config.run_sections",
             "pswire.config.sections",

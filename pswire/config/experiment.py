@@ -13,6 +13,7 @@ from pydantic_core import PydanticCustomError
 
 from pswire.config.files import TooLong, read_text
 from pswire.config.overrides import OverrideError, apply_overrides
+from pswire.config.places import PlaceSection, ServerPlace, WorkerPlace
 from pswire.config.problems import describe_problems
 from pswire.config.run_sections import (
     ClusterSection,
@@ -116,7 +117,7 @@ class Experiment(Section):
         """The resolved experiment, defaults written out; `load_experiment` reads it back to an equal one."""
         tables: dict[str, dict[str, object]] = {
             "run": self.run.model_dump(),
-            "cluster": self.cluster.model_dump(),
+            "cluster": self.cluster.written,
             "policy": self.policy.model_dump(),
             "optimizer": self.optimizer.model_dump(),
         }
@@ -186,6 +187,9 @@ def _known_keys() -> dict[str, list[str]]:
         "simulation": SimulationSection,
     }
     entries: dict[str, type[BaseModel]] = {
+        "cluster.place": PlaceSection,
+        "cluster.place.servers": ServerPlace,
+        "cluster.place.workers": WorkerPlace,
         "faults.crashes": Crash,
         "faults.leaves": Leave,
         "faults.joins": Join,

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, ConfigDict, Field, field_validator
 from pydantic_core import PydanticCustomError
 
 from pswire.config.checkpoints import EveryError, parse_every
+from pswire.config.places import PlaceSection
 from pswire.config.sections import DelayText, Section, Time
 from pswire.model.plan import MAX_SERVERS
 
@@ -41,6 +42,9 @@ class RunSection(Section):
 
     name: Name = "run"
     """of the run; its folder is `runs/NAME` unless `--out` names one"""
+
+    engine: Name = "local"
+    """where `ps-lab run` starts the processes: see [Clusters](guides/clusters.md); `--engine` overrides it"""
 
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """of data, initial values and delays"""
@@ -104,6 +108,12 @@ class ClusterSection(Section):
     allowed_workers: list[Annotated[str, Field(min_length=1, max_length=64)]] = Field(default_factory=list)
     """the only names that may join; empty: any. A name is no proof of who uses it"""
 
+    hosts: list[Annotated[str, Field(min_length=1)]] = Field(default_factory=list)
+    """engine `ssh`: machines, each `NAME` for one worker or `NAME:N` for N; the servers are on the first"""
+
+    place: PlaceSection = PlaceSection()
+    """what each process is to have of its node"""
+
     @field_validator("wire_dtype")
     @classmethod
     def _known_codec(cls, name: str) -> str:
@@ -114,6 +124,14 @@ class ClusterSection(Section):
             return codec_named(name).name
         except WireDtypeError as error:
             raise PydanticCustomError("wire_dtype", "{error}", {"error": str(error)}) from None
+
+    @property
+    def written(self) -> dict[str, Any]:
+        """The keys of a resolved file: where processes are started stays out of one that does not say it."""
+        unsaid = {
+            name for name in ("hosts", "place") if getattr(self, name) == getattr(ClusterSection(), name)
+        }
+        return self.model_dump(exclude=unsaid)
 
     @property
     def payload_dtype(self) -> str:

@@ -89,6 +89,12 @@ def test_defaults(tmp_path: Path) -> None:
         "max_workers": 0,
         "allowed_workers": [],
         "metrics": False,
+        "hosts": [],
+        "place": {
+            "servers": {"cpus": 0, "memory": "", "spread": False},
+            "workers": {"cpus": 0, "gpus": 0},
+            "place_timeout": 60.0,
+        },
     }
     assert (experiment.policy.name, experiment.policy.knobs) == ("sync", {})
     assert experiment.optimizer.config == {"name": "sgd", "learning_rate": 0.01}
