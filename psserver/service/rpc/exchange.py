@@ -9,7 +9,6 @@ from google.protobuf.message import DecodeError
 
 from psserver.service.errors import MembershipOver, Refused, invalid
 from psserver.service.job import Job
-from psserver.service.limits.watch import Caller
 from psserver.service.loop.heavy import LARGE
 from psserver.service.rpc.exchange_replies import committed, message, pulled
 from psserver.service.rpc.registration import bounded
@@ -69,7 +68,7 @@ class ExchangeRpc:
             while (received := await stream.receive()) is not None:
                 request, chunk = _request(received)
                 if request.HasField("attach"):
-                    attached = await self._attach(request.attach, resources, stream.caller)
+                    attached = await self._attach(request.attach, resources, stream)
                     await stream.send(message(attached=attached))
                 else:
                     await self._serve(request, chunk, stream, resources.attachment)
@@ -77,10 +76,11 @@ class ExchangeRpc:
             resources.release()
 
     async def _attach(
-        self, request: shard_pb2.Attach, resources: StreamResources, caller: Caller
+        self, request: shard_pb2.Attach, resources: StreamResources, stream: Stream
     ) -> shard_pb2.Attached:
         if request.ask:
-            return await self._offer(request, resources, caller)
+            return await self._offer(request, resources, stream)
+        caller = stream.caller
         if resources.attachment is not None:
             raise invalid("expected one attach on a stream, got another")
         resources.detach = partial(self._host.detach, request.worker, caller)
@@ -88,15 +88,15 @@ class ExchangeRpc:
         return reply
 
     async def _offer(
-        self, request: shard_pb2.Attach, resources: StreamResources, caller: Caller
+        self, request: shard_pb2.Attach, resources: StreamResources, stream: Stream
     ) -> shard_pb2.Attached:
         """What is available to this stream. A token that it got before is withdrawn."""
-        reason = await in_place.reason_against(self._host, request, caller)
+        reason = await in_place.reason_against(self._host, request, stream.caller)
         if resources.token is not None:
             resources.token.withdraw()
         offer = shard_pb2.Attached(refusal=reason or "")
         if self._host.options.transport != "grpc":
-            resources.token = self._sockets.issue_token()
+            resources.token = self._sockets.issue_token(stream.fingerprint)
             offer.token, offer.port = resources.token.token, self._sockets.port
             offer.socket = "" if reason else self._sockets.name
         return offer

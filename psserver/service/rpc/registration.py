@@ -19,6 +19,7 @@ from psserver.service.limits.few import Few
 from psserver.service.limits.table import ANSWERS
 from psserver.service.limits.watch import LARGE, Caller, Watch
 from pswire.bounds import BoundError, check
+from pswire.security.identity import fingerprint_of_pem
 from pswire.transport.framed_socket import Parts
 
 if TYPE_CHECKING:
@@ -90,6 +91,12 @@ class Call:
     spoken: bool = False
     # A message is on its way that the peer has not taken yet.
     sending: bool = False
+
+    @property
+    def fingerprint(self) -> bytes:
+        """Of the certificate that the peer has shown; empty without one."""
+        shown = self.context.auth_context().get("x509_pem_cert")
+        return fingerprint_of_pem(shown[0].decode()) if shown else b""
 
     async def receive(self) -> bytes | None:
         """The next message, of which the first must come in time; None when the peer sends no more."""
