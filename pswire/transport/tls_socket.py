@@ -97,7 +97,7 @@ class TlsSocket:
                     break
                 self._dry = False
             try:
-                count = self._tls.read(len(view) - filled, view[filled:])
+                count: int = self._tls.read(len(view) - filled, view[filled:])  # type: ignore[assignment]
             except ssl.SSLWantReadError:
                 # A part of a record is here.
                 self._dry = True

@@ -95,7 +95,7 @@ class Call:
     @property
     def fingerprint(self) -> bytes:
         """Of the certificate that the peer has shown; empty without one."""
-        shown = self.context.auth_context().get("x509_pem_cert")
+        shown = list(self.context.auth_context().get("x509_pem_cert", ()))
         return fingerprint_of_pem(shown[0].decode()) if shown else b""
 
     async def receive(self) -> bytes | None:
