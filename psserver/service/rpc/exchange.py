@@ -14,7 +14,7 @@ from psserver.service.rpc.exchange_replies import committed, message, pulled
 from psserver.service.rpc.registration import bounded
 from psserver.service.shard.host import ShardHost
 from psserver.service.transport import in_place
-from psserver.service.transport.payloads import Intake
+from psserver.service.transport.payloads import Incoming
 from psserver.service.transport.shared_memory import Attachment
 from psserver.service.transport.sockets import SocketListener, SocketToken
 from psserver.service.transport.streams import Stream
@@ -139,8 +139,8 @@ class ExchangeRpc:
         stream: Stream,
         attachment: Attachment | None,
     ) -> None:
-        intake = await Intake.begin(self._host, request.push, stream.caller)
-        payload = _Payload(intake, chunk)
+        incoming = await Incoming.begin(self._host, request.push, stream.caller)
+        payload = _Payload(incoming, chunk)
         arrived = False
         try:
             while payload.first is not None or not payload.complete:
@@ -153,8 +153,8 @@ class ExchangeRpc:
             arrived = True
         finally:
             if not arrived:
-                intake.give_up()
-        await self._staged(request, intake.finish(), stream, attachment)
+                incoming.give_up()
+        await self._staged(request, incoming.finish(), stream, attachment)
 
     async def _staged(
         self,
@@ -188,36 +188,36 @@ def _request(received: Message) -> tuple[shard_pb2.ExchangeRequest, frames.Chunk
 
 
 class _Payload:
-    """Chunks on their way into `intake`. `first`: one that is here, and goes in before those that come.
+    """Chunks on their way into `incoming`. `first`: one that is here, and goes in before those that come.
 
     It goes in with them where several come: another thread is asked once.
     """
 
-    def __init__(self, intake: Intake, first: frames.ChunkView | None) -> None:
-        self._intake, self.first = intake, first
+    def __init__(self, incoming: Incoming, first: frames.ChunkView | None) -> None:
+        self._incoming, self.first = incoming, first
 
     @property
     def left(self) -> int:
         """Bytes that have not come yet."""
-        return self._intake.left - (0 if self.first is None else self.first.data.nbytes)
+        return self._incoming.left - (0 if self.first is None else self.first.data.nbytes)
 
     @property
     def complete(self) -> bool:
-        return self._intake.complete
+        return self._incoming.complete
 
     async def take_first(self) -> None:
         """Raises Refused."""
         first, self.first = self.first, None
         if first is not None:
-            await self._intake.take(first)
+            await self._incoming.take(first)
 
     def take(self, received: Message) -> bool:
         """On another thread, while nothing else is done with it. Is more wanted? Raises Refused."""
         first, self.first = self.first, None
         if first is not None:
-            self._intake.feed(first)
-        self._intake.feed(_chunk(received))
-        return not self._intake.complete
+            self._incoming.feed(first)
+        self._incoming.feed(_chunk(received))
+        return not self._incoming.complete
 
 
 def _chunk(received: Message | None) -> frames.ChunkView:

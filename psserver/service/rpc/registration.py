@@ -15,7 +15,7 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 from psserver.service.errors import Refused, invalid
-from psserver.service.limits.few import Few
+from psserver.service.limits.calls import ConcurrentCalls
 from psserver.service.limits.table import ANSWERS
 from psserver.service.limits.watch import LARGE, Caller, Watch
 from pswire.bounds import BoundError, check
@@ -166,7 +166,7 @@ class Registration:
         self._patience = patience
         logging.getLogger("grpc._cython.cygrpc").addFilter(_FILTER)
         # To requests of whoever asks.
-        self._answers = Few(int(ANSWERS.value))
+        self._answers = ConcurrentCalls(int(ANSWERS.value))
 
     def method(self, function: Callable[[Call], Awaitable[None]]) -> "Method":
         """`function` receives and sends raw messages. What it refuses ends the call with the reason."""

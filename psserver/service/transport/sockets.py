@@ -34,7 +34,7 @@ PAUSE = 0.2
 # Connections that are accepted in one turn of the loop.
 AT_ONCE = 64
 # How long a peer that was refused may take to close; seconds.
-FAREWELL = 10.0
+REFUSED_CLOSES = 10.0
 
 
 class SocketToken:
@@ -271,7 +271,7 @@ class SocketListener:
             await connection.send([])
             refusal = await self._exchanged(connection, caller)
             if refusal is not None:
-                with caller.within(FAREWELL):
+                with caller.within(REFUSED_CLOSES):
                     await connection.send([clipped(refusal.message).encode()], int(refusal.code.value[0]))
                     await connection.drain()
 
