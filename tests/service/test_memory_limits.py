@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from pslab.display.status import memory_line, memory_sentences, status_json
-from psserver.service.limits.ledger import MIB, MOST_PARTS, MemoryLedger, parse_size, usual_limit
+from psserver.service.limits.ledger import MIB, MOST_PARTS, MemoryLedger, usual_limit
 from psserver.service.limits.watch import Caller
 from psserver.service.shard.reads import Reads
 from psserver.shard.arena import Version
 from pswire.model.plan import VariableSpec, make_plan
+from pswire.sizes import parse_size
 from pswire.transport import segments
 from pswire.transport.framed_socket import FRAME_BYTES
 from pswire.v1 import shard_pb2
@@ -164,7 +165,7 @@ def test_a_picture_of_the_account_has_few_parts_whoever_comes() -> None:
     ledger = MemoryLedger(10_000 * MIB)
     for number in range(1000):
         ledger.put(f"w{number}", "shared slots", MIB)
-    picture = ledger.picture()
+    picture = ledger.use()
     assert len(picture.parts) == MOST_PARTS
     assert picture.total == 1000 * MIB == sum(part.nbytes for part in picture.parts) + picture.rest
 

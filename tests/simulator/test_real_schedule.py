@@ -60,7 +60,9 @@ class Stage:
         name = str(knobs.pop("name"))
         self.store = Recorded(job.servers)
         self.cluster = Cluster(
-            JobTerms(job.job, job.optimizer, job.servers, job.workers, job.seed),
+            JobTerms(
+                job.job, job.optimizer, job.servers, job.workers, job.seed, min_workers=job.min_workers or 0
+            ),
             build(name, knobs, job.workers),
             self.store,
             batches=lambda worker, first: iter(()),

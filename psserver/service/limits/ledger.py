@@ -10,13 +10,12 @@ from typing import Final
 MIB: Final = 2**20
 # Of what the machine, or the container, has.
 SHARE: Final = 0.8
-_UNITS: Final = {"": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 
 
 # Who holds what belongs to no member: neither is a worker's name.
 MODEL: Final = ""
 STRANGERS: Final = "*"
-# Parts that a picture names; the others are one sum, so that its size is the same whoever comes.
+# Parts that an account names; the others are one sum, so that its size is the same whoever comes.
 MOST_PARTS: Final = 12
 
 
@@ -30,7 +29,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class MemoryUse:
     """`parts`: the largest first; `rest`: bytes of all others. They add up to `total`."""
 
     limit: int
@@ -108,13 +107,13 @@ class MemoryLedger:
         """What a member has, by kind."""
         return {kind: nbytes for (who, kind), nbytes in self._all().items() if who == member}
 
-    def picture(self, most: int = MOST_PARTS) -> Picture:
+    def use(self, most: int = MOST_PARTS) -> MemoryUse:
         """All of it, in a few parts."""
         found = self._all()
         largest = sorted(found.items(), key=lambda item: (-item[1], item[0]))[:most]
         parts = tuple(Held(member, kind, nbytes) for (member, kind), nbytes in largest)
         total = found.total()
-        return Picture(self.limit, total, parts, total - sum(part.nbytes for part in parts))
+        return MemoryUse(self.limit, total, parts, total - sum(part.nbytes for part in parts))
 
     def _all(self) -> Counter[tuple[str, str]]:
         with self._lock:
@@ -124,19 +123,6 @@ class MemoryLedger:
                 if part.nbytes:
                     found[part.member, part.kind] += part.nbytes
         return found
-
-
-def parse_size(text: str) -> int:
-    """Bytes of "1GiB", "512 MiB" or a plain number. Raises ValueError."""
-    number = text.strip().rstrip("abgiktmABGIKTM")
-    unit = text.strip()[len(number) :].upper()
-    try:
-        size = int(float(number) * _UNITS[unit])
-    except (KeyError, ValueError, OverflowError) as error:
-        raise ValueError(f"expected a size such as 1GiB or 512MiB, got {text!r}") from error
-    if size < MIB:
-        raise ValueError(f"expected at least 1MiB, got {text!r}")
-    return size
 
 
 def usual_limit() -> int:
