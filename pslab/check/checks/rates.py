@@ -7,7 +7,6 @@ from pslab.check.ledger import Ledger
 from pslab.check.log_check import LogCheck
 from pslab.runs import log as e
 
-
 # Policies that tolerate bad workers. They are called what their shards aggregate by.
 _ROBUST = ("median", "trimmed-mean", "krum")
 
