@@ -86,6 +86,7 @@ def resolve(options: Options, tf_config: str | None) -> ServerSettings:
             seed=run.seed,
             worker_timeout=cluster.worker_timeout,
             idle_timeout=cluster.idle_timeout,
+            min_workers=cluster.min_workers,
             max_workers=cluster.max_workers,
             allowed=tuple(cluster.allowed_workers),
             versions=run.versions,

@@ -3,6 +3,7 @@
 SessionError
   Unreachable      a server did not answer for too long
   Refused          the servers do not want this worker: another model, job or newer process
+    JobOver        the job has succeeded without it: nothing is left to do
   PayloadRefused   one payload was not accepted (NaN, wrong shape); the ticket is still open
   Voided           the ticket is no longer valid; abandon it and ask again
   RolledBack       the job went back to a checkpoint, and some commits of this worker are undone with it
@@ -21,6 +22,10 @@ class Unreachable(SessionError):
 
 class Refused(SessionError):
     """The servers refuse this worker for good; the text says why."""
+
+
+class JobOver(Refused):
+    """The job had succeeded before this worker came, or came back; the text says how it ended."""
 
 
 class PayloadRefused(SessionError):

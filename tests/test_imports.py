@@ -47,7 +47,16 @@ class Rule:
 
 RULES = (
     *(Rule(package, never=PICKLES) for package in PACKAGES),
-    Rule("pswire", only=(*STDLIB, "pswire", "numpy", "ml_dtypes", "grpc", "google.protobuf", *PYDANTIC)),
+    Rule(
+        "pswire",
+        only=(
+            *(*STDLIB, "pswire", "numpy", "ml_dtypes", "grpc", "google.protobuf", *PYDANTIC),
+            # An extra, of one module only: see the next rule.
+            "cryptography",
+        ),
+    ),
+    # TLS itself is Python's and gRPC's; to make certificates is an extra.
+    *(Rule(package, never=("cryptography",), but=("pswire.security.authority",)) for package in PACKAGES),
     Rule(
         "pswire",
         never=PYDANTIC,
@@ -98,6 +107,9 @@ RULES = (
     ),
     Rule("pslab", never=(*TENSORFLOW, "psworker.tensorflow", "examples")),
     Rule("pslab", never=("tensorboardX",), but=("pslab.observe.tensorboard",)),
+    # Extras: `ps-lab` starts without them.
+    Rule("pslab", never=("kubernetes_validate",), but=("pslab.manifests.checking",)),
+    Rule("pslab.manifests", only=(*STDLIB, "pslab.manifests", "pswire", "kubernetes_validate"), never=IMPURE),
     # An extra: everything but the page does without it.
     Rule("pslab", never=("starlette", "uvicorn"), but=("pslab.dashboard.app", "pslab.dashboard.serve")),
     # Chance comes from generators that are passed in; nobody may ask the clock or the network.

@@ -126,7 +126,7 @@ class Cluster:
         if coordinator.stopped is None:
             missing = 0 if coordinator.started else coordinator.missing
             if missing:
-                reason = f"the start waits for {missing} of {self.terms.workers} workers, and none will come"
+                reason = f"the start waits for {missing} of {self.terms.quorum} workers, and none will come"
                 self.stop(reason, success=False, cause="abandoned")
             else:
                 self.stop("nothing is left to happen: no worker works and none will come", success=False)
@@ -264,7 +264,7 @@ class Cluster:
             self.save(last)
         if trial is not None and not self._diverged:
             # The shards have executed all that was recorded before. The answer takes no time.
-            finite, largest = self.store.rehearse(trial.update)
+            finite, largest = self.store.try_update(trial.update)
             self._route(self.coordinator.tried(trial.number, finite, largest, self.queue.now))
         if read:
             self.store.let_in()

@@ -81,6 +81,7 @@ class Experiment(Section):
             raise PydanticCustomError("absent", "job.module: missing; expected package.module:attribute")
         if self.job.script:
             self._check_script()
+        self._check_members()
         if self.job.patience and not self.job.evaluate_every:
             raise PydanticCustomError("unused", 'job.patience: needs job.evaluate_every, "1 epoch", say')
         beyond = sorted(number for number in self.workers if not 0 <= number < self.cluster.workers)
@@ -91,6 +92,27 @@ class Experiment(Section):
                 {"number": beyond[0], "workers": self.cluster.workers},
             )
         return self
+
+    def _check_members(self) -> None:
+        """A start that waits for more workers than may ever join would wait for ever."""
+        cluster = self.cluster
+        needed = cluster.min_workers or cluster.workers
+        if needed > cluster.workers:
+            raise PydanticCustomError(
+                "range",
+                "cluster.min_workers: expected at most cluster.workers, which is {workers}, got {needed}",
+                {"needed": needed, "workers": cluster.workers},
+            )
+        for key, most in (
+            ("max_workers", cluster.max_workers),
+            ("allowed_workers", len(cluster.allowed_workers)),
+        ):
+            if 0 < most < needed:
+                raise PydanticCustomError(
+                    "range",
+                    "cluster.{key}: expected room for the {needed} workers that the start waits for, got {most}",
+                    {"key": key, "needed": needed, "most": most},
+                )
 
     def _check_script(self) -> None:
         """What a script says itself is not said here as well, where it would do nothing."""

@@ -70,7 +70,7 @@ class ClusterSection(Section):
     """server processes"""
 
     workers: Annotated[int, Field(ge=1, le=65536)] = 1
-    """workers that the start waits for"""
+    """workers that the data is divided among, and that the start waits for"""
 
     worker_timeout: Seconds = 10.0
     """seconds that the others wait for a silent worker at most"""
@@ -101,6 +101,9 @@ class ClusterSection(Section):
 
     prefetch: bool = False
     """fetch the next weights while computing, where the policy permits, for a staleness of one more"""
+
+    min_workers: Annotated[int, Field(ge=0, le=65536)] = 0
+    """the start waits for so many workers only, and the others may come later; 0: for all `workers`"""
 
     max_workers: Annotated[int, Field(ge=0, le=65536)] = 0
     """names of workers that may ever join, at most; 0: no limit"""

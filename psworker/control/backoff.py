@@ -13,7 +13,7 @@ import grpc
 from pswire.addresses import Address
 from pswire.logs.events import event
 from pswire.transport.failures import reason
-from psworker.errors import PayloadRefused, Refused, SessionError, Unreachable, Voided
+from psworker.errors import JobOver, PayloadRefused, Refused, SessionError, Unreachable, Voided
 
 log = logging.getLogger("ps-worker")
 
@@ -26,6 +26,7 @@ MEANING: dict[grpc.StatusCode, type[SessionError]] = {
     grpc.StatusCode.ABORTED: Voided,
     grpc.StatusCode.INVALID_ARGUMENT: PayloadRefused,
     grpc.StatusCode.FAILED_PRECONDITION: Refused,
+    grpc.StatusCode.OUT_OF_RANGE: JobOver,
 }
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 
