@@ -263,7 +263,6 @@ class Session:
         *,
         samples: int,
         loss: float = math.nan,
-        norm: float = math.nan,
         batch: int = 0,
         ready: bool = False,
         learning_rate: float | None = None,
@@ -277,7 +276,7 @@ class Session:
         place of a number, not of a schedule, and a job that began with 0 keeps it.
         `unit_ends`: the grant's work unit has nothing behind this part.
         """
-        told = (grant.ticket, batch, samples, loss, norm, ready)
+        told = (grant.ticket, batch, samples, loss, ready)
         self._writer.commit(Commit(*told, learning_rate=learning_rate, unit_ends=unit_ends))
 
     def contribute(
@@ -287,7 +286,6 @@ class Session:
         *,
         samples: int,
         loss: float = math.nan,
-        norm: float = math.nan,
         batch: int = 0,
         ready: bool = False,
         learning_rate: float | None = None,
@@ -297,7 +295,7 @@ class Session:
 
         That saves most of a small step's time. Raises as `push_flat`.
         """
-        told = (grant.ticket, batch, samples, loss, norm, ready)
+        told = (grant.ticket, batch, samples, loss, ready)
         commit = Commit(*told, learning_rate=learning_rate, unit_ends=unit_ends)
         self._writer.push_and_commit(grant, flats, commit)
 

@@ -1,5 +1,6 @@
 """The model on the servers: real shards that execute the real log, or nothing when only time matters."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -55,11 +56,11 @@ class Store(Protocol):
         """The ticket's payload, which was pushed, is an ordinary one on every server."""
         ...
 
-    def norm(self, ticket: int) -> float | None:
-        """Of the gradient in the ticket's payload, which was pushed, as receipts have it; None without arrays."""
+    def norm(self, ticket: int) -> float:
+        """Of the gradient in the ticket's payload, which was pushed, as receipts have it; NaN without arrays."""
         ...
 
-    def rehearse(self, update: entries.Apply) -> tuple[bool, float]:
+    def try_update(self, update: entries.Apply) -> tuple[bool, float]:
         """Would this update be finite on every server, and what would be the largest magnitude?"""
         ...
 
@@ -92,10 +93,10 @@ class TimingOnlyStore:
     def ordinary(self, ticket: int) -> bool:
         return True
 
-    def norm(self, ticket: int) -> float | None:
-        return None
+    def norm(self, ticket: int) -> float:
+        return math.nan
 
-    def rehearse(self, update: entries.Apply) -> tuple[bool, float]:
+    def try_update(self, update: entries.Apply) -> tuple[bool, float]:
         return True, 0.0
 
 
@@ -184,9 +185,9 @@ class ShardStore:
     def norm(self, ticket: int) -> float:
         return norm_of(shard.staging.squares(ticket) for shard in self._shards)
 
-    def rehearse(self, update: entries.Apply) -> tuple[bool, float]:
+    def try_update(self, update: entries.Apply) -> tuple[bool, float]:
         order = self._translator.trial(update)
-        found = [shard.rehearse(order) for shard in self._shards]
+        found = [shard.try_update(order) for shard in self._shards]
         return all(finite for finite, _ in found), max(largest for _, largest in found)
 
     def encode(self, ticket: int, flats: Sequence[Floats]) -> float:

@@ -14,7 +14,7 @@ from psserver.checkpoint import FolderLock, Store
 from psserver.service.deciding.making import Announce, make_job
 from psserver.service.ending import Results
 from psserver.service.job import Job
-from psserver.service.life import Life
+from psserver.service.job_loop import JobLoop
 from psserver.service.limits.table import CALLS
 from psserver.service.log.json_lines import LogError
 from psserver.service.log.run_log import make_folder
@@ -259,13 +259,13 @@ class Server:
         self.again = reason
         self._wake.set()
 
-    # Life
+    # JobLoop
 
     async def _coordinate(self, job: Job) -> ExitCode:
         for follower in job.routes.followers:
             follower.start()
         results = Results(job)
-        life = Life(
+        life = JobLoop(
             job, self.settings.wait_warning, self._wake, lambda: self._signal, lambda: self.again is not None
         )
         await life.watch(results)

@@ -195,11 +195,11 @@ class Shard:
         self.staging.recycle(payload)
         self.arena.publish(values)
 
-    def rehearse(self, apply: Apply) -> tuple[bool, float]:
+    def try_update(self, apply: Apply) -> tuple[bool, float]:
         """Would everything that this update changes be finite, and what would be the largest magnitude in it?
 
         Nothing changes. Raises ShardError as the update would."""
-        return self._updates.rehearse(apply)
+        return self._updates.try_update(apply)
 
     def _begun(self, update: PendingUpdate) -> PendingUpdate:
         self._unfinished = True

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from pswire.addresses import Address
 from pswire.logs.events import event
 from pswire.model.plan import Plan
+from pswire.security.identity import Identity as TlsIdentity
 from pswire.transport import frames
 from pswire.transport.codecs import FLOAT32, Codec, Encoder
 from pswire.transport.framed_socket import Parts
@@ -96,8 +97,9 @@ class ShardClient:
         closing: threading.Event,
         transport: str = "auto",
         void: Callable[[int], str | None] = lambda ticket: None,
+        newest: Callable[[], TlsIdentity] | None = None,
     ) -> None:
-        """`void`: why a ticket is, if it is."""
+        """`void`: why a ticket is, if it is. `newest` as of `Transport`."""
         self.server = server
         self.address = address
         self.elements = plan.shards[server].elements
@@ -113,7 +115,7 @@ class ShardClient:
         self._void = void
         # A server without a part of the model has nothing to share, which is no reason to refuse the others.
         kind = transport if self.elements or transport == "grpc" else "auto"
-        self._transport = Transport(server, address, channel, self._plan, kind, codec)
+        self._transport = Transport(server, address, channel, self._plan, kind, codec, newest)
         # Arrays that versions were received into: a new one for each would cost the system's clearing of its pages.
         # A list's `append` and `pop` are whole, so the reader may return one without the turn.
         self._spare: list[NDArray[Any]] = []

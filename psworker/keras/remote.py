@@ -151,7 +151,6 @@ class Remote:
                 payloads,
                 samples=samples,
                 loss=float(loss),
-                norm=norm,
                 batch=self._batch,
                 ready=True,
                 learning_rate=rate,

@@ -15,10 +15,11 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 from psserver.service.errors import Refused, invalid
-from psserver.service.limits.few import Few
+from psserver.service.limits.calls import ConcurrentCalls
 from psserver.service.limits.table import ANSWERS
 from psserver.service.limits.watch import LARGE, Caller, Watch
 from pswire.bounds import BoundError, check
+from pswire.security.identity import fingerprint_of_pem
 from pswire.transport.framed_socket import Parts
 
 if TYPE_CHECKING:
@@ -91,6 +92,12 @@ class Call:
     # A message is on its way that the peer has not taken yet.
     sending: bool = False
 
+    @property
+    def fingerprint(self) -> bytes:
+        """Of the certificate that the peer has shown; empty without one."""
+        shown = list(self.context.auth_context().get("x509_pem_cert", ()))
+        return fingerprint_of_pem(shown[0].decode()) if shown else b""
+
     async def receive(self) -> bytes | None:
         """The next message, of which the first must come in time; None when the peer sends no more."""
         if self.spoken:
@@ -159,7 +166,7 @@ class Registration:
         self._patience = patience
         logging.getLogger("grpc._cython.cygrpc").addFilter(_FILTER)
         # To requests of whoever asks.
-        self._answers = Few(int(ANSWERS.value))
+        self._answers = ConcurrentCalls(int(ANSWERS.value))
 
     def method(self, function: Callable[[Call], Awaitable[None]]) -> "Method":
         """`function` receives and sends raw messages. What it refuses ends the call with the reason."""
