@@ -106,6 +106,11 @@ class EmbeddedServer:
         self._log.seek(0)
         return "\n".join(self._log.read().decode("utf-8", "replace").splitlines()[-lines:])
 
+    @property
+    def code(self) -> int | None:
+        """Its exit code; None while it runs."""
+        return self._process.poll()
+
     def end(self) -> None:
         """End it now, whatever its job does."""
         self._process.terminate()

@@ -49,7 +49,7 @@ def test_a_server_of_ones_own_runs_the_optimizer_and_ends_with_the_session(start
         assert session.done().success
         np.testing.assert_allclose(session.pull_final()[0], [1, -2, 3], atol=1e-2)
     (server,) = started
-    assert server._process.poll() == 0
+    assert server.code == 0
 
 
 def test_a_loop_that_raises_leaves_no_server_behind(started: list[Any]) -> None:
@@ -58,7 +58,7 @@ def test_a_loop_that_raises_leaves_no_server_behind(started: list[Any]) -> None:
             train(session, 1)
             1 / 0  # noqa: B018
     (server,) = started
-    assert server._process.poll() is not None
+    assert server.code is not None
 
 
 def test_the_environment_says_where_servers_are(monkeypatch: pytest.MonkeyPatch, started: list[Any]) -> None:
