@@ -34,6 +34,7 @@ __all__ = [
     "SessionError",
     "Stop",
     "Unreachable",
+    "Untrusted",
     "Voided",
     "WorkUnits",
     "connect",

@@ -1,10 +1,15 @@
 """How a training loop joins a job."""
 
+import os
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from pswire.addresses import Address, parse_hosts
-from psworker.errors import Refused
+from pswire.security.credentials import Credentials
+from pswire.security.names import IdentityError, Role
+from pswire.security.settings import SecurityOptions, credentials_for
+from psworker.errors import Refused, Untrusted
 from psworker.initial_values import Variables, specified
 from psworker.local import PLAIN
 from psworker.session import Session
@@ -26,6 +31,11 @@ def connect(
     state: Collection[str] | None = None,
     work: WorkUnits | None = None,
     epochs: int = 1,
+    tls_ca: str | Path | None = None,
+    tls_cert: str | Path | None = None,
+    tls_key: str | Path | None = None,
+    token_file: str | Path | None = None,
+    credentials: Credentials | None = None,
 ) -> Session:
     """Join the job on `hosts` ("host:port,host:port", in task order) and open a session.
 
@@ -51,10 +61,17 @@ def connect(
     server that was started with another one refuses them, one with "from-job" takes it.
     `work`: the data is dealt by the coordinator, for `epochs` epochs: each grant then names a part
     (`Session.unit`). All workers of a job say the same.
+    `tls_ca`, `tls_cert`, `tls_key`: PEM files of the authorities that are believed, of this worker's certificate
+    and of its key; TLS is spoken then, and nothing else. `token_file`: a token instead of a certificate. Where one is
+    None, the environment may have it (PS_TLS_CA, PS_TLS_CERT, PS_TLS_KEY, PS_TOKEN_FILE or PS_TOKEN). `credentials`:
+    all of them, made before.
 
-    Raises Refused (another model, optimizer or job, a local rule), Unreachable, and ValueError for
-    variables, addresses, a dtype or a transport that make no sense.
+    Raises Refused (another model, optimizer or job, a local rule), Untrusted (certificates, tokens, or names that
+    belong to others), Unreachable, and ValueError for variables, addresses, a dtype, a transport or files that
+    make no sense.
     """
+    if credentials is None:
+        credentials = worker_credentials(tls_ca, tls_cert, tls_key, token_file)
     addresses = parse_hosts(hosts) if isinstance(hosts, str) else tuple(hosts)
     session = Session(
         addresses,
@@ -68,6 +85,7 @@ def connect(
         optimizer,
         work,
         epochs,
+        credentials,
     )
     rule = session.local_rule
     if rule != PLAIN and not local_rules:
@@ -77,3 +95,17 @@ def connect(
             "gradients: use ps-worker or psworker.loop.train, or session.local_work() and connect(local_rules=True)"
         )
     return session
+
+
+def worker_credentials(
+    tls_ca: str | Path | None = None,
+    tls_cert: str | Path | None = None,
+    tls_key: str | Path | None = None,
+    token_file: str | Path | None = None,
+) -> Credentials:
+    """As `connect` makes them. Raises Untrusted, ValueError."""
+    said = (None if path is None else str(path) for path in (tls_ca, tls_cert, tls_key, token_file))
+    try:
+        return credentials_for(Role.WORKER, SecurityOptions(*said), os.environ)
+    except IdentityError as error:
+        raise Untrusted(str(error)) from error

@@ -3,6 +3,7 @@
 SessionError
   Unreachable      a server did not answer for too long
   Refused          the servers do not want this worker: another model, job or newer process
+  Untrusted        a certificate, token, role or name is refused, or only one end speaks TLS
   PayloadRefused   one payload was not accepted (NaN, wrong shape); the ticket is still open
   Voided           the ticket is no longer valid; abandon it and ask again
   RolledBack       the job went back to a checkpoint, and some commits of this worker are undone with it
@@ -21,6 +22,10 @@ class Unreachable(SessionError):
 
 class Refused(SessionError):
     """The servers refuse this worker for good; the text says why."""
+
+
+class Untrusted(SessionError):
+    """One end does not believe the other, or speaks no TLS; the text says which, and what to do."""
 
 
 class PayloadRefused(SessionError):

@@ -87,7 +87,7 @@ class JobTerms:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """`cause`: "done", "empty", "versions", "policy", "abandoned", "replaced", "server", "diverged" or the name of a
+    """`cause`: "done", "empty", "versions", "policy", "abandoned", "replaced", "server", "untrusted", "diverged" or the name of a
     signal."""
 
     reason: str

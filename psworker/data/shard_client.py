@@ -13,12 +13,14 @@ from numpy.typing import NDArray
 from pswire.addresses import Address
 from pswire.logs.events import event
 from pswire.model.plan import Plan
+from pswire.security.credentials import PLAIN, Credentials
 from pswire.transport import frames
 from pswire.transport.codecs import FLOAT32, Codec, Encoder
 from pswire.transport.framed_socket import Parts
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
 from psworker.control.backoff import MEANING, Backoff, insist, translated
+from psworker.control.contact import Contact
 from psworker.control.conversions import event_from_wire, fill_commit
 from psworker.data.payloads import Payload, array_of
 from psworker.data.shared_memory import Received
@@ -96,8 +98,11 @@ class ShardClient:
         closing: threading.Event,
         transport: str = "auto",
         void: Callable[[int], str | None] = lambda ticket: None,
+        credentials: Credentials = PLAIN,
     ) -> None:
         """`void`: why a ticket is, if it is."""
+        # Whoever could join without TLS knows that none is spoken here.
+        self._contact = Contact(address, credentials) if credentials.encrypted else None
         self.server = server
         self.address = address
         self.elements = plan.shards[server].elements
@@ -311,7 +316,7 @@ class ShardClient:
         self._transport.close()
 
     def _backoff(self) -> Backoff:
-        return Backoff(self.server, self.address, self._patience, self._closing)
+        return Backoff(self.server, self.address, self._patience, self._closing, self._contact)
 
 
 def _messages(request: shard_pb2.ExchangeRequest, payload: NDArray[Any]) -> Iterator[Parts]:
