@@ -96,8 +96,8 @@ WRONG = (SettingsError, ExperimentError, AddressError, PolicyError, OptimizerErr
     "allowed_workers",
     multiple=True,
     metavar="NAME",
-    help="Only workers of these names may join. Repeatable. Default: any. With certificates or tokens a name belongs to "
-    "one of them; without, it is no proof of who uses it.",
+    help="Only workers of these names may join. Repeatable. Default: any. With certificates or tokens a name is "
+    "that of one of them; without, it is no proof of who uses it.",
 )
 @click.option("--versions", type=int, help="Stop at this version. Default: when the workers' data ends.")
 @click.option(
@@ -268,9 +268,7 @@ def chosen_options(given: dict[str, Any], overrides: tuple[str, ...], no_out: bo
     shortcuts = shortcut_overrides({name: given.pop(name) for name in SHORTCUTS})
     secret = os.environ.get("PS_JOB_SECRET", "")
     given["task_index"] = chosen_task_index(given["task_index"], "ps-server")
-    options = Options(
-        overrides=(*shortcuts, *overrides), job_secret=secret, environment=os.environ, **given
-    )
+    options = Options(overrides=(*shortcuts, *overrides), job_secret=secret, environment=os.environ, **given)
     if no_out and options.out is not None:
         raise SettingsError("--out and --no-out exclude each other")
     return options

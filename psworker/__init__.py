@@ -9,6 +9,7 @@ from psworker.errors import (
     RolledBack,
     SessionError,
     Unreachable,
+    Untrusted,
     Voided,
 )
 

@@ -104,8 +104,10 @@ def worker_credentials(
     token_file: str | Path | None = None,
 ) -> Credentials:
     """As `connect` makes them. Raises Untrusted, ValueError."""
-    said = (None if path is None else str(path) for path in (tls_ca, tls_cert, tls_key, token_file))
+    ca, cert, key, tokens = (
+        None if path is None else str(path) for path in (tls_ca, tls_cert, tls_key, token_file)
+    )
     try:
-        return credentials_for(Role.WORKER, SecurityOptions(*said), os.environ)
+        return credentials_for(Role.WORKER, SecurityOptions(ca, cert, key, tokens), os.environ)
     except IdentityError as error:
         raise Untrusted(str(error)) from error

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from pswire.addresses import Address
 from pswire.model.plan import VariableSpec, make_plan
-from pswire.security.credentials import PLAIN, Credentials
+from pswire.security.credentials import NO_TLS, Credentials
 from pswire.transport.codecs import codec_named
 from psworker.control.backoff import Backoff
 from psworker.control.contact import Contact
@@ -58,7 +58,7 @@ class Session:
         optimizer: Mapping[str, Any] | None = None,
         work: WorkUnits | None = None,
         epochs: int = 1,
-        credentials: Credentials = PLAIN,
+        credentials: Credentials = NO_TLS,
     ) -> None:
         codec = codec_named(wire_dtype)
         if transport not in TRANSPORTS:

@@ -12,7 +12,7 @@ from pslab.launch.status_poll import StatusClient
 from pswire.addresses import AddressError, parse_address
 from pswire.config.experiment import ExperimentError, load_experiment
 from pswire.config.overrides import apply_overrides
-from pswire.security.credentials import PLAIN, Credentials
+from pswire.security.credentials import NO_TLS, Credentials
 
 if TYPE_CHECKING:
     from pslab.dashboard.app import Source
@@ -22,9 +22,7 @@ NOTE = "The [job] itself is not computed here: this is the experiment's time, wi
 NO_SETTINGS = "--set changes an experiment file; name one, or leave --set out"
 
 
-def find(
-    target: str | None, overrides: Sequence[str] = (), credentials: Credentials = PLAIN
-) -> "Source":
+def find(target: str | None, overrides: Sequence[str] = (), credentials: Credentials = NO_TLS) -> "Source":
     """Raises RunError, ExperimentError, AddressError, StatusError."""
     from pslab.dashboard.app import Source
 

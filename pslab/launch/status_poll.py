@@ -5,11 +5,11 @@ import threading
 import grpc
 
 from pslab.launch.process import EventQueue, StatusAnswer, StatusFailure
-from pswire.bounds import BoundError, check
 from pswire.addresses import AddressError, parse_address
+from pswire.bounds import BoundError, check
 from pswire.exits import ExitCode
 from pswire.logs.texts import escaped
-from pswire.security.credentials import PLAIN, Credentials
+from pswire.security.credentials import NO_TLS, Credentials
 from pswire.security.probe import find_problem
 from pswire.transport.channels import CHANNEL_OPTIONS
 from pswire.transport.connecting import open_channel
@@ -39,7 +39,7 @@ _DENIED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 class StatusClient:
     """Asks one coordinator for its status. Close it when done."""
 
-    def __init__(self, address: str, timeout: float = 5.0, credentials: Credentials = PLAIN) -> None:
+    def __init__(self, address: str, timeout: float = 5.0, credentials: Credentials = NO_TLS) -> None:
         """`timeout`: seconds to wait for each answer."""
         self._address, self._timeout, self._credentials = address, timeout, credentials
         self._channel = open_channel(address, CHANNEL_OPTIONS(max(timeout, 1.0)), credentials)
@@ -99,7 +99,7 @@ def _explain(address: str, timeout: float, error: grpc.RpcError) -> str:
 class StatusPoller:
     """Asks about four times a second in a thread of its own and puts the answers into `events`."""
 
-    def __init__(self, address: str, events: EventQueue, credentials: Credentials = PLAIN) -> None:
+    def __init__(self, address: str, events: EventQueue, credentials: Credentials = NO_TLS) -> None:
         self._client = StatusClient(address, timeout=1.0, credentials=credentials)
         self._events = events
         self._stopped = threading.Event()

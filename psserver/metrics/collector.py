@@ -27,7 +27,7 @@ from psserver.service.access.gate import Gate
 from psserver.service.job import Job
 from psserver.service.shard.host import ShardHost
 from psserver.shard import Apply, Order
-from pswire.security.credentials import PLAIN, Credentials
+from pswire.security.credentials import NO_TLS, Credentials
 
 PREFIX = "paramserver_"
 PHASES = ("waiting for workers", "initialising", "training", "stopping", "stopped")
@@ -65,7 +65,7 @@ class ServerCollector(Collector):
 
 
 def registry(
-    host: ShardHost, job: Job | None, credentials: Credentials = PLAIN, gate: Gate | None = None
+    host: ShardHost, job: Job | None, credentials: Credentials = NO_TLS, gate: Gate | None = None
 ) -> CollectorRegistry:
     """Everything that this server shows; times its updates from now on."""
     found = CollectorRegistry()

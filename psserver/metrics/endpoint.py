@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from typing import Any
 
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
@@ -20,7 +21,7 @@ from psserver.service.errors import Refused
 from psserver.service.job import Job
 from psserver.service.shard.host import ShardHost
 from pswire.addresses import Address
-from pswire.security.credentials import PLAIN, Credentials
+from pswire.security.credentials import NO_TLS, Credentials
 from pswire.security.names import IdentityError, subject_among
 
 # Seconds for which one text answers every scrape: rendering holds the interpreter's lock.
@@ -44,7 +45,7 @@ class Metrics:
         host: ShardHost,
         job: Job | None,
         deadline: float = DEADLINE,
-        credentials: Credentials = PLAIN,
+        credentials: Credentials = NO_TLS,
         gate: Gate | None = None,
     ) -> None:
         """With TLS in `credentials`, `gate` says who asks."""
@@ -112,7 +113,7 @@ class Doorkeeper:
             return self._gate.peer_with(authorization)
         if not isinstance(connection, ssl.SSLSocket):
             return ANYBODY
-        shown = (connection.getpeercert() or {}).get("subjectAltName", ())
+        shown: Any = (connection.getpeercert() or {}).get("subjectAltName", ())
         names = [str(value) for kind, value in shown if kind == "URI"]
         return self._gate.peer_of(subject_among(names))
 

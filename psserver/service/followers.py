@@ -15,7 +15,7 @@ from pswire.addresses import Address
 from pswire.bounds import BoundError, check
 from pswire.exits import ExitCode
 from pswire.logs.events import event
-from pswire.security.credentials import PLAIN, Credentials
+from pswire.security.credentials import NO_TLS, Credentials
 from pswire.security.probe import find_problem
 from pswire.transport.channels import CHANNEL_OPTIONS
 from pswire.transport.connecting import open_aio_channel
@@ -55,7 +55,7 @@ class Follower:
         on_lost: Callable[[int, str, str], None],
         on_tried: Callable[[int, int, bool, float], None],
         patience: float | None = None,
-        credentials: Credentials = PLAIN,
+        credentials: Credentials = NO_TLS,
     ) -> None:
         """Within the running loop. `patience`: seconds that the server may take to be there; None: any time. Raises
         TokenError where there is no token to show."""

@@ -10,7 +10,7 @@ from psserver.policies import Policy
 from psserver.service.log.flushing import LogFlush
 from psserver.service.shard.host import HostOptions
 from pswire.addresses import Address
-from pswire.security.credentials import PLAIN, Credentials
+from pswire.security.credentials import NO_TLS, Credentials
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class ServerSettings:
     stay: bool = False
     log_flush: LogFlush = LogFlush()
     # Of all that it listens on and connects to.
-    credentials: Credentials = PLAIN
+    credentials: Credentials = NO_TLS
     # What is said again and again of a server that others reach, and nothing protects.
     exposure: str | None = None
 

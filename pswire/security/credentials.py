@@ -55,4 +55,4 @@ class Credentials:
         return bearer(self.tokens.own(self.role))
 
 
-PLAIN: Final = Credentials()
+NO_TLS: Final = Credentials()

@@ -12,7 +12,9 @@ _CA = (
     "Authorities whose certificates are believed (PEM); TLS is spoken from then on, and nothing else. Or PS_TLS_CA, or "
     "[security] of the experiment file; so are the others."
 )
-_CERT = "This process's certificate (PEM), whose name ps://CLUSTER/ROLE/NAME says what it may do. Or PS_TLS_CERT."
+_CERT = (
+    "This process's certificate (PEM), whose name ps://CLUSTER/ROLE/NAME says what it may do. Or PS_TLS_CERT."
+)
 _KEY = "Its private key, which nobody else may read. Or PS_TLS_KEY."
 _TOKENS = (
     "Instead of certificates of clients: a file (mode 0600) with lines such as 'worker/w0 SECRET', a client's with its "

@@ -99,8 +99,14 @@ def _after(address: Address, credentials: Credentials, tls: ssl.SSLSocket) -> Pr
             return Problem(_of_own(address, alert))
     except OSError:
         pass
-    shown = "the certificate of this process" if credentials.identity.cert else "a client without a certificate"
-    return Problem(f"{address} ended the connection after the handshake: it probably refuses {shown}", False)
+    # A server of gRPC says nothing more.
+    why = (
+        "it probably refuses the certificate of this process: is it of this cluster's authority, and still good?"
+        if credentials.identity.cert
+        else "it probably expects a certificate of its clients, and this process shows none: give --tls-cert and "
+        "--tls-key"
+    )
+    return Problem(f"{address} ended the connection after the handshake: {why}", False)
 
 
 def _no_tls(address: Address) -> str:
@@ -140,9 +146,14 @@ def _alert(error: ssl.SSLError) -> str:
 def _of_own(address: Address, alert: str) -> str:
     """What the server says of this process's certificate."""
     if "CERTIFICATE_REQUIRED" in alert:
-        return f"{address} expects a certificate of its clients, and this process shows none: give --tls-cert and --tls-key"
+        return (
+            f"{address} expects a certificate of its clients, and this process shows none: give --tls-cert and "
+            "--tls-key"
+        )
     if "EXPIRED" in alert:
         return f"{address} refuses the certificate of this process: it has expired"
     if "UNKNOWN_CA" in alert:
-        return f"{address} refuses the certificate of this process: an authority signed it that it does not know"
+        return (
+            f"{address} refuses the certificate of this process: an authority signed it that it does not know"
+        )
     return f"{address} refuses the certificate of this process ({alert.lower().replace('_', ' ')})"

@@ -9,7 +9,7 @@ from pswire.security.credentials import Credentials
 from pswire.security.files import TlsFiles
 from pswire.security.names import IdentityError, Role
 from pswire.security.rotation import LiveIdentity
-from pswire.security.tokens import VARIABLE, TokenError, Tokens, parse_tokens, read_tokens
+from pswire.security.tokens import VARIABLE, Tokens, parse_tokens, read_tokens
 
 # By the name of an option: its variable in the environment.
 VARIABLES: Final = {
@@ -96,7 +96,9 @@ def credentials_for(
             "a token is shown over TLS only, or others would have it, too: expected --tls-ca (or PS_TLS_CA) as well"
         )
     if live is not None and said.insecure:
-        raise SecurityError("--insecure means without TLS: expected it, or --tls-ca and its companions, not both")
+        raise SecurityError(
+            "--insecure means without TLS: expected it, or --tls-ca and its companions, not both"
+        )
     credentials = Credentials(live, tokens, role, said.insecure)
     if tokens is not None:
         # A server needs its own only where it gives other servers orders.
@@ -118,9 +120,7 @@ def _identity(role: Role, said: SecurityOptions, tokens: Tokens | None) -> LiveI
     if not (said.tls_ca or said.tls_cert or said.tls_key):
         return None
     if not said.tls_ca:
-        raise SecurityError(
-            "expected --tls-ca (or PS_TLS_CA), too: whose certificates are to be believed"
-        )
+        raise SecurityError("expected --tls-ca (or PS_TLS_CA), too: whose certificates are to be believed")
     missing = [f"--{name.replace('_', '-')}" for name in ("tls_cert", "tls_key") if not getattr(said, name)]
     shows = role is Role.SERVER or tokens is None
     if missing and (shows or len(missing) == 1):

@@ -19,8 +19,8 @@ LEAST: Final = 43
 # Of a whole file.
 MOST: Final = 2**20
 
-_SECRET = re.compile(r"[A-Za-z0-9_=+/-]{%d,256}" % LEAST)
-_HOLDER = re.compile(rf"({'|'.join(Role)})(?:/([A-Za-z0-9._-]{1,64}))?")
+_SECRET = re.compile(rf"[A-Za-z0-9_=+/-]{{{LEAST},256}}")
+_HOLDER = re.compile(rf"({'|'.join(Role)})(?:/([A-Za-z0-9._-]{{1,64}}))?")
 HEADER: Final = "authorization"
 _BEARER = "Bearer "
 

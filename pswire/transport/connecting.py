@@ -45,7 +45,8 @@ def _server(credentials: Credentials) -> grpc.ServerCredentials:
     """gRPC asks at every new connection; what stands goes on."""
     shown = credentials.identity
 
-    def newer() -> grpc.ServerCertificateConfiguration | None:
+    # None: the former holds. The stubs do not know of it.
+    def newer() -> Any:
         nonlocal shown
         found = credentials.identity
         if found is shown:
@@ -131,7 +132,10 @@ class _Method:
     """One method, on whichever channel is the newest, with the process's token if it has one."""
 
     def __init__(
-        self, channel: RenewedChannel, make: Callable[[grpc.Channel], Any], metadata: tuple[tuple[str, str], ...]
+        self,
+        channel: RenewedChannel,
+        make: Callable[[grpc.Channel], Any],
+        metadata: tuple[tuple[str, str], ...],
     ) -> None:
         self._channel, self._make, self._metadata = channel, make, metadata
         # Replaced whole.

@@ -12,7 +12,7 @@ import numpy as np
 from pswire.config.distributions import DelayError, parse, stream
 from pswire.config.experiment import Experiment
 from pswire.exits import ExitCode
-from pswire.security.credentials import PLAIN, Credentials
+from pswire.security.credentials import NO_TLS, Credentials
 from psworker.command.place import Place
 from psworker.command.reporter import Reporter, fail
 from psworker.connecting import connect
@@ -33,7 +33,7 @@ def run(
     report: Reporter,
     save: Path | None = None,
     save_best: Path | None = None,
-    credentials: Credentials = PLAIN,
+    credentials: Credentials = NO_TLS,
 ) -> ExitCode:
     """Train; every failure is one clear message and its exit code."""
     try:

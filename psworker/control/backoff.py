@@ -84,7 +84,6 @@ class Backoff:
         self.closing.wait(self._pause * random.uniform(0.8, 1.2))
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
 
-
     def _why(self, error: grpc.RpcError) -> str:
         """The reason for people, by a look of one's own where gRPC says only that a server is not available."""
         why = reason(error)

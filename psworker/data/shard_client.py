@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pswire.addresses import Address
 from pswire.logs.events import event
 from pswire.model.plan import Plan
-from pswire.security.credentials import PLAIN, Credentials
+from pswire.security.credentials import NO_TLS, Credentials
 from pswire.transport import frames
 from pswire.transport.codecs import FLOAT32, Codec, Encoder
 from pswire.transport.framed_socket import Parts
@@ -98,7 +98,7 @@ class ShardClient:
         closing: threading.Event,
         transport: str = "auto",
         void: Callable[[int], str | None] = lambda ticket: None,
-        credentials: Credentials = PLAIN,
+        credentials: Credentials = NO_TLS,
     ) -> None:
         """`void`: why a ticket is, if it is."""
         # Whoever could join without TLS knows that none is spoken here.

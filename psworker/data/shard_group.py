@@ -10,7 +10,7 @@ import grpc
 from pswire.addresses import Address
 from pswire.model.plan import Plan
 from pswire.patience import UNKNOWN_TIMEOUT
-from pswire.security.credentials import PLAIN, Credentials
+from pswire.security.credentials import NO_TLS, Credentials
 from pswire.transport.channels import CHANNEL_OPTIONS, Options
 from pswire.transport.codecs import Codec
 from pswire.transport.connecting import open_channel
@@ -36,7 +36,7 @@ class ShardGroup:
         codec: Codec,
         patience: float,
         transport: str,
-        credentials: Credentials = PLAIN,
+        credentials: Credentials = NO_TLS,
     ) -> None:
         self.closing, self.pointless = threading.Event(), threading.Event()
         # Why a server does not answer, by what else is known.

@@ -12,7 +12,7 @@ from typing import Any
 import keras
 
 from pswire.addresses import Address
-from pswire.security.credentials import PLAIN
+from pswire.security.credentials import NO_TLS
 from psworker.connecting import connect, worker_credentials
 from psworker.keras.errors import FitError
 from psworker.keras.fit.distributed import Distributed
@@ -69,8 +69,8 @@ def distribute(
     environment; a server of one's own, on loopback, needs none.
 
     Raises TranslationError for an optimizer that servers do not have,
-    FitError for a model that is not compiled, Untrusted for certificates that are not good, AddressError and ValueError for
-    addresses that make no sense.
+    FitError for a model that is not compiled, Untrusted for certificates that are not good, AddressError and
+    ValueError for addresses that make no sense.
     """
     require_tensorflow_backend()
     if not isinstance(model, keras.Model) or getattr(model, "optimizer", None) is None:
@@ -82,7 +82,7 @@ def distribute(
     if metrics not in ("all", "own"):
         raise ValueError(f'metrics: expected "all" or "own", got {metrics!r}')
     place = find_servers(hosts, os.environ)
-    credentials = PLAIN if place is None else worker_credentials(tls_ca, tls_cert, tls_key, token_file)
+    credentials = NO_TLS if place is None else worker_credentials(tls_ca, tls_cert, tls_key, token_file)
     if sharding == "units" and place is not None and stay:
         raise ValueError('sharding="units" is for one fit per job: expected stay=False')
     before = _DISTRIBUTED.get(model)

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("cryptography", reason="needs the extra tls")
 
-from tests.security.identities import Identities  # noqa: E402
+from tests.security.identities import Identities
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ from psserver import cli
 from psserver.service.access.reminders import MINUTE, Reminders
 from psserver.settings import Options, SettingsError, resolve
 from pswire.exits import ExitCode
-from pswire.security.credentials import PLAIN
+from pswire.security.credentials import NO_TLS
 from pswire.security.names import Role
 from pswire.security.settings import SecurityOptions
 from tests.security.identities import Identities
@@ -64,7 +64,7 @@ def test_tls_or_insecure_opens_a_server_to_others(identities: Identities) -> Non
 
 
 def test_insecure_is_said_each_minute(caplog: pytest.LogCaptureFixture) -> None:
-    reminders = Reminders(PLAIN, "open to all")
+    reminders = Reminders(NO_TLS, "open to all")
     assert MINUTE == 60.0
     with caplog.at_level(logging.WARNING):
         reminders.remind()
@@ -87,9 +87,12 @@ def test_what_does_not_fit_together_is_one_sentence(identities: Identities, tmp_
     ):
         with pytest.raises(SettingsError, match=words):
             resolve(Options(ps_hosts="127.0.0.1:0", security=security), None)
-    assert resolve(
-        Options(ps_hosts="127.0.0.1:0", security=SecurityOptions(ca, cert, key, str(tokens))), None
-    ).security == "tokens"
+    assert (
+        resolve(
+            Options(ps_hosts="127.0.0.1:0", security=SecurityOptions(ca, cert, key, str(tokens))), None
+        ).security
+        == "tokens"
+    )
 
 
 def test_an_option_counts_before_the_environment_and_that_before_the_file(identities: Identities) -> None:

@@ -19,7 +19,7 @@ from psserver.service.followers import FIRST_PAUSE
 from psserver.settings import Options
 from pswire.addresses import parse_address
 from pswire.exits import ExitCode
-from pswire.security.credentials import PLAIN, Credentials
+from pswire.security.credentials import NO_TLS, Credentials
 from pswire.security.identity import Identity
 from pswire.security.names import Role
 from pswire.security.probe import find_problem
@@ -66,7 +66,12 @@ def believing(identities: Identities) -> Credentials:
 Case = Callable[[Identities], Credentials]
 # Kind of the server, what the worker has, its name, and the sentence's words.
 CASES: dict[str, tuple[str, Case, str | None, str]] = {
-    "no certificate": ("tls", believing, None, "expects a certificate of its clients"),
+    "no certificate": (
+        "tls",
+        believing,
+        None,
+        "expects a certificate of its clients, and this process shows none",
+    ),
     "a foreign one": (
         "tls",
         lambda ids: ids.credentials(Role.WORKER, "w0", authority=ids.foreign),
@@ -79,8 +84,18 @@ CASES: dict[str, tuple[str, Case, str | None, str]] = {
         None,
         "has the role observer, and Join is for worker",
     ),
-    "a wrong name": ("tls", lambda ids: ids.credentials(Role.WORKER, "w0"), "w1", "is for the worker 'w0' only"),
-    "plaintext to TLS": ("tls", lambda ids: PLAIN, None, "speaks TLS, and this process was given no certificates"),
+    "a wrong name": (
+        "tls",
+        lambda ids: ids.credentials(Role.WORKER, "w0"),
+        "w1",
+        "is for the worker 'w0' only",
+    ),
+    "plaintext to TLS": (
+        "tls",
+        lambda ids: NO_TLS,
+        None,
+        "speaks TLS, and this process was given no certificates",
+    ),
     "TLS to plaintext": ("plain", lambda ids: ids.credentials(Role.WORKER, "w0"), None, "does not speak TLS"),
 }
 
@@ -155,7 +170,7 @@ def test_a_client_whose_certificate_has_expired(protected: Cluster, identities: 
     """By the server, and before that by the client itself, which reads the file."""
     expired = identities.authority.issue(Role.WORKER, "w0", valid=ENDED)
     said = refusal(protected.hosts, Credentials(LiveIdentity(expired), None, Role.WORKER))
-    assert "refuses the certificate of this process" in said
+    assert "refuses the certificate of this process" in said and "still good?" in said
     files = identities.files(Role.WORKER, "w0", valid=ENDED)
     with pytest.raises(psworker.Untrusted, match="has expired; make new ones"):
         psworker.connect(protected.hosts, ONES, tls_ca=files.ca, tls_cert=files.cert, tls_key=files.key)
@@ -171,8 +186,12 @@ def test_a_server_that_says_nothing_is_no_server_without_tls(identities: Identit
 
 
 def test_a_name_that_is_not_known_yet_is_retried_and_named() -> None:
-    problem = find_problem(parse_address("ps0.invalid:7070"), PLAIN)
-    assert problem is not None and problem.passing and "the name ps0.invalid is not known yet" in problem.sentence
+    problem = find_problem(parse_address("ps0.invalid:7070"), NO_TLS)
+    assert (
+        problem is not None
+        and problem.passing
+        and "the name ps0.invalid is not known yet" in problem.sentence
+    )
     with pytest.raises(psworker.Unreachable, match="the name ps0.invalid is not known yet"):
         psworker.connect("ps0.invalid:7070", ONES, server_timeout=0.3)
 
@@ -182,7 +201,7 @@ def test_nothing_there_is_no_matter_of_trust(identities: Identities) -> None:
         # Taken, but nobody listens.
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        for credentials in (PLAIN, identities.credentials(Role.WORKER, "w0")):
+        for credentials in (NO_TLS, identities.credentials(Role.WORKER, "w0")):
             assert find_problem(parse_address(address), credentials) is None
             with pytest.raises(psworker.Unreachable):
                 psworker.connect(address, ONES, credentials=credentials, server_timeout=0.2)
@@ -208,7 +227,14 @@ def test_commands_that_look_exit_with_10(protected: Cluster, plain: Cluster, ide
 
 
 def flags(options: SecurityOptions) -> list[str]:
-    return ["--tls-ca", str(options.tls_ca), "--tls-cert", str(options.tls_cert), "--tls-key", str(options.tls_key)]
+    return [
+        "--tls-ca",
+        str(options.tls_ca),
+        "--tls-cert",
+        str(options.tls_cert),
+        "--tls-key",
+        str(options.tls_key),
+    ]
 
 
 def test_server_0_says_what_is_wrong_with_server_1(identities: Identities) -> None:
@@ -235,7 +261,9 @@ def test_a_stranger_does_not_lead_server_1(identities: Identities) -> None:
     try:
         worker = identities.credentials(Role.WORKER, "w0")
         with open_channel(second.address, [], worker) as channel:
-            opening = shard_pb2.FollowRequest(open=shard_pb2.Open(job="mine", task_index=1, servers=2, secret=b"s" * 32))
+            opening = shard_pb2.FollowRequest(
+                open=shard_pb2.Open(job="mine", task_index=1, servers=2, secret=b"s" * 32)
+            )
             follow = channel.stream_stream("/pswire.v1.Shard/Follow", None, None)
             for sent in ([], [opening.SerializeToString()]):
                 with refused(grpc.StatusCode.PERMISSION_DENIED, "Follow is for server"):

@@ -8,6 +8,7 @@ import pytest
 
 from psserver.service.access.roles import ROLES
 from psserver.service.rpc.registration import Registration
+from pswire.security.authority import Authority
 from pswire.security.names import Role
 from pswire.transport.connecting import open_channel
 from tests.security.identities import Identities
@@ -85,9 +86,8 @@ def test_a_method_that_is_in_no_table_is_for_nobody(cluster: Cluster, identities
 
 
 def test_another_cluster_of_the_same_authority_is_refused(cluster: Cluster, identities: Identities) -> None:
-    from pswire.security.authority import Authority
-
-    sibling = Authority("another", identities.authority.cert, identities.authority.key)
+    sibling = Authority(identities.authority.cert, identities.authority.key)
+    sibling.cluster = "another"
     credentials = identities.credentials(Role.WORKER, "w0", authority=sibling)
     with open_channel(cluster.servers[0].address, [], credentials) as channel:
         with pytest.raises(grpc.RpcError) as caught:

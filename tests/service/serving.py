@@ -16,7 +16,7 @@ from psserver.service.server import Server
 from psserver.settings import Options, resolve
 from pswire.exits import ExitCode
 from pswire.model.plan import VariableSpec
-from pswire.security.credentials import PLAIN, Credentials
+from pswire.security.credentials import NO_TLS, Credentials
 from pswire.security.settings import SecurityOptions
 from pswire.transport.connecting import open_channel
 from pswire.v1 import coordinator_pb2 as pb
@@ -91,7 +91,7 @@ class Picture:
 class Cluster:
     """Servers 0 to n-1 of one job, in this process. `credentials`: with which it is asked."""
 
-    def __init__(self, servers: Sequence[Served], credentials: Credentials = PLAIN) -> None:
+    def __init__(self, servers: Sequence[Served], credentials: Credentials = NO_TLS) -> None:
         self.servers = servers
         self.hosts = ",".join(served.address for served in servers)
         self.channels = [open_channel(served.address, [], credentials) for served in servers]
@@ -138,7 +138,7 @@ def serving(
     job_secret: str = "",
     log_flush: str = "0.2",
     security: Callable[[int], SecurityOptions] = lambda index: SecurityOptions(),
-    credentials: Credentials = PLAIN,
+    credentials: Credentials = NO_TLS,
     **options: Any,
 ) -> Iterator[Cluster]:
     """A cluster; sgd with learning rate 1, so that weights are what a test can compute in its head.

@@ -7,12 +7,12 @@ from typing import Any, Final, Protocol
 
 import grpc
 
-from psserver.service.errors import Refused
 from psserver.service.access.peers import ANYBODY, Peer
 from psserver.service.access.roles import ROLES
+from psserver.service.errors import Refused
 from pswire.logs.events import event
 from pswire.logs.texts import escaped
-from pswire.security.credentials import PLAIN, Credentials
+from pswire.security.credentials import NO_TLS, Credentials
 from pswire.security.names import IdentityError, Role, Subject, subject_among
 from pswire.security.tokens import HEADER
 
@@ -33,7 +33,7 @@ class Context(Protocol):
 class Gate:
     """Of one server. The loop's thread owns it. `refused`: how many calls, by reason."""
 
-    def __init__(self, credentials: Credentials = PLAIN) -> None:
+    def __init__(self, credentials: Credentials = NO_TLS) -> None:
         self._credentials = credentials
         self._cluster = ""
         if credentials.mutual:
@@ -52,7 +52,9 @@ class Gate:
         if peer.role not in ROLES.get(method, ()):
             self.refused["role"] += 1
             told = event("call_refused", peer=peer.credential, method=method)
-            log.warning("%s called %s, which is not for its role: refused", peer.credential, method, extra=told)
+            log.warning(
+                "%s called %s, which is not for its role: refused", peer.credential, method, extra=told
+            )
             raise Refused(
                 grpc.StatusCode.PERMISSION_DENIED,
                 f"{peer.credential} has the role {peer.role}, and {method.rpartition('/')[2]} is for "

@@ -38,7 +38,9 @@ class Names:
         if peer.role is None:
             return asked
         if peer.name and asked not in ("", peer.name):
-            raise _denied(f"{peer.credential} is for the worker {peer.name!r} only, and asks to join as {asked!r}")
+            raise _denied(
+                f"{peer.credential} is for the worker {peer.name!r} only, and asks to join as {asked!r}"
+            )
         name = peer.name or asked
         if not peer.name and name in self._reserved:
             raise _denied(f"the name {name!r} has a token of its own, and {peer.credential} is another one")

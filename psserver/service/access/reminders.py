@@ -26,7 +26,11 @@ def ending(credentials: Credentials, now: float) -> str | None:
     left = facts.ends - now
     if left > WEEK * DAY:
         return None
-    what = "authority (CA) of the certificate" if facts.authority_ends <= facts.certificate_ends else "certificate"
+    what = (
+        "authority (CA) of the certificate"
+        if facts.authority_ends <= facts.certificate_ends
+        else "certificate"
+    )
     when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(facts.ends))
     over = f"ends on {when}, in {left / DAY:.1f} days" if left > 0 else f"has ended on {when}"
     return f"the {what} {facts.subject} {over}: nobody connects with it then; replace the files, no restart is needed"

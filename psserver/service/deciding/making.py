@@ -82,9 +82,7 @@ def make_job(
         )
         timeout, patience = settings.terms.worker_timeout, settings.recover if settings.again else None
         job.routes.followers.append(
-            Follower(
-                server, hosts[server], message, timeout, lost, job.tried, patience, settings.credentials
-            )
+            Follower(server, hosts[server], message, timeout, lost, job.tried, patience, settings.credentials)
         )
     if settings.out is not None and settings.keep:
         store = Store(settings.out / CHECKPOINTS)

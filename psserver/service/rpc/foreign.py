@@ -34,7 +34,8 @@ class Parsed:
 
     def add_registered_method_handlers(self, service: str, methods: "Mapping[str, Method]") -> None:
         made = {
-            name: self._rpc.method(f"/{service}/{name}", self._served(method)) for name, method in methods.items()
+            name: self._rpc.method(f"/{service}/{name}", self._served(method))
+            for name, method in methods.items()
         }
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, made),))
 

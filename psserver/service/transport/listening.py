@@ -6,7 +6,7 @@ import socket
 import grpc
 
 from pswire.addresses import Address
-from pswire.security.credentials import PLAIN, Credentials
+from pswire.security.credentials import NO_TLS, Credentials
 from pswire.transport.connecting import add_port
 
 
@@ -14,7 +14,7 @@ class BindError(OSError):
     """The address cannot be listened on."""
 
 
-def listen(server: grpc.aio.Server, bind: Address, credentials: Credentials = PLAIN) -> int:
+def listen(server: grpc.aio.Server, bind: Address, credentials: Credentials = NO_TLS) -> int:
     """Let `server` listen on `bind`; the port, which is the system's choice where that of `bind` is 0.
 
     Raises BindError when none of the addresses that `bind` stands for can be
