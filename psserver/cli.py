@@ -89,7 +89,16 @@ WRONG = (SettingsError, ExperimentError, AddressError, PolicyError, OptimizerErr
     "ps-lab optimizers NAME lists them, --set optimizer.KNOB=VALUE sets one. Default: sgd.",
 )
 @click.option("--learning-rate", type=float, help="Default: 0.01. A schedule needs --config.")
-@click.option("--workers", type=int, help="Training starts when this many workers are ready. Default: 1.")
+@click.option(
+    "--workers",
+    type=int,
+    help="How many the data is divided among; training starts when so many are ready. Default: 1.",
+)
+@click.option(
+    "--min-workers",
+    type=int,
+    help="Training starts when so many are ready; the others may come later. Default: all.",
+)
 @click.option("--max-workers", type=int, help="Names of workers that may ever join. Default: no limit.")
 @click.option(
     "--allow-worker",
@@ -319,6 +328,7 @@ SHORTCUTS = {
     "optimizer": "optimizer.name",
     "learning_rate": "optimizer.learning_rate",
     "workers": "cluster.workers",
+    "min_workers": "cluster.min_workers",
     "max_workers": "cluster.max_workers",
     "allowed_workers": "cluster.allowed_workers",
     "versions": "run.versions",

@@ -13,7 +13,6 @@ from psserver.optimizers import Optimizer
 from psserver.optimizers import build as build_optimizer
 from psserver.policies import build as build_policy
 from psserver.service.agreement import FROM_JOB
-from psserver.service.limits.ledger import parse_size
 from psserver.service.log.flushing import LogFlush, parse_flush
 from psserver.service.server_settings import ServerSettings, new_job_name
 from psserver.service.shard.host import HostOptions
@@ -26,6 +25,7 @@ from pswire.security.credentials import Credentials
 from pswire.security.names import IdentityError, Role
 from pswire.security.settings import SecurityError, SecurityOptions, credentials_for
 from pswire.security.tokens import TokenError
+from pswire.sizes import parse_size
 from pswire.tf_config import cluster_from_tf_config
 
 MOST_THREADS = 4
@@ -102,6 +102,7 @@ def resolve(options: Options, tf_config: str | None) -> ServerSettings:
             seed=run.seed,
             worker_timeout=cluster.worker_timeout,
             idle_timeout=cluster.idle_timeout,
+            min_workers=cluster.min_workers,
             max_workers=cluster.max_workers,
             allowed=tuple(cluster.allowed_workers),
             versions=run.versions,

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from psworker.errors import (
     IllegalInput,
+    JobOver,
     PayloadRefused,
     Refused,
     RolledBack,
@@ -27,6 +28,7 @@ __all__ = [
     "IllegalInput",
     "Job",
     "JobError",
+    "JobOver",
     "Outcome",
     "PayloadRefused",
     "Refused",

@@ -3,6 +3,7 @@
 SessionError
   Unreachable      a server did not answer for too long
   Refused          the servers do not want this worker: another model, job or newer process
+    JobOver        the job has succeeded without it: nothing is left to do
   Untrusted        a certificate, token, role or name is refused, or only one end speaks TLS
   PayloadRefused   one payload was not accepted (NaN, wrong shape); the ticket is still open
   Voided           the ticket is no longer valid; abandon it and ask again
@@ -22,6 +23,10 @@ class Unreachable(SessionError):
 
 class Refused(SessionError):
     """The servers refuse this worker for good; the text says why."""
+
+
+class JobOver(Refused):
+    """The job had succeeded before this worker came, or came back; the text says how it ended."""
 
 
 class Untrusted(SessionError):

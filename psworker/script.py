@@ -14,7 +14,7 @@ from types import FrameType
 from pswire.exits import ExitCode
 from pswire.logs.events import last_words
 from pswire.process import die_with
-from psworker.errors import Refused, SessionError, Unreachable, Unsupported, Untrusted
+from psworker.errors import JobOver, Refused, SessionError, Unreachable, Unsupported, Untrusted
 
 
 def main(parent: str, file: str, *arguments: str) -> None:
@@ -26,6 +26,9 @@ def main(parent: str, file: str, *arguments: str) -> None:
     sys.path[0] = str(Path(file).resolve().parent)
     try:
         _run(file)
+    except JobOver as over:
+        print(f"nothing is left to do: {over}", flush=True)
+        sys.exit(int(ExitCode.OK))
     except (SessionError, Unsupported) as error:
         sys.last_value = error
         _fail(str(error), _code(error))

@@ -7,6 +7,7 @@ shown by `tests.service.probe`.
 from __future__ import annotations
 
 import asyncio
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # A worker without TensorFlow uses this file too, and is to start fast.
@@ -20,6 +21,7 @@ if TYPE_CHECKING:  # A worker without TensorFlow uses this file too, and is to s
     from rich.console import Console
 
     from pslab.display import Lines
+    from pslab.launch.keeping.kept import CommandPipe
     from psserver.fast import FastBackend
     from psserver.shard import Shard
     from psserver.shard.payloads.staging import Staging
@@ -138,3 +140,16 @@ def on_callbacks(monkeypatch: pytest.MonkeyPatch, called: Callable[[], object]) 
         run(handle)
 
     monkeypatch.setattr(asyncio.Handle, "_run", counted)
+
+
+def pid_of(pipe: CommandPipe) -> int:
+    """Of the command at the near end of a connection."""
+    return pipe._process.pid
+
+
+def hang_up(pipe: CommandPipe) -> None:
+    """The far end reads the end of its input, as when this process was killed."""
+    assert pipe._process.stdin is not None
+    nobody = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nobody, pipe._process.stdin.fileno())
+    os.close(nobody)

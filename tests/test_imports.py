@@ -47,12 +47,22 @@ class Rule:
 
 RULES = (
     *(Rule(package, never=PICKLES) for package in PACKAGES),
-    Rule("pswire", only=(*STDLIB, "pswire", "numpy", "ml_dtypes", "grpc", "google.protobuf", *PYDANTIC)),
+    Rule(
+        "pswire",
+        only=(
+            *(*STDLIB, "pswire", "numpy", "ml_dtypes", "grpc", "google.protobuf", *PYDANTIC),
+            # An extra, of one module only: see the next rule.
+            "cryptography",
+        ),
+    ),
+    # TLS itself is Python's and gRPC's; to make certificates is an extra.
+    *(Rule(package, never=("cryptography",), but=("pswire.security.authority",)) for package in PACKAGES),
     Rule(
         "pswire",
         never=PYDANTIC,
         but=(
             "pswire.config.experiment",
+            "pswire.config.places",
             "pswire.config.problems",
             "pswire.config.run_sections",
             "pswire.config.sections",

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import math
 import time
 from typing import Any
 
@@ -55,8 +56,8 @@ class Swarm:
             member.contribute()
         else:
             now = time.monotonic()
-            # Late ones do not catch up in a burst of their own.
-            member.next_at = max(member.next_at + self._interval, now)
+            # Late ones neither catch up nor come together with others: they wait for their next turn.
+            member.next_at += self._interval * max(1, math.ceil((now - member.next_at) / self._interval))
             asyncio.get_running_loop().call_at(member.next_at, self._due, member)
 
     def _due(self, member: Member) -> None:
@@ -86,14 +87,17 @@ class Swarm:
         self._running = True
         parked, self._parked = self._parked, []
         begin = time.monotonic()
-        for place, member in enumerate(parked):
-            # Evenly over the interval: they did not start together.
+        members = [member for member in self.members if member.alive]
+        for place, member in enumerate(members):
+            # Evenly over the interval, those too whose last commit is still under way: its answers come together.
             member.next_at = begin + self._interval * (place / alive - 1)
+        for member in parked:
             self.runnable(member)
         # A look through all that the members are made of would stop them for as long as it takes.
         gc.collect()
         gc.freeze()
-        await asyncio.sleep(min(LONGEST_WARM_UP, WARM_UP * seconds))
+        # At a pace, all of them have to come to it first.
+        await asyncio.sleep(min(LONGEST_WARM_UP, WARM_UP * seconds) + 2 * self._interval)
         self._seconds, self._counting = [], True
         begin, cpu, servers = time.monotonic(), time.process_time(), cpu_of(watched)
         await asyncio.sleep(seconds)

@@ -28,10 +28,16 @@ def sections() -> dict[str, type[BaseModel]]:
     """Every table of an experiment file, entries of lists too ("faults.crashes")."""
     found: dict[str, type[BaseModel]] = {}
     for name, field in Experiment.model_fields.items():
-        found[name] = section = _model_in(field.annotation)
-        for key, inner in section.model_fields.items():
-            entries = [each for each in get_args(inner.annotation) if _is_model(each)]
-            found |= {f"{name}.{key}": each for each in entries}
+        found |= _with_inner(name, _model_in(field.annotation))
+    return found
+
+
+def _with_inner(name: str, section: type[BaseModel]) -> dict[str, type[BaseModel]]:
+    found = {name: section}
+    for key, inner in section.model_fields.items():
+        entries = [each for each in (inner.annotation, *get_args(inner.annotation)) if _is_model(each)]
+        for entry in entries:
+            found |= _with_inner(f"{name}.{key}", entry)
     return found
 
 
@@ -43,6 +49,8 @@ def keys(section: str) -> str:
     rows = [
         (code(key), _type(schema[key], field), code(_default(field)), escaped(meanings[key]))
         for key, field in model.model_fields.items()
+        # A table of its own.
+        if not _is_model(field.annotation)
     ]
     return table(("key", "type", "default", "meaning"), rows)
 

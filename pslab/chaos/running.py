@@ -3,23 +3,27 @@
 import signal
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from pslab.chaos.campaign import Campaign, Seen
 from pslab.chaos.plan import Disturbance
 from pslab.chaos.relay import Relay
 from pslab.display.progress import Display
-from pslab.launch.local import Daemons, LocalRun, RunResult
+from pslab.launch.engines.launcher import Task
+from pslab.launch.engines.local import LocalLauncher
+from pslab.launch.run import RealRun
 from pslab.launch.status_poll import StatusClient, StatusError
+from pslab.launch.supervisor import RunResult
+from pslab.launch.tasks import Daemons
 from pswire.config.experiment import Experiment
 
 LOOK_EVERY = 0.02
 
 
-class DisturbedRun(LocalRun):
-    """As `LocalRun`. Workers reach servers through relays. `until`: nothing new is done after that moment of the
-    monotonic clock, or after `most` disturbances.
+class DisturbedRun(RealRun):
+    """As `RealRun`, on this machine. Workers reach servers through relays. `until`: nothing new is done after that
+    moment of the monotonic clock, or after `most` disturbances.
 
     A thread asks the coordinator and disturbs; the run itself only starts processes again that have died.
     """
@@ -34,14 +38,14 @@ class DisturbedRun(LocalRun):
         until: float,
         most: int,
     ) -> None:
-        super().__init__(experiment, folder, display, daemons)
+        super().__init__(experiment, folder, display, LocalLauncher(), daemons)
         self.campaign, self._until, self._most = campaign, until, most
         self._relays: dict[tuple[str, str], Relay] = {}
         self._over = threading.Event()
         self._resumes: list[threading.Timer] = []
 
     def run(self) -> RunResult:
-        """As `LocalRun.run`."""
+        """As `RealRun.run`."""
         disturber = threading.Thread(target=self._disturb, daemon=True)
         disturber.start()
         try:
@@ -54,12 +58,13 @@ class DisturbedRun(LocalRun):
             for relay in self._relays.values():
                 relay.close()
 
-    def _start_child(self, name: str, command: Sequence[str], variables: Mapping[str, str]) -> None:
-        if name in self._workers:
-            hosts, carried = self._hosts(), self._carried(name)
-            command = [carried if word == hosts else word for word in command]
-            variables = {key: carried if value == hosts else value for key, value in variables.items()}
-        super()._start_child(name, command, variables)
+    def _start_task(self, task: Task) -> None:
+        if task.name in self._workers:
+            hosts, carried = self._tasks.hosts(self._addresses), self._carried(task.name)
+            command = [carried if word == hosts else word for word in task.command]
+            told = {key: carried if value == hosts else value for key, value in task.environment.items()}
+            task = replace(task, command=command, environment=told)
+        super()._start_task(task)
 
     def _carried(self, worker: str) -> str:
         """The servers' addresses, as this worker is to know them: they stay when a server is started again."""
@@ -88,8 +93,8 @@ class DisturbedRun(LocalRun):
 
     def _do(self, due: Disturbance) -> bool:
         """False: the process is not there just now."""
-        child = self._children.get(due.name)
-        if child is None or not child.running:
+        process = self._processes.get(due.name)
+        if process is None or not process.running:
             return False
         self._display.warning(f"chaos: {due.kind} {due.name}", "")
         if due.kind == "cut":
@@ -98,11 +103,11 @@ class DisturbedRun(LocalRun):
                     relay.cut()
             return True
         if due.kind == "kill":
-            child.send(signal.SIGKILL)
+            process.send(signal.SIGKILL)
             return True
-        child.send(signal.SIGSTOP)
+        process.send(signal.SIGSTOP)
         seconds = due.pause * self._experiment.cluster.worker_timeout
-        timer = threading.Timer(seconds, child.send, (signal.SIGCONT,))
+        timer = threading.Timer(seconds, process.send, (signal.SIGCONT,))
         self._resumes.append(timer)
         timer.start()
         return True

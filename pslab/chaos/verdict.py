@@ -11,7 +11,7 @@ from typing import Any
 
 from pslab.chaos.campaign import Outcome
 from pslab.check.checker import check_run
-from pslab.launch.local import RunResult
+from pslab.launch.supervisor import RunResult
 from pslab.runs import log as e
 from pslab.runs.folder import CHECKPOINTS, Run, RunError
 from psserver.checkpoint import CheckpointError, Store

@@ -3,17 +3,15 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from pslab.compare.grid import Cell
 from pslab.display.progress import Quiet
-from pslab.launch.experiments import FinishedRun, load, run_local
+from pslab.launch.engines.registry import Options, Setting, engine_named, launcher_for
+from pslab.launch.experiments import FinishedRun, checked, run_real
 from pslab.launch.simulated import run_simulated
 from pslab.runs.folder import EXPERIMENT, SUMMARY, Run, RunError
 from pswire.config.experiment import ExperimentError
 from pswire.exits import ExitCode
-
-Engine = Literal["local", "simulated"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,17 +26,18 @@ class Outcome:
 
 
 def sweep(
-    path: Path, cells: Sequence[Cell], out: Path, engine: Engine, report: Callable[[Outcome], None]
+    path: Path, cells: Sequence[Cell], out: Path, options: Options, report: Callable[[Outcome], None]
 ) -> list[Run]:
     """The runs that came to a summary, in order; `report` is called after each cell.
 
     A run folder that is complete and was made from the same experiment is
-    kept; a partial one is made again. Stops at an interruption. Raises
-    RunError when a finished folder holds another experiment.
+    kept; a partial one is made again. Stops at an interruption. `options`:
+    for the experiments' engine. Raises RunError when a finished folder holds
+    another experiment, EngineError where the engine cannot be had.
     """
     runs = []
     for cell in cells:
-        outcome = _one(path, cell, out / cell.name, engine)
+        outcome = _one(path, cell, out / cell.name, options)
         report(outcome)
         if outcome.code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):
             break
@@ -47,13 +46,15 @@ def sweep(
     return runs
 
 
-def _one(path: Path, cell: Cell, folder: Path, engine: Engine) -> Outcome:
+def _one(path: Path, cell: Cell, folder: Path, options: Options) -> Outcome:
     if finished(folder, cell):
         return Outcome(cell, folder, True, ExitCode.OK)
-    if engine == "simulated":
-        done: FinishedRun = run_simulated(cell.experiment, out=folder, force=True, quiet=True)
+    experiment = cell.experiment
+    if engine_named(experiment.run.engine).make is None:
+        done: FinishedRun = run_simulated(experiment, out=folder, force=True, quiet=True)
     else:
-        done = run_local(load(path, cell.overrides), Quiet(), out=folder, force=True)
+        launcher = launcher_for(Setting(checked(experiment, path), options, Path.cwd()))
+        done = run_real(experiment, Quiet(), launcher, out=folder, force=True)
     verdict = done.result.verdict
     return Outcome(cell, folder, False, int(verdict.code), verdict.reason)
 

@@ -64,7 +64,7 @@ def _reason(coordinator: Coordinator, member: Member) -> tuple[str, tuple[str, .
         holders = tuple(t.worker for t in coordinator.tickets.in_state("open") if t.initialise)
         return "the initial values of the variables", holders
     if not coordinator.started:
-        return f"{coordinator.missing} more of {coordinator.terms.workers} workers to be ready", ()
+        return f"{coordinator.missing} more of {coordinator.terms.quorum} workers to be ready", ()
     try:
         reason = coordinator.policy.explain(member.worker)
     except Exception as error:  # anybody's code; the page shows what it said
@@ -79,7 +79,9 @@ def waits_of(steps: Sequence[Step]) -> list[Wait]:
     job = job_of(steps)
     knobs = {key: value for key, value in job.policy.items() if key != "name"}
     policy = build_policy(str(job.policy["name"]), knobs, job.workers, job.servers)
-    terms = JobTerms(job.job, job.optimizer, job.servers, job.workers, job.seed)
+    terms = JobTerms(
+        job.job, job.optimizer, job.servers, job.workers, job.seed, min_workers=job.min_workers or 0
+    )
     again, found = Counterfactual(terms, policy), WaitLog()
     for move in _with_last_requests(schedule.schedule(steps)):
         again.receive(move)

@@ -7,7 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from pslab.display.progress import Display
-from pslab.launch.local import Daemons, LocalRun, RunResult
+from pslab.launch.engines.launcher import Launcher
+from pslab.launch.engines.local import LocalLauncher
+from pslab.launch.run import RealRun
+from pslab.launch.supervisor import RunResult
+from pslab.launch.tasks import Daemons
 from pslab.observe.live import Observing, Sink
 from pslab.observe.trackers import RunInfo
 from pslab.runs.folder import Run, free_folder, make_folder
@@ -41,7 +45,11 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Experiment:
 
     Raises ExperimentError with one message that says what is wrong.
     """
-    experiment = load_experiment(path, overrides)
+    return checked(load_experiment(path, overrides), path)
+
+
+def checked(experiment: Experiment, path: Path) -> Experiment:
+    """One that real processes can train. Raises ExperimentError."""
     if not (experiment.job.module or experiment.job.script):
         raise ExperimentError(
             f'{path}: job.module is missing; expected "package.module:attribute" or "file.py:attribute"'
@@ -82,29 +90,28 @@ def _try_out(experiment: Experiment, source: str) -> None:
         raise ExperimentError(f"{source}: {error}") from error
 
 
-def run_local(
+def run_real(
     experiment: Experiment,
     display: Display,
+    launcher: Launcher,
     *,
     out: Path | None = None,
     force: bool = False,
     daemons: Daemons | None = None,
-    cwd: Path | None = None,
     sinks: Sequence[Sink] = (),
     going_on: str | None = None,
 ) -> FinishedRun:
-    """Run an experiment as processes on this machine; `out` is ``runs/<name>`` where not given.
+    """Run an experiment as processes that `launcher` starts; `out` is ``runs/<name>`` where not given.
 
-    `cwd`: where the processes run, and so where a job module's path begins. `sinks` are given the run's
-    metrics while it goes on. Raises RunError when the folder cannot be used, TrackerError when a sink does
-    not start.
+    `sinks` are given the run's metrics while it goes on. Raises RunError when the folder cannot be used, TrackerError
+    when a sink does not start.
     """
     if going_on is None:
         folder = make_folder(out or free_folder(experiment.run.name), force)
     else:
         assert out is not None
         folder = Run(out).path.resolve()
-    run = LocalRun(experiment, folder, display, daemons, cwd, going_on)
+    run = RealRun(experiment, folder, display, launcher, daemons, going_on)
     info = RunInfo(experiment.run.name, folder, experiment.model_dump(), virtual=False)
     with display:
         with Observing(info, sinks) as observing:
@@ -116,3 +123,27 @@ def run_local(
     if culprit is None:
         return FinishedRun(folder, result, "")
     return FinishedRun(folder, result, run.tail(culprit), run.reported(culprit))
+
+
+def run_local(
+    experiment: Experiment,
+    display: Display,
+    *,
+    out: Path | None = None,
+    force: bool = False,
+    daemons: Daemons | None = None,
+    cwd: Path | None = None,
+    sinks: Sequence[Sink] = (),
+    going_on: str | None = None,
+) -> FinishedRun:
+    """As `run_real`, on this machine. `cwd`: where the processes run, and so where a job module's path begins."""
+    return run_real(
+        experiment,
+        display,
+        LocalLauncher(cwd),
+        out=out,
+        force=force,
+        daemons=daemons,
+        sinks=sinks,
+        going_on=going_on,
+    )

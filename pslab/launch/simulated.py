@@ -13,8 +13,7 @@ from types import FrameType
 from rich.console import Console
 
 from pslab.launch.experiments import FinishedRun
-from pslab.launch.local import RunResult
-from pslab.launch.supervisor import Verdict
+from pslab.launch.supervisor import RunResult, Verdict
 from pslab.observe.live import Observing, Sink
 from pslab.observe.trackers import RunInfo
 from pslab.runs.folder import EXPERIMENT, RunError, free_folder, make_folder

@@ -4,7 +4,7 @@ import threading
 
 import grpc
 
-from pslab.launch.process import EventQueue, StatusAnswer, StatusFailure
+from pslab.launch.events import EventQueue, StatusAnswer, StatusFailure
 from pswire.addresses import AddressError, parse_address
 from pswire.bounds import BoundError, check
 from pswire.exits import ExitCode

@@ -24,6 +24,18 @@ class Verdict:
     culprit: str | None = None
 
 
+@dataclass(frozen=True)
+class RunResult:
+    """How a run ended; `warnings` are sentences about processes that failed on the way."""
+
+    verdict: Verdict
+    warnings: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        return self.verdict.code == ExitCode.OK
+
+
 class ExitTracker:
     """Receives exits in order; `verdict` is None as long as the run goes on."""
 

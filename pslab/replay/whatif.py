@@ -87,7 +87,9 @@ def what_if(steps: Sequence[Step], name: str, knobs: Mapping[str, object]) -> Al
 
 
 def _terms(job: entries.Job) -> JobTerms:
-    return JobTerms(job.job, job.optimizer, job.servers, job.workers, job.seed)
+    return JobTerms(
+        job.job, job.optimizer, job.servers, job.workers, job.seed, min_workers=job.min_workers or 0
+    )
 
 
 @dataclass

@@ -120,6 +120,7 @@ def _terms(experiment: Experiment, optimizer: Optimizer) -> JobTerms:
         optimizer=optimizer.config,
         servers=cluster.servers,
         workers=cluster.workers,
+        min_workers=cluster.min_workers,
         seed=run.seed,
         worker_timeout=cluster.worker_timeout,
         idle_timeout=cluster.idle_timeout,

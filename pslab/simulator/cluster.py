@@ -126,7 +126,7 @@ class Cluster:
         if coordinator.stopped is None:
             missing = 0 if coordinator.started else coordinator.missing
             if missing:
-                reason = f"the start waits for {missing} of {self.terms.workers} workers, and none will come"
+                reason = f"the start waits for {missing} of {self.terms.quorum} workers, and none will come"
                 self.stop(reason, success=False, cause="abandoned")
             else:
                 self.stop("nothing is left to happen: no worker works and none will come", success=False)

@@ -75,6 +75,7 @@ class Coordinator(CoordinatorView):
                 terms.seed,
                 tensors=policy.tensors.config or None,
                 local=None if local.plain else {"name": local.name, **local.knobs},
+                min_workers=None if terms.quorum == terms.workers else terms.quorum,
             ),
             ledger.began,
         )

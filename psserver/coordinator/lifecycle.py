@@ -46,7 +46,7 @@ class Lifecycle:
     @property
     def missing(self) -> int:
         """How many the start still waits for. Once all have joined, nobody waits for one that is gone."""
-        needed, roster = self._ledger.terms.workers, self._ledger.roster
+        needed, roster = self._ledger.terms.quorum, self._ledger.roster
         if self._all_came():
             needed = min(needed, len(roster.here()))
         return max(0, needed - len(roster.prepared))
@@ -124,4 +124,4 @@ class Lifecycle:
             ledger.stop(reason, now, success=False, cause="empty")
 
     def _all_came(self) -> bool:
-        return self._ledger.roster.arrived >= self._ledger.terms.workers
+        return self._ledger.roster.arrived >= self._ledger.terms.quorum

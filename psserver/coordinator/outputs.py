@@ -9,6 +9,10 @@ class JoinRefused(ValueError):
     """A worker cannot become a member; the text says why."""
 
 
+class JobOver(JoinRefused):
+    """The job has succeeded: a worker that comes now, or was started again, has nothing left to do."""
+
+
 class JoinDeferred(RuntimeError):
     """Nobody can become a member at this moment, but soon."""
 

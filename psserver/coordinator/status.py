@@ -113,7 +113,7 @@ def explain(coordinator: Coordinator, member: Member, now: float) -> tuple[str, 
     elif not coordinator.started:
         present = coordinator.roster.by_rank()
         releasers = tuple(m.worker for m in present if m.requested is None and m.state != "done")
-        event = f"{coordinator.missing} more of {coordinator.terms.workers} workers to be ready"
+        event = f"{coordinator.missing} more of {coordinator.terms.quorum} workers to be ready"
     else:
         try:
             waiting = coordinator.policy.explain(member.worker)
@@ -165,9 +165,9 @@ def _note(coordinator: Coordinator, now: float) -> str:
     if coordinator.stopped is not None:
         more = [f"and for {len(held) - NAMED} more"] if len(held) > NAMED else []
         return "; ".join([coordinator.stopped.reason, *held[:NAMED], *more])
-    to_join = coordinator.terms.workers - coordinator.roster.arrived
+    to_join = coordinator.terms.quorum - coordinator.roster.arrived
     if not coordinator.started and to_join > 0:
-        return f"waiting for {to_join} of {coordinator.terms.workers} workers to join"
+        return f"waiting for {to_join} of {coordinator.terms.quorum} workers to join"
     present, unfinished = coordinator.roster.here(), coordinator.roster.unfinished
     if unfinished and not present:
         gone, patience = named(unfinished), coordinator.terms.idle_timeout

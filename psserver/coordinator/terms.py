@@ -14,13 +14,15 @@ class JobTerms:
     job: str
     optimizer: Mapping[str, object]
     servers: int = 1
-    # Grants begin when this many workers are ready; also sent to workers as worker_count.
+    # Of whom each has a part of the data; sent to them as worker_count.
     workers: int = 1
     seed: int = 0
     # Others never wait longer than this for a worker that is gone.
     worker_timeout: float = 10.0
     # Seconds without any worker after which the job gives up; 0: never.
     idle_timeout: float = 600.0
+    # Grants begin when so many are ready; 0: all `workers`.
+    min_workers: int = 0
     # Names of workers in the life of the job, at most; 0: no limit.
     max_workers: int = 0
     # The only names that may join; empty: any.
@@ -41,6 +43,11 @@ class JobTerms:
     regather: float = 0.0
     # How long the largest payload may be under way.
     transfer: float = 0.0
+
+    @property
+    def quorum(self) -> int:
+        """How many workers the start waits for."""
+        return min(self.min_workers or self.workers, self.workers)
 
     @property
     def checkpoints(self) -> bool:

@@ -7,6 +7,8 @@ from concurrent.futures import ThreadPoolExecutor, wait
 # costs to wake a thread, small enough that a thread which the system takes
 # away for a moment holds up little.
 GRAIN = 256 * 1024
+# Fewer ranges than these are not shared: to wake the others and to wait for them costs more than they save.
+RANGES = 4
 
 
 class ParallelRunner:
@@ -29,7 +31,7 @@ class ParallelRunner:
 
     def divides(self, size: int) -> bool:
         """Whether `share` gives so many elements to more than one thread."""
-        return self._pool is not None and size >= 2 * self._grain
+        return self._pool is not None and size >= RANGES * self._grain
 
     def share(self, part: Callable[[int, int], bool], size: int) -> bool:
         """Call ``part(start, stop)`` for disjoint ranges that cover ``range(size)``; are all true?

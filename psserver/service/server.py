@@ -198,7 +198,9 @@ class Server:
 
     def _open_data_port(self) -> None:
         """One that was asked for is opened at once, or there is no server; any other when a worker first needs it."""
-        if self.settings.data_port:
+        if self.settings.credentials.encrypted:
+            self.sockets.without_port()
+        elif self.settings.data_port:
             try:
                 self.sockets.open_port()
             except SocketError as error:

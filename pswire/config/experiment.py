@@ -13,6 +13,7 @@ from pydantic_core import PydanticCustomError
 
 from pswire.config.files import TooLong, read_text
 from pswire.config.overrides import OverrideError, apply_overrides
+from pswire.config.places import PlaceSection, ServerPlace, WorkerPlace
 from pswire.config.problems import describe_problems
 from pswire.config.run_sections import (
     ClusterSection,
@@ -82,6 +83,7 @@ class Experiment(Section):
             raise PydanticCustomError("absent", "job.module: missing; expected package.module:attribute")
         if self.job.script:
             self._check_script()
+        self._check_members()
         if self.job.patience and not self.job.evaluate_every:
             raise PydanticCustomError("unused", 'job.patience: needs job.evaluate_every, "1 epoch", say')
         beyond = sorted(number for number in self.workers if not 0 <= number < self.cluster.workers)
@@ -92,6 +94,27 @@ class Experiment(Section):
                 {"number": beyond[0], "workers": self.cluster.workers},
             )
         return self
+
+    def _check_members(self) -> None:
+        """A start that waits for more workers than may ever join would wait for ever."""
+        cluster = self.cluster
+        needed = cluster.min_workers or cluster.workers
+        if needed > cluster.workers:
+            raise PydanticCustomError(
+                "range",
+                "cluster.min_workers: expected at most cluster.workers, which is {workers}, got {needed}",
+                {"needed": needed, "workers": cluster.workers},
+            )
+        for key, most in (
+            ("max_workers", cluster.max_workers),
+            ("allowed_workers", len(cluster.allowed_workers)),
+        ):
+            if 0 < most < needed:
+                raise PydanticCustomError(
+                    "range",
+                    "cluster.{key}: expected room for the {needed} workers that the start waits for, got {most}",
+                    {"key": key, "needed": needed, "most": most},
+                )
 
     def _check_script(self) -> None:
         """What a script says itself is not said here as well, where it would do nothing."""
@@ -118,7 +141,7 @@ class Experiment(Section):
         """The resolved experiment, defaults written out; `load_experiment` reads it back to an equal one."""
         tables: dict[str, dict[str, object]] = {
             "run": self.run.model_dump(),
-            "cluster": self.cluster.model_dump(),
+            "cluster": self.cluster.written,
             "policy": self.policy.model_dump(),
             "optimizer": self.optimizer.model_dump(),
         }
@@ -189,6 +212,9 @@ def _known_keys() -> dict[str, list[str]]:
         "simulation": SimulationSection,
     }
     entries: dict[str, type[BaseModel]] = {
+        "cluster.place": PlaceSection,
+        "cluster.place.servers": ServerPlace,
+        "cluster.place.workers": WorkerPlace,
         "faults.crashes": Crash,
         "faults.leaves": Leave,
         "faults.joins": Join,

@@ -58,7 +58,9 @@ def _describe(finding: "ErrorDetails", known: Mapping[str, Sequence[str]]) -> st
 def _unknown(path: list[str], known: Mapping[str, Sequence[str]]) -> str:
     section, key = path[0] if len(path) > 1 else "", path[-1]
     what = f"{'.'.join(path)}: unknown key" if section else f"[{key}]: unknown section"
-    elsewhere = [other for other, keys in known.items() if other and key in keys]
+    others = [other for other, keys in known.items() if other and key in keys]
+    # A section's own key is the likelier one.
+    elsewhere = [other for other in others if "." not in other] or others
     if elsewhere:
         return f"{what}; did you mean {' or '.join(f'{other}.{key}' for other in elsewhere)}?"
     table = ".".join(part for part in path[:-1] if not part.isdecimal())

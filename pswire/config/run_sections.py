@@ -11,6 +11,7 @@ from pydantic import AfterValidator, ConfigDict, Field, field_validator
 from pydantic_core import PydanticCustomError
 
 from pswire.config.checkpoints import EveryError, parse_every
+from pswire.config.places import PlaceSection
 from pswire.config.sections import DelayText, Section, Time
 from pswire.model.plan import MAX_SERVERS
 
@@ -42,6 +43,9 @@ class RunSection(Section):
     name: Name = "run"
     """of the run; its folder is `runs/NAME` unless `--out` names one"""
 
+    engine: Name = "local"
+    """where `ps-lab run` starts the processes: see [Clusters](guides/clusters.md); `--engine` overrides it"""
+
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """of data, initial values and delays"""
 
@@ -66,7 +70,7 @@ class ClusterSection(Section):
     """server processes"""
 
     workers: Annotated[int, Field(ge=1, le=65536)] = 1
-    """workers that the start waits for"""
+    """workers that the data is divided among, and that the start waits for"""
 
     worker_timeout: Seconds = 10.0
     """seconds that the others wait for a silent worker at most"""
@@ -98,11 +102,20 @@ class ClusterSection(Section):
     prefetch: bool = False
     """fetch the next weights while computing, where the policy permits, for a staleness of one more"""
 
+    min_workers: Annotated[int, Field(ge=0, le=65536)] = 0
+    """the start waits for so many workers only, and the others may come later; 0: for all `workers`"""
+
     max_workers: Annotated[int, Field(ge=0, le=65536)] = 0
     """names of workers that may ever join, at most; 0: no limit"""
 
     allowed_workers: list[Annotated[str, Field(min_length=1, max_length=64)]] = Field(default_factory=list)
     """the only names that may join; empty: any. A name is no proof of who uses it"""
+
+    hosts: list[Annotated[str, Field(min_length=1)]] = Field(default_factory=list)
+    """engine `ssh`: machines, each `NAME` for one worker or `NAME:N` for N; the servers are on the first"""
+
+    place: PlaceSection = PlaceSection()
+    """what each process is to have of its node"""
 
     @field_validator("wire_dtype")
     @classmethod
@@ -114,6 +127,14 @@ class ClusterSection(Section):
             return codec_named(name).name
         except WireDtypeError as error:
             raise PydanticCustomError("wire_dtype", "{error}", {"error": str(error)}) from None
+
+    @property
+    def written(self) -> dict[str, Any]:
+        """The keys of a resolved file: where processes are started stays out of one that does not say it."""
+        unsaid = {
+            name for name in ("hosts", "place") if getattr(self, name) == getattr(ClusterSection(), name)
+        }
+        return self.model_dump(exclude=unsaid)
 
     @property
     def payload_dtype(self) -> str:

@@ -44,6 +44,11 @@ EVENTS: Final[Mapping[str, Event]] = {
     "worker_resumed": Event(SERVER, ("worker",), "a work unit came back, and it takes part again"),
     "work_units": Event(SERVER, ("units", "epochs"), "the job's data is dealt by the coordinator"),
     "worker_waits": Event(SERVER, ("seconds",), "somebody has waited long; the message says for what"),
+    # Certificates
+    "identity_renewed": Event(
+        BOTH, ("subject",), "the files of the certificate have changed: the new one is used"
+    ),
+    "identity_not_renewed": Event(BOTH, (), "they have changed and cannot be used: the former ones are"),
     # Servers
     "too_many_workers": Event(
         SERVER, ("workers", "room"), "more workers are expected than the server has descriptors or memory for"

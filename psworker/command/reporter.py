@@ -71,6 +71,9 @@ class Reporter:
         text = f"finished after {outcome.steps} steps, version {outcome.stop.version}: {outcome.stop.reason}"
         self._say("finished", fields, f"{text}; {metrics}" if metrics else text)
 
+    def over(self, reason: str) -> None:
+        self._say("over", {"reason": reason}, f"nothing is left to do: {reason}")
+
     def _say(self, event: str, fields: Mapping[str, Any], text: str) -> None:
         print(json.dumps({"event": event, **fields}) if self._as_json else text, flush=True)
 

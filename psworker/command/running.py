@@ -16,7 +16,7 @@ from pswire.security.credentials import NO_TLS, Credentials
 from psworker.command.place import Place
 from psworker.command.reporter import Reporter, fail
 from psworker.connecting import connect
-from psworker.errors import Refused, SessionError, Unreachable, Untrusted
+from psworker.errors import JobOver, Refused, SessionError, Unreachable, Untrusted
 from psworker.evaluating import Evaluations, Every, MonitorError, Watched
 from psworker.job import JobError
 from psworker.loop import Diverged, Outcome, Pause, no_pause, train
@@ -50,6 +50,10 @@ def run(
         raise fail(str(error), ExitCode.DIVERGED) from error
     except MonitorError as error:
         raise fail(f"job.{error}", ExitCode.JOB_FAILED) from error
+    except JobOver as over:
+        # As when a controller starts a worker again that had finished.
+        report.over(str(over))
+        return ExitCode.OK
     except Refused as error:
         raise fail(str(error), ExitCode.REFUSED) from error
     except Untrusted as error:

@@ -3,10 +3,11 @@
 import pytest
 
 from pslab.verify.harness import CoordinatorHarness, granted, notices, refusals
-from psserver.coordinator import JoinRefused, entries
+from psserver.coordinator import JobOver, JoinRefused, entries
 from psserver.coordinator.members.roster import BATCHES_AHEAD, REMEMBERED_SESSIONS
 from psserver.coordinator.outputs import DispositionNotice, GrantNotice, RefusalNotice
 from psserver.coordinator.state.saving import roster_from
+from psserver.coordinator.status import report
 
 
 def refusal(harness: CoordinatorHarness, worker: str, session: str, rank: int | None) -> str:
@@ -355,3 +356,50 @@ def test_so_many_processes_of_a_name_are_remembered_and_no_more() -> None:
     harness.joins("w0", sessions[-2])
     assert list(kept)[-2:] == [sessions[-1], sessions[-2]] and len(kept) == REMEMBERED_SESSIONS
     assert roster_from(harness.coordinator.state(), 0.0).tally("w0").sessions == kept
+
+
+# A part of the workers is enough to begin
+
+
+def test_the_start_waits_for_so_many_workers_only() -> None:
+    """Those that come later take part: under a barrier, the next version is made of theirs, too."""
+    harness = CoordinatorHarness("sync", workers=4, terms={"min_workers": 2})
+    first = harness.log[0].entry
+    assert isinstance(first, entries.Job) and (first.workers, first.min_workers) == (4, 2)
+    harness.joins("w0")
+    assert report(harness.coordinator, harness.now).note == "waiting for 1 of 2 workers to join"
+    harness.starts("w0", "w3")
+    assert harness.coordinator.started
+    harness.joins("w1", "B")
+    harness.ready("w1")
+    harness.commits("w0")
+    harness.commits("w3")
+    assert harness.coordinator.version == 0 and harness.holds("w1") is not None
+    harness.commits("w1")
+    assert harness.coordinator.version == 1
+
+
+def test_all_workers_are_needed_unless_it_is_said() -> None:
+    harness = CoordinatorHarness(workers=2)
+    first = harness.log[0].entry
+    assert isinstance(first, entries.Job) and first.min_workers is None
+    harness.joins("w0")
+    harness.ready("w0")
+    harness.commits("w0", ready=False)
+    harness.ready("w0")
+    assert not harness.coordinator.started and harness.coordinator.missing == 1
+
+
+def test_a_worker_that_is_started_again_after_the_end_hears_of_the_success() -> None:
+    """Only then: a job that failed refuses it."""
+    harness = CoordinatorHarness(workers=1).starts()
+    harness.commits("w0", ready=False)
+    harness.done("w0")
+    assert harness.coordinator.stopped is not None and harness.coordinator.stopped.success
+    with pytest.raises(JobOver, match="the job is over: all workers are done"):
+        harness.joins("w0", "B")
+    failed = CoordinatorHarness(workers=1).starts()
+    failed.take(failed.coordinator.stop("stopped by SIGTERM", failed.now, success=False, cause="SIGTERM"))
+    with pytest.raises(JoinRefused) as caught:
+        failed.joins("w0", "B")
+    assert not isinstance(caught.value, JobOver)

@@ -31,20 +31,20 @@ def test_ranges_are_disjoint_and_complete(threads: int, size: int) -> None:
 
 def test_small_passes_stay_in_the_calling_thread() -> None:
     with ParallelRunner(4, grain=10) as runner:
-        assert covered(runner, 19) == [(0, 19)]
-        assert len(covered(runner, 20)) == 2
+        assert covered(runner, 39) == [(0, 39)]
+        assert len(covered(runner, 40)) == 4
 
 
 def test_ranges_are_worked_on_at_the_same_time() -> None:
-    """Each of three ranges waits for the two others: one thread alone would never get past the barrier."""
-    meeting = threading.Barrier(3, timeout=30)
+    """Each of four ranges waits for the three others: one thread alone would never get past the barrier."""
+    meeting = threading.Barrier(4, timeout=30)
 
     def part(start: int, stop: int) -> bool:
         meeting.wait()
         return True
 
-    with ParallelRunner(3, grain=10) as runner:
-        assert runner.share(part, 30)
+    with ParallelRunner(4, grain=10) as runner:
+        assert runner.share(part, 40)
 
 
 def test_one_false_part_makes_the_pass_false() -> None:
@@ -66,7 +66,9 @@ def test_an_error_in_any_part_reaches_the_caller_after_the_others_ended() -> Non
         with pytest.raises(ArithmeticError, match="part 50"):
             runner.share(part, 100)
         seen = len(done)
-        assert covered(runner, 30) == [(0, 10), (10, 20), (20, 30)], "the runner goes on after an error"
+        assert covered(runner, 40) == [(0, 10), (10, 20), (20, 30), (30, 40)], (
+            "the runner goes on after an error"
+        )
     assert len(done) == seen, "nothing ran on after the error was raised"
 
 

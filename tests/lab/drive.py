@@ -9,8 +9,8 @@ from pathlib import Path
 
 from pslab.display.progress import Display, JsonLines
 from pslab.launch.experiments import FinishedRun, run_local
-from pslab.launch.local import Daemons
 from pslab.launch.outcome import outcome_json
+from pslab.launch.tasks import Daemons
 from pswire.config.experiment import Experiment, parse_experiment
 
 FAKE = str(Path(__file__).with_name("fake_daemon.py"))

@@ -11,11 +11,10 @@ import pytest
 
 from pslab.cli import main
 from pslab.launch import quickstart
+from pslab.launch.events import EventQueue, StatusAnswer, StatusFailure
 from pslab.launch.experiments import FinishedRun
-from pslab.launch.local import RunResult
-from pslab.launch.process import EventQueue, StatusAnswer, StatusFailure
 from pslab.launch.status_poll import StatusClient, StatusError, StatusPoller
-from pslab.launch.supervisor import Verdict
+from pslab.launch.supervisor import RunResult, Verdict
 from pswire.exits import ExitCode
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import coordinator_pb2_grpc as rpc
@@ -142,7 +141,11 @@ def test_a_picture_that_cannot_be_drawn(
         (["run", "a.toml", "--set", "cluster.workers=0"], "cluster.workers"),
         (["run", "b.toml"], "job.module is missing"),
         (["run", "a.toml", "--out", "full"], "is not empty"),
-        (["run", "a.toml", "--engine", "ray"], "--engine"),
+        (["run", "a.toml", "--engine", "lcoal"], 'did you mean "local"'),
+        (
+            ["run", "a.toml", "--set", "cluster.place.workers.gpus=1"],
+            "cluster.place.workers.gpus: engine local cannot",
+        ),
         (["status", "nohost"], "host:port"),
     ],
 )

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from pslab.cli import cli
 from pslab.display.progress import Quiet
 from pslab.launch.experiments import run_local
-from pslab.launch.local import Daemons
+from pslab.launch.tasks import Daemons
 from pslab.observe.follow import Follower, LineTail
 from pslab.observe.live import Observing
 from pslab.observe.points import Point, Points, evaluation

@@ -86,9 +86,16 @@ def test_defaults(tmp_path: Path) -> None:
         "wire_dtype": "float32",
         "transport": "auto",
         "prefetch": False,
+        "min_workers": 0,
         "max_workers": 0,
         "allowed_workers": [],
         "metrics": False,
+        "hosts": [],
+        "place": {
+            "servers": {"cpus": 0, "memory": "", "spread": False},
+            "workers": {"cpus": 0, "gpus": 0},
+            "place_timeout": 60.0,
+        },
     }
     assert (experiment.policy.name, experiment.policy.knobs) == ("sync", {})
     assert experiment.optimizer.config == {"name": "sgd", "learning_rate": 0.01}
@@ -218,6 +225,18 @@ def test_an_override_through_a_number_is_refused(tmp_path: Path) -> None:
         ),
         ("[job]\nmodule = 'a:b'\nepochs = 0", "job.epochs: expected at least 1, got 0"),
         ("[job]\nmodule = 'a:b'\noptions = 3", "job.options: expected a table, got 3"),
+        (
+            "[cluster]\nworkers = 2\nmin_workers = 3",
+            "cluster.min_workers: expected at most cluster.workers, which is 2, got 3",
+        ),
+        (
+            "[cluster]\nworkers = 3\nmax_workers = 2",
+            "cluster.max_workers: expected room for the 3 workers that the start waits for, got 2",
+        ),
+        (
+            "[cluster]\nworkers = 3\nmin_workers = 2\nallowed_workers = ['w0']",
+            "cluster.allowed_workers: expected room for the 2 workers that the start waits for, got 1",
+        ),
         ("[workers.1]", "workers.1: expected a number below cluster.workers, which is 1"),
         ("[workers.first]", "workers.first: expected a worker's number, such as [workers.0]"),
         (

@@ -1,11 +1,17 @@
 """Frames that a thread moves: whole ones are handed on, and what the peer makes wait for is given back."""
 
+import asyncio
 import socket
+import threading
 from collections.abc import Iterator
 
 import pytest
 
+from psserver.service.loop.heavy import HeavyWork
+from psserver.service.loop.owner import Owner
 from psserver.service.transport import bulk
+from psserver.service.transport.buffers import SMALL, Buffers
+from psserver.service.transport.connection import Connection
 from pswire.transport.framed_socket import FRAME_BYTES, HEAD, SocketError
 from pswire.transport.frames import Message
 
@@ -124,3 +130,50 @@ def test_a_peer_that_is_gone_is_an_error(ends: tuple[socket.socket, socket.socke
     there.close()
     with pytest.raises(SocketError, match="gone"):
         bulk.send(here, iter([(b"", b"x" * 10)]))
+
+
+@pytest.mark.parametrize("cut", [1, HEAD.size, HEAD.size + 7, HEAD.size + 50])
+def test_a_frame_may_have_begun_before(ends: tuple[socket.socket, socket.socket], cut: int) -> None:
+    here, there = ends
+    first, frames = framed(b"a" * 51), []
+    there.sendall(first[cut:] + framed(b"b"))
+
+    def take(message: Message) -> bool:
+        frames.append(bytes(message))
+        return True
+
+    assert bulk.receive(here, FRAME_BYTES, take, first[:cut]) == b""
+    assert frames == [b"a" * 51, b"b"]
+
+
+def test_a_thread_goes_on_with_what_the_loop_began(ends: tuple[socket.socket, socket.socket]) -> None:
+    here, there = ends
+    there.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * SMALL)
+    # Of the second frame the loop reads no more than the beginning, for nobody waits for it then.
+    there.sendall(framed(b"first") + framed(b"s" * SMALL) + framed(b"third"))
+    taken: list[tuple[int, str]] = []
+
+    def take(message: Message) -> bool:
+        taken.append((len(message), threading.current_thread().name.rstrip("0123456789_")))
+        return False
+
+    async def live() -> "list[Message | None]":
+        owner = Owner()
+        owner.begin()
+        threads = HeavyWork(owner, 1, "payload")
+        connection = Connection(owner.loop, here, Buffers(), threads)
+        given: list[Message | None] = []
+        ended = owner.loop.create_future()
+
+        async def serve() -> None:
+            given.append(await connection.receive())
+            await connection.receive_many(take)
+            given.append(await connection.receive())
+
+        connection.run(serve(), ended.set_result)
+        assert await ended is None
+        threads.close()
+        return given
+
+    assert asyncio.run(live()) == [b"first", b"third"]
+    assert taken == [(SMALL, "payload")]

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from pslab.display.status import memory_line, memory_sentences, status_json
-from psserver.service.limits.ledger import MIB, MOST_PARTS, MemoryLedger, parse_size, usual_limit
+from psserver.service.limits.ledger import MIB, MOST_PARTS, MemoryLedger, usual_limit
 from psserver.service.limits.watch import Caller
 from psserver.service.shard.reads import Reads
 from psserver.shard.arena import Version
 from pswire.model.plan import VariableSpec, make_plan
+from pswire.sizes import parse_size
 from pswire.transport import segments
 from pswire.transport.framed_socket import FRAME_BYTES
 from pswire.v1 import shard_pb2

@@ -183,7 +183,7 @@ def test_whoever_cannot_take_part_begins_no_job(tmp_path: Path) -> None:
             late.variables.extend(specs_to_wire(plan.variables))
             with pytest.raises(grpc.RpcError, match="the job is over") as refused:
                 coordinator_pb2_grpc.CoordinatorStub(channel).Join(late, timeout=PATIENCE)
-        assert refused.value.code() == grpc.StatusCode.FAILED_PRECONDITION
+        assert refused.value.code() == grpc.StatusCode.OUT_OF_RANGE
         assert cluster.status().job == first.job
     assert not numbered(tmp_path / "run", 2).exists()
 

@@ -47,7 +47,9 @@ class Stage:
         knobs = dict(job.policy)
         name = str(knobs.pop("name"))
         self.cluster = Cluster(
-            JobTerms(job.job, job.optimizer, job.servers, job.workers, job.seed),
+            JobTerms(
+                job.job, job.optimizer, job.servers, job.workers, job.seed, min_workers=job.min_workers or 0
+            ),
             build(name, knobs, job.workers),
             TimingOnlyStore(job.servers, 0),
             batches=lambda worker, first: iter(()),

@@ -14,7 +14,7 @@ from pslab.chaos.verdict import ACCURACY, Round, as_json, judge, text
 from pslab.commands.failure import EPILOG, Failure
 from pslab.display.progress import choose, print_json
 from pslab.launch.experiments import load, run_local
-from pslab.launch.local import Daemons
+from pslab.launch.tasks import Daemons
 from pslab.runs.folder import Run, RunError, make_folder
 from pswire.config.experiment import Experiment, ExperimentError
 from pswire.exits import ExitCode
@@ -106,6 +106,10 @@ def chaos(
     """
     try:
         loaded = load(experiment, overrides)
+        if loaded.run.engine != "local":
+            raise ExperimentError(
+                f"run.engine: chaos disturbs processes of this machine: expected local, got {loaded.run.engine}"
+            )
         make_folder(out)
         until = time.monotonic() + 60 * minutes
         wanted = _reference(loaded, out / "reference") if reference else None

@@ -1,28 +1,24 @@
 """``ps-lab run``"""
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
 
 from pslab.commands.failure import EPILOG, Failure, console
-from pslab.display.progress import choose, print_json
+from pslab.commands.running.how import How, advise, real, simulated, submitted
+from pslab.display.progress import print_json
 from pslab.export import target
 from pslab.export.exporting import exported
-from pslab.launch.experiments import FinishedRun, load, of_script, run_local
-from pslab.launch.local import Daemons
+from pslab.launch.engines.launcher import EngineError
+from pslab.launch.engines.registry import Options, engine_named, engines_text
+from pslab.launch.experiments import FinishedRun, checked, of_script
 from pslab.launch.outcome import outcome_json, outcome_text
-from pslab.launch.simulated import run_simulated
-from pslab.observe.live import Sink
-from pslab.observe.tensorboard import EventSink
-from pslab.observe.trackers import TrackerError, TrackerSink, load_trackers
+from pslab.observe.trackers import TrackerError
 from pslab.runs.folder import Run, RunError
 from psserver.optimizers import OptimizerError
-from psserver.optimizers import build as build_optimizer
-from psserver.policies import advice
-from pswire.config.experiment import FROM_JOB, Experiment, ExperimentError, load_experiment
+from pswire.config.experiment import Experiment, ExperimentError, load_experiment
 from pswire.exits import ExitCode
 from pswire.logs.events import FORMATS
 from psworker.job.errors import JobError
@@ -55,10 +51,19 @@ from psworker.job.errors import JobError
 )
 @click.option(
     "--engine",
-    type=click.Choice(["local", "simulated"]),
-    default="local",
-    show_default=True,
-    help="local: processes on this machine. simulated: a virtual clock, see [simulation].",
+    metavar="NAME",
+    help=f"Where processes are started: run.engine.  [default: local] {engines_text()}",
+)
+@click.option(
+    "--hosts",
+    metavar="H0,H1:4,...",
+    help="Engine ssh: machines, each NAME for one worker or NAME:N for N; the servers are on the first. Default: "
+    "cluster.hosts.",
+)
+@click.option(
+    "--submit",
+    is_flag=True,
+    help="Engine slurm: write a batch script into the run folder, submit it, print the job's number, and end.",
 )
 @click.option(
     "--resume",
@@ -116,7 +121,9 @@ def run(
     policy: str | None,
     overrides: tuple[str, ...],
     out: Path | None,
-    engine: str,
+    engine: str | None,
+    hosts: str | None,
+    submit: bool,
     resume: str | None,
     restarts: int | None,
     initial: str | None,
@@ -129,7 +136,7 @@ def run(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Train EXPERIMENT with its servers and workers as processes on this machine, or simulate it.
+    """Train EXPERIMENT with its servers and workers as processes, or simulate it.
 
     Shows progress as a live table on a terminal and as plain lines elsewhere. Ctrl-C ends
     every process in order, a second one at once. A worker that fails is reported while the
@@ -152,101 +159,67 @@ def run(
         "cluster.workers": workers,
         "cluster.servers": servers,
         "policy.name": policy,
+        "run.engine": engine,
         "job.initial": initial,
         "run.deterministic": True if deterministic else None,
     }
     settings = {key: value for key, value in said.items() if value is not None}
     overrides = (*(f"{key}={json.dumps(value)}" for key, value in settings.items()), *overrides)
-    experiment = _experiment_path(arguments) if script is None else None
     if resume is not None and (out is None or force or script is not None):
         raise Failure(
             "--resume goes on in the folder of an experiment's run: expected --out RUN, without --force"
         )
-    how = _How(out, force, resume, restarts, log_format, tensorboard, trackers, as_json, quiet)
+    options = Options(hosts=tuple(part for part in (hosts or "").split(",") if part.strip()))
+    how = How(out, force, resume, restarts, log_format, tensorboard, trackers, as_json, quiet, save, options)
     try:
         if save is not None:
             target.check(save)
             if script is not None and target.needs_model(save):
                 raise RunError(f"--save {save}: the script has the model: let it call model.save(...)")
-        if experiment is None:
-            assert script is not None
-            if engine == "simulated":
-                raise ExperimentError(
-                    "--engine simulated: expected an EXPERIMENT, a script runs for real only"
-                )
-            finished = _run_real(of_script(script, arguments, settings, overrides), how)
-        elif engine == "simulated":
-            finished = _simulated(load_experiment(experiment, overrides), how)
+        if script is None:
+            loaded = _experiment(arguments, overrides)
         else:
-            loaded = load(experiment, overrides)
-            _advise(loaded)
-            finished = _run_real(loaded, how)
+            loaded = _of_script(script, arguments, settings, overrides)
+        if submit:
+            submitted(loaded, how)
+            return
+        processes = engine_named(loaded.run.engine).make is not None
+        finished = real(loaded, how) if processes else simulated(loaded, how)
         if save is not None and finished.result.ok:
             exported(Run(finished.folder), save)
     except JobError as error:
         raise Failure(f"{error}\n{error.details}".rstrip(), ExitCode.JOB_FAILED) from error
-    except (ExperimentError, OptimizerError, RunError, TrackerError) as error:
+    except (EngineError, ExperimentError, OptimizerError, RunError, TrackerError) as error:
         raise Failure(error) from error
     _tell(finished, save, as_json)
     context.exit(int(finished.result.verdict.code))
 
 
-@dataclass(frozen=True, slots=True)
-class _How:
-    """A run's folder, and how it is shown: the options of both engines."""
-
-    out: Path | None
-    force: bool
-    going_on: str | None
-    restarts: int | None
-    log_format: str
-    tensorboard: bool
-    trackers: Sequence[str]
-    as_json: bool
-    quiet: bool
-
-    def sinks(self, experiment: Experiment) -> list[Sink]:
-        """What is given the run's metrics. Raises TrackerError, and RunError where a package is missing."""
-        chosen = load_trackers([*experiment.trackers.classes, *self.trackers])
-        every = experiment.trackers.every
-        sinks: list[Sink] = [TrackerSink(name, tracker, every) for name, tracker in chosen]
-        return [EventSink(), *sinks] if self.tensorboard else sinks
-
-
-def _experiment_path(arguments: Sequence[str]) -> Path:
+def _experiment(arguments: Sequence[str], overrides: Sequence[str]) -> Experiment:
+    """Raises ExperimentError, EngineError, OptimizerError."""
     if not arguments:
         raise click.UsageError("Missing argument 'EXPERIMENT', or --script FILE.")
     if len(arguments) > 1:
         raise click.UsageError(
             f"expected one EXPERIMENT, got also {arguments[1]!r}; a script follows --script"
         )
-    return Path(arguments[0])
+    path = Path(arguments[0])
+    loaded = load_experiment(path, overrides)
+    if engine_named(loaded.run.engine).make is not None:
+        advise(checked(loaded, path))
+    return loaded
 
 
-def _run_real(experiment: Experiment, how: _How) -> FinishedRun:
-    sinks, display = how.sinks(experiment), choose(as_json=how.as_json, quiet=how.quiet)
-    daemons = Daemons(log_format=how.log_format, restarts=how.restarts)
-    return run_local(
-        experiment,
-        display,
-        out=how.out,
-        force=how.force,
-        daemons=daemons,
-        sinks=sinks,
-        going_on=how.going_on,
-    )
-
-
-def _simulated(experiment: Experiment, how: _How) -> FinishedRun:
-    if how.log_format != "text":
+def _of_script(
+    script: Path, arguments: Sequence[str], settings: Mapping[str, object], overrides: Sequence[str]
+) -> Experiment:
+    """Raises ExperimentError, EngineError."""
+    loaded = of_script(script, arguments, settings, overrides)
+    if engine_named(loaded.run.engine).make is None:
         raise ExperimentError(
-            f"--log-format {how.log_format}: expected text: a simulated run has no processes that log"
+            f"--engine {loaded.run.engine}: expected an EXPERIMENT, a script runs for real only"
         )
-    _advise(experiment)
-    quiet, sinks = how.quiet or how.as_json, how.sinks(experiment)
-    return run_simulated(
-        experiment, out=how.out, force=how.force, quiet=quiet, sinks=sinks, going_on=how.going_on
-    )
+    return loaded
 
 
 def _tell(finished: FinishedRun, save: Path | None, as_json: bool) -> None:
@@ -256,12 +229,3 @@ def _tell(finished: FinishedRun, save: Path | None, as_json: bool) -> None:
     console().print(outcome_text(finished))
     if save is not None and finished.result.ok:
         click.echo(f"model: {save}")
-
-
-def _advise(experiment: Experiment) -> None:
-    """One line when the policy is meant for another optimizer. Raises OptimizerError."""
-    if experiment.optimizer.name == FROM_JOB:
-        return
-    advised = advice(experiment.policy.name, build_optimizer(experiment.optimizer.config).config)
-    if advised is not None:
-        click.echo(f"note: {advised}", err=True)

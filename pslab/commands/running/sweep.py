@@ -1,7 +1,8 @@
 """``ps-lab sweep``"""
 
+import json
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any
 
 import click
 
@@ -10,6 +11,8 @@ from pslab.commands.running.showing import show, showing, shown
 from pslab.compare.grid import SweepError, cells
 from pslab.compare.sweep import Outcome, sweep
 from pslab.display.progress import print_json
+from pslab.launch.engines.launcher import EngineError
+from pslab.launch.engines.registry import Options
 from pslab.runs.folder import RunError
 from pswire.config.experiment import ExperimentError
 from pswire.exits import ExitCode
@@ -35,9 +38,7 @@ from psworker.job.errors import JobError
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a key in every run.")
 @click.option(
     "--engine",
-    type=click.Choice(["local", "simulated"]),
-    default="local",
-    show_default=True,
+    metavar="NAME",
     help="As in ps-lab run.",
 )
 @click.option(
@@ -55,7 +56,7 @@ def sweep_command(
     varied: tuple[str, ...],
     repeat: int,
     overrides: tuple[str, ...],
-    engine: str,
+    engine: str | None,
     out: Path | None,
     **options: Any,
 ) -> None:
@@ -68,6 +69,8 @@ def sweep_command(
     """
     try:
         how = shown(**options)
+        if engine is not None:
+            overrides = (*overrides, f"run.engine={json.dumps(engine)}")
         grid = cells(experiment, overrides, varied, repeat)
         folder = out or Path("runs") / f"{grid[0].experiment.run.name}-sweep"
         codes: list[int] = []
@@ -76,12 +79,12 @@ def sweep_command(
             codes.append(outcome.code)
             _print(outcome, len(codes), len(grid), how.as_json)
 
-        runs = sweep(experiment, grid, folder, cast(Literal["local", "simulated"], engine), report)
+        runs = sweep(experiment, grid, folder, Options(), report)
         if runs:
             show(runs, how)
     except JobError as error:
         raise Failure(f"{error}\n{error.details}".rstrip(), ExitCode.JOB_FAILED) from error
-    except (ExperimentError, RunError, SweepError) as error:
+    except (EngineError, ExperimentError, RunError, SweepError) as error:
         raise Failure(error) from error
     if not how.as_json:
         click.echo(f"run folders: {folder}")

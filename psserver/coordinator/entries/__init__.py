@@ -32,6 +32,8 @@ class Job(Fields):
     tensors: Mapping[str, object] | None = None
     # What the policy asks of its workers, unless it is one gradient per ticket.
     local: Mapping[str, object] | None = None
+    # How many workers the start waits for, where it is not all of them.
+    min_workers: int | None = None
 
 
 @value

@@ -9,6 +9,7 @@ import grpc
 
 from psserver.checkpoint import Checkpoint, CheckpointError, coordinator_of, name_of, plan_of, shards_of
 from psserver.coordinator import (
+    JobOver,
     JobTerms,
     JoinDeferred,
     JoinRefused,
@@ -117,6 +118,8 @@ class Joining(Decider):
             self._open(chosen)
         try:
             member = self._admit(worker, session, rank, proposed, work, remembers)
+        except JobOver as over:
+            raise Refused(grpc.StatusCode.OUT_OF_RANGE, str(over)) from over
         except JoinRefused as refusal:
             raise precondition(str(refusal)) from refusal
         except JoinDeferred as deferred:

@@ -10,7 +10,6 @@ from typing import Final
 MIB: Final = 2**20
 # Of what the machine, or the container, has.
 SHARE: Final = 0.8
-_UNITS: Final = {"": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 
 
 # Who holds what belongs to no member: neither is a worker's name.
@@ -124,19 +123,6 @@ class MemoryLedger:
                 if part.nbytes:
                     found[part.member, part.kind] += part.nbytes
         return found
-
-
-def parse_size(text: str) -> int:
-    """Bytes of "1GiB", "512 MiB" or a plain number. Raises ValueError."""
-    number = text.strip().rstrip("abgiktmABGIKTM")
-    unit = text.strip()[len(number) :].upper()
-    try:
-        size = int(float(number) * _UNITS[unit])
-    except (KeyError, ValueError, OverflowError) as error:
-        raise ValueError(f"expected a size such as 1GiB or 512MiB, got {text!r}") from error
-    if size < MIB:
-        raise ValueError(f"expected at least 1MiB, got {text!r}")
-    return size
 
 
 def usual_limit() -> int:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
-from typing import Final, TypeVar
+from typing import Final, Generic, TypeVar, cast
 
 from psserver.service.loop.owner import Owner
 
@@ -14,6 +14,25 @@ Made = TypeVar("Made")
 LARGE: Final = 2**20
 # Of a server, whatever the number of its workers.
 THREADS: Final = 2
+
+
+class _Outcome(Generic[Made]):
+    """What some work returned or raised."""
+
+    def __init__(self, made: Made | None, error: BaseException | None) -> None:
+        self._made, self.error = made, error
+
+    @classmethod
+    def of(cls, work: Callable[[], Made]) -> "_Outcome[Made]":
+        try:
+            return cls(work(), None)
+        except BaseException as error:
+            return cls(None, error)
+
+    def result(self) -> Made:
+        if self.error is not None:
+            raise self.error
+        return cast(Made, self._made)
 
 
 class HeavyWork:
@@ -44,28 +63,35 @@ class HeavyWork:
 
     async def on_pool(self, work: Callable[[], Made]) -> Made:
         """As `run`, on the pool whatever its size."""
-        running = self._owner.loop.run_in_executor(self._pool, work)
+        loop = self._owner.loop
+        ended = loop.create_future()
+        outcomes: list[_Outcome[Made]] = []
+
+        def over(outcome: _Outcome[Made]) -> None:
+            outcomes.append(outcome)
+            if not ended.done():
+                ended.set_result(None)
+
+        self._submit(work, over)
         cancelled: asyncio.CancelledError | None = None
-        while not running.done():
-            ended = self._owner.loop.create_future()
-            running.add_done_callback(lambda _, ended=ended: ended.done() or ended.set_result(None))  # type: ignore[misc]
+        while not outcomes:
             try:
                 await ended
             except asyncio.CancelledError as error:
-                cancelled = error
+                cancelled, ended = error, loop.create_future()
         if cancelled is not None:
             # What it raised says nothing to one that is cancelled.
-            running.exception()
             raise cancelled
-        return running.result()
+        return outcomes[0].result()
 
     def start(self, work: Callable[[], object], ended: Callable[[BaseException | None], object]) -> None:
         """Run it on the pool whatever its size; `ended` is called on the loop with what it raised."""
+        self._submit(work, lambda outcome: ended(outcome.error))
 
-        def done(future: "asyncio.Future[object]") -> None:
-            ended(future.exception())
-
-        self._owner.loop.run_in_executor(self._pool, work).add_done_callback(done)
+    def _submit(self, work: Callable[[], Made], over: "Callable[[_Outcome[Made]], object]") -> None:
+        """`over` is called on the loop in the first turn after the work; a future of the pool would take another."""
+        loop = self._owner.loop
+        self._pool.submit(lambda: loop.call_soon_threadsafe(over, _Outcome.of(work)))
 
     def close(self) -> None:
         """Work under way is waited for: a pass over a model at most."""

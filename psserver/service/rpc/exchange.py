@@ -140,17 +140,16 @@ class ExchangeRpc:
         attachment: Attachment | None,
     ) -> None:
         intake = await Intake.begin(self._host, request.push, stream.caller)
+        payload = _Payload(intake, chunk)
         arrived = False
         try:
-            if chunk is not None:
-                await intake.take(chunk)
-            while not intake.complete:
+            while payload.first is not None or not payload.complete:
                 with stream.caller.within(self._host.options.worker_timeout + CHUNK_SECONDS):
-                    if intake.left >= LARGE:
-                        await stream.receive_many(partial(_feed, intake))
-                    next_chunk = None if intake.complete else _chunk(await stream.receive())
-                if next_chunk is not None:
-                    await intake.take(next_chunk)
+                    if payload.left >= LARGE:
+                        await stream.receive_many(payload.take)
+                    await payload.take_first()
+                    if not payload.complete:
+                        payload.first = _chunk(await stream.receive())
             arrived = True
         finally:
             if not arrived:
@@ -188,10 +187,37 @@ def _request(received: Message) -> tuple[shard_pb2.ExchangeRequest, frames.Chunk
     return request, chunk
 
 
-def _feed(intake: Intake, received: Message) -> bool:
-    """On another thread. Does `intake` want more?"""
-    intake.feed(_chunk(received))
-    return not intake.complete
+class _Payload:
+    """Chunks on their way into `intake`. `first`: one that is here, and goes in before those that come.
+
+    It goes in with them where several come: another thread is asked once.
+    """
+
+    def __init__(self, intake: Intake, first: frames.ChunkView | None) -> None:
+        self._intake, self.first = intake, first
+
+    @property
+    def left(self) -> int:
+        """Bytes that have not come yet."""
+        return self._intake.left - (0 if self.first is None else self.first.data.nbytes)
+
+    @property
+    def complete(self) -> bool:
+        return self._intake.complete
+
+    async def take_first(self) -> None:
+        """Raises Refused."""
+        first, self.first = self.first, None
+        if first is not None:
+            await self._intake.take(first)
+
+    def take(self, received: Message) -> bool:
+        """On another thread, while nothing else is done with it. Is more wanted? Raises Refused."""
+        first, self.first = self.first, None
+        if first is not None:
+            self._intake.feed(first)
+        self._intake.feed(_chunk(received))
+        return not self._intake.complete
 
 
 def _chunk(received: Message | None) -> frames.ChunkView:

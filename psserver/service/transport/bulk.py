@@ -32,17 +32,21 @@ class _Memory(threading.local):
 _memory = _Memory()
 
 
-def receive(connected: socket.socket, most: int, take: Callable[[Message], bool]) -> bytes:
+def receive(
+    connected: socket.socket, most: int, take: Callable[[Message], bool], begun: bytes | bytearray = b""
+) -> bytes:
     """Hand frames of at most `most` bytes to `take`, until it returns False, the turn is over, or the peer rests;
-    the beginning of the next frame is returned.
+    the beginning of the next frame is returned. `begun`: that of the first, less than a whole one.
 
     A frame is good until `take` returns. Raises SocketError at the end of the stream and for what is no frame, and
     what `take` raises.
     """
     frame, end = _memory.frame, time.monotonic() + TURN
     poll = _poll(connected, select.POLLIN)
+    filled = len(begun)
+    frame[:filled] = begun
     while True:
-        filled = _fill(connected, frame, 0, HEAD.size, poll)
+        filled = _fill(connected, frame, filled, HEAD.size, poll)
         if filled < HEAD.size:
             return bytes(frame[:filled])
         length, _ = HEAD.unpack_from(frame)
@@ -54,6 +58,7 @@ def receive(connected: socket.socket, most: int, take: Callable[[Message], bool]
             return bytes(frame[:filled])
         if not take(frame[HEAD.size : whole]) or time.monotonic() > end:
             return b""
+        filled = 0
 
 
 def send(connected: socket.socket, messages: Iterator[Parts]) -> memoryview:

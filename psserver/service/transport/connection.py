@@ -32,6 +32,11 @@ AHEAD: Final = LARGE
 _BEGUN: Final[Message] = b"begun"
 
 
+def _is_whole(ahead: bytearray) -> bool:
+    """Does it hold the first frame to its end?"""
+    return len(ahead) >= HEAD.size and len(ahead) >= HEAD.size + HEAD.unpack_from(ahead)[0]
+
+
 class Connection:
     """Runs one coroutine, which alone calls `receive` and `send`, until it ends; then the socket is closed.
 
@@ -144,13 +149,16 @@ class Connection:
 
     async def receive_many(self, take: Callable[[Message], bool]) -> None:
         """Frames that come without a pause, each handed to `take` on another thread, until it returns False; none where
-        something is here already. `receive` may follow. Raises SocketError, and what `take` raises."""
-        self._reuse()
-        if self._ahead or self._broken is not None or self._end_of_stream or self._paused:
+        a whole one is here already. `receive` may follow. Raises SocketError, and what `take` raises.
+
+        What the last `receive` gave stays good until the next.
+        """
+        if self._broken is not None or self._end_of_stream or _is_whole(self._ahead):
             return
+        ahead, self._ahead, self._paused = self._ahead, bytearray(), False
         self._stop_reading()
         try:
-            begun = await self._threads.on_pool(lambda: bulk.receive(self._socket, self._most, take))
+            begun = await self._threads.on_pool(lambda: bulk.receive(self._socket, self._most, take, ahead))
         finally:
             self._loop.add_reader(self._descriptor, self._readable)
         length = HEAD.unpack_from(begun)[0] if len(begun) >= HEAD.size else 0

@@ -151,6 +151,10 @@ class SocketListener:
         """Now, rather than for the first worker that asks. Raises SocketError."""
         self._port = self._listen_tcp()
 
+    def without_port(self) -> None:
+        """Payloads of other machines' workers use gRPC, which speaks TLS."""
+        self._port = 0
+
     def issue_token(self) -> SocketToken:
         token = SocketToken(self)
         self._tokens[token.token] = None

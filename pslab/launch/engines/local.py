@@ -1,64 +1,49 @@
-"""One daemon of a local run as a child process, in a session of its own and with its own log; and the events of a run.
+"""Engine "local": every server and worker as a child process of this one, in a session of its own."""
 
-Threads and signal handlers of a local run do nothing but put events into its one queue.
-"""
-
-import json
 import os
 import signal
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from queue import SimpleQueue
-from typing import IO, Any
+from typing import IO
 
-from pswire.logs.events import spoken
-from pswire.v1 import coordinator_pb2 as pb
+from pslab.launch.engines.launcher import Task, Wanted
+from pslab.launch.engines.output import Output
+from pslab.launch.events import EventQueue, Exited
+from pslab.launch.keeping import blanks
+from pslab.launch.keeping.files import MemoryFiles
+from pswire.security.settings import PERSONAL
 
-
-@dataclass(frozen=True, slots=True)
-class Printed:
-    """A process printed one JSON object on its standard output."""
-
-    name: str
-    event: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Exited:
-    """A process ended. `code` as `Popen.returncode`: negative for a signal."""
-
-    name: str
-    code: int
+LOOPBACK = "127.0.0.1"
+# A cluster that TF_CONFIG describes is another one; the servers' secret is new for each run, and who this process is to
+# servers that run already is nothing to a process of the run.
+NOT_PASSED_ON = ("TF_CONFIG", *PERSONAL)
 
 
-@dataclass(frozen=True, slots=True)
-class StatusAnswer:
-    """The coordinator's status, as it just answered."""
+class LocalLauncher:
+    """Everything on this machine. `cwd`: where the processes run, and so where a job module's path begins."""
 
-    status: pb.StatusReply
+    remote = False
+    wait = 0.0
 
+    def __init__(self, cwd: Path | None = None) -> None:
+        self._cwd = cwd
 
-@dataclass(frozen=True, slots=True)
-class StatusFailure:
-    """The coordinator could not be asked for its status."""
+    def reserve(self, wanted: Sequence[Wanted]) -> None:
+        """There is always room: nothing is reserved."""
 
-    reason: str
+    def start(self, task: Task, log: Path, events: EventQueue) -> "Child":
+        """As `Launcher.start`."""
+        with MemoryFiles(task.files) as files:
+            known = blanks.values(os.getpid(), LOOPBACK, str(task.folder), files.paths)
+            command = blanks.filled_all(task.command, known)
+            variables = environment() | blanks.filled_values(task.environment, known)
+            return Child(task.name, command, log, events, self._cwd, variables, files.descriptors)
 
-
-@dataclass(frozen=True, slots=True)
-class Signalled:
-    """This process was asked to stop."""
-
-    signal: int
-
-
-Event = Printed | Exited | StatusAnswer | StatusFailure | Signalled
-# SimpleQueue: its put is safe inside a signal handler.
-EventQueue = SimpleQueue[Event]
+    def close(self) -> None:
+        """The run has ended its processes, and nothing else is here."""
 
 
 class Child:
@@ -68,6 +53,8 @@ class Child:
     process's number its own while a signal is sent.
     """
 
+    host = ""
+
     def __init__(
         self,
         name: str,
@@ -76,24 +63,29 @@ class Child:
         events: EventQueue,
         cwd: Path | None = None,
         environment: Mapping[str, str] | None = None,
+        descriptors: Sequence[int] = (),
     ) -> None:
-        """Start it. Raises OSError when `command` cannot be executed."""
+        """Start it; it inherits `descriptors`. Raises OSError when `command` cannot be executed."""
         self.name = name
-        self.log = log
+        self._output = Output(name, log, events)
         self._events = events
         self._reaping = threading.Lock()
-        # Unbuffered and appending: stderr goes there without passing through this process.
-        with log.open("ab", buffering=0) as file:
+        try:
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
-                stderr=file,
+                # It goes there without passing through this process.
+                stderr=self._output.fileno(),
                 cwd=cwd,
                 env=environment,
+                pass_fds=descriptors,
                 # A Ctrl-C on the terminal reaches only this process, which then ends its children in order.
                 start_new_session=True,
             )
+        except OSError:
+            self._output.close()
+            raise
         assert self._process.stdout is not None
         self._reader = threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True)
         self._reader.start()
@@ -117,20 +109,12 @@ class Child:
 
     def tail(self, lines: int = 12) -> str:
         """The end of what it printed for people: the log without machine-readable lines."""
-        with self.log.open("rb") as file:
-            file.seek(max(0, self.log.stat().st_size - 65536))
-            text = file.read().decode("utf-8", errors="replace")
-        said = (spoken(line) for line in text.splitlines() if line.strip())
-        printed = [line for part in said for line in part.splitlines() if not line.startswith('{"')]
-        return "\n".join(printed[-lines:])
+        return self._output.tail(lines)
 
     def _read(self, stdout: IO[bytes]) -> None:
-        with self.log.open("ab", buffering=0) as log, stdout:
+        with stdout:
             for line in stdout:
-                log.write(line)
-                event = _event(line)
-                if event is not None:
-                    self._events.put(Printed(self.name, event))
+                self._output.stdout(line)
 
     def _wait(self) -> None:
         # Not reaped yet, so the group's number cannot be taken by another process meanwhile.
@@ -141,14 +125,11 @@ class Child:
         with self._reaping:
             code = self._process.wait()
         self._reader.join()
+        self._output.close()
         self._events.put(Exited(self.name, code))
 
 
-def _event(line: bytes) -> dict[str, object] | None:
-    if not line.startswith(b"{"):
-        return None
-    try:
-        event = json.loads(line)
-    except ValueError:
-        return None  # not an event; it stays in the log
-    return event if isinstance(event, dict) and "event" in event else None
+def environment() -> dict[str, str]:
+    """This process's environment, without what is meant for another cluster."""
+    passed = {key: value for key, value in os.environ.items() if key not in NOT_PASSED_ON}
+    return passed | {"PYTHONUNBUFFERED": "1"}

@@ -1,34 +1,35 @@
-"""Engine "local": every server and worker of an experiment as a process on this machine.
+"""The course of a run on any engine: start servers and workers, watch them, end them. What the engine is, its launcher
+knows (`pslab.launch.engines`).
 
 One loop takes all events from one queue. Ports are chosen by the system without races: servers 1..
 start on port 0 and report what they got; server 0 is started with their addresses, then the workers.
 """
 
-import os
 import secrets
 import signal
-import sys
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from queue import Empty
-from types import FrameType
 
 from pslab.display.progress import Display
-from pslab.launch.process import (
-    Child,
+from pslab.launch.engines.launcher import Launcher, PlaceError, Process, Task
+from pslab.launch.events import (
     Event,
     EventQueue,
     Exited,
     Printed,
+    Reserved,
     Signalled,
     StatusAnswer,
     StatusFailure,
+    Unplaced,
 )
+from pslab.launch.signals import signals_to
 from pslab.launch.status_poll import StatusPoller
-from pslab.launch.supervisor import DuplicateOutput, ExitTracker, Restarts, Verdict, end_text
+from pslab.launch.supervisor import DuplicateOutput, ExitTracker, Restarts, RunResult, Verdict, end_text
+from pslab.launch.tasks import Daemons, Tasks
 from pslab.runs.folder import EXPERIMENT, LOGS
 from pswire.config.experiment import Experiment
 from pswire.config.run_sections import RECOVER
@@ -40,63 +41,35 @@ RESTARTS = 3
 SEEN = 8
 
 
-@dataclass(frozen=True)
-class Daemons:
-    """The commands that start a server and a worker, and how long they may take (seconds)."""
+class RealRun:
+    """One run of processes. `folder` is an empty run folder; call `run` once, in the main thread.
 
-    server: Sequence[str] = (sys.executable, "-m", "psserver")
-    worker: Sequence[str] = (sys.executable, "-m", "psworker")
-    # Of [job] script; the parent's number, the script and its arguments follow.
-    script: Sequence[str] = (sys.executable, "-m", "psworker.script")
-    # A server must report that it listens within this time.
-    startup: float = 60.0
-    # After the first failure, the others may report why before they are stopped.
-    linger: float = 2.0
-    # From SIGTERM to SIGKILL.
-    patience: float = 10.0
-    # Servers end by themselves once no worker is left; beyond worker_timeout, they get this.
-    farewell: float = 30.0
-    # Of processes that die, all together; None: RESTARTS where the run takes checkpoints, else none.
-    restarts: int | None = None
-    # Of the processes' logs, one of pswire.logs.events.FORMATS.
-    log_format: str = "text"
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """How a run ended; `warnings` are sentences about processes that failed on the way."""
-
-    verdict: Verdict
-    warnings: tuple[str, ...]
-
-    @property
-    def ok(self) -> bool:
-        return self.verdict.code == ExitCode.OK
-
-
-class LocalRun:
-    """One run. `folder` is an empty run folder; call `run` once, in the main thread."""
+    `launcher` is the run's own, and closed at its end.
+    """
 
     def __init__(
         self,
         experiment: Experiment,
         folder: Path,
         display: Display,
+        launcher: Launcher,
         daemons: Daemons | None = None,
-        cwd: Path | None = None,
         going_on: str | None = None,
     ) -> None:
         """`going_on`: the checkpoint from which the run in the folder goes on."""
         self._going_on = going_on
         self._experiment, self._folder, self._display = experiment, folder, display
-        self._daemons, self._cwd = daemons or Daemons(), cwd
-        # Known to this run's servers only: no other process of this machine can give them orders.
-        self._job_secret = secrets.token_hex(32)
+        self._daemons, self._launcher = daemons or Daemons(), launcher
+        self._tasks = Tasks(experiment, folder, self._daemons, launcher.remote, secrets.token_hex(32))
+        self._servers, self._workers = self._tasks.servers, self._tasks.workers
         self._events: EventQueue = EventQueue()
-        self._children: dict[str, Child] = {}
-        self._servers = [f"server-{n}" for n in range(experiment.cluster.servers)]
-        self._workers = [f"worker-{n}" for n in range(experiment.cluster.workers)]
+        self._processes: dict[str, Process] = {}
         self._exits = ExitTracker(self._servers, self._workers)
+        self._reserved: Reserved | None = None
+        # Processes that were started again.
+        self._again: set[str] = set()
+        # Those that found no place, and why.
+        self._unplaced: dict[str, str] = {}
         self._ended: set[str] = set()
         self._addresses: dict[str, str] = {}
         self._signals: list[int] = []
@@ -104,7 +77,8 @@ class LocalRun:
         self._duplicates = DuplicateOutput()
         self._stopping = False
         self._saves = bool(experiment.run.checkpoint_every)
-        usual = RESTARTS if self._saves else 0
+        # Nodes come and go; on one machine a worker that dies mostly does so again.
+        usual = RESTARTS if self._saves or launcher.remote else 0
         self._restarts = Restarts(usual if self._daemons.restarts is None else self._daemons.restarts)
         # Answers in a row that show a start which waits for nobody who can come.
         self._too_few = 0
@@ -115,9 +89,9 @@ class LocalRun:
         file = self._folder / EXPERIMENT
         former = file.read_text(encoding="utf-8") if self._going_on and file.is_file() else None
         file.write_text(self._experiment.to_toml(), encoding="utf-8")
-        with _signals_to(self._events):
+        with signals_to(self._events):
             try:
-                verdict = self._start()
+                verdict = self._reserve() or self._start()
                 if verdict is not None and former is not None:
                     # It does not go on: the folder describes the run that is in it.
                     file.write_text(former, encoding="utf-8")
@@ -126,76 +100,61 @@ class LocalRun:
                 if self._poller is not None:
                     self._poller.stop()
                 self._stop()
+                self._launcher.close()
         return RunResult(verdict, tuple(self._warnings))
 
     # Starting
+
+    def _reserve(self) -> Verdict | None:
+        """Places for all, so that nobody waits for a process that cannot come; a verdict when there are none."""
+
+        def look() -> None:
+            try:
+                self._launcher.reserve(self._tasks.wanted)
+                self._events.put(Reserved())
+            except PlaceError as error:
+                self._events.put(Reserved(str(error)))
+            except Exception as error:
+                # Whatever it is: the run must not wait for it.
+                self._events.put(Reserved(f"{type(error).__name__}: {error}"))
+
+        threading.Thread(target=look, name="reserve", daemon=True).start()
+        while self._reserved is None:
+            verdict = self._step(float("inf"))
+            if verdict is not None:
+                return verdict
+        problem = self._reserved.problem
+        return None if problem is None else Verdict(ExitCode.UNREACHABLE, problem)
 
     def _start(self) -> Verdict | None:
         """Start all processes; a verdict when that fails or is interrupted."""
         others = self._servers[1:]
         for name in others:
-            self._launch_server(name)
+            self._start_server(name)
         verdict = self._until_ready(others)
         if verdict is None:
-            self._launch_server(self._servers[0])
+            self._start_server(self._servers[0])
             verdict = self._until_ready(self._servers[:1])
         if verdict is not None:
             return verdict
         for name in self._workers:
-            self._launch_worker(name)
+            self._start_worker(name)
         self._poller = StatusPoller(self._addresses[self._servers[0]], self._events)
         return None
 
-    def _hosts(self) -> str:
-        return ",".join(self._addresses.get(name, "127.0.0.1:0") for name in self._servers)
+    def _start_worker(self, name: str) -> None:
+        self._start_task(self._tasks.worker(name, self._addresses))
 
-    def _task(self, index: int) -> list[str]:
-        config = str(self._folder / EXPERIMENT)
-        return ["--ps-hosts", self._hosts(), "--task-index", str(index), "--config", config]
+    def _start_server(self, name: str, going_on: str | None = None) -> None:
+        self._start_task(self._tasks.server(name, self._addresses, going_on or self._going_on))
 
-    def _launch_worker(self, name: str) -> None:
-        index = self._workers.index(name)
-        if self._experiment.job.script:
-            self._launch_script(name, index)
-        else:
-            self._launch(name, self._daemons.worker, self._task(index))
-
-    def _launch_server(self, name: str, going_on: str | None = None) -> None:
-        index = self._servers.index(name)
-        options = [*self._task(index), "--out", str(self._folder)]
-        if (going_on := going_on or self._going_on) is not None:
-            options += ["--resume", going_on]
-        self._launch(name, self._daemons.server, options, PS_JOB_SECRET=self._job_secret)
-
-    def _launch(self, name: str, command: Sequence[str], options: Sequence[str], **variables: str) -> None:
-        full = [*command, *options, "--json", "--parent", str(os.getpid())]
-        if self._daemons.log_format != "text":
-            full += ["--log-format", self._daemons.log_format]
-        self._start_child(name, full, variables)
-
-    def _launch_script(self, name: str, index: int) -> None:
-        """A script has a command line of its own: what a worker is told stands in its environment."""
-        job, cluster = self._experiment.job, self._experiment.cluster
-        command = [*self._daemons.script, str(os.getpid()), job.script, *job.arguments]
-        self._start_child(
-            name,
-            command,
-            {
-                "PS_HOSTS": self._hosts(),
-                "PS_TASK_INDEX": str(index),
-                "PS_WIRE_DTYPE": cluster.wire_dtype,
-                "PS_TRANSPORT": cluster.transport,
-            },
-        )
-
-    def _start_child(self, name: str, command: Sequence[str], variables: Mapping[str, str]) -> None:
-        log = self._folder / LOGS / f"{name}.log"
-        self._children[name] = Child(
-            name, command, log, self._events, self._cwd, {**_environment(), **variables}
-        )
+    def _start_task(self, task: Task) -> None:
+        log = self._folder / LOGS / f"{task.name}.log"
+        self._processes[task.name] = self._launcher.start(task, log, self._events)
 
     def _until_ready(self, names: Sequence[str]) -> Verdict | None:
-        deadline = time.monotonic() + self._daemons.startup
+        allowed = self._daemons.startup + self._launcher.wait
+        deadline = time.monotonic() + allowed
         while not all(name in self._addresses for name in names):
             verdict = self._step(deadline)
             missing = [name for name in names if name not in self._addresses]
@@ -205,7 +164,7 @@ class LocalRun:
             if verdict is not None:
                 return verdict
             if missing and time.monotonic() >= deadline:
-                reason = f"{', '.join(missing)} did not get ready in {self._daemons.startup:g} s"
+                reason = f"{', '.join(missing)} did not get ready in {allowed:g} s"
                 return Verdict(ExitCode.UNREACHABLE, reason, missing[0])
         return None
 
@@ -248,6 +207,8 @@ class LocalRun:
         if self._signals:
             number = self._signals[0]
             return Verdict(128 + number, f"stopped by {signal.Signals(number).name}")
+        if self._unplaced:
+            return Verdict(ExitCode.UNREACHABLE, next(iter(self._unplaced.values())))
         if self._too_few >= SEEN and self._exits.verdict is None:
             return self._exits.cannot_start()
         return self._exits.verdict
@@ -265,6 +226,12 @@ class LocalRun:
                 if record.get("event") == "ready" and name in self._servers:
                     self._addresses[name] = str(record.get("address"))
                 self._display.event(name, record)
+            case Reserved():
+                self._reserved = event
+            case Unplaced(name, reason):
+                # One that is started again may find its place at the next time.
+                if name not in self._again:
+                    self._unplaced[name] = reason
             case Exited(name, code):
                 if self._starts_again(name, code):
                     return
@@ -293,10 +260,11 @@ class LocalRun:
         warning = f"{name} {end_text(code)}; started again ({number} of at most {most} times)"
         self._warnings.append(warning)
         self._display.warning(warning, self.tail(name))
+        self._again.add(name)
         if server:
-            self._launch_server(name, "auto")
+            self._start_server(name, "auto")
         else:
-            self._launch_worker(name)
+            self._start_worker(name)
         return True
 
     def _warn_of(self, name: str, warning: str | None) -> None:
@@ -317,12 +285,12 @@ class LocalRun:
 
     def tail(self, name: str) -> str:
         """The last lines that a process printed for people."""
-        return self._children[name].tail() if name in self._children else ""
+        return self._processes[name].tail() if name in self._processes else ""
 
     # Stopping
 
-    def _running(self) -> list[Child]:
-        return [child for name, child in self._children.items() if name not in self._ended]
+    def _running(self) -> list[Process]:
+        return [process for name, process in self._processes.items() if name not in self._ended]
 
     def _take_until(self, deadline: float, going: Callable[[], Sequence[object]]) -> None:
         received = len(self._signals)
@@ -336,29 +304,6 @@ class LocalRun:
             (signal.SIGTERM, self._daemons.patience),
             (signal.SIGKILL, self._daemons.patience),
         ):
-            for child in self._running():
-                child.send(number)
+            for process in self._running():
+                process.send(number)
             self._take_until(time.monotonic() + patience, self._running)
-
-
-def _environment() -> dict[str, str]:
-    """This process's environment, without a cluster that TF_CONFIG describes, and without the servers' secret."""
-    environment = {
-        key: value for key, value in os.environ.items() if key not in ("TF_CONFIG", "PS_JOB_SECRET")
-    }
-    return environment | {"PYTHONUNBUFFERED": "1"}
-
-
-@contextmanager
-def _signals_to(events: EventQueue) -> Iterator[None]:
-    """Turn SIGINT and SIGTERM into events as long as the block runs."""
-
-    def put(number: int, frame: FrameType | None) -> None:
-        events.put(Signalled(number))
-
-    before = {number: signal.signal(number, put) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, former in before.items():
-            signal.signal(number, former)

@@ -1,0 +1,109 @@
+"""What the servers and workers of an experiment are told: command lines and environments, with blanks for what their
+node settles. Pure."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pslab.launch.engines.launcher import Resources, Task, Wanted
+from pslab.launch.keeping.blanks import BIND, FOLDER, OWN, PARENT, file
+from pslab.runs.folder import EXPERIMENT
+from pswire.config.experiment import Experiment
+
+
+@dataclass(frozen=True)
+class Daemons:
+    """The commands that start a server and a worker, and how long they may take (seconds)."""
+
+    server: Sequence[str] = (sys.executable, "-m", "psserver")
+    worker: Sequence[str] = (sys.executable, "-m", "psworker")
+    # Of [job] script; the parent's number, the script and its arguments follow.
+    script: Sequence[str] = (sys.executable, "-m", "psworker.script")
+    # A server must report that it listens within this time.
+    startup: float = 60.0
+    # After the first failure, the others may report why before they are stopped.
+    linger: float = 2.0
+    # From SIGTERM to SIGKILL.
+    patience: float = 10.0
+    # Servers end by themselves once no worker is left; beyond worker_timeout, they get this.
+    farewell: float = 30.0
+    # Of processes that die, all together; None: RESTARTS where the run takes checkpoints, else none.
+    restarts: int | None = None
+    # Of the processes' logs, one of pswire.logs.events.FORMATS.
+    log_format: str = "text"
+
+
+class Tasks:
+    """The tasks of one run, by name: server-0, server-1, ..., worker-0, ...
+
+    `remote`: as the run's `Launcher` has it. `secret`: known to this run's servers only, so that no other process can
+    give them orders.
+    """
+
+    def __init__(
+        self, experiment: Experiment, folder: Path, daemons: Daemons, remote: bool, secret: str
+    ) -> None:
+        self._experiment, self._folder, self._daemons = experiment, folder, daemons
+        self._remote, self._secret = remote, secret
+        self.servers = [f"server-{n}" for n in range(experiment.cluster.servers)]
+        self.workers = [f"worker-{n}" for n in range(experiment.cluster.workers)]
+
+    @property
+    def wanted(self) -> list[Wanted]:
+        """Places for all of them."""
+        place = self._experiment.cluster.place
+        servers, workers = place.servers, place.workers
+        of_server = Resources(servers.cpus, servers.bytes, 0)
+        of_worker = Resources(workers.cpus, 0, workers.gpus)
+        return [
+            *(Wanted(name, "server", of_server, servers.spread) for name in self.servers),
+            *(Wanted(name, "worker", of_worker) for name in self.workers),
+        ]
+
+    def hosts(self, addresses: Mapping[str, str]) -> str:
+        """What follows --ps-hosts: a server that has no address yet chooses one."""
+        return ",".join(addresses.get(name, OWN) for name in self.servers)
+
+    def server(self, name: str, addresses: Mapping[str, str], going_on: str | None) -> Task:
+        """`going_on`: the checkpoint from which it goes on."""
+        options = [*self._place(self.servers.index(name), addresses), "--out", FOLDER]
+        if self._remote:
+            options += ["--bind", BIND, "--insecure"]
+        if going_on is not None:
+            options += ["--resume", going_on]
+        command = self._daemon(self._daemons.server, options)
+        return self._task(name, command, {"PS_JOB_SECRET": self._secret}, going_on)
+
+    def worker(self, name: str, addresses: Mapping[str, str]) -> Task:
+        """A script has a command line of its own: what it is told stands in its environment."""
+        index, job = self.workers.index(name), self._experiment.job
+        if not job.script:
+            return self._task(name, self._daemon(self._daemons.worker, self._place(index, addresses)), {})
+        cluster = self._experiment.cluster
+        told = {
+            "PS_HOSTS": self.hosts(addresses),
+            "PS_TASK_INDEX": str(index),
+            "PS_WIRE_DTYPE": cluster.wire_dtype,
+            "PS_TRANSPORT": cluster.transport,
+        }
+        return self._task(name, [*self._daemons.script, PARENT, job.script, *job.arguments], told)
+
+    def _place(self, index: int, addresses: Mapping[str, str]) -> list[str]:
+        config = file(EXPERIMENT) if self._remote else f"{FOLDER}/{EXPERIMENT}"
+        return ["--ps-hosts", self.hosts(addresses), "--task-index", str(index), "--config", config]
+
+    def _daemon(self, command: Sequence[str], options: Sequence[str]) -> list[str]:
+        full = [*command, *options, "--json", "--parent", PARENT]
+        if self._daemons.log_format != "text":
+            full += ["--log-format", self._daemons.log_format]
+        return full
+
+    def _task(
+        self, name: str, command: Sequence[str], told: Mapping[str, str], going_on: str | None = None
+    ) -> Task:
+        server = name in self.servers
+        files = {EXPERIMENT: self._experiment.to_toml().encode()} if self._remote else {}
+        saves = bool(self._experiment.run.checkpoint_every) or going_on is not None
+        resources = next(each.resources for each in self.wanted if each.name == name)
+        return Task(name, command, told, resources, files, self._folder, needs_folder=server and saves)

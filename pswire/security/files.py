@@ -1,0 +1,128 @@
+"""The three files of an identity: read if nobody else can read the key, written so that nobody else can."""
+
+import os
+import stat
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pswire.security.identity import Identity
+from pswire.security.names import IdentityError
+from pswire.security.secret import Secret
+
+# No certificate is so long; a path may be that of anything.
+_MOST: Final = 2**20
+
+# Of one file: which it is, and when it was written.
+Stamp = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """`[security] ca, cert, key`. Without `cert` and `key`: of a client that shows a token instead."""
+
+    ca: Path
+    cert: Path | None = None
+    key: Path | None = None
+
+    @classmethod
+    def in_folder(cls, folder: Path, name: str) -> "TlsFiles":
+        """As `ps-lab certs` calls them: ca.pem, NAME.pem, NAME-key.pem."""
+        return cls(folder / "ca.pem", folder / f"{name}.pem", folder / f"{name}-key.pem")
+
+    def read(self) -> Identity:
+        """Raises IdentityError for what is missing or unreadable, for a key that others can read, and for files that do
+        not belong together or are not valid now."""
+        if (self.cert is None) != (self.key is None):
+            given, lacking = ("certificate", "key") if self.key is None else ("key", "certificate")
+            raise IdentityError(f"expected a certificate and its key, got a {given} without a {lacking}")
+        ca = read_file(self.ca, "certificates of authorities (CA)")
+        if self.cert is None or self.key is None:
+            identity = Identity(ca)
+        else:
+            cert = read_file(self.cert, "certificate")
+            identity = Identity(ca, cert, Secret(read_file(self.key, "key", private=True)))
+        try:
+            identity.client_context()
+            if identity.cert:
+                _ = identity.facts
+        except IdentityError as error:
+            raise IdentityError(f"{error} ({', '.join(map(str, self._all))})") from error
+        return identity
+
+    def write(self, identity: Identity, *, replace: bool = False) -> None:
+        """The key for its owner only. Raises FileExistsError for a certificate or key that is there, unless `replace`;
+        a file is replaced in one step, and readers see the former or the new one. Raises OSError."""
+        if not self.ca.exists() or replace:
+            _write(self.ca, identity.ca, 0o644, replace=True)
+        if self.key is not None:
+            _write(self.key, identity.key.reveal(), 0o600, replace=replace)
+        if self.cert is not None:
+            _write(self.cert, identity.cert, 0o644, replace=replace)
+
+    @property
+    def stamps(self) -> tuple[Stamp | None, ...]:
+        """Others than before when a file was written or replaced; None for one that cannot be looked at."""
+        return tuple(_stamp(path) for path in self._all)
+
+    @property
+    def _all(self) -> list[Path]:
+        return [path for path in (self.ca, self.cert, self.key) if path is not None]
+
+
+def _stamp(path: Path) -> Stamp | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def read_file(path: Path, what: str, *, private: bool = False) -> bytes:
+    """`private`: nobody else may be able to read it. Raises IdentityError, which calls it `what`."""
+    try:
+        with path.open("rb") as file:
+            if private:
+                _refuse_what_others_read(path, os.fstat(file.fileno()))
+            return file.read(_MOST)
+    except OSError as error:
+        raise IdentityError(f"the {what} cannot be read: {path}: {error.strerror or error}") from error
+
+
+def _refuse_what_others_read(path: Path, found: os.stat_result) -> None:
+    """As PostgreSQL's client does: root may own a key that a group reads, for that is how Kubernetes mounts secrets for
+    processes that are not root."""
+    if found.st_uid == os.geteuid():
+        allowed = 0o700
+    elif found.st_uid == 0:
+        allowed = 0o740
+    else:
+        raise IdentityError(
+            f"the key {path} belongs to user {found.st_uid}: expected one of this process's user "
+            f"({os.geteuid()}) or root"
+        )
+    mode = stat.S_IMODE(found.st_mode)
+    if mode & ~allowed:
+        raise IdentityError(
+            f"the key {path} can be read or written by others (mode {mode:04o}); run: chmod 600 {path}"
+        )
+
+
+def _write(path: Path, data: bytes, mode: int, *, replace: bool) -> None:
+    if not replace:
+        _create(path, data, mode)
+        return
+    new = path.with_name(f".{path.name}.new")
+    with suppress(FileNotFoundError):
+        # Of a process that was killed here.
+        new.unlink()
+    _create(new, data, mode)
+    new.replace(path)
+
+
+def _create(path: Path, data: bytes, mode: int) -> None:
+    """Never as somebody else's file, and never with more rights than `mode`, not even at first."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)

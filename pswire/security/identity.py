@@ -1,0 +1,210 @@
+"""What a process shows to others, and whom it believes: a certificate, its key, the authorities; as TLS wants them.
+
+TLS 1.3 on both sides. No session is resumed: a certificate is looked at anew for every connection.
+"""
+
+import hashlib
+import os
+import ssl
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final
+
+from pswire.security.names import IdentityError, Subject, subject_among
+from pswire.security.secret import Secret
+
+# X509_V_ERR_...: what OpenSSL says of a certificate, in words for who has to mend it.
+_EARLY, _ENDED, _PURPOSE = 9, 10, 26
+_STRANGE: Final = (2, 18, 19, 20, 21)
+
+
+@dataclass(frozen=True)
+class Identity:
+    """All in PEM. Without `cert` and `key`: a client that proves by other means who it is. `cert` may go on with
+    intermediate certificates; `ca` may hold several authorities."""
+
+    ca: bytes = field(repr=False)
+    cert: bytes = field(default=b"", repr=False)
+    key: Secret = field(default_factory=Secret)
+
+    def server_context(self, *, mutual: bool = True) -> ssl.SSLContext:
+        """For who listens. `mutual`: only clients with a certificate of these authorities are heard.
+
+        Raises IdentityError for files that TLS cannot use, and without a certificate.
+        """
+        if not self.cert:
+            raise IdentityError("a server needs a certificate and its key, got the authority's only")
+        context = new_context(ssl.PROTOCOL_TLS_SERVER)
+        # A ticket would be written after the handshake, to a client that perhaps never reads.
+        context.num_tickets = 0
+        if mutual:
+            self._believe(context)
+            context.verify_mode = ssl.CERT_REQUIRED
+        self._show(context)
+        return context
+
+    def client_context(self) -> ssl.SSLContext:
+        """For who connects: the server's certificate must be of these authorities, for the host that was meant.
+
+        Raises IdentityError for files that TLS cannot use.
+        """
+        context = new_context(ssl.PROTOCOL_TLS_CLIENT)
+        self._believe(context)
+        if self.cert:
+            self._show(context)
+        return context
+
+    @cached_property
+    def facts(self) -> "Facts":
+        """What the certificate says. Raises IdentityError if the authorities did not sign it, it is not valid now, or
+        names nobody."""
+        if not self.cert:
+            raise IdentityError("there is no certificate")
+        seen = self._seen(as_client=True) or self._seen(as_client=False)
+        assert seen is not None, "a certificate for neither purpose is refused for the second"
+        names = [value for kind, value in seen.get("subjectAltName", ()) if kind == "URI"]
+        ends = ssl.cert_time_to_seconds(seen["notAfter"])
+        return Facts(subject_among(names), ends, self._authority_ends(seen))
+
+    @cached_property
+    def fingerprint(self) -> bytes:
+        """SHA-256 of the certificate, as `peer_fingerprint` gives it to the other end; empty without one."""
+        return fingerprint_of_pem(self.cert.decode()) if self.cert else b""
+
+    def _show(self, context: ssl.SSLContext) -> None:
+        """`ssl` reads files only: a key in memory goes through a file without a name, which no disk ever sees."""
+
+        def encrypted() -> str:
+            raise IdentityError(
+                "the key is encrypted; write it without a password, readable by its owner only"
+            )
+
+        with _as_file(self.cert + b"\n" + self.key.reveal()) as path:
+            try:
+                context.load_cert_chain(path, password=encrypted)
+            except ssl.SSLError as error:
+                if error.reason == "KEY_VALUES_MISMATCH":
+                    raise IdentityError("the key does not belong to the certificate") from error
+                raise IdentityError(
+                    f"expected a certificate and its private key in PEM, got something else ({error.reason})"
+                ) from error
+
+    def _believe(self, context: ssl.SSLContext) -> None:
+        try:
+            context.load_verify_locations(cadata=self.ca.decode())
+        except (ssl.SSLError, ValueError) as error:
+            raise IdentityError(
+                "expected certificates of authorities (CA) in PEM, got something else"
+            ) from error
+
+    def _seen(self, *, as_client: bool) -> dict[str, Any] | None:
+        """What another end would see of this certificate; None when it is not made for this side of a connection."""
+        client, server = new_context(ssl.PROTOCOL_TLS_CLIENT), new_context(ssl.PROTOCOL_TLS_SERVER)
+        client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
+        self._show(server)
+        self._show(client)
+        checks = server if as_client else client
+        self._believe(checks)
+        checks.verify_mode = ssl.CERT_REQUIRED
+        to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+        ends = [
+            client.wrap_bio(to_client, to_server),
+            server.wrap_bio(to_server, to_client, server_side=True),
+        ]
+        try:
+            _greet(ends)
+        except ssl.SSLCertVerificationError as error:
+            if error.verify_code == _PURPOSE and as_client:
+                return None
+            raise IdentityError(f"the certificate {_why(error)}") from error
+        except ssl.SSLError as error:
+            raise IdentityError(f"TLS cannot use the certificate ({error.reason})") from error
+        return ends[as_client].getpeercert()
+
+    def _authority_ends(self, seen: dict[str, Any]) -> float:
+        context = new_context(ssl.PROTOCOL_TLS_CLIENT)
+        self._believe(context)
+        every: list[dict[str, Any]] = list(context.get_ca_certs())
+        signed = [each for each in every if each["subject"] == seen["issuer"]]
+        # Behind an intermediate certificate it may be any of them.
+        return max(ssl.cert_time_to_seconds(each["notAfter"]) for each in signed or every)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Of a certificate that is valid now. The ends are seconds since 1970."""
+
+    subject: Subject
+    certificate_ends: float
+    authority_ends: float
+
+    @property
+    def ends(self) -> float:
+        """From then on nobody believes it."""
+        return min(self.certificate_ends, self.authority_ends)
+
+
+def fingerprint_of_pem(cert: str) -> bytes:
+    """SHA-256 of the first certificate in `cert`. Raises IdentityError for what is none."""
+    end = cert.find(ssl.PEM_FOOTER)
+    start = cert.find(ssl.PEM_HEADER)
+    try:
+        der = ssl.PEM_cert_to_DER_cert(cert[start : end + len(ssl.PEM_FOOTER)])
+    except ValueError as error:
+        raise IdentityError("expected a certificate in PEM, got something else") from error
+    return hashlib.sha256(der).digest()
+
+
+def peer_fingerprint(connected: ssl.SSLSocket | ssl.SSLObject) -> bytes:
+    """Of the other end's certificate; empty if it has shown none."""
+    der = connected.getpeercert(binary_form=True)
+    return hashlib.sha256(der).digest() if der else b""
+
+
+def new_context(protocol: int) -> ssl.SSLContext:
+    """Not `ssl.create_default_context`, which believes the system's authorities, and writes keys where SSLKEYLOGFILE
+    says."""
+    context = ssl.SSLContext(protocol)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.hostname_checks_common_name = False
+    return context
+
+
+def _greet(ends: list[ssl.SSLObject]) -> None:
+    """A handshake in memory: the client's turn, then the server's, twice."""
+    for end in (*ends, *ends):
+        try:
+            end.do_handshake()
+        except ssl.SSLWantReadError:
+            continue
+
+
+def _why(error: ssl.SSLCertVerificationError) -> str:
+    if error.verify_code == _ENDED:
+        return "or that of its authority has expired; make new ones (ps-lab certs DIR --renew)"
+    if error.verify_code == _EARLY:
+        return "is not valid yet; is the clock of this machine right?"
+    if error.verify_code in _STRANGE:
+        return "was not signed by the authority (CA) that is given beside it"
+    return f"is not accepted: {error.verify_message}"
+
+
+@contextmanager
+def _as_file(data: bytes) -> Iterator[str]:
+    """A path at which this process alone can read `data`, for as long as the block lasts."""
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("identity", os.MFD_CLOEXEC)
+        try:
+            with os.fdopen(descriptor, "wb", closefd=False) as file:
+                file.write(data)
+            yield f"/proc/self/fd/{descriptor}"
+        finally:
+            os.close(descriptor)
+        return
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(data)
+        file.flush()
+        yield file.name

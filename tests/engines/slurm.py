@@ -1,0 +1,167 @@
+"""A real Slurm for tests: slurmctld and three slurmd on this machine, as nodes n1, n2, n3 of four processors each.
+
+Without authentication (auth/none, cred/none): on loopback, for as long as the tests take, and nowhere else.
+"""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+ROOT = Path(__file__).parents[2]
+NODES = ("n1", "n2", "n3")
+CPUS = 4
+COMMANDS = ("slurmctld", "slurmd", "srun", "salloc", "sbatch", "scontrol", "squeue")
+# Seconds until all nodes are idle.
+BEGIN = 40.0
+
+
+def missing() -> str | None:
+    """Why there are no tests with Slurm here, in one line; None: there are."""
+    absent = [command for command in COMMANDS if shutil.which(command) is None]
+    if absent:
+        return (
+            f"no {', '.join(absent)}: apt-get install slurmctld slurmd slurm-client slurm-wlm-basic-plugins"
+        )
+    return None if os.geteuid() == 0 else "slurmd needs root"
+
+
+@dataclass(frozen=True)
+class Slurm:
+    """A running one. `environment`: of its commands."""
+
+    folder: Path
+    environment: dict[str, str]
+
+    def ask(self, *command: str) -> str:
+        done = subprocess.run(
+            command, env=self.environment, capture_output=True, text=True, timeout=30, check=False
+        )
+        assert done.returncode == 0, f"{command}: {done.stderr}"
+        return done.stdout
+
+    def lab(self, *words: str, nodes: int = 3) -> list[str]:
+        """A command line: ps-lab in an allocation of so many whole nodes."""
+        return [
+            *("salloc", "--quiet", f"--nodes={nodes}", "--exclusive", "--immediate=60"),
+            *(sys.executable, "-m", "pslab", *words),
+        ]
+
+    def steps(self) -> list[str]:
+        """Names of those that run."""
+        return self.ask("squeue", "--steps", "--noheader", "--format=%j").split()
+
+    def pids(self) -> list[psutil.Process]:
+        """Whatever runs below the three slurmd: steps and tasks."""
+        mine = psutil.Process().children(recursive=True)
+        nodes = [process for process in mine if process.name() == "slurmd"]
+        return [child for node in nodes for child in node.children(recursive=True)]
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[Slurm]:
+    """Until the end of the block; ends the daemons that it started, by their numbers."""
+    folder.mkdir()
+    file = folder / "slurm.conf"
+    file.write_text(_configuration(folder), encoding="utf-8")
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("SLURM_")}
+    environment |= {"SLURM_CONF": str(file), "PYTHONPATH": str(ROOT)}
+    slurm = Slurm(folder, environment)
+    with ExitStack() as stack:
+        stack.enter_context(_daemon(["slurmctld", "-D", "-i", "-f", str(file)], slurm))
+        for node in NODES:
+            stack.enter_context(_daemon(["slurmd", "-D", "-N", node, "-f", str(file)], slurm))
+        _until_idle(slurm)
+        yield slurm
+
+
+@contextmanager
+def _daemon(command: Sequence[str], slurm: Slurm) -> Iterator[None]:
+    name = "-".join([command[0], *command[3:4]]).replace("/", "_")
+    with (slurm.folder / f"{name}.out").open("wb") as output:
+        process = subprocess.Popen(
+            command, env=slurm.environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+        )
+    try:
+        yield
+    finally:
+        process.terminate()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _until_idle(slurm: Slurm) -> None:
+    deadline = time.monotonic() + BEGIN
+    states = ""
+    while time.monotonic() < deadline:
+        done = subprocess.run(
+            ["sinfo", "--noheader", "--Node", "--format=%N=%t"],
+            env=slurm.environment,
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+        states = done.stdout + done.stderr
+        if sorted(done.stdout.split()) == [f"{node}=idle" for node in NODES]:
+            return
+        # Until it answers, there is nothing to wait on.
+        subprocess.run(["sleep", "0.2"], check=True)
+    logs = "".join(path.read_text()[-2000:] for path in slurm.folder.glob("*.out"))
+    raise AssertionError(f"Slurm did not begin in {BEGIN:g} s: {states}\n{logs}")
+
+
+def _ports(number: int) -> list[int]:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(number)]
+        return [each.getsockname()[1] for each in sockets]
+
+
+def _configuration(folder: Path) -> str:
+    control, *ports = _ports(1 + len(NODES))
+    host = socket.gethostname().partition(".")[0]
+    nodes = [
+        f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={CPUS} RealMemory=1000"
+        for node, port in zip(NODES, ports, strict=True)
+    ]
+    (folder / "state").mkdir()
+    settings = {
+        "ClusterName": "tests",
+        "SlurmctldHost": f"{host}(127.0.0.1)",
+        "SlurmctldPort": control,
+        "SlurmUser": "root",
+        "SlurmdUser": "root",
+        "AuthType": "auth/none",
+        "CredType": "cred/none",
+        "ProctrackType": "proctrack/linuxproc",
+        "TaskPlugin": "task/none",
+        "MpiDefault": "none",
+        "SwitchType": "switch/none",
+        "SelectType": "select/cons_tres",
+        "SelectTypeParameters": "CR_CPU",
+        "SlurmdParameters": "config_overrides",
+        "JobAcctGatherType": "jobacct_gather/none",
+        "AccountingStorageType": "accounting_storage/none",
+        "JobCompType": "jobcomp/none",
+        "ReturnToService": 2,
+        "KillWait": 5,
+        "StateSaveLocation": folder / "state",
+        "SlurmdSpoolDir": folder / "spool.%n",
+        "SlurmctldPidFile": folder / "slurmctld.pid",
+        "SlurmdPidFile": folder / "slurmd.%n.pid",
+    }
+    lines = [f"{key}={value}" for key, value in settings.items()]
+    return (
+        "\n".join([*lines, *nodes, f"PartitionName=all Nodes={','.join(NODES)} Default=YES State=UP"]) + "\n"
+    )

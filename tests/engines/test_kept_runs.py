@@ -1,0 +1,159 @@
+"""A whole run whose processes are behind keepers: the same course, verdict and folder as on this machine."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from pslab.check.checker import check_run
+from pslab.launch.engines.launcher import EngineError
+from pslab.launch.engines.registry import Options, Setting, launcher_for
+from pslab.launch.tasks import Daemons
+from pslab.runs.folder import Run
+from pswire.config.experiment import parse_experiment
+from pswire.exits import ExitCode
+from tests.engines.here import ROOT, HereLauncher, fakes, run_here
+from tests.lab.test_local import Notes, assert_gone
+
+NUMPY = {
+    "cluster": {"servers": 2, "workers": 2, "worker_timeout": 3.0},
+    "policy": {"name": "async"},
+    "optimizer": {"name": "sgd"},
+    "job": {"script": "tests/cluster/numpy_worker.py", "arguments": ["--batches", "20"]},
+}
+
+
+@pytest.mark.cluster
+def test_from_start_to_end(tmp_path: Path) -> None:
+    notes = Notes()
+    finished = run_here(tmp_path / "run", fakes(), display=notes)
+    assert finished.result.ok and finished.result.warnings == ()
+    first, second = notes.said("server-0", "ready"), notes.said("server-1", "ready")
+    assert first["hosts"] == f"127.0.0.1:0,{second['address']}"
+    assert '"event": "ready"' in (finished.folder / "logs" / "server-0.log").read_text()
+    # What told the keepers that they see the folder is gone.
+    assert sorted(path.name for path in finished.folder.iterdir()) == ["experiment.toml", "logs"]
+    assert_gone(notes.pids())
+
+
+@pytest.mark.cluster
+def test_a_worker_that_fails_is_reported(tmp_path: Path) -> None:
+    notes = Notes()
+    finished = run_here(tmp_path / "run", fakes(worker="crash@1"), display=notes)
+    assert finished.result.ok
+    assert (
+        notes.warnings[0][0].startswith("worker-1 exited with code 6") and "no data" in notes.warnings[0][1]
+    )
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize(("server", "worker", "code"), [("die@1", "stubborn", 8), ("stay", "crash", 6)])
+def test_failures_have_their_codes(tmp_path: Path, server: str, worker: str, code: int) -> None:
+    notes = Notes()
+    finished = run_here(tmp_path / "run", fakes(server, worker, patience=0.5), display=notes)
+    assert finished.result.verdict.code == code
+    assert_gone(notes.pids())
+
+
+@pytest.mark.cluster
+def test_processes_that_have_no_room_are_not_started(tmp_path: Path) -> None:
+    finished = run_here(tmp_path / "run", fakes(), HereLauncher(cpus=2))
+    verdict = finished.result.verdict
+    assert verdict.code == ExitCode.UNREACHABLE
+    assert verdict.reason == (
+        "no room for worker-2 of 5 processes: wanted 1 cpu; still available: n1 0 of 2 cpus, n2 0 of 2 cpus"
+    )
+    assert list((finished.folder / "logs").iterdir()) == []
+
+
+@pytest.mark.cluster
+def test_a_place_that_does_not_come_ends_the_run_in_time(tmp_path: Path) -> None:
+    finished = run_here(tmp_path / "run", fakes(), HereLauncher(wait=0.3, keeper=["sleep", "600"]))
+    verdict = finished.result.verdict
+    assert verdict.code == ExitCode.UNREACHABLE
+    assert verdict.reason.startswith("server-1 found no place on n1") and "within 0.3 s" in verdict.reason
+
+
+@contextmanager
+def driven(folder: Path) -> Iterator[tuple["subprocess.Popen[str]", list[int]]]:
+    """A run in a process of its own whose three workers compute; and the numbers of all daemons."""
+    command = [sys.executable, "-m", "tests.engines.drive", str(folder), "stay", "hang"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        pids, computing = list[int](), 0
+        for line in process.stdout:
+            said = json.loads(line).get("said", {})
+            pids += [said["pid"]] if "pid" in said else []
+            computing += said.get("event") == "computing"
+            if computing == 3:
+                break
+        try:
+            yield process, pids
+        finally:
+            process.kill()
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
+)
+def test_nothing_is_left_however_the_launcher_ends(tmp_path: Path, number: signal.Signals, code: int) -> None:
+    with driven(tmp_path / "run") as (process, pids):
+        process.send_signal(number)
+        process.communicate(timeout=30)
+    assert process.returncode == code
+    assert_gone(pids)
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("sees", [True, False])
+def test_a_real_job_leaves_a_whole_folder(tmp_path: Path, sees: bool) -> None:
+    what = parse_experiment(NUMPY, "test")
+    finished = run_here(tmp_path / "run", Daemons(), HereLauncher(sees=sees), what=what)
+    assert finished.result.ok, finished.result
+    run = Run(finished.folder)
+    assert check_run(run).ok and run.summary.versions == 40
+    assert (finished.folder / "weights.safetensors").stat().st_size > 4000
+
+
+@pytest.mark.parametrize(
+    ("document", "options", "words"),
+    [
+        ({"run": {"engine": "sllurm"}}, Options(), 'engine "sllurm" is unknown; did you mean "slurm"'),
+        ({"run": {"engine": "ssh"}}, Options(), "expected machines: --hosts h0,h1:4 or cluster.hosts"),
+        (
+            {"run": {"engine": "slurm"}},
+            Options(hosts=("h0",)),
+            "--hosts: is for engine ssh, got engine slurm",
+        ),
+        ({"run": {"engine": "slurm"}}, Options(), "engine slurm needs Slurm's command srun"),
+        ({"run": {"engine": "ssh"}}, Options(hosts=("h0", "h0:2")), "h0 is named twice: write h0:N"),
+    ],
+)
+def test_an_engine_that_cannot_be_had_says_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, document: dict[str, object], options: Options, words: str
+) -> None:
+    (tmp_path / "ssh").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    experiment = parse_experiment({**NUMPY, **document}, "test")
+    with pytest.raises(EngineError) as refused:
+        launcher_for(Setting(experiment, options, ROOT))
+    assert words in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("engine", "place", "key"),
+    [
+        ("local", {"workers": {"gpus": 1}}, "workers.gpus"),
+        ("ssh", {"servers": {"memory": "4GiB"}}, "servers.memory"),
+    ],
+)
+def test_an_engine_refuses_what_it_cannot_promise(engine: str, place: dict[str, object], key: str) -> None:
+    document = {**NUMPY, "run": {"engine": engine}, "cluster": {**NUMPY["cluster"], "place": place}}
+    with pytest.raises(EngineError, match=f"cluster.place.{key}: engine {engine} cannot promise.*slurm can"):
+        launcher_for(Setting(parse_experiment(document, "test"), Options(hosts=("h",)), ROOT))

@@ -1,0 +1,70 @@
+"""Which process is put on which node."""
+
+import pytest
+
+from pslab.launch.engines.launcher import EngineError, PlaceError, Resources, Wanted
+from pslab.launch.engines.placement import Node, assign
+from pslab.launch.engines.slurm import addresses, counts
+from pslab.launch.engines.ssh import parse
+
+
+def wanted(servers: int, workers: int, *, spread: bool = False, cpus: int = 0) -> list[Wanted]:
+    resources = Resources(cpus=cpus)
+    return [
+        *(Wanted(f"server-{n}", "server", resources, spread) for n in range(servers)),
+        *(Wanted(f"worker-{n}", "worker", resources) for n in range(workers)),
+    ]
+
+
+def on(nodes: list[Node], wishes: list[Wanted]) -> dict[str, str]:
+    return {name: node.name for name, node in assign(nodes, wishes).items()}
+
+
+def test_servers_are_together_and_workers_where_most_is_free() -> None:
+    nodes = [Node(f"n{n}", cpus=4) for n in (1, 2, 3)]
+    places = on(nodes, wanted(2, 6))
+    assert [places["server-0"], places["server-1"]] == ["n1", "n1"]
+    assert [places[f"worker-{n}"] for n in range(6)] == ["n2", "n3", "n2", "n3", "n2", "n3"]
+
+
+def test_servers_that_are_spread_have_a_node_each_or_the_run_none() -> None:
+    nodes = [Node(f"n{n}", cpus=4) for n in (1, 2)]
+    places = on(nodes, wanted(2, 0, spread=True))
+    assert places == {"server-0": "n1", "server-1": "n2"}
+    with pytest.raises(PlaceError, match="no room for server-2 of 3 .* without another server"):
+        assign(nodes, wanted(3, 0, spread=True))
+
+
+def test_what_does_not_fit_is_said_with_what_there_is() -> None:
+    nodes = [Node("n1", cpus=4), Node("n2", cpus=2)]
+    with pytest.raises(PlaceError) as refused:
+        assign(nodes, wanted(1, 2, cpus=3))
+    assert str(refused.value) == (
+        "no room for worker-0 of 3 processes: wanted 3 cpus; still available: n1 1 of 4 cpus, n2 2 of 2 cpus"
+    )
+
+
+def test_hosts_take_the_workers_that_they_are_listed_with() -> None:
+    hosts = [parse("h0"), parse("me@h1:3")]
+    places = on(hosts, wanted(2, 4))
+    assert places["server-0"] == places["server-1"] == "h0"
+    assert sorted(places[f"worker-{n}"] for n in range(4)) == ["h0", "me@h1", "me@h1", "me@h1"]
+    with pytest.raises(PlaceError, match="still available: h0 0 of 1 workers, me@h1 0 of 3 workers"):
+        assign(hosts, wanted(1, 5))
+
+
+@pytest.mark.parametrize("text", ["", "h1:", "h1:x", "h 1", "-oProxyCommand=x", "-l", "-l@h", "::1"])
+def test_what_is_no_host(text: str) -> None:
+    with pytest.raises(EngineError, match="expected a machine such as"):
+        parse(text)
+
+
+def test_an_ipv6_host() -> None:
+    assert parse("[fe80::1%eth0]:2") == Node("[fe80::1%eth0]", workers=2)
+
+
+def test_what_slurm_says_of_its_nodes() -> None:
+    assert counts("2(x3),4") == [2, 2, 2, 4] and counts("72") == [72] and counts("") == []
+    shown = "NodeName=n01 Arch=x86_64 CoresPerSocket=1\n   NodeAddr=10.0.0.1 NodeHostName=n01\n\n"
+    shown += "NodeName=n02 Arch=x86_64\n   NodeAddr=fe80::2 NodeHostName=n02\n"
+    assert addresses(shown) == {"n01": "10.0.0.1", "n02": "fe80::2"}

@@ -1,0 +1,72 @@
+"""A worker that a controller starts again when its job has succeeded: it ends at once, and well."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import psworker
+from pswire.addresses import parse_hosts
+from pswire.config.experiment import Experiment
+from pswire.exits import ExitCode
+from psworker.command import running
+from psworker.command.place import Place
+from psworker.command.reporter import Reporter
+from tests.service.peer import Peer
+from tests.service.serving import PATIENCE, VARIABLES, Cluster, serving
+from tests.service.test_ends import finished
+
+ROOT = Path(__file__).parents[2]
+INITIAL = [(spec, np.zeros(spec.shape, np.float32)) for spec in VARIABLES]
+
+
+@pytest.fixture
+def over() -> Iterator[Cluster]:
+    """A job that has succeeded, and whose servers wait for a member to leave."""
+    with serving() as cluster, Peer(cluster, "w0") as peer:
+        peer.step()
+        finished(cluster, peer)
+        yield cluster
+
+
+def test_a_loop_of_ones_own_is_told_so(over: Cluster) -> None:
+    with pytest.raises(psworker.JobOver, match="the job is over: all workers are done"):
+        psworker.connect(over.hosts, INITIAL, task_index=0)
+
+
+def test_ps_worker_exits_0(
+    over: Cluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trainer = SimpleNamespace(specs=INITIAL, work=None, optimizer=None)
+    monkeypatch.setattr(running, "_trainer", lambda *_: trainer)
+    place = Place(parse_hosts(over.hosts), 0)
+    code = running.run(Experiment(), place, None, None, PATIENCE, Reporter(as_json=False))
+    assert code == ExitCode.OK
+    assert capsys.readouterr().out == "nothing is left to do: server 0 at " + over.hosts + (
+        ": the job is over: all workers are done\n"
+    )
+
+
+def test_a_script_of_ones_own_exits_0(over: Cluster, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import os, numpy, psworker\n"
+        f"start = {{name: numpy.zeros(shape, 'float32') for name, shape in {[(s.name, s.shape) for s in VARIABLES]}}}\n"
+        "psworker.connect(os.environ['PS_HOSTS'], start, state=['mean'])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "psworker.script", str(os.getpid()), str(script)],
+        env={**os.environ, "PS_HOSTS": over.hosts},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == ExitCode.OK, done.stderr
+    assert "nothing is left to do" in done.stdout
