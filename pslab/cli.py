@@ -8,6 +8,7 @@ from pslab.commands.failure import EPILOG, Failure
 from pslab.commands.live.dashboard import dashboard
 from pslab.commands.live.status import status
 from pslab.commands.live.watch import watch
+from pslab.commands.manifest import manifest
 from pslab.commands.policies import optimizers, policies
 from pslab.commands.recorded.check import check
 from pslab.commands.recorded.checkpoints import checkpoints
@@ -62,6 +63,7 @@ COMMANDS = (
     verify_policy,
     chaos,
     quickstart,
+    manifest,
 )
 for command in COMMANDS:
     cli.add_command(command)

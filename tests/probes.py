@@ -82,6 +82,11 @@ def send_raw(stream: Any, data: bytes) -> None:
     stream._socket.sendall(data)
 
 
+def send_beneath_tls(stream: Any, data: bytes) -> None:
+    """Bytes that need not be TLS, on the plain socket under a framed one."""
+    stream._socket._socket.sendall(data)
+
+
 def socket_option(stream: Any, level: int, option: int) -> int:
     return int(stream._socket.getsockopt(level, option))
 

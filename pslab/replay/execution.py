@@ -160,7 +160,7 @@ class Replay:
             try:
                 self._prepare(step.entry)
                 if isinstance(step.entry, entries.Refuse):
-                    self._rehearse(step)
+                    self._try_update(step)
                 self.store.execute(step.entry)
             except NonfiniteError as error:
                 # As in the run, which ended with it.
@@ -200,12 +200,12 @@ class Replay:
             case _:
                 pass
 
-    def _rehearse(self, step: Step) -> None:
+    def _try_update(self, step: Step) -> None:
         """A refused update would not be finite here either. Raises DataError."""
         refused = step.entry
         assert isinstance(refused, entries.Refuse)
         update = entries.Apply(refused.version, refused.scale, refused.lr_scale, refused.parts)
-        finite, _ = self.store.rehearse(update)
+        finite, _ = self.store.try_update(update)
         if finite:
             raise DataError(
                 f"entry {step.index} refuses version {refused.version} as not finite, but it would be finite here: "

@@ -264,7 +264,7 @@ class Cluster:
             self.save(last)
         if trial is not None and not self._diverged:
             # The shards have executed all that was recorded before. The answer takes no time.
-            finite, largest = self.store.rehearse(trial.update)
+            finite, largest = self.store.try_update(trial.update)
             self._route(self.coordinator.tried(trial.number, finite, largest, self.queue.now))
         if read:
             self.store.let_in()

@@ -59,7 +59,7 @@ class Store(Protocol):
         """Of the gradient in the ticket's payload, which was pushed, as receipts have it; None without arrays."""
         ...
 
-    def rehearse(self, update: entries.Apply) -> tuple[bool, float]:
+    def try_update(self, update: entries.Apply) -> tuple[bool, float]:
         """Would this update be finite on every server, and what would be the largest magnitude?"""
         ...
 
@@ -95,7 +95,7 @@ class TimingOnlyStore:
     def norm(self, ticket: int) -> float | None:
         return None
 
-    def rehearse(self, update: entries.Apply) -> tuple[bool, float]:
+    def try_update(self, update: entries.Apply) -> tuple[bool, float]:
         return True, 0.0
 
 
@@ -184,9 +184,9 @@ class ShardStore:
     def norm(self, ticket: int) -> float:
         return norm_of(shard.staging.squares(ticket) for shard in self._shards)
 
-    def rehearse(self, update: entries.Apply) -> tuple[bool, float]:
+    def try_update(self, update: entries.Apply) -> tuple[bool, float]:
         order = self._translator.trial(update)
-        found = [shard.rehearse(order) for shard in self._shards]
+        found = [shard.try_update(order) for shard in self._shards]
         return all(finite for finite, _ in found), max(largest for _, largest in found)
 
     def encode(self, ticket: int, flats: Sequence[Floats]) -> float:

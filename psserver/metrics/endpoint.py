@@ -54,8 +54,7 @@ class Metrics:
         self._rendering = threading.Lock()
         self._text, self._rendered = b"", float("-inf")
         handler = _handler(self.text, frozenset(names) | {"localhost"}, Doorkeeper(credentials, gate))
-        contexts = _contexts(credentials) if credentials.encrypted else None
-        self._http = ConnectionServer(bind, port, handler, deadline, contexts)
+        self._http = ConnectionServer(bind, port, handler, deadline, credentials.server_contexts)
         self.address = Address(bind, self._http.server_port)
         self._thread = threading.Thread(
             target=self._http.serve_forever, kwargs={"poll_interval": 0.1}, name="metrics", daemon=True
@@ -78,19 +77,6 @@ class Metrics:
         self._http.shutdown()
         self._http.server_close()
         self._thread.join()
-
-
-def _contexts(credentials: Credentials) -> Callable[[], ssl.SSLContext]:
-    """Made anew when the identity is another one. A thread of its own each: twice at worst."""
-    made: list[tuple[object, ssl.SSLContext]] = []
-
-    def newest() -> ssl.SSLContext:
-        identity = credentials.identity
-        if not made or made[0][0] is not identity:
-            made[:] = [(identity, identity.server_context(mutual=credentials.mutual))]
-        return made[0][1]
-
-    return newest
 
 
 class Doorkeeper:

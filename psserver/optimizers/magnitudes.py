@@ -20,19 +20,23 @@ from typing import Final
 
 import numpy as np
 
+from psserver.optimizers.blocks import TINY
 from psserver.optimizers.rule import Rule
 from psserver.optimizers.rules.adadelta import Adadelta
+from psserver.optimizers.rules.adafactor import Adafactor
 from psserver.optimizers.rules.adagrad import Adagrad
 from psserver.optimizers.rules.adam import Adam, step_size
 from psserver.optimizers.rules.adamax import Adamax
 from psserver.optimizers.rules.delayed_nesterov import DelayedNesterov
 from psserver.optimizers.rules.ftrl import Ftrl
+from psserver.optimizers.rules.lamb import Lamb
 from psserver.optimizers.rules.lion import Lion
 from psserver.optimizers.rules.momentum import Momentum
 from psserver.optimizers.rules.nadam import Nadam
 from psserver.optimizers.rules.nesterov import Nesterov
 from psserver.optimizers.rules.rmsprop import RMSprop
 from psserver.optimizers.rules.sgd import SGD
+from psserver.optimizers.whole import WholeRule
 
 LIMIT: Final = 2.0**100
 ROUNDING: Final = 1 + 2.0**-18
@@ -40,15 +44,19 @@ ROUNDING: Final = 1 + 2.0**-18
 LEAST: Final = 2.0**-120
 # The least float32 above zero.
 SMALLEST: Final = 2.0**-149
+# A norm is at most that many times the largest element: the root of the most elements that a plan has.
+NORM: Final = 2.0**20
 
 Magnitudes = Mapping[str, float]
 """Bounds by name: "x" for the weights, and every slot."""
 
-_Bound = Callable[[Rule, float, int, float, Magnitudes], tuple[dict[str, float], float]]
+AnyRule = Rule | WholeRule
+
+_Bound = Callable[[AnyRule, float, int, float, Magnitudes], tuple[dict[str, float], float]]
 
 
 def after(
-    rule: Rule, rate: np.float32, step: int, gradient: float, before: Magnitudes
+    rule: AnyRule, rate: np.float32, step: int, gradient: float, before: Magnitudes
 ) -> dict[str, float] | None:
     """Bounds after update number `step` at `rate`, by a gradient within `gradient`; None where nobody knows."""
     for kind, bound in _BOUNDS:
@@ -67,18 +75,20 @@ def _over(value: float, divisor: float) -> float:
     return value / divisor if divisor > LEAST else math.inf
 
 
-def _start(rule: Rule, rate: float, x: float) -> tuple[float, float]:
+def _start(rule: AnyRule, rate: float, x: float) -> tuple[float, float]:
     """What the update starts from, with decay or (variables that are left out) without; and the largest on the way."""
     decay = rule.weight_decay
     return x * max(1.0, abs(1.0 - decay * rate)), x * (1.0 + decay) * (1.0 + rate)
 
 
-def _sgd(rule: Rule, rate: float, step: int, g: float, b: Magnitudes) -> tuple[dict[str, float], float]:
+def _sgd(rule: AnyRule, rate: float, step: int, g: float, b: Magnitudes) -> tuple[dict[str, float], float]:
     start, peak = _start(rule, rate, b["x"])
     return {"x": start + g * rate}, max(peak, g)
 
 
-def _momentum(rule: Rule, rate: float, step: int, g: float, b: Magnitudes) -> tuple[dict[str, float], float]:
+def _momentum(
+    rule: AnyRule, rate: float, step: int, g: float, b: Magnitudes
+) -> tuple[dict[str, float], float]:
     assert isinstance(rule, Momentum)
     start, peak = _start(rule, rate, b["x"])
     velocity = b["momentum"] * rule.momentum + g * rate
@@ -86,7 +96,9 @@ def _momentum(rule: Rule, rate: float, step: int, g: float, b: Magnitudes) -> tu
     return {"x": start + ahead, "momentum": velocity}, max(peak, g)
 
 
-def _delayed(rule: Rule, rate: float, step: int, g: float, b: Magnitudes) -> tuple[dict[str, float], float]:
+def _delayed(
+    rule: AnyRule, rate: float, step: int, g: float, b: Magnitudes
+) -> tuple[dict[str, float], float]:
     assert isinstance(rule, DelayedNesterov)
     total = b["period_sum"] + g * rate
     velocity = max(b["momentum"], b["momentum"] * rule.momentum + total)
@@ -94,7 +106,7 @@ def _delayed(rule: Rule, rate: float, step: int, g: float, b: Magnitudes) -> tup
     return {"x": b["x"] + velocity + g * rate, "momentum": velocity, "period_sum": total}, g
 
 
-def _adam(rule: Rule, rate: float, step: int, g: float, b: Magnitudes) -> tuple[dict[str, float], float]:
+def _adam(rule: AnyRule, rate: float, step: int, g: float, b: Magnitudes) -> tuple[dict[str, float], float]:
     assert isinstance(rule, Adam)
     start, peak = _start(rule, rate, b["x"])
     alpha = float(step_size(np.float32(rate), rule.beta_1, rule.beta_2, step))
@@ -106,7 +118,7 @@ def _adam(rule: Rule, rate: float, step: int, g: float, b: Magnitudes) -> tuple[
     return found, max(peak, g * g + b["velocity"], g + b["momentum"], moved)
 
 
-def _nadam(rule: Rule, rate: float, step: int, g: float, b: Magnitudes) -> tuple[dict[str, float], float]:
+def _nadam(rule: AnyRule, rate: float, step: int, g: float, b: Magnitudes) -> tuple[dict[str, float], float]:
     assert isinstance(rule, Nadam)
     start, peak = _start(rule, rate, b["x"])
     scalars = [float(scalar) for scalar in rule.scalars(np.float32(rate), step)]
@@ -117,7 +129,7 @@ def _nadam(rule: Rule, rate: float, step: int, g: float, b: Magnitudes) -> tuple
     return found, max(peak, g * g + b["velocity"], g + b["momentum"], moved, _over(square, spread))
 
 
-def _adamax(rule: Rule, rate: float, step: int, g: float, b: Magnitudes) -> tuple[dict[str, float], float]:
+def _adamax(rule: AnyRule, rate: float, step: int, g: float, b: Magnitudes) -> tuple[dict[str, float], float]:
     assert isinstance(rule, Adamax)
     start, peak = _start(rule, rate, b["x"])
     mean, norm = max(b["momentum"], g), max(b["norm"], g)
@@ -127,7 +139,9 @@ def _adamax(rule: Rule, rate: float, step: int, g: float, b: Magnitudes) -> tupl
     return found, max(peak, g + b["momentum"], mean * rate)
 
 
-def _adagrad(rule: Rule, rate: float, step: int, g: float, b: Magnitudes) -> tuple[dict[str, float], float]:
+def _adagrad(
+    rule: AnyRule, rate: float, step: int, g: float, b: Magnitudes
+) -> tuple[dict[str, float], float]:
     assert isinstance(rule, Adagrad)
     start, peak = _start(rule, rate, b["x"])
     total = b["accumulator"] + g * g
@@ -135,7 +149,9 @@ def _adagrad(rule: Rule, rate: float, step: int, g: float, b: Magnitudes) -> tup
     return {"x": x, "accumulator": total}, max(peak, g * rate)
 
 
-def _adadelta(rule: Rule, rate: float, step: int, g: float, b: Magnitudes) -> tuple[dict[str, float], float]:
+def _adadelta(
+    rule: AnyRule, rate: float, step: int, g: float, b: Magnitudes
+) -> tuple[dict[str, float], float]:
     """The gradient is at most 1 / sqrt(1 - rho) times the root below it, unless its square is lost to rounding:
     below 2**-60 / sqrt(1 - rho) it is small enough whatever the root."""
     assert isinstance(rule, Adadelta)
@@ -154,7 +170,9 @@ def _adadelta(rule: Rule, rate: float, step: int, g: float, b: Magnitudes) -> tu
     return found, max(peak, g * g, math.sqrt(deltas + rule.epsilon) * g, moved * moved)
 
 
-def _rmsprop(rule: Rule, rate: float, step: int, g: float, b: Magnitudes) -> tuple[dict[str, float], float]:
+def _rmsprop(
+    rule: AnyRule, rate: float, step: int, g: float, b: Magnitudes
+) -> tuple[dict[str, float], float]:
     """Centered, the difference of two near numbers may cancel with epsilon down to the least number there is."""
     assert isinstance(rule, RMSprop)
     start, peak = _start(rule, rate, b["x"])
@@ -169,12 +187,12 @@ def _rmsprop(rule: Rule, rate: float, step: int, g: float, b: Magnitudes) -> tup
     return {**found, "x": start + moved}, max(peak, g * g, g * rate)
 
 
-def _lion(rule: Rule, rate: float, step: int, g: float, b: Magnitudes) -> tuple[dict[str, float], float]:
+def _lion(rule: AnyRule, rate: float, step: int, g: float, b: Magnitudes) -> tuple[dict[str, float], float]:
     start, peak = _start(rule, rate, b["x"])
     return {"x": start + rate, "momentum": b["momentum"] + g}, max(peak, b["momentum"] + g)
 
 
-def _ftrl(rule: Rule, rate: float, step: int, g: float, b: Magnitudes) -> tuple[dict[str, float], float]:
+def _ftrl(rule: AnyRule, rate: float, step: int, g: float, b: Magnitudes) -> tuple[dict[str, float], float]:
     """The sum of squares never falls below what it starts from. Its root grows by |g| at most, and by rounding."""
     assert isinstance(rule, Ftrl)
     if rate == 0:
@@ -199,8 +217,35 @@ def _ftrl(rule: Rule, rate: float, step: int, g: float, b: Magnitudes) -> tuple[
     return {"accumulator": total, "linear": linear, "x": _over(clipped, divisor)}, max(*on_the_way)
 
 
+def _lamb(rule: AnyRule, rate: float, step: int, g: float, b: Magnitudes) -> tuple[dict[str, float], float]:
+    """A step is no longer than the rate times the variable, or times u where the variable is zero."""
+    assert isinstance(rule, Lamb)
+    start, peak = _start(rule, rate, b["x"])
+    found = {"momentum": max(b["momentum"], g), "velocity": max(b["velocity"], g * g)}
+    mean = _over(found["momentum"], float(rule.rest(rule.beta_1, step)))
+    square = _over(found["velocity"], float(rule.rest(rule.beta_2, step)))
+    u = _over(mean, rule.epsilon)
+    found["x"] = start + rate * max(start * NORM, u)
+    return found, max(peak, g * g + b["velocity"], g + b["momentum"], square, u)
+
+
+def _adafactor(
+    rule: AnyRule, rate: float, step: int, g: float, b: Magnitudes
+) -> tuple[dict[str, float], float]:
+    """u, clipped, has a norm of at most `clip_threshold` times the root of the number of elements."""
+    assert isinstance(rule, Adafactor)
+    start, peak = _start(rule, rate, b["x"])
+    square = g * g + rule.epsilon_1
+    rows, columns = max(b["rows"], square), max(b["columns"], square)
+    moved = max(rule.epsilon_2, start) * rate * rule.clip_threshold * NORM
+    # A row's mean is at most the number of rows times the mean of all.
+    product = columns * NORM * NORM
+    u = g / math.sqrt(float(TINY))
+    return {"rows": rows, "columns": columns, "x": start + moved}, max(peak, rows, product, u)
+
+
 # The first kind that fits: those that derive from another come with it.
-_BOUNDS: Final[tuple[tuple[type[Rule], _Bound], ...]] = (
+_BOUNDS: Final[tuple[tuple[type[AnyRule], _Bound], ...]] = (
     (SGD, _sgd),
     (Momentum, _momentum),
     (DelayedNesterov, _delayed),
@@ -212,4 +257,6 @@ _BOUNDS: Final[tuple[tuple[type[Rule], _Bound], ...]] = (
     (RMSprop, _rmsprop),
     (Lion, _lion),
     (Ftrl, _ftrl),
+    (Lamb, _lamb),
+    (Adafactor, _adafactor),
 )

@@ -8,12 +8,13 @@ from itertools import combinations
 
 import numpy as np
 
-from psserver.optimizers import blocks
+from psserver.optimizers import blocks, whole
 from psserver.optimizers.backend import NUMPY, Backend, Loop
 from psserver.optimizers.blocks import Array
 from psserver.optimizers.errors import OptimizerError
 from psserver.optimizers.rule import Rule
 from psserver.optimizers.schedules import Schedule, schedule_config, unknown
+from psserver.optimizers.whole import Part, WholeRule
 from pswire.domains import LARGEST_SINGLE
 from pswire.knobs import settings
 
@@ -29,16 +30,19 @@ class Optimizer:
 
     All that an optimizer remembers is the dict made by `init`, and the version
     is an argument, so a checkpoint is that dict and nothing else. Updates are
-    elementwise: a split of the arena over servers does not change a bit.
+    elementwise: a split of the arena over servers does not change a bit. Those of a `WholeRule` are not:
+    no variable may be split.
     """
 
     name: str
-    rule: Rule
+    rule: Rule | WholeRule
     schedule: Schedule
     # Variables without weight decay: names, or patterns of names ("*/bias").
     exclude: tuple[str, ...] = ()
     # The elements of the arena that this leaves without decay, as rising (start, stop); see `bound`.
     spared: tuple[tuple[int, int], ...] = ()
+    # The variables of the arena, for a `WholeRule`; none: it is one vector.
+    parts: tuple[Part, ...] = ()
 
     @property
     def config(self) -> dict[str, object]:
@@ -46,11 +50,13 @@ class Optimizer:
         made = {"name": self.name, "learning_rate": schedule_config(self.schedule), **settings(self.rule)}
         return {**made, "exclude_from_weight_decay": list(self.exclude)} if self.exclude else made
 
-    def bound(self, known: Sequence[str], pieces: Sequence[tuple[str, int, int]]) -> "Optimizer":
+    def bound(
+        self, known: Mapping[str, tuple[int, ...]], pieces: Sequence[tuple[str, int, int]]
+    ) -> "Optimizer":
         """The same for an arena whose trainable elements from start to stop are `pieces` (name, start, stop).
 
-        `known`: the names of all trainable variables. Raises OptimizerError for an excluded name that is
-        none of them.
+        `known`: all trainable variables, by name, with their shapes. Raises OptimizerError for an excluded name
+        that is none of them, and for a piece of a variable where the rule needs all of it.
         """
         for pattern in self.exclude:
             if not any(fnmatchcase(name, pattern) for name in known):
@@ -60,7 +66,25 @@ class Optimizer:
             for name, start, stop in pieces
             if any(fnmatchcase(name, pattern) for pattern in self.exclude)
         ]
-        return replace(self, spared=tuple(sorted(spared)) if self.rule.weight_decay else ())
+        parts: tuple[Part, ...] = ()
+        if isinstance(self.rule, WholeRule):
+            self.check_whole([name for name, start, stop in pieces if stop - start < math.prod(known[name])])
+            parts = tuple(Part(name, start, stop, known[name]) for name, start, stop in pieces)
+        return replace(self, spared=tuple(sorted(spared)) if self.rule.weight_decay else (), parts=parts)
+
+    @property
+    def whole(self) -> bool:
+        """It needs each variable whole on one server."""
+        return isinstance(self.rule, WholeRule)
+
+    def check_whole(self, split: Sequence[str]) -> None:
+        """Raises OptimizerError where there are variables that lie on several servers, and none may be."""
+        if split and isinstance(self.rule, WholeRule):
+            more = f" and {len(split) - 1} more" if len(split) > 1 else ""
+            raise OptimizerError(
+                f"optimizer {self.name!r} {self.rule.needs}, and {split[0]!r}{more} would lie on several servers in "
+                "parts; expected one server, or an optimizer that needs no whole variables, such as adamw"
+            )
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -167,15 +191,40 @@ class Optimizer:
         """As `update`, for arrays that are known to fit. To look at them takes as long as a small update."""
         rate = self.rate(version, lr_scale)
         factors = (np.float32(factor), np.float32(scale))
+        if isinstance(self.rule, WholeRule):
+            return self._run_whole(self.rule, rate, version, factors, x, gradient, out, state)
         if not self.spared:
             return self._run(self.rule, rate, version, factors, x, gradient, out, state, backend)
         good = True
-        for start, stop, rule in self._ranges(x.size):
+        for start, stop, rule in self._ranges(self.rule, x.size):
             part = slice(start, stop)
             slots = {name: slot[part] for name, slot in state.items()}
             pieces = (x[part], gradient[part], out[part])
             good = self._run(rule, rate, version, factors, *pieces, slots, backend) and good
         return good
+
+    def _run_whole(
+        self,
+        rule: WholeRule,
+        rate: np.float32,
+        version: int,
+        factors: tuple[np.float32, np.float32],
+        x: Array,
+        gradient: Array,
+        out: Array,
+        state: Mapping[str, Array],
+    ) -> bool:
+        parts = self.parts or ((Part("", 0, x.size, (x.size,)),) if x.size else ())
+        return whole.run(
+            rule,
+            parts,
+            self.spared,
+            *(x, gradient, out, state),
+            rate=rate,
+            step=version + 1,
+            factors=[each for each in factors if each != 1.0],
+            sweep=(version + 1) % SWEEP_EVERY == 0,
+        )
 
     def _run(
         self,
@@ -207,27 +256,26 @@ class Optimizer:
             (*fused.scalars, *factors, tiny),
         )
 
-    def _ranges(self, size: int) -> list[tuple[int, int, Rule]]:
+    def _ranges(self, rule: Rule, size: int) -> list[tuple[int, int, Rule]]:
         """The arena from end to end: spared elements without decay, all others with it."""
-        without = self._without_decay()
+        without = _without_decay(rule)
         ranges: list[tuple[int, int, Rule]] = []
         done = 0
         for start, stop in self.spared:
-            ranges += [(done, start, self.rule), (start, stop, without)]
+            ranges += [(done, start, rule), (start, stop, without)]
             done = stop
-        return [each for each in [*ranges, (done, size, self.rule)] if each[0] < each[1]]
-
-    def _without_decay(self) -> Rule:
-        return replace(self.rule, weight_decay=0.0)  # type: ignore[type-var]
+        return [each for each in [*ranges, (done, size, rule)] if each[0] < each[1]]
 
     def variants(self) -> list[tuple[Loop, str]]:
         """The loops that an update runs, and which of their arguments are there (`Loop.variant`)."""
-        rules = [self.rule, self._without_decay()] if self.spared else [self.rule]
+        if isinstance(self.rule, WholeRule):
+            return []
+        rules = [self.rule, _without_decay(self.rule)] if self.spared else [self.rule]
         return [self._variant(rule) for rule in rules]
 
     def variant(self) -> tuple[Loop, str]:
-        """The loop of the elements that decay, or of all where none does."""
-        return self._variant(self.rule)
+        """The loop of the elements that decay, or of all where none does. Not of a `WholeRule`, which has none."""
+        return self.variants()[0]
 
     @staticmethod
     def _variant(rule: Rule) -> tuple[Loop, str]:
@@ -252,3 +300,7 @@ class Optimizer:
         for (name, array), (other, another) in combinations(arrays.items(), 2):
             if np.may_share_memory(array, another):
                 raise OptimizerError(f"{name} and {other} share memory; every array needs its own")
+
+
+def _without_decay(rule: Rule) -> Rule:
+    return replace(rule, weight_decay=0.0)  # type: ignore[type-var]

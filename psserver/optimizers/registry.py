@@ -10,6 +10,7 @@ from psserver.optimizers.errors import OptimizerError
 from psserver.optimizers.optimizer import Optimizer
 from psserver.optimizers.rule import Rule
 from psserver.optimizers.rules.adadelta import Adadelta
+from psserver.optimizers.rules.adafactor import Adafactor
 from psserver.optimizers.rules.adagrad import Adagrad
 from psserver.optimizers.rules.adam import Adam
 from psserver.optimizers.rules.adamax import Adamax
@@ -17,6 +18,7 @@ from psserver.optimizers.rules.adamw import AdamW
 from psserver.optimizers.rules.dana_zero import DanaZero
 from psserver.optimizers.rules.delayed_nesterov import DelayedNesterov
 from psserver.optimizers.rules.ftrl import Ftrl
+from psserver.optimizers.rules.lamb import Lamb
 from psserver.optimizers.rules.lion import Lion
 from psserver.optimizers.rules.momentum import Momentum
 from psserver.optimizers.rules.nadam import Nadam
@@ -24,10 +26,11 @@ from psserver.optimizers.rules.nesterov import Nesterov
 from psserver.optimizers.rules.rmsprop import RMSprop
 from psserver.optimizers.rules.sgd import SGD
 from psserver.optimizers.schedules import SCHEDULES, knobs_read, read_schedule, unknown
+from psserver.optimizers.whole import WholeRule
 from pswire.domains import Domain
 from pswire.knobs import Knob, KnobError, knobs_of
 
-RULES: Mapping[str, type[Rule]] = {
+RULES: Mapping[str, type[Rule | WholeRule]] = {
     "sgd": SGD,
     "momentum": Momentum,
     "nesterov": Nesterov,
@@ -42,6 +45,8 @@ RULES: Mapping[str, type[Rule]] = {
     "rmsprop": RMSprop,
     "lion": Lion,
     "ftrl": Ftrl,
+    "lamb": Lamb,
+    "adafactor": Adafactor,
 }
 
 
@@ -125,21 +130,21 @@ def describe_schedule(name: str) -> Description:
     return Description(name, _first_line(SCHEDULES[name]), knobs_of(SCHEDULES[name]), _rest(SCHEDULES[name]))
 
 
-def _known(name: object) -> type[Rule]:
+def _known(name: object) -> type[Rule | WholeRule]:
     if not isinstance(name, str) or name not in RULES:
         raise OptimizerError(unknown("optimizer", name, RULES))
     return RULES[name]
 
 
-def _knob_names(made: type[Rule]) -> tuple[str, ...]:
+def _knob_names(made: type[Rule | WholeRule]) -> tuple[str, ...]:
     return ("learning_rate", *(knob.name for knob in knobs_of(made)))
 
 
-def _decays(made: type[Rule]) -> bool:
+def _decays(made: type[Rule | WholeRule]) -> bool:
     return "weight_decay" in _knob_names(made)
 
 
-def read_patterns(name: str, made: type[Rule], value: object) -> tuple[str, ...]:
+def read_patterns(name: str, made: type[Rule | WholeRule], value: object) -> tuple[str, ...]:
     """The knob `exclude_from_weight_decay`. Raises OptimizerError."""
     try:
         patterns: tuple[str, ...] = EXCLUDE.check(f"optimizer {name}", value)

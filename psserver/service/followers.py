@@ -31,7 +31,7 @@ ASK_EVERY = 0.5
 # Between attempts to reach a server that is not there yet, in seconds.
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 5.0
 # How long a server may take to read its exit code, in seconds.
-FAREWELL = 5.0
+CLOSING = 5.0
 # Why a server counts as lost: it has gone, and may come back; or a reason that stays ("server", "diverged", UNTRUSTED).
 LOST, UNTRUSTED = "lost", "untrusted"
 # How a server says that this one may not give it orders.
@@ -156,7 +156,7 @@ class Follower:
         self._put(shard_pb2.FollowRequest(shutdown=message))
         self._closing.set()
         if self._task is not None:
-            await asyncio.wait([self._task], timeout=FAREWELL)
+            await asyncio.wait([self._task], timeout=CLOSING)
             self._task.cancel()
         await self.channel.close()
 

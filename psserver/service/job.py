@@ -28,7 +28,7 @@ from psserver.service.limits.ledger import MODEL, Held
 from psserver.service.log.flushing import LogFlush
 from psserver.service.log.run_log import RunLog
 from psserver.service.outbox import InlineReply, Outbox
-from psserver.service.progress import Extent, Picture, Progress
+from psserver.service.progress import Extent, HowFar, Progress
 from psserver.service.shard.host import ShardHost
 from pswire.logs.events import event
 from pswire.model.plan import Plan
@@ -191,9 +191,9 @@ class Job(Joining):
         if member is not None and member.incarnation == incarnation:
             self._progress.told(worker, extent)
 
-    def progress(self) -> Picture | None:
+    def progress(self) -> HowFar | None:
         """How far the job is, where that is known. From any thread."""
-        return self.look(self._progress.picture)
+        return self.look(self._progress.how_far)
 
     def gather_epoch(self, worker: str, incarnation: int, epoch: EpochReport) -> Totals:
         """A member's epoch, and the sums over all. Raises Refused for another's, EpochError."""

@@ -11,7 +11,7 @@ LOOK_EVERY, LOOKS = 1.0, 60
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class HowFar:
     """`done` of `total` `unit`; `epoch` counts from 1 (0: there are none). `seconds_left`: NaN without a pace."""
 
     epoch: int
@@ -53,33 +53,33 @@ class Progress:
             self._looks.clear()
         self._looks.append((now, found.done, found.unit))
 
-    def picture(self, coordinator: Coordinator, now: float) -> Picture | None:
+    def how_far(self, coordinator: Coordinator, now: float) -> HowFar | None:
         """None where nobody knows how long the job will be."""
         found = self._measured(coordinator)
         if found is None:
             return None
         left = 0.0 if found.done >= found.total or coordinator.stopped is not None else self._left(found, now)
-        return Picture(found.epoch, found.epochs, found.done, found.total, found.unit, left)
+        return HowFar(found.epoch, found.epochs, found.done, found.total, found.unit, left)
 
-    def _left(self, found: Picture, now: float) -> float:
+    def _left(self, found: HowFar, now: float) -> float:
         looks = [look for look in self._looks if look[2] == found.unit]
         if not looks or now <= looks[0][0] or found.done <= looks[0][1]:
             return math.nan
         pace = (found.done - looks[0][1]) / (now - looks[0][0])
         return (found.total - found.done) / pace
 
-    def _measured(self, coordinator: Coordinator) -> Picture | None:
+    def _measured(self, coordinator: Coordinator) -> HowFar | None:
         data = _dealt(coordinator) if coordinator.work is not None else self._own(coordinator)
         versions = coordinator.terms.versions
         if not versions:
             return data
-        limit = Picture(0, 0, min(coordinator.version, versions), versions, "versions", math.nan)
+        limit = HowFar(0, 0, min(coordinator.version, versions), versions, "versions", math.nan)
         if data is None or not data.total:
             return limit
         # What comes first ends the job.
         return data if data.done / data.total > limit.done / limit.total else limit
 
-    def _own(self, coordinator: Coordinator) -> Picture | None:
+    def _own(self, coordinator: Coordinator) -> HowFar | None:
         """Of workers with data of their own; None as long as one of them has not said how much."""
         roster = coordinator.roster
         taking_part = [name for name, tally in roster.tallies.items() if tally.arrived]
@@ -94,19 +94,19 @@ class Progress:
             done, total = done + min(batch, extent.batches), total + extent.batches
             if name in roster.present and extent.batches:
                 epoch = min(epoch, _epoch(batch, extent.batches, extent.epochs))
-        return Picture(epoch, epochs, done, total, "batches", math.nan)
+        return HowFar(epoch, epochs, done, total, "batches", math.nan)
 
 
-def _dealt(coordinator: Coordinator) -> Picture | None:
+def _dealt(coordinator: Coordinator) -> HowFar | None:
     work = coordinator.work
     assert work is not None
     terms = work.terms
     if work.parts:
         done, total = work.counted + work.skipped, terms.units * terms.epochs * work.parts
-        return Picture(_epoch(done, total, terms.epochs), terms.epochs, done, total, "parts", math.nan)
+        return HowFar(_epoch(done, total, terms.epochs), terms.epochs, done, total, "parts", math.nan)
     total = terms.units * terms.epochs
     done = max(0, total - work.fresh - len(work.held) - len(work.lost))
-    return Picture(_epoch(done, total, terms.epochs), terms.epochs, done, total, "units", math.nan)
+    return HowFar(_epoch(done, total, terms.epochs), terms.epochs, done, total, "units", math.nan)
 
 
 def _epoch(done: int, total: int, epochs: int) -> int:

@@ -17,7 +17,7 @@ from psserver.service.access.reminders import Reminders
 from psserver.service.deciding.making import Announce, make_job
 from psserver.service.ending import Results
 from psserver.service.job import Job
-from psserver.service.life import Life
+from psserver.service.job_loop import JobLoop
 from psserver.service.limits.table import CALLS
 from psserver.service.log.json_lines import LogError
 from psserver.service.log.run_log import make_folder
@@ -93,7 +93,13 @@ class Server:
         self.watch = self.host.watch
         self.gate = Gate(settings.credentials)
         self.sockets = SocketListener(
-            self._exchanged, self.owner, settings.bind, settings.data_port, self.watch, self._patience
+            self._exchanged,
+            self.owner,
+            settings.bind,
+            settings.data_port,
+            self.watch,
+            self._patience,
+            settings.credentials.server_contexts,
         )
         self.host.memory.ledger.watch(
             lambda: self.sockets.received, lambda: self.host.held_by(self.sockets.holders(), "frames")
@@ -198,9 +204,7 @@ class Server:
 
     def _open_data_port(self) -> None:
         """One that was asked for is opened at once, or there is no server; any other when a worker first needs it."""
-        if self.settings.credentials.encrypted:
-            self.sockets.without_port()
-        elif self.settings.data_port:
+        if self.settings.data_port:
             try:
                 self.sockets.open_port()
             except SocketError as error:
@@ -277,13 +281,13 @@ class Server:
         self.again = reason
         self._wake.set()
 
-    # Life
+    # JobLoop
 
     async def _coordinate(self, job: Job) -> ExitCode:
         for follower in job.routes.followers:
             follower.start()
         results = Results(job)
-        life = Life(
+        life = JobLoop(
             job, self.settings.wait_warning, self._wake, lambda: self._signal, lambda: self.again is not None
         )
         await life.watch(results)

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
-class Answers:
+class TrialAnswers:
     """To one trial at a time, of `servers` servers. The loop's thread owns it."""
 
     servers: int

@@ -1,5 +1,6 @@
 """The shard: stages payloads and executes orders, strictly in their order."""
 
+from collections import Counter
 from collections.abc import Callable
 from typing import assert_never
 
@@ -64,6 +65,7 @@ class Shard:
     ) -> None:
         self.plan = plan
         self.layout = plan.shards[server]
+        optimizer.check_whole(split_variables(plan))
         self.optimizer = optimizer.bound(*_trainable_pieces(plan, server))
         self.tensors = tensors
         self._keep_bases = keep_bases or tensors.keep_bases
@@ -193,11 +195,11 @@ class Shard:
         self.staging.recycle(payload)
         self.arena.publish(values)
 
-    def rehearse(self, apply: Apply) -> tuple[bool, float]:
+    def try_update(self, apply: Apply) -> tuple[bool, float]:
         """Would everything that this update changes be finite, and what would be the largest magnitude in it?
 
         Nothing changes. Raises ShardError as the update would."""
-        return self._updates.rehearse(apply)
+        return self._updates.try_update(apply)
 
     def _begun(self, update: PendingUpdate) -> PendingUpdate:
         self._unfinished = True
@@ -247,10 +249,18 @@ class Shard:
         )
 
 
-def _trainable_pieces(plan: Plan, server: int) -> tuple[list[str], list[tuple[str, int, int]]]:
-    """The names of all trainable variables, and (name, start, stop) of each piece of one in this server's arena."""
-    names = [spec.name for spec in plan.variables]
+def split_variables(plan: Plan) -> list[str]:
+    """The names of the trainable variables that lie on several servers."""
+    held = Counter(piece.variable for shard in plan.shards for piece in shard.slices)
+    named = ((plan.variables[number], count) for number, count in sorted(held.items()))
+    return [spec.name for spec, count in named if count > 1 and spec.kind == "trainable"]
+
+
+def _trainable_pieces(
+    plan: Plan, server: int
+) -> tuple[dict[str, tuple[int, ...]], list[tuple[str, int, int]]]:
+    """All trainable variables with their shapes, and (name, start, stop) of each piece in this server's arena."""
     layout = plan.shards[server]
-    pieces = [(names[p.variable], p.offset, p.offset + p.size) for p in layout.slices]
+    pieces = [(plan.variables[p.variable].name, p.offset, p.offset + p.size) for p in layout.slices]
     trained = [piece for piece in pieces if piece[1] < layout.trainable]
-    return [spec.name for spec in plan.variables if spec.kind == "trainable"], trained
+    return {spec.name: spec.shape for spec in plan.variables if spec.kind == "trainable"}, trained

@@ -160,7 +160,7 @@ class Updates:
             self._staging.recycle(values)
         self.summed.clear()
 
-    def rehearse(self, apply: Apply) -> tuple[bool, float]:
+    def try_update(self, apply: Apply) -> tuple[bool, float]:
         """Would everything that this update changes be finite, and what would be the largest magnitude in it?
 
         Computed on copies, with the operations of the update itself: nothing changes. It needs memory for the

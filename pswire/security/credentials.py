@@ -3,6 +3,8 @@
 Everything that listens or connects is given the same `Credentials`: gRPC, the data line, metrics, the dashboard.
 """
 
+import ssl
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -46,6 +48,27 @@ class Credentials:
         """The newest; the same object until the files change. Only with TLS."""
         assert self.live is not None, "without TLS there is no identity"
         return self.live.now()
+
+    @property
+    def server_contexts(self) -> Callable[[], ssl.SSLContext] | None:
+        """That of TLS for a new connection to this process, other than gRPC's; None without TLS.
+
+        It raises IdentityError for an identity that TLS cannot use. Any thread may call it.
+        """
+        if self.live is None:
+            return None
+        made: list[tuple[Identity, ssl.SSLContext]] = []
+
+        def newest() -> ssl.SSLContext:
+            identity = self.identity
+            found = made[0] if made else None
+            if found is None or found[0] is not identity:
+                # Two threads may both make one, which does no harm.
+                found = (identity, identity.server_context(mutual=self.mutual))
+                made[:] = [found]
+            return found[1]
+
+        return newest
 
     @cached_property
     def metadata(self) -> Metadata:

@@ -13,12 +13,17 @@ UTF-8. How the two ends connect: `pswire.transport.socket_handshake`.
 
 import select
 import socket
+import ssl
 import struct
 import threading
 import time
 from collections.abc import Sequence
 from typing import Final
 
+from pswire.transport.tls_socket import TlsSocket
+
+# What carries frames.
+Carrier = socket.socket | TlsSocket
 # The pieces that a message is made of.
 Parts = Sequence[bytes | memoryview]
 
@@ -43,7 +48,7 @@ class SocketError(OSError):
     """There is no connection, or it is broken: the text says why."""
 
 
-def keep_alive(connected: socket.socket) -> None:
+def keep_alive(connected: Carrier) -> None:
     """What both ends ask of TCP: small messages at once, and a connection that routers know."""
     if connected.family != socket.AF_UNIX:
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -59,7 +64,7 @@ class FramedSocket:
     `_guard` owns the count of users and whether it is closed; all else belongs to the one thread.
     """
 
-    def __init__(self, connected: socket.socket) -> None:
+    def __init__(self, connected: Carrier) -> None:
         self._socket = connected
         keep_alive(connected)
         # What has come and is not read yet: bytes `_start` to `_end`. A buffered reader of Python's does the same in
@@ -77,7 +82,7 @@ class FramedSocket:
     def first(self, most: int) -> bytes | None:
         """The first frame; None when none comes within `HANDSHAKE_TIMEOUT`.
 
-        Before anything else is received. Raises SocketError for one of more than `most` bytes.
+        Before anything else is received. Raises SocketError for one of more than `most` bytes, and where TLS says why.
         """
         deadline = time.monotonic() + HANDSHAKE_TIMEOUT
         try:
@@ -91,6 +96,9 @@ class FramedSocket:
             self._socket.settimeout(None)
         except SocketError:
             raise
+        except ssl.SSLError as error:
+            # The other end looks at a certificate when the handshake is over for this one.
+            raise SocketError(f"TLS ends the connection: {error.reason}") from error
         except OSError:
             return None
         return message if len(message) == length else None

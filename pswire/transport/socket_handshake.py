@@ -7,11 +7,13 @@ namespace does not see it.
 import os
 import secrets
 import socket
+import ssl
 import struct
 from collections.abc import Iterator
 from typing import Any, Final
 
-from pswire.transport.framed_socket import HANDSHAKE_TIMEOUT, FramedSocket, SocketError
+from pswire.transport.framed_socket import HANDSHAKE_TIMEOUT, Carrier, FramedSocket, SocketError
+from pswire.transport.tls_socket import TlsSocket
 
 _CREDENTIALS: Final = struct.Struct("3i")
 
@@ -88,16 +90,36 @@ def connect_unix(name: str, token: bytes) -> FramedSocket:
     return _accepted(made, token)
 
 
-def connect_tcp(host: str, port: int, token: bytes) -> FramedSocket:
-    """To the process that listens there. Raises SocketError as `connect_unix`."""
+def connect_tcp(host: str, port: int, token: bytes, context: ssl.SSLContext | None = None) -> FramedSocket:
+    """To the process that listens there; with TLS where there is a `context`. Raises SocketError as `connect_unix`,
+    and for a server that has no certificate for `host`."""
     try:
         made = socket.create_connection((host, port), timeout=HANDSHAKE_TIMEOUT)
     except OSError as error:
         raise SocketError(f"no connection to {host}:{port}: {error.strerror or error}") from error
-    return _accepted(made, token)
+    return _accepted(made if context is None else _secured(made, context, host, port), token)
 
 
-def _accepted(connected: socket.socket, token: bytes) -> FramedSocket:
+def _secured(made: socket.socket, context: ssl.SSLContext, host: str, port: int) -> TlsSocket:
+    connected = TlsSocket(made, context, host)
+    try:
+        connected.settimeout(HANDSHAKE_TIMEOUT)
+        connected.shake()
+    except OSError as error:
+        made.close()
+        raise SocketError(f"no TLS with {host}:{port}: {_reason(error)}") from error
+    return connected
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return error.verify_message
+    if isinstance(error, ssl.SSLError):
+        return error.reason or str(error)
+    return error.strerror or str(error) or "no answer in time"
+
+
+def _accepted(connected: Carrier, token: bytes) -> FramedSocket:
     connection = FramedSocket(connected)
     answer = None
     try:

@@ -100,7 +100,7 @@ class ShardClient:
         void: Callable[[int], str | None] = lambda ticket: None,
         credentials: Credentials = NO_TLS,
     ) -> None:
-        """`void`: why a ticket is, if it is."""
+        """`void`: why a ticket is, if it is. `credentials`: what this process shows of itself."""
         # Whoever could join without TLS knows that none is spoken here.
         self._contact = Contact(address, credentials) if credentials.encrypted else None
         self.server = server
@@ -118,7 +118,8 @@ class ShardClient:
         self._void = void
         # A server without a part of the model has nothing to share, which is no reason to refuse the others.
         kind = transport if self.elements or transport == "grpc" else "auto"
-        self._transport = Transport(server, address, channel, self._plan, kind, codec)
+        newest = credentials.live.now if credentials.live is not None else None
+        self._transport = Transport(server, address, channel, self._plan, kind, codec, newest)
         # Arrays that versions were received into: a new one for each would cost the system's clearing of its pages.
         # A list's `append` and `pop` are whole, so the reader may return one without the turn.
         self._spare: list[NDArray[Any]] = []

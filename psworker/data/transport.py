@@ -1,12 +1,14 @@
 """How requests and payloads travel between this worker and one server: over gRPC, a socket, shared memory."""
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import grpc
 
 from pswire.addresses import Address
 from pswire.logs.events import event
+from pswire.security.identity import Identity as TlsIdentity
 from pswire.transport import socket_handshake as handshake
 from pswire.transport.codecs import Codec
 from pswire.transport.framed_socket import FramedSocket, SocketError
@@ -44,14 +46,25 @@ class Transport:
     """
 
     def __init__(
-        self, server: int, address: Address, channel: grpc.Channel, plan: str, kind: str, codec: Codec
+        self,
+        server: int,
+        address: Address,
+        channel: grpc.Channel,
+        plan: str,
+        kind: str,
+        codec: Codec,
+        newest: Callable[[], TlsIdentity] | None = None,
     ):
         """`kind`: of TRANSPORTS; `codec`: that of messages. Shared memory is float32, and rounding that was asked for
-        must not depend on which machine the worker is on."""
+        must not depend on which machine the worker is on. `newest`: what this process shows of itself; None without
+        TLS. With it, nothing leaves this machine unencrypted, whatever is available."""
         self.attachment: Attachment | None = None
         self._where = f"server {server} at {address}"
         self._host = address.host
         self._channel = channel
+        self._newest = newest
+        # What the gRPC stream was opened with: the server takes its token from the same certificate only.
+        self._shown: TlsIdentity | None = None
         self._plan = plan
         self._required = kind if kind in ("socket", "shared-memory") else None
         self._memory = kind == "shared-memory" or (kind == "auto" and codec.exact)
@@ -131,7 +144,8 @@ class Transport:
             offer = self._asked(identity, after, ask=True)
             if not offer.port:
                 raise SocketError("it listens on none" if offer.token else offer.refusal)
-            self._use(handshake.connect_tcp(self._host, offer.port, offer.token))
+            context = None if self._shown is None else self._shown.client_context()
+            self._use(handshake.connect_tcp(self._host, offer.port, offer.token, context))
         except SocketError as error:
             # Raises, and all this is tried again, if the server has gone meanwhile. This one says what is available.
             self._asked(identity, after, ask=True)
@@ -164,6 +178,8 @@ class Transport:
         return reply.attached
 
     def _opened(self) -> GrpcStream:
+        if self._newest is not None:
+            self._shown = self._newest()
         self.liveness_stream = GrpcStream(self._channel)
         return self.liveness_stream
 

@@ -1,6 +1,6 @@
 """The optimizer that a Keras model was compiled with, as the servers' [optimizer]: names and numbers.
 
-Servers run elementwise rules on flat arrays. What sees a whole gradient or a
+Servers run rules on flat arrays, variable by variable. What sees a whole gradient or a
 worker's own loss stays in the worker (`psworker.keras.fit.gradients`): clipping,
 accumulation, loss scaling, averages of the weights. What neither can do is
 refused, with the nearest that can be done.
@@ -107,14 +107,20 @@ _TRANSLATIONS: Mapping[type[Any], Callable[[Any], tuple[str, Config]]] = {
     keras.optimizers.RMSprop: _plain("rmsprop", "rho", "momentum", "epsilon", "centered"),
     keras.optimizers.Lion: _plain("lion", "beta_1", "beta_2"),
     keras.optimizers.Ftrl: _ftrl,
+    keras.optimizers.Lamb: _plain("lamb", *_ADAM),
+    # Its `relative_step` changes nothing in Keras.
+    keras.optimizers.Adafactor: _plain(
+        "adafactor", "beta_2_decay", "epsilon_1", "epsilon_2", "clip_threshold"
+    ),
 }
 
 # What it does that servers do not, and what comes nearest.
-_PARTS = ", and a server holds parts of variables"
 _NEAREST = {
-    "Lamb": (f"scales each step by the norm of the whole variable{_PARTS}", "keras.optimizers.AdamW"),
-    "Adafactor": (f"keeps sums over rows and columns of whole variables{_PARTS}", "keras.optimizers.Adam"),
-    "Muon": (f"orthogonalises each matrix's whole step{_PARTS}", "keras.optimizers.AdamW"),
+    "Muon": (
+        "multiplies matrices in each step, and the bits of a product are another machine's own, where servers replay "
+        "and restore to the bit",
+        "keras.optimizers.Lamb (whose steps also have a length for each variable) or AdamW",
+    ),
     "ScheduleFreeAdamW": (
         "keeps two sets of weights, one to train and one to evaluate, and servers hold one",
         "keras.optimizers.AdamW",

@@ -62,7 +62,7 @@ class Inside:
 
 def _wrong_account(served: Served) -> list[str]:
     """Of a server whose members have all left: nothing is held for anybody, and the parts add up."""
-    picture = served.probe.host.memory_picture()
+    picture = served.probe.host.memory_use()
     held = [part for part in picture.parts if part.member and part.kind in LASTING]
     if held:
         return [f"memory is still held after the end: {held}"]

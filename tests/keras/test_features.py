@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from psworker.control.epochs import EpochTotals
+from psworker.errors import Refused
 from tests.keras.in_process import servers
 from tests.probes import distributed_models
 from tests.service.serving import wait_until
@@ -84,6 +85,12 @@ def test_several_servers_clip_the_whole_gradient(knob: str) -> None:
     plain, expected, ours, got = both(make, lambda model: model.fit(**FIT).history["loss"], count=2)
     np.testing.assert_allclose(got, expected, rtol=1e-6)
     assert_same(plain, ours, atol=1e-6)
+
+
+def test_a_rule_on_whole_variables_is_refused_where_servers_would_split_one() -> None:
+    model = build(keras.optimizers.Lamb(0.01))
+    with servers(2) as hosts, pytest.raises(Refused, match=r"'lamb' scales each step .* expected one server"):
+        pk.distribute(model, hosts=hosts).session.close()
 
 
 def test_schedule_decay_and_averages_on_several_servers() -> None:

@@ -154,12 +154,14 @@ ROUNDED: dict[str, Callable[[], Any]] = {
     "nadam": lambda: build(keras.optimizers.Nadam(0.01)),
     "adamax": lambda: build(keras.optimizers.Adamax(0.01)),
     "adadelta": lambda: build(keras.optimizers.Adadelta(1.0)),
+    "lamb": lambda: build(keras.optimizers.Lamb(0.01, weight_decay=0.1)),
+    "adafactor": lambda: build(keras.optimizers.Adafactor(0.05)),
     "loss-scale": lambda: build(keras.optimizers.Adagrad(0.1, loss_scale_factor=8.0)),
     "batchnorm": lambda: build(keras.optimizers.SGD(0.1), keras.layers.BatchNormalization()),
     "steps-per-execution": lambda: build(keras.optimizers.SGD(0.1), steps_per_execution=4),
 }
 # tests/optimizers holds every optimizer to Keras; here their translation alone would be seen once more.
-USUAL = ["adamw", "global-clipnorm", "loss-scale", "batchnorm", "steps-per-execution"]
+USUAL = ["adamw", "lamb", "adafactor", "global-clipnorm", "loss-scale", "batchnorm", "steps-per-execution"]
 
 
 @pytest.mark.parametrize("name", usually(USUAL, soak=list(ROUNDED)))

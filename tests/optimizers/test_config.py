@@ -61,7 +61,10 @@ def configurations(draw: st.DrawFn) -> dict[str, Any]:
     for knob in describe(name).knobs[1:]:
         if draw(st.booleans()):
             values = {"flag": st.booleans(), "integer": st.integers(1, 9), "words": st.just(["dense/*"])}
-            config[knob.name] = draw(values.get(knob.domain.kind, st.floats(1e-6, 0.999)))
+            # An exponent that must not be positive.
+            below = knob.domain.at_most is not None and knob.domain.at_most <= 0
+            numbers = st.floats(-0.999, -1e-6) if below else st.floats(1e-6, 0.999)
+            config[knob.name] = draw(values.get(knob.domain.kind, numbers))
     return config
 
 

@@ -27,6 +27,13 @@ KNOBS: dict[str, list[dict[str, Any]]] = {
     "adadelta": [{}, {"rho": 0.0}, {"rho": 0.999, "epsilon": 1e-20}],
     "rmsprop": [{}, {"centered": True, "momentum": 0.9}, {"rho": 0.0, "epsilon": 1e-30, "centered": True}],
     "lion": [{}, {"beta_1": 1.0, "beta_2": 0.0}],
+    "lamb": [{}, {"beta_1": 0.0, "beta_2": 0.0}, {"epsilon": 1e-30}, {"weight_decay": 3.0}],
+    "adafactor": [
+        {},
+        {"beta_2_decay": 0.0},
+        {"clip_threshold": 100.0},
+        {"epsilon_1": 1e-3, "weight_decay": 0.1},
+    ],
     "ftrl": [
         {},
         {"l1_regularization_strength": 2.0, "l2_shrinkage_regularization_strength": 1.0, "beta": 1.0},
@@ -39,6 +46,8 @@ SQUARES = {
     "accumulated_grad",
     "accumulated_delta_var",
     "norm",
+    "rows",
+    "columns",
 }
 
 
@@ -75,7 +84,7 @@ def bounded(name: str, knobs: dict[str, Any], seed: int) -> None:
     if bounds is None:
         return
     assert all(bound <= LIMIT for bound in bounds.values())
-    squares = SQUARES | ({"velocity"} if name in ("adam", "adamw", "nadam", "rmsprop") else set())
+    squares = SQUARES | ({"velocity"} if name in ("adam", "adamw", "nadam", "rmsprop", "lamb") else set())
     x = fill(draw, before["x"], positive=False)
     slots = {key: fill(draw, before[key], positive=key in squares) for key in optimizer.slots}
     if name == "rmsprop" and "average_gradient" in slots:
@@ -110,7 +119,8 @@ def test_nothing_is_beyond_its_bound(name: str, case: int) -> None:
 
 @pytest.mark.parametrize("name", names())
 def test_an_ordinary_training_is_bounded_for_many_updates(name: str) -> None:
-    """Otherwise the shards would be asked all the time: once in a hundred updates is little (`ftrl` more often)."""
+    """Otherwise the shards would be asked all the time: once in a hundred updates is little (`ftrl`, and rules
+    with norms, more often)."""
     optimizer = build({"name": name})
     first = optimizer.rule.initial
     held = {key: first[key] if isinstance(first, dict) and key in first else 0.1 for key in optimizer.slots}
@@ -119,7 +129,8 @@ def test_an_ordinary_training_is_bounded_for_many_updates(name: str) -> None:
     while bounds is not None and count < 300:
         bounds = after(optimizer.rule, optimizer.rate(count), count + 1, 2.0**20, bounds)
         count += bounds is not None
-    assert count >= (3 if name == "ftrl" else 60 if name == "adadelta" else 300), count
+    fewest = {"ftrl": 3, "adadelta": 60, "lamb": 5, "adafactor": 5}
+    assert count >= fewest.get(name, 300), count
 
 
 def test_an_unknown_rule_is_not_bounded() -> None:

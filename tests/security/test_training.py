@@ -41,7 +41,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> str:
         return str(trained(cluster, "grpc").summary.weights_sha256)
 
 
-@pytest.mark.parametrize("transport", ["grpc", "auto", "shared-memory"])
+@pytest.mark.parametrize("transport", ["grpc", "socket", "shared-memory"])
 def test_the_weights_are_those_of_a_run_without_tls(
     cluster: ProtectedCluster, plain: str, transport: str
 ) -> None:

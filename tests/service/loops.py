@@ -1,8 +1,9 @@
 """An event loop on a thread of its own, for parts of a server that need no more than that."""
 
 import asyncio
+import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from psserver.service.limits.watch import Watch
@@ -44,9 +45,16 @@ def running() -> Iterator[Owner]:
 class Opened:
     """A listener, asked by the thread that owns it."""
 
-    def __init__(self, owner: Owner, serve: Serve, bind: str = "127.0.0.1") -> None:
+    def __init__(
+        self,
+        owner: Owner,
+        serve: Serve,
+        bind: str = "127.0.0.1",
+        contexts: Callable[[], ssl.SSLContext] | None = None,
+    ) -> None:
         self._ask, watch = owner.ask, Watch()
-        self._listener = SocketListener(serve, owner, bind, watch=watch)
+        self._listener = SocketListener(serve, owner, bind, watch=watch, contexts=contexts)
+        self._listener.begin()
         owner.ask(lambda: watch.start(owner.loop))
 
     @property
@@ -69,8 +77,8 @@ class Opened:
     def unauthenticated(self) -> int:
         return self._ask(lambda: self._listener.unauthenticated)
 
-    def issue_token(self) -> SocketToken:
-        return self._ask(self._listener.issue_token)
+    def issue_token(self, fingerprint: bytes = b"") -> SocketToken:
+        return self._ask(lambda: self._listener.issue_token(fingerprint))
 
     def withdraw(self, token: SocketToken) -> None:
         self._ask(token.withdraw)
@@ -78,12 +86,19 @@ class Opened:
     def close(self) -> None:
         self._ask(self._listener.close)
 
+    def end(self) -> None:
+        """After the loop."""
+        self._listener.end()
+
 
 @contextmanager
-def opened(serve: Serve, bind: str = "127.0.0.1") -> Iterator[Opened]:
+def opened(
+    serve: Serve, bind: str = "127.0.0.1", contexts: Callable[[], ssl.SSLContext] | None = None
+) -> Iterator[Opened]:
     with running() as owner:
-        made = Opened(owner, serve, bind)
+        made = Opened(owner, serve, bind, contexts)
         try:
             yield made
         finally:
             made.close()
+    made.end()

@@ -18,7 +18,7 @@ from pswire.model.plan import VariableSpec, make_plan
 from tests.repetitions import seeds
 
 ELEMENTS = 65_536
-PROMISED = ("versions", "payloads", "rehearsal")
+PROMISED = ("versions", "payloads", "trial")
 MEDIAN = TensorParts(aggregator="median", knobs={"fewest": 1})
 TAYLOR = TensorParts("adaptive-taylor", knobs={"decay": 0.9, "epsilon": 1e-7})
 SETTINGS = {
@@ -181,7 +181,7 @@ class Job:
 
 def total(job: Job) -> int:
     """Of the account, both ways of asking it."""
-    picture = job.memory.ledger.picture(1000)
+    picture = job.memory.ledger.use(1000)
     assert sum(part.nbytes for part in picture.parts) == picture.total == job.memory.ledger.total
     assert all(part.nbytes > 0 for part in picture.parts)
     return picture.total

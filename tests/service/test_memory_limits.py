@@ -165,7 +165,7 @@ def test_a_picture_of_the_account_has_few_parts_whoever_comes() -> None:
     ledger = MemoryLedger(10_000 * MIB)
     for number in range(1000):
         ledger.put(f"w{number}", "shared slots", MIB)
-    picture = ledger.picture()
+    picture = ledger.use()
     assert len(picture.parts) == MOST_PARTS
     assert picture.total == 1000 * MIB == sum(part.nbytes for part in picture.parts) + picture.rest
 

@@ -22,11 +22,11 @@ def commit(harness: CoordinatorHarness, worker: str, batch: int) -> None:
 
 def test_nothing_is_said_while_one_worker_has_not_said_how_much_data_it_has() -> None:
     job, progress = harness(2), Progress()
-    assert progress.picture(job.coordinator, 0.0) is None
+    assert progress.how_far(job.coordinator, 0.0) is None
     progress.told("w0", Extent(2, 10))
-    assert progress.picture(job.coordinator, 0.0) is None
+    assert progress.how_far(job.coordinator, 0.0) is None
     progress.told("w1", Extent(2, 6))
-    found = progress.picture(job.coordinator, 0.0)
+    found = progress.how_far(job.coordinator, 0.0)
     assert found is not None and (found.epoch, found.epochs, found.done, found.total) == (1, 2, 0, 16)
     assert found.unit == "batches" and math.isnan(found.seconds_left)
 
@@ -37,32 +37,32 @@ def test_the_time_that_is_left_follows_from_the_pace() -> None:
     for second in range(4):
         progress.look(job.coordinator, float(second))
         commit(job, "w0", batch=second)
-    found = progress.picture(job.coordinator, 3.0)
+    found = progress.how_far(job.coordinator, 3.0)
     assert found is not None and (found.done, found.epoch) == (4, 1)
     # Four batches in three seconds: six more of them.
     assert found.seconds_left == 4.5
     for batch in range(4, 10):
         commit(job, "w0", batch)
-    found = progress.picture(job.coordinator, 4.0)
+    found = progress.how_far(job.coordinator, 4.0)
     assert found is not None and (found.done, found.epoch, found.seconds_left) == (10, 2, 0.0)
 
 
 def test_a_limit_of_versions_counts_where_it_comes_first() -> None:
     job, progress = harness(1, versions=4), Progress()
     commit(job, "w0", 0)
-    found = progress.picture(job.coordinator, 1.0)
+    found = progress.how_far(job.coordinator, 1.0)
     assert found is not None and (found.done, found.total, found.unit, found.epochs) == (1, 4, "versions", 0)
     progress.told("w0", Extent(1, 100))
-    found = progress.picture(job.coordinator, 1.0)
+    found = progress.how_far(job.coordinator, 1.0)
     assert found is not None and found.unit == "versions"
     progress.told("w0", Extent(1, 2))
-    found = progress.picture(job.coordinator, 1.0)
+    found = progress.how_far(job.coordinator, 1.0)
     assert found is not None and (found.done, found.total, found.unit) == (1, 2, "batches")
 
 
 def test_work_units_are_known_to_the_coordinator() -> None:
     job = CoordinatorHarness(workers=1, work=WorkTerms(units=3, epochs=2, batches=2)).starts()
-    found = Progress().picture(job.coordinator, 0.0)
+    found = Progress().how_far(job.coordinator, 0.0)
     assert found is not None and (found.epoch, found.epochs, found.total, found.unit) == (1, 2, 12, "parts")
 
 

@@ -7,7 +7,7 @@ from psserver.service.deciding import decider
 from psserver.service.followers import Follower
 from psserver.service.saving.whole import PATIENCE as LEAST
 from psserver.service.saving.whole import limit
-from psserver.service.trials import Answers
+from psserver.service.trials import TrialAnswers
 from psserver.shard import Apply
 from pswire.exits import ExitCode
 from pswire.model.plan import VariableSpec, make_plan
@@ -17,7 +17,7 @@ from tests.service.serving import VARIABLES, serving, wait_until
 
 
 def test_who_has_not_answered_is_known() -> None:
-    answers = Answers(3)
+    answers = TrialAnswers(3)
     answers.expect(1, 5.0)
     assert (answers.missing, answers.since) == ("servers 0, 1, 2", 5.0)
     assert answers.take(1, 1, True, 2.0) is None

@@ -16,7 +16,7 @@ from pslab.runs.folder import Run
 from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.outputs import Record
 from psserver.order_translation import OrderTranslator
-from psserver.service import life
+from psserver.service import job_loop
 from psserver.service.followers import Follower
 from psserver.service.log import json_lines
 from psserver.service.log.json_lines import JsonLines, LogError
@@ -64,7 +64,7 @@ POLICIES = {
 @pytest.fixture(autouse=True)
 def short_farewell(monkeypatch: pytest.MonkeyPatch) -> None:
     """The workers below do not leave when a job stops."""
-    monkeypatch.setattr(life, "FAREWELL", 0.1)
+    monkeypatch.setattr(job_loop, "LEAVING", 0.1)
 
 
 def log_of(folder: Path) -> list[dict[str, Any]]:

@@ -159,7 +159,7 @@ def test_nothing_is_kept_for_a_worker_that_left_with_contributions_pending(refus
     for shard in shards:
         shard.execute(Dismiss("w0"))
         if refused:
-            shard.rehearse(Apply(1, 1.0, 1.0, (Fold(2, 1.0),)))
+            shard.try_update(Apply(1, 1.0, 1.0, (Fold(2, 1.0),)))
             shard.execute(Discard())
             shard.execute(Release(2))
         else:

@@ -1,4 +1,4 @@
-"""What is certain is finite, what is rehearsed is what happens, and what is refused leaves no trace."""
+"""What is certain is finite, what is tried is what happens, and what is refused leaves no trace."""
 
 from random import Random
 from typing import Any
@@ -71,8 +71,8 @@ class Servers:
             ordinary = ordinary and slot.ordinary
         return ordinary
 
-    def rehearse(self, update: entries.Apply) -> tuple[bool, float]:
-        found = [shard.rehearse(self.translator.trial(update)) for shard in self.shards]
+    def try_update(self, update: entries.Apply) -> tuple[bool, float]:
+        found = [shard.try_update(self.translator.trial(update)) for shard in self.shards]
         return all(finite for finite, _ in found), max(largest for _, largest in found)
 
     def held(self) -> list[tuple[str, bytes]]:
@@ -131,7 +131,7 @@ def test_any_run_of_updates(optimizer: dict[str, Any], tensors: TensorParts) -> 
                 version += 1
                 continue
             asked += 1
-            finite, largest = servers.rehearse(update)
+            finite, largest = servers.try_update(update)
             assert servers.held() == before
             if finite:
                 servers.record(update)

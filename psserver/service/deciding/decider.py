@@ -28,7 +28,7 @@ from psserver.service.log.run_log import RunLog
 from psserver.service.routes import Routes
 from psserver.service.saving.whole import Checkpoints, limit
 from psserver.service.shard.host import ShardHost
-from psserver.service.trials import Answers
+from psserver.service.trials import TrialAnswers
 from pswire.exits import ExitCode
 from pswire.logs.events import event
 from pswire.model.plan import Plan
@@ -75,7 +75,7 @@ class Decider:
         self._tell_over = over
         self._assurance = ShardAssurance(policy.tensors, optimizer)
         self._coordinator = Coordinator(terms, policy, self.began, self._assurance)
-        self._answers = Answers(terms.servers)
+        self._answers = TrialAnswers(terms.servers)
         self._opened = False
         # The log's first entry names the optimizer. Where that is the workers', a Join alone decides nothing: what is
         # to be written waits here until a session stands, and another Join may name another. None: nothing waits.

@@ -30,7 +30,7 @@ def model_needs(
     }
     # An update that might not be finite is computed on copies first: the sum or a payload, one more, and the version.
     copied = ("optimizer", "step", "compensator", "sum", "payload")
-    needs["rehearsal"] = sum(needs[kind] for kind in copied) + layout.nbytes
+    needs["trial"] = sum(needs[kind] for kind in copied) + layout.nbytes
     return {kind: nbytes for kind, nbytes in needs.items() if nbytes}
 
 
@@ -42,7 +42,7 @@ def member_needs(layout: ShardLayout, optimizer: Optimizer, tensors: TensorParts
         "optimizer": slots,
         "base versions": TICKETS * layout.nbytes if tensors.keep_bases else 0,
         "contributions": kept,
-        "rehearsal": slots + kept,
+        "trial": slots + kept,
     }
     return {kind: nbytes for kind, nbytes in needs.items() if nbytes}
 

@@ -15,7 +15,7 @@ SHARE: Final = 0.8
 # Who holds what belongs to no member: neither is a worker's name.
 MODEL: Final = ""
 STRANGERS: Final = "*"
-# Parts that a picture names; the others are one sum, so that its size is the same whoever comes.
+# Parts that an account names; the others are one sum, so that its size is the same whoever comes.
 MOST_PARTS: Final = 12
 
 
@@ -29,7 +29,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class MemoryUse:
     """`parts`: the largest first; `rest`: bytes of all others. They add up to `total`."""
 
     limit: int
@@ -107,13 +107,13 @@ class MemoryLedger:
         """What a member has, by kind."""
         return {kind: nbytes for (who, kind), nbytes in self._all().items() if who == member}
 
-    def picture(self, most: int = MOST_PARTS) -> Picture:
+    def use(self, most: int = MOST_PARTS) -> MemoryUse:
         """All of it, in a few parts."""
         found = self._all()
         largest = sorted(found.items(), key=lambda item: (-item[1], item[0]))[:most]
         parts = tuple(Held(member, kind, nbytes) for (member, kind), nbytes in largest)
         total = found.total()
-        return Picture(self.limit, total, parts, total - sum(part.nbytes for part in parts))
+        return MemoryUse(self.limit, total, parts, total - sum(part.nbytes for part in parts))
 
     def _all(self) -> Counter[tuple[str, str]]:
         with self._lock:

@@ -56,4 +56,4 @@ READS: Final = Limit(
     4, "reads of one worker at once: the present version, the next one, and what broke and is read again"
 )
 # How much shorter the next unread grant of the same worker may hold up an update.
-FORBEARANCE: Final = Limit(4.0, "a worker that does not read is waited for a quarter as long each time")
+LEASE_DIVISOR: Final = Limit(4.0, "a worker that does not read is waited for a quarter as long each time")

@@ -6,8 +6,8 @@ from psserver.coordinator import outputs
 from psserver.coordinator.entries import UNTOLD, CommitFacts, Times
 from psserver.coordinator.status import JobReport, WorkerReport
 from psserver.coordinator.work.units import MOST_DESCRIPTION, WorkTerms
-from psserver.service.limits.ledger import Picture
-from psserver.service.progress import Picture as Progress
+from psserver.service.limits.ledger import MemoryUse
+from psserver.service.progress import HowFar as Progress
 from psserver.shard import orders
 from pswire.logs.texts import escaped
 from pswire.v1 import coordinator_pb2 as pb
@@ -205,17 +205,17 @@ def _worker_to_wire(worker: WorkerReport) -> pb.WorkerStatus:
     )
 
 
-def progress_to_wire(picture: Progress) -> pb.Progress:
+def progress_to_wire(progress: Progress) -> pb.Progress:
     return pb.Progress(
-        epoch=picture.epoch,
-        epochs=picture.epochs,
-        done=picture.done,
-        total=picture.total,
-        unit=picture.unit,
-        seconds_left=picture.seconds_left,
+        epoch=progress.epoch,
+        epochs=progress.epochs,
+        done=progress.done,
+        total=progress.total,
+        unit=progress.unit,
+        seconds_left=progress.seconds_left,
     )
 
 
-def memory_to_wire(picture: Picture) -> memory_pb2.Memory:
-    parts = [memory_pb2.MemoryPart(member=p.member, kind=p.kind, bytes=p.nbytes) for p in picture.parts]
-    return memory_pb2.Memory(limit=picture.limit, total=picture.total, parts=parts, rest=picture.rest)
+def memory_to_wire(use: MemoryUse) -> memory_pb2.Memory:
+    parts = [memory_pb2.MemoryPart(member=p.member, kind=p.kind, bytes=p.nbytes) for p in use.parts]
+    return memory_pb2.Memory(limit=use.limit, total=use.total, parts=parts, rest=use.rest)

@@ -309,7 +309,7 @@ class CoordinatorRpc:
             state="ready",
             bytes=job.host.nbytes,
             executed=job.host.state.executed,
-            memory=memory_to_wire(job.host.memory_picture()),
+            memory=memory_to_wire(job.host.memory_use()),
         )
         for follower in job.routes.followers:
             follower.ask()

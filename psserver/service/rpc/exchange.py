@@ -9,13 +9,12 @@ from google.protobuf.message import DecodeError
 
 from psserver.service.errors import MembershipOver, Refused, invalid
 from psserver.service.job import Job
-from psserver.service.limits.watch import Caller
 from psserver.service.loop.heavy import LARGE
 from psserver.service.rpc.exchange_replies import committed, message, pulled
 from psserver.service.rpc.registration import bounded
 from psserver.service.shard.host import ShardHost
 from psserver.service.transport import in_place
-from psserver.service.transport.payloads import Intake
+from psserver.service.transport.payloads import Incoming
 from psserver.service.transport.shared_memory import Attachment
 from psserver.service.transport.sockets import SocketListener, SocketToken
 from psserver.service.transport.streams import Stream
@@ -69,7 +68,7 @@ class ExchangeRpc:
             while (received := await stream.receive()) is not None:
                 request, chunk = _request(received)
                 if request.HasField("attach"):
-                    attached = await self._attach(request.attach, resources, stream.caller)
+                    attached = await self._attach(request.attach, resources, stream)
                     await stream.send(message(attached=attached))
                 else:
                     await self._serve(request, chunk, stream, resources.attachment)
@@ -77,10 +76,11 @@ class ExchangeRpc:
             resources.release()
 
     async def _attach(
-        self, request: shard_pb2.Attach, resources: StreamResources, caller: Caller
+        self, request: shard_pb2.Attach, resources: StreamResources, stream: Stream
     ) -> shard_pb2.Attached:
         if request.ask:
-            return await self._offer(request, resources, caller)
+            return await self._offer(request, resources, stream)
+        caller = stream.caller
         if resources.attachment is not None:
             raise invalid("expected one attach on a stream, got another")
         resources.detach = partial(self._host.detach, request.worker, caller)
@@ -88,15 +88,15 @@ class ExchangeRpc:
         return reply
 
     async def _offer(
-        self, request: shard_pb2.Attach, resources: StreamResources, caller: Caller
+        self, request: shard_pb2.Attach, resources: StreamResources, stream: Stream
     ) -> shard_pb2.Attached:
         """What is available to this stream. A token that it got before is withdrawn."""
-        reason = await in_place.reason_against(self._host, request, caller)
+        reason = await in_place.reason_against(self._host, request, stream.caller)
         if resources.token is not None:
             resources.token.withdraw()
         offer = shard_pb2.Attached(refusal=reason or "")
         if self._host.options.transport != "grpc":
-            resources.token = self._sockets.issue_token()
+            resources.token = self._sockets.issue_token(stream.fingerprint)
             offer.token, offer.port = resources.token.token, self._sockets.port
             offer.socket = "" if reason else self._sockets.name
         return offer
@@ -139,8 +139,8 @@ class ExchangeRpc:
         stream: Stream,
         attachment: Attachment | None,
     ) -> None:
-        intake = await Intake.begin(self._host, request.push, stream.caller)
-        payload = _Payload(intake, chunk)
+        incoming = await Incoming.begin(self._host, request.push, stream.caller)
+        payload = _Payload(incoming, chunk)
         arrived = False
         try:
             while payload.first is not None or not payload.complete:
@@ -153,8 +153,8 @@ class ExchangeRpc:
             arrived = True
         finally:
             if not arrived:
-                intake.give_up()
-        await self._staged(request, intake.finish(), stream, attachment)
+                incoming.give_up()
+        await self._staged(request, incoming.finish(), stream, attachment)
 
     async def _staged(
         self,
@@ -188,36 +188,36 @@ def _request(received: Message) -> tuple[shard_pb2.ExchangeRequest, frames.Chunk
 
 
 class _Payload:
-    """Chunks on their way into `intake`. `first`: one that is here, and goes in before those that come.
+    """Chunks on their way into `incoming`. `first`: one that is here, and goes in before those that come.
 
     It goes in with them where several come: another thread is asked once.
     """
 
-    def __init__(self, intake: Intake, first: frames.ChunkView | None) -> None:
-        self._intake, self.first = intake, first
+    def __init__(self, incoming: Incoming, first: frames.ChunkView | None) -> None:
+        self._incoming, self.first = incoming, first
 
     @property
     def left(self) -> int:
         """Bytes that have not come yet."""
-        return self._intake.left - (0 if self.first is None else self.first.data.nbytes)
+        return self._incoming.left - (0 if self.first is None else self.first.data.nbytes)
 
     @property
     def complete(self) -> bool:
-        return self._intake.complete
+        return self._incoming.complete
 
     async def take_first(self) -> None:
         """Raises Refused."""
         first, self.first = self.first, None
         if first is not None:
-            await self._intake.take(first)
+            await self._incoming.take(first)
 
     def take(self, received: Message) -> bool:
         """On another thread, while nothing else is done with it. Is more wanted? Raises Refused."""
         first, self.first = self.first, None
         if first is not None:
-            self._intake.feed(first)
-        self._intake.feed(_chunk(received))
-        return not self._intake.complete
+            self._incoming.feed(first)
+        self._incoming.feed(_chunk(received))
+        return not self._incoming.complete
 
 
 def _chunk(received: Message | None) -> frames.ChunkView:

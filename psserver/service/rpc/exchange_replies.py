@@ -168,6 +168,10 @@ class Answer:
         self.receive, self.receive_many = stream.receive, stream.receive_many
         self.begun = False
 
+    @property
+    def fingerprint(self) -> bytes:
+        return self._stream.fingerprint
+
     async def send(self, parts: Parts) -> None:
         self.begun = True
         await self._stream.send(parts)

@@ -156,7 +156,7 @@ class FollowRpc:
     async def _try(self, trial: shard_pb2.Trial) -> None:
         if self._host.state.failure is not None:
             return
-        finite, largest = await self._host.rehearse(self._next_entry, apply_from_wire(trial.update))
+        finite, largest = await self._host.try_update(self._next_entry, apply_from_wire(trial.update))
         self._answer = shard_pb2.FollowReply(
             trial=trial.number, finite=finite, largest=largest if finite else 0.0
         )
@@ -216,7 +216,7 @@ class FollowRpc:
         reply.saved.extend(map(_saved, host.saver.parts.values()))
         if time.monotonic() - self._memory_told >= MEMORY_EVERY:
             self._memory_told = time.monotonic()
-            reply.memory.CopyFrom(memory_to_wire(host.memory_picture()))
+            reply.memory.CopyFrom(memory_to_wire(host.memory_use()))
         return reply
 
     def _end(self, code: ExitCode, reason: str, *, recover: float = 0.0, next_folder: int = 0) -> None:

@@ -11,7 +11,7 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 from psserver.service.errors import invalid
-from psserver.service.limits.few import Few
+from psserver.service.limits.calls import ConcurrentCalls
 from psserver.service.limits.table import FOREIGN
 from psserver.service.rpc.registration import Call, Registration
 
@@ -27,7 +27,7 @@ class Parsed:
 
     def __init__(self, server: grpc.aio.Server, rpc: Registration) -> None:
         self._server, self._rpc = server, rpc
-        self._few = Few(int(FOREIGN.value))
+        self._few = ConcurrentCalls(int(FOREIGN.value))
 
     def add_generic_rpc_handlers(self, handlers: Sequence[object]) -> None:
         """The generated functions register every method twice; the other time it has a name."""
@@ -51,7 +51,7 @@ class Parsed:
                     given = await anext(_messages(parse, call), None)
                     if given is None:
                         raise invalid("expected a request, got nothing")
-                found = serve(given, Answers(call))
+                found = serve(given, ServicerContext(call))
                 if hasattr(found, "__aiter__"):
                     async for reply in found:
                         await call.reply(reply)
@@ -61,7 +61,7 @@ class Parsed:
         return answer
 
 
-class Answers:
+class ServicerContext:
     """A call as those services see it: they write replies themselves, or abort."""
 
     def __init__(self, call: Call) -> None:

@@ -16,10 +16,11 @@ from google.protobuf.message import DecodeError, Message
 
 from psserver.service.access.gate import Gate
 from psserver.service.errors import Refused, invalid
-from psserver.service.limits.few import Few
+from psserver.service.limits.calls import ConcurrentCalls
 from psserver.service.limits.table import ANSWERS
 from psserver.service.limits.watch import LARGE, Caller, Watch
 from pswire.bounds import BoundError, check
+from pswire.security.identity import fingerprint_of_pem
 from pswire.transport.framed_socket import Parts
 
 if TYPE_CHECKING:
@@ -92,6 +93,12 @@ class Call:
     # A message is on its way that the peer has not taken yet.
     sending: bool = False
 
+    @property
+    def fingerprint(self) -> bytes:
+        """Of the certificate that the peer has shown; empty without one."""
+        shown = list(self.context.auth_context().get("x509_pem_cert", ()))
+        return fingerprint_of_pem(shown[0].decode()) if shown else b""
+
     async def receive(self) -> bytes | None:
         """The next message, of which the first must come in time; None when the peer sends no more."""
         if self.spoken:
@@ -162,7 +169,7 @@ class Registration:
         self._gate = gate or Gate()
         logging.getLogger("grpc._cython.cygrpc").addFilter(_FILTER)
         # To requests of whoever asks.
-        self._answers = Few(int(ANSWERS.value))
+        self._answers = ConcurrentCalls(int(ANSWERS.value))
 
     def method(self, path: str, function: Callable[[Call], Awaitable[None]]) -> "Method":
         """`path`: "/service/method". `function` receives and sends raw messages. What it refuses ends the call with the

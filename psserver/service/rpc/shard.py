@@ -3,7 +3,7 @@
 from psserver.service.errors import invalid
 from psserver.service.rpc.registration import Call, bounded
 from psserver.service.shard.host import ShardHost
-from psserver.service.transport.payloads import Intake, Outgoing
+from psserver.service.transport.payloads import Incoming, Outgoing
 from pswire.patience import CHUNK_SECONDS
 from pswire.transport import frames
 from pswire.v1 import shard_pb2
@@ -17,19 +17,19 @@ class ShardRpc:
 
     async def push(self, call: Call) -> None:
         """Stage a payload: each chunk is copied once, from its message into the slot, and checked."""
-        intake = await Intake.begin(self._host, await _header(call), call.caller)
+        incoming = await Incoming.begin(self._host, await _header(call), call.caller)
         finished = False
         try:
             while (message := await self._prompt(call)) is not None:
                 part = _parse(message)
                 if not isinstance(part, frames.ChunkView):
                     raise invalid("expected chunks after the header, got another header")
-                await intake.take(part)
+                await incoming.take(part)
             finished = True
         finally:
             if not finished:
-                intake.give_up()
-        await call.reply(shard_pb2.PushReply(receipt=self._host.receipt(intake.finish())))
+                incoming.give_up()
+        await call.reply(shard_pb2.PushReply(receipt=self._host.receipt(incoming.finish())))
 
     async def _prompt(self, call: Call) -> bytes | None:
         """A payload that was begun goes on: whoever stops in the middle of one holds memory of this server."""

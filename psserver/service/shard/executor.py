@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from psserver.service.limits.table import FORBEARANCE
+from psserver.service.limits.table import LEASE_DIVISOR
 from psserver.service.loop.heavy import LARGE, HeavyWork
 from psserver.service.loop.owner import Owner
 from psserver.service.shard.shared import SharedShard
@@ -23,7 +23,7 @@ LOOK_EVERY = 0.001
 
 
 @dataclass(frozen=True, slots=True)
-class Rehearsal:
+class TrialUpdate:
     """A question behind the orders that were submitted before it: would `update` be finite? Nothing changes.
 
     `answer` is called in a later turn with that, and with the largest magnitude of all that it would change; never
@@ -34,7 +34,7 @@ class Rehearsal:
     answer: Callable[[bool, float], None]
 
 
-Submitted = Order | Rehearsal
+Submitted = Order | TrialUpdate
 # Orders that are no part of a usual step, behind which there is something to do.
 _RARE = (Save, Release, Install)
 
@@ -115,8 +115,8 @@ class Executor:
 
     def _execute(self, index: int, order: Submitted) -> bool:
         state, shard, kind = self._state, self._state.shard, type(order)
-        if isinstance(order, Rehearsal):
-            return shard is None or self._rehearse(shard, order)
+        if isinstance(order, TrialUpdate):
+            return shard is None or self._try_update(shard, order)
         if shard is None:
             state.finish(index)
             return True
@@ -132,7 +132,7 @@ class Executor:
                 # It has what it was granted, whatever way it read it.
                 self.forgive(shard, order.ticket)
             state.settle_read(order.ticket)
-            state.entrance.changed(order.ticket)
+            state.admission.changed(order.ticket)
         work = shard.prepare(order)
         if work is None:
             if kind in _RARE:
@@ -152,7 +152,7 @@ class Executor:
         if isinstance(order, Save):
             self._copying = self.save(index, shard)
         else:
-            self._state.entrance.freed()
+            self._state.admission.freed()
 
     def compute_beside(self, index: int, order: Order, work: PendingUpdate) -> None:
         """On another thread; the queue goes on when it is done."""
@@ -177,10 +177,10 @@ class Executor:
         if self.timed is not None:
             self.timed(order, time.perf_counter() - began)
         work.finish()
-        self._state.entrance.freed()
+        self._state.admission.freed()
         self._state.finish(index)
 
-    def _rehearse(self, shard: Shard, asked: Rehearsal) -> bool:
+    def _try_update(self, shard: Shard, asked: TrialUpdate) -> bool:
         """Nothing is executed meanwhile, so that nobody writes to what it reads."""
         found: list[tuple[bool, float]] = []
 
@@ -194,7 +194,7 @@ class Executor:
             self.execute_submitted()
 
         def pass_over() -> None:
-            found.append(shard.rehearse(asked.update))
+            found.append(shard.try_update(asked.update))
 
         if shard.passed(asked.update) > LARGE:
             self._busy = True
@@ -271,7 +271,7 @@ class Executor:
         """Seconds that the update waits: the less, the more often those that it waits for did not read."""
         opened = [shard.staging.tickets.get(ticket) for ticket in shard.arena.holders()]
         times = [self._unread.get(t.worker, (0, 0.0))[0] for t in opened if t is not None]
-        return float(self._lease / FORBEARANCE.value ** min(times, default=0))
+        return float(self._lease / LEASE_DIVISOR.value ** min(times, default=0))
 
     def forgive(self, shard: Shard, ticket: int) -> None:
         """The ticket's version was read."""

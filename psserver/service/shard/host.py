@@ -10,19 +10,19 @@ from psserver.optimizers import Optimizer
 from psserver.policies import TensorParts
 from psserver.receipts import Claim, receipt
 from psserver.service.errors import MembershipOver, Refused, invalid, precondition
-from psserver.service.limits.few import MemberCalls
-from psserver.service.limits.ledger import STRANGERS, Held, Picture, usual_limit
+from psserver.service.limits.calls import MemberCalls
+from psserver.service.limits.ledger import STRANGERS, Held, MemoryUse, usual_limit
 from psserver.service.limits.room import ShardMemory, silent_calls
 from psserver.service.limits.table import AWAITING, UNGRANTED
 from psserver.service.limits.watch import Caller, Watch
 from psserver.service.loop.heavy import HeavyWork
 from psserver.service.loop.owner import Owner
 from psserver.service.saving.part import PartSaver
-from psserver.service.shard.executor import Executor, Rehearsal
+from psserver.service.shard.executor import Executor, TrialUpdate
 from psserver.service.shard.pushes import Pushes
 from psserver.service.shard.reads import Read, Reads
 from psserver.service.shard.shared import SharedShard
-from psserver.service.transport.shared_memory import SLOTS, Sharing, Words
+from psserver.service.transport.shared_memory import SLOTS, ControlWords, Sharing
 from psserver.shard import Apply, Shard, ShardState
 from psserver.shard.payloads.staging import Slot
 from pswire.generations import follows
@@ -101,7 +101,7 @@ class ShardHost:
 
     def _saved(self) -> None:
         """What becomes of a part is known, and its copy is gone."""
-        self.state.entrance.freed()
+        self.state.admission.freed()
         self.state.changes.notify()
 
     def held_by(self, held: Iterable[tuple[Caller, int]], kind: str) -> Iterator[Held]:
@@ -118,9 +118,9 @@ class ShardHost:
         # Nobody of before is a member any more, and each comes anew.
         self.state.changes.notify()
 
-    def memory_picture(self) -> Picture:
+    def memory_use(self) -> MemoryUse:
         """What is held here, and for whom."""
-        return self.memory.ledger.picture()
+        return self.memory.ledger.use()
 
     async def attach(self, worker: str, caller: Caller) -> str | None:
         """Make room for what `worker` attaches on its stream `caller`; or why there is none.
@@ -141,7 +141,7 @@ class ShardHost:
         if self._attached.get(worker) is caller:
             del self._attached[worker]
             self.memory.give_slots(worker)
-            self.state.entrance.freed()
+            self.state.admission.freed()
             self.state.changes.notify()
 
     @property
@@ -291,7 +291,7 @@ class ShardHost:
             )
 
     def read_in_place(
-        self, shard: Shard, ticket: int, version: int, worker: str, reader: Words
+        self, shard: Shard, ticket: int, version: int, worker: str, reader: ControlWords
     ) -> tuple[Place, list[Place]] | None:
         """Where the version lies that the ticket has pinned, and where others may; None if it must be copied."""
         self._check_reader(shard, ticket, worker)
@@ -322,7 +322,7 @@ class ShardHost:
         if self.state.changes.waiting:
             self.state.changes.notify()
 
-    async def rehearse(self, index: int, update: Apply) -> tuple[bool, float]:
+    async def try_update(self, index: int, update: Apply) -> tuple[bool, float]:
         """Would this update, behind the entries before `index`, be finite? And what would be the largest magnitude?
 
         Raises Refused when the shard fails, or closes, before it knows.
@@ -333,7 +333,7 @@ class ShardHost:
             answers.append((finite, largest))
             self.state.changes.notify()
 
-        self.orders.submit([(index, Rehearsal(update, answer))])
+        self.orders.submit([(index, TrialUpdate(update, answer))])
         self.orders.execute_submitted()
         await self._wait(lambda: bool(answers), float("inf"))
         return answers[0]

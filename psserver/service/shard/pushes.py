@@ -25,7 +25,7 @@ class Pushes:
 
         A push of the ticket that is under way is cut: its worker has begun anew.
         """
-        self._state.entrance.supersede(ticket)
+        self._state.admission.supersede(ticket)
         if not self._may_enter(shard, ticket, worker):
             await self._enter(shard, ticket, worker)
         return self._place(shard, ticket, caller)
@@ -49,11 +49,11 @@ class Pushes:
                 if time.monotonic() > deadline:
                     text = f"an earlier push of ticket {ticket} does not end"
                     raise Refused(grpc.StatusCode.UNAVAILABLE, text)
-            if not await self._state.entrance.wait(ticket, -1 if turn is None else turn):
+            if not await self._state.admission.wait(ticket, -1 if turn is None else turn):
                 raise Refused(grpc.StatusCode.CANCELLED, "the worker pushes the ticket anew")
             self._state.check_going(self._server)
         # The next may come in, too.
-        self._state.entrance.freed()
+        self._state.admission.freed()
 
     def _place(self, shard: Shard, ticket: int, caller: Caller) -> Slot:
         try:
@@ -81,5 +81,5 @@ class Pushes:
         self._ended(slot)
 
     def _ended(self, slot: Slot) -> None:
-        self._state.entrance.changed(slot.ticket)
-        self._state.entrance.freed()
+        self._state.admission.changed(slot.ticket)
+        self._state.admission.freed()

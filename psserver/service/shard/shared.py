@@ -5,8 +5,8 @@ import grpc
 from psserver.service.errors import Refused
 from psserver.service.loop.owner import Owner
 from psserver.service.loop.waits import Changes, Countdown
-from psserver.service.shard.entrance import Entrance
-from psserver.service.transport.shared_memory import Words
+from psserver.service.shard.admission import PushAdmission
+from psserver.service.transport.shared_memory import ControlWords
 from psserver.shard import Shard
 
 
@@ -21,7 +21,7 @@ class SharedShard:
         # Those that wait: for something rare, for the log, for room.
         self.changes = Changes(lambda: owner.loop)
         self.catching_up = Countdown(lambda: owner.loop)
-        self.entrance = Entrance(owner)
+        self.admission = PushAdmission(owner)
         self.shard: Shard | None = None
         # Entries [0, executed) of the log are executed.
         self.executed = 0
@@ -34,7 +34,7 @@ class SharedShard:
         self.received = 0
         self.served = 0
         # The control words of workers that read in place, by ticket.
-        self._readers: dict[int, Words] = {}
+        self._readers: dict[int, ControlWords] = {}
 
     def finish(self, index: int) -> None:
         """Entry `index` is executed."""
@@ -63,7 +63,7 @@ class SharedShard:
 
     def _end_waits(self) -> None:
         self.catching_up.drop_all()
-        self.entrance.wake_all()
+        self.admission.wake_all()
         self.changes.notify()
 
     @property
@@ -78,7 +78,7 @@ class SharedShard:
         """A worker reads in place, and says in its words only when it has read."""
         return bool(self._readers)
 
-    def begin_read(self, ticket: int, reader: Words) -> None:
+    def begin_read(self, ticket: int, reader: ControlWords) -> None:
         """The ticket's version is read in place."""
         self._readers[ticket] = reader
 

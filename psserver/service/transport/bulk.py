@@ -1,17 +1,16 @@
-"""Frames of large payloads on a plain socket, moved by a thread of a small pool.
+"""Frames of large payloads on a socket, moved by a thread of a small pool.
 
 The loop would wake up for every buffer of the kernel: some hundred times for a model of 67 MB. A thread moves frames
 for one turn, and stops sooner where the peer makes it wait: a slow peer costs a descriptor, and no thread.
 """
 
 import select
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from pswire.transport.framed_socket import FRAME_BYTES, HEAD, MORE, Parts, SocketError
+from pswire.transport.framed_socket import FRAME_BYTES, HEAD, MORE, Carrier, Parts, SocketError
 from pswire.transport.frames import Message
 
 # Of a server, whatever the number of its workers.
@@ -33,7 +32,7 @@ _memory = _Memory()
 
 
 def receive(
-    connected: socket.socket, most: int, take: Callable[[Message], bool], begun: bytes | bytearray = b""
+    connected: Carrier, most: int, take: Callable[[Message], bool], begun: bytes | bytearray = b""
 ) -> bytes:
     """Hand frames of at most `most` bytes to `take`, until it returns False, the turn is over, or the peer rests;
     the beginning of the next frame is returned. `begun`: that of the first, less than a whole one.
@@ -61,7 +60,7 @@ def receive(
         filled = 0
 
 
-def send(connected: socket.socket, messages: Iterator[Parts]) -> memoryview:
+def send(connected: Carrier, messages: Iterator[Parts]) -> memoryview:
     """Send messages until there are no more, the turn is over, or the peer does not take them; what was begun and not
     sent is returned. The last part of a message is its payload.
 
@@ -83,21 +82,19 @@ def send(connected: socket.socket, messages: Iterator[Parts]) -> memoryview:
     return memoryview(b"")
 
 
-def _poll(connected: socket.socket, event: int) -> Callable[[], bool]:
+def _poll(connected: Carrier, event: int) -> Callable[[], bool]:
     """Waits until `connected` is ready, and for `REST` at most: is it?"""
     poll = select.poll()
     poll.register(connected, event)
     return lambda: bool(poll.poll(REST))
 
 
-def fill(connected: socket.socket, frame: memoryview, filled: int) -> int:
+def fill(connected: Carrier, frame: memoryview, filled: int) -> int:
     """Receive the rest of one frame, until the peer rests: how much of it is there. Raises SocketError as `receive`."""
     return _fill(connected, frame, filled, len(frame), _poll(connected, select.POLLIN))
 
 
-def _fill(
-    connected: socket.socket, view: memoryview, filled: int, size: int, ready: Callable[[], bool]
-) -> int:
+def _fill(connected: Carrier, view: memoryview, filled: int, size: int, ready: Callable[[], bool]) -> int:
     """Receive until `size` bytes are there, or the peer rests: how many are."""
     while filled < size:
         try:
@@ -114,7 +111,7 @@ def _fill(
     return filled
 
 
-def _give(connected: socket.socket, view: memoryview, flags: int, ready: Callable[[], bool]) -> memoryview:
+def _give(connected: Carrier, view: memoryview, flags: int, ready: Callable[[], bool]) -> memoryview:
     """Send `view`, or as much of it as the peer takes: the rest."""
     while view:
         try:

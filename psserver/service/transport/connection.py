@@ -18,6 +18,7 @@ from pswire.transport.framed_socket import (
     HEAD,
     LARGE,
     MORE,
+    Carrier,
     Parts,
     SocketError,
     keep_alive,
@@ -46,7 +47,7 @@ class Connection:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        connected: socket.socket,
+        connected: Carrier,
         buffers: Buffers,
         threads: HeavyWork,
     ) -> None:
@@ -82,7 +83,7 @@ class Connection:
             ended(error)
 
         self._steps = Steps(self._loop, coroutine, over)
-        self._loop.add_reader(self._descriptor, self._readable)
+        self._listen()
         self._steps.resume()
 
     @property
@@ -91,7 +92,7 @@ class Connection:
         return len(self._large or b"") + len(self._used or b"")
 
     @property
-    def socket(self) -> socket.socket:
+    def socket(self) -> Carrier:
         """To be looked at."""
         return self._socket
 
@@ -99,6 +100,11 @@ class Connection:
         """End it soon, whatever it waits for. Any number of times."""
         if self._steps is not None:
             self._steps.cancel()
+
+    @property
+    def fingerprint(self) -> bytes | None:
+        """Of the certificate that the other end has shown; None where it was not asked for one."""
+        return None
 
     # Receiving
 
@@ -121,7 +127,7 @@ class Connection:
             return None
         if self._paused:
             self._paused = False
-            self._loop.add_reader(self._descriptor, self._readable)
+            self._listen()
         self._waits_for = "frame"
         frame: Message | None = await parked()
         if frame is None and self._broken is not None:
@@ -139,7 +145,7 @@ class Connection:
         try:
             self._filled = await self._threads.on_pool(lambda: bulk.fill(self._socket, into, begun))
         finally:
-            self._loop.add_reader(self._descriptor, self._readable)
+            self._listen()
         if self._filled == self._length:
             self._used, self._large = self._large, None
             return into
@@ -160,7 +166,7 @@ class Connection:
         try:
             begun = await self._threads.on_pool(lambda: bulk.receive(self._socket, self._most, take, ahead))
         finally:
-            self._loop.add_reader(self._descriptor, self._readable)
+            self._listen()
         length = HEAD.unpack_from(begun)[0] if len(begun) >= HEAD.size else 0
         if length < LARGE:
             self._ahead += begun
@@ -183,7 +189,7 @@ class Connection:
             return
         if self._waits_for != "frame" and len(self._ahead) >= AHEAD:
             self._paused = True
-            self._loop.remove_reader(self._descriptor)
+            self._stop_reading()
             return
         try:
             count = self._socket.recv_into(self._buffers.small)
@@ -272,6 +278,9 @@ class Connection:
         else:
             self.cut()
 
+    def _listen(self) -> None:
+        self._loop.add_reader(self._descriptor, self._readable)
+
     def _stop_reading(self) -> None:
         self._loop.remove_reader(self._descriptor)
 
@@ -343,7 +352,7 @@ class Connection:
         self._release()
         if self._paused:
             self._paused = False
-            self._loop.add_reader(self._descriptor, self._readable)
+            self._listen()
         self._waits_for = "the end"
         await parked()
 
@@ -355,7 +364,7 @@ class Connection:
 
     def _close(self) -> None:
         self._release()
-        self._loop.remove_reader(self._descriptor)
+        self._stop_reading()
         self._loop.remove_writer(self._descriptor)
         with suppress(OSError):
             # It may be over already.

@@ -64,7 +64,7 @@ def _reception(shard: Shard, codec: Codec, slot: Slot) -> _Reception:
     return _PlainReception(shard, codec, slot)
 
 
-class Intake:
+class Incoming:
     """A pushed payload on its way into its staging slot. Either `finish` or `give_up` must follow."""
 
     def __init__(self, host: ShardHost, shard: Shard, ticket: int, codec: Codec, slot: Slot) -> None:
@@ -75,7 +75,7 @@ class Intake:
         self._reception = _reception(shard, codec, slot)
 
     @classmethod
-    async def begin(cls, host: ShardHost, header: shard_pb2.PushHeader, caller: Caller) -> "Intake":
+    async def begin(cls, host: ShardHost, header: shard_pb2.PushHeader, caller: Caller) -> "Incoming":
         """Once there is room for it. Raises Refused."""
         shard = await host.serving(claim_of(header), header.plan, header.after, caller)
         codec = known_codec(header.dtype)
@@ -105,7 +105,7 @@ class Intake:
     def feed(self, chunk: frames.ChunkView) -> None:
         """The next chunk: in order, what the codec encodes, finite numbers. Raises Refused.
 
-        For one thread at a time, whichever: it touches nothing but the slot, which is this intake's own.
+        For one thread at a time, whichever: it touches nothing but the slot, which is this payload's own.
         """
         length = chunk.data.nbytes
         if chunk.offset != self._received:

@@ -78,7 +78,7 @@ class Sharing:
         return Attachment(elements)
 
 
-class Words:
+class ControlWords:
     """The control words of one worker: few bytes that may outlast its slots.
 
     Word 0 has one writer, the worker. The others say which slots are taken: none, for payloads are copied.
@@ -101,7 +101,7 @@ class Attachment:
     """
 
     def __init__(self, elements: int) -> None:
-        self.words = Words()
+        self.words = ControlWords()
         self._elements = elements
         slots = [Segment(4 * elements) for _ in range(SLOTS)]
         self.places = (self.words.place, *(slot.place for slot in slots))

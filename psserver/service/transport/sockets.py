@@ -4,6 +4,7 @@ import asyncio
 import logging
 import secrets
 import socket
+import ssl
 import time
 from collections.abc import Callable, Iterator
 
@@ -19,7 +20,9 @@ from psserver.service.transport import bulk
 from psserver.service.transport.buffers import Buffers
 from psserver.service.transport.connection import Connection
 from psserver.service.transport.streams import Serve
+from psserver.service.transport.tls_connection import TlsConnection
 from pswire.logs.events import event
+from pswire.security.names import IdentityError
 from pswire.transport import framed_socket
 from pswire.transport import socket_handshake as handshake
 from pswire.transport.framed_socket import FRAME_BYTES, TOKEN_BYTES, Parts, SocketError
@@ -31,19 +34,28 @@ PAUSE = 0.2
 # Connections that are accepted in one turn of the loop.
 AT_ONCE = 64
 # How long a peer that was refused may take to close; seconds.
-FAREWELL = 10.0
+REFUSED_CLOSES = 10.0
 
 
 class SocketToken:
     """Good for one connection, which lasts no longer than the stream on which the token was asked for."""
 
-    def __init__(self, listener: "SocketListener") -> None:
+    def __init__(self, listener: "SocketListener", fingerprint: bytes) -> None:
         self.token = secrets.token_bytes(TOKEN_BYTES)
+        # Of the certificate of whoever asked for it.
+        self.fingerprint = fingerprint
+        # That has shown it.
+        self.connection: Connection | None = None
         self._listener = listener
 
     def withdraw(self) -> None:
         """The connection is cut, or not accepted any more. So a worker that is stopped keeps nothing here."""
-        self._listener.withdraw(self.token)
+        self._listener.withdraw(self)
+
+    def fits(self, connection: Connection) -> bool:
+        """It is unused, and `connection` is of whoever asked for it. On a Unix socket the system says whose it is."""
+        seen = connection.fingerprint
+        return self.connection is None and (seen is None or seen == self.fingerprint)
 
 
 class SocketStream:
@@ -52,6 +64,7 @@ class SocketStream:
     def __init__(self, connection: Connection, caller: Caller, patience: Callable[[int], float]) -> None:
         self._connection, self._patience = connection, patience
         self.caller = caller
+        self.fingerprint = connection.fingerprint or b""
         self.receive = connection.receive
         self.receive_many = connection.receive_many
 
@@ -83,19 +96,21 @@ class SocketListener:
         port: int = 0,
         watch: Watch | None = None,
         patience: Callable[[int], float] = lambda nbytes: 3600.0,
+        contexts: Callable[[], ssl.SSLContext] | None = None,
     ) -> None:
-        """`watch` and `patience` as of `psserver.service.rpc.registration.Registration`."""
+        """`watch` and `patience` as of `psserver.service.rpc.registration.Registration`. `contexts`: that of TLS for a
+        new connection from another machine; None for none."""
         self._serve = serve
         self._owner = owner
         self._watch, self._patience = watch or Watch(), patience
         self._bind, self._wanted = bind, port
+        self._contexts = contexts
         self._buffers = Buffers()
         self._threads = HeavyWork(owner, bulk.THREADS, "payload")
         self._name: str | None = None
         self._port: int | None = None
         self._listening: list[socket.socket] = []
-        # With the connection that showed it, if any has.
-        self._tokens: dict[bytes, Connection | None] = {}
+        self._tokens: dict[bytes, SocketToken] = {}
         self._connections: dict[Connection, Caller] = {}
         # In the order in which they came.
         self._unauthenticated: dict[Connection, None] = {}
@@ -151,19 +166,15 @@ class SocketListener:
         """Now, rather than for the first worker that asks. Raises SocketError."""
         self._port = self._listen_tcp()
 
-    def without_port(self) -> None:
-        """Payloads of other machines' workers use gRPC, which speaks TLS."""
-        self._port = 0
-
-    def issue_token(self) -> SocketToken:
-        token = SocketToken(self)
-        self._tokens[token.token] = None
+    def issue_token(self, fingerprint: bytes = b"") -> SocketToken:
+        """For whoever has shown the certificate with that fingerprint, and no other."""
+        token = SocketToken(self, fingerprint)
+        self._tokens[token.token] = token
         return token
 
-    def withdraw(self, token: bytes) -> None:
-        connection = self._tokens.pop(token, None)
-        if connection is not None:
-            connection.cut()
+    def withdraw(self, token: SocketToken) -> None:
+        if self._tokens.pop(token.token, None) is not None and token.connection is not None:
+            token.connection.cut()
 
     def begin(self) -> None:
         """Start the threads: later the system may give none. Raises RuntimeError."""
@@ -227,13 +238,19 @@ class SocketListener:
         try:
             if connected.family == socket.AF_UNIX:
                 handshake.check_same_user(connected)
-            connection = Connection(self._owner.loop, connected, self._buffers, self._threads)
-        except OSError as error:
+            connection = self._made(connected)
+        except (OSError, IdentityError) as error:
             log.warning("a connection was refused: %s", error, extra=event("connection_refused"))
             connected.close()
             return
         self._admit(connection)
         connection.run(self._run(connection), lambda error: self._ended(connection, error))
+
+    def _made(self, connected: socket.socket) -> Connection:
+        loop, buffers, threads = self._owner.loop, self._buffers, self._threads
+        if connected.family == socket.AF_UNIX or self._contexts is None:
+            return Connection(loop, connected, buffers, threads)
+        return TlsConnection(loop, connected, self._contexts(), buffers, threads)
 
     def _admit(self, connection: Connection) -> None:
         """Unauthenticated connections that send nothing must not keep out those with a token, which send it at once."""
@@ -254,20 +271,22 @@ class SocketListener:
             await connection.send([])
             refusal = await self._exchanged(connection, caller)
             if refusal is not None:
-                with caller.within(FAREWELL):
+                with caller.within(REFUSED_CLOSES):
                     await connection.send([clipped(refusal.message).encode()], int(refusal.code.value[0]))
                     await connection.drain()
 
     async def _authenticated(self, connection: Connection, caller: Caller) -> bool:
         """The first frame must be an unused token. Nothing else is read before it."""
         connection.expect(most=TOKEN_BYTES)
+        if isinstance(connection, TlsConnection):
+            await connection.handshake()
         frame = await connection.receive()
-        token = None if frame is None else bytes(frame)
+        token = None if frame is None else self._tokens.get(bytes(frame))
         room = connection in self._unauthenticated and len(self._connections) < CONNECTIONS.value
-        if not room or token is None or self._tokens.get(token, connection) is not None:
+        if not room or token is None or not token.fits(connection):
             return False
         connection.expect(most=framed_socket.FRAME_BYTES)
-        self._tokens[token] = connection
+        token.connection = connection
         del self._unauthenticated[connection]
         self._connections[connection] = caller
         return True

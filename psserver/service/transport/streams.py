@@ -14,6 +14,11 @@ class Stream(Protocol):
     @property
     def caller(self) -> Caller: ...
 
+    @property
+    def fingerprint(self) -> bytes:
+        """Of the certificate that the other end has shown; empty without one."""
+        ...
+
     async def receive(self) -> Message | None:
         """The next message, good until the one after it; None when the stream is over."""
         ...

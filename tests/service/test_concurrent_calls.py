@@ -7,7 +7,7 @@ from contextlib import ExitStack
 import pytest
 
 from psserver.service.errors import Refused
-from psserver.service.limits.few import Few, MemberCalls
+from psserver.service.limits.calls import ConcurrentCalls, MemberCalls
 from psserver.service.limits.ledger import MIB
 from psserver.service.limits.room import silent_calls
 from psserver.service.limits.table import FEWEST_SILENT, SILENT
@@ -44,7 +44,7 @@ def calls() -> Iterator[Calls]:
 
 
 def test_of_more_than_few_the_oldest_is_cut(calls: Calls) -> None:
-    few = Few(2)
+    few = ConcurrentCalls(2)
     with few.one(calls.begin(0)), few.one(calls.begin(1)):
         assert calls.cut == []
         with few.one(calls.begin(2)):

@@ -9,7 +9,7 @@ from psserver.service.errors import Refused
 from psserver.service.limits.watch import Caller, Watch
 
 
-class Few:
+class ConcurrentCalls:
     """At most `most` at once: of more, the oldest is cut. The loop's thread owns it."""
 
     def __init__(self, most: int) -> None:

@@ -20,7 +20,7 @@ class Place:
     superseded: bool = False
 
 
-class Entrance:
+class PushAdmission:
     """One push of each ticket waits, the newest. The loop's thread owns it."""
 
     def __init__(self, owner: Owner) -> None:

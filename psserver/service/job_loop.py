@@ -16,10 +16,10 @@ log = logging.getLogger("ps-server")
 
 TICK = 0.2
 # How long workers may take to leave a job that a signal has ended, in seconds.
-FAREWELL = 2.0
+LEAVING = 2.0
 
 
-class Life:
+class JobLoop:
     """`wake` is set when somebody has something to say; `signalled` names the signal that came, if one did. The loop's
     thread owns it."""
 
@@ -54,7 +54,7 @@ class Life:
             if (signalled := self._signalled()) is not None:
                 job.checkpoint()
                 job.stop(f"stopped by {signalled}", success=False, cause=signalled)
-                await self._farewell()
+                await self._let_leave()
                 return
             warn_at = self._warn(job, warn_at)
 
@@ -83,9 +83,9 @@ class Life:
         waiting.cancel()
         self._wake.clear()
 
-    async def _farewell(self) -> None:
+    async def _let_leave(self) -> None:
         """Workers that were told that the job is over have a moment to leave."""
-        deadline = self._host.owner.loop.time() + FAREWELL
+        deadline = self._host.owner.loop.time() + LEAVING
         while not self._job.over and self._host.owner.loop.time() < deadline:
             await self._awoken(deadline - self._host.owner.loop.time())
 

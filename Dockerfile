@@ -1,0 +1,29 @@
+# An image with ps-server, ps-worker and ps-lab, made of the wheel:
+#
+#   python -m build --wheel
+#   docker build -t paramserver:0.1.0 .
+#
+# EXTRAS: "worker" has TensorFlow; "" is enough for servers and for workers without it. A job's module comes on top:
+#
+#   FROM paramserver:0.1.0
+#   COPY my_job.py /work/
+ARG PYTHON=3.12
+
+FROM python:${PYTHON}-slim AS build
+ARG EXTRAS=worker
+RUN python -m venv /opt/paramserver
+COPY constraints.txt /tmp/
+COPY dist/*.whl /tmp/dist/
+RUN /opt/paramserver/bin/pip install --no-cache-dir -c /tmp/constraints.txt "$(ls /tmp/dist/*.whl)${EXTRAS:+[$EXTRAS]}"
+
+FROM python:${PYTHON}-slim
+# The number that manifests name: Kubernetes cannot tell of a name whether it is root's.
+RUN groupadd --gid 10001 ps && useradd --uid 10001 --gid 10001 --create-home ps \
+    && mkdir /work /runs && chown 10001:10001 /work /runs
+COPY --from=build /opt/paramserver /opt/paramserver
+ENV PATH=/opt/paramserver/bin:$PATH PYTHONUNBUFFERED=1
+USER 10001:10001
+WORKDIR /work
+# gRPC, payloads
+EXPOSE 7070 7071
+CMD ["ps-server", "--help"]

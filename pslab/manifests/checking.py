@@ -1,0 +1,202 @@
+"""What every manifest must be, looked at from outside: it shares no code with what makes them.
+
+And Kubernetes' own schemas, where the package kubernetes-validate is installed.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
+from typing import Any
+
+# Not a StatefulSet: its pods are started again whatever their end.
+KINDS = ("ConfigMap", "Service", "Job", "JobSet", "TFJob")
+# Kinds of Kubernetes itself; the others have definitions of their own.
+BUILT_IN = ("ConfigMap", "Service", "Job")
+# Wrong options, refused, the user's code, diverged: another pod would end in the same way.
+FINAL = {2, 5, 6, 8}
+# A lost server, SIGKILL, SIGTERM.
+PASSING = {3, 137, 143}
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_QUANTITY = re.compile(r"[0-9]+(m|Ki|Mi|Gi)?")
+
+Document = Mapping[str, Any]
+
+
+def problems(documents: Sequence[Document]) -> list[str]:
+    """A sentence for each thing that is wrong."""
+    found = [*_objects(documents)]
+    for owner, policy, pod in templates(documents):
+        found += [f"{owner}: {problem}" for problem in (*_restarts(policy), *_pod(pod), *_mounts(pod))]
+    for owner, job in jobs(documents):
+        found += [f"{owner}: {problem}" for problem in _job(job)]
+    return [*found, *_hosts(documents), *_servers_are_there(documents)]
+
+
+def schema_problems(documents: Sequence[Document]) -> list[str] | None:
+    """What Kubernetes' schemas have against them; None where kubernetes-validate is not installed."""
+    if find_spec("kubernetes_validate") is None:
+        return None
+    import kubernetes_validate
+
+    found = []
+    for document in documents:
+        for each in schema_parts(document):
+            try:
+                kubernetes_validate.validate(each, kubernetes_validate.latest_version(), strict=True)
+            except kubernetes_validate.ValidationError as error:
+                where = ".".join(str(part) for part in error.path)
+                found.append(f"{each['kind']} {each['metadata']['name']}: {where}: {error.message}")
+    return found
+
+
+def schema_parts(document: Document) -> Iterator[dict[str, Any]]:
+    """What of a document is of a kind that Kubernetes has itself: the Jobs within a JobSet, the pods within a TFJob."""
+    name = document["metadata"]["name"]
+    if document["kind"] in BUILT_IN:
+        yield dict(document)
+    elif document["kind"] == "JobSet":
+        for each in document["spec"]["replicatedJobs"]:
+            metadata = {"name": f"{name}-{each['name']}"}
+            yield {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, **each["template"]}
+    else:
+        for kind, each in document["spec"]["tfReplicaSpecs"].items():
+            metadata = {"name": f"{name}-{kind.lower()}", **each["template"]["metadata"]}
+            yield {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": each["template"]["spec"]}
+
+
+def jobs(documents: Sequence[Document]) -> Iterator[tuple[str, Document]]:
+    """The name and the specification of every Job, also of those that a JobSet will make."""
+    for document in documents:
+        name = document["metadata"]["name"]
+        if document["kind"] == "Job":
+            yield name, document["spec"]
+        elif document["kind"] == "JobSet":
+            for each in document["spec"]["replicatedJobs"]:
+                yield f"{name}-{each['name']}-0", each["template"]["spec"]
+
+
+def templates(documents: Sequence[Document]) -> Iterator[tuple[str, str, Document]]:
+    """The owner, the restart policy and the specification of every pod."""
+    for name, job in jobs(documents):
+        pod = job["template"]["spec"]
+        yield name, pod.get("restartPolicy", ""), pod
+    for document in documents:
+        if document["kind"] == "TFJob":
+            for kind, each in document["spec"]["tfReplicaSpecs"].items():
+                owner = f"{document['metadata']['name']}-{kind.lower()}"
+                yield owner, each["restartPolicy"], each["template"]["spec"]
+
+
+def _objects(documents: Sequence[Document]) -> Iterator[str]:
+    for document in documents:
+        kind, name = document["kind"], document["metadata"]["name"]
+        if kind not in KINDS:
+            yield f"{kind} {name}: expected one of {', '.join(KINDS)}"
+        if not _LABEL.fullmatch(name):
+            yield f"{kind} {name}: no name of 63 small letters, digits and dashes"
+    if len({document["metadata"].get("namespace") for document in documents}) > 1:
+        yield "the objects are in different namespaces"
+    if not [*templates(documents)]:
+        yield "there are no pods"
+
+
+def _restarts(policy: str) -> Iterator[str]:
+    if policy not in ("Never", "OnFailure"):
+        yield f"restartPolicy: expected Never or OnFailure, got {policy!r}"
+
+
+def _pod(pod: Document) -> Iterator[str]:
+    security = pod.get("securityContext", {})
+    if not security.get("runAsNonRoot") or not security.get("runAsUser"):
+        yield "the pod may run as root"
+    if pod.get("automountServiceAccountToken") is not False:
+        yield "the pod gets a token for Kubernetes' own interface, which it does not need"
+    for container in pod["containers"]:
+        own = container.get("securityContext", {})
+        dropped = own.get("capabilities", {}).get("drop")
+        if own.get("allowPrivilegeEscalation") is not False or dropped != ["ALL"]:
+            yield f"container {container['name']} has privileges that it does not need"
+        if not container["command"] or not all(isinstance(word, str) for word in container["command"]):
+            yield f"container {container['name']}: expected a command of words"
+        for table in container.get("resources", {}).values():
+            yield from (
+                f"resources: {text!r}" for text in table.values() if not _QUANTITY.fullmatch(str(text))
+            )
+        for variable in container.get("env", ()):
+            if "secretKeyRef" in variable.get("valueFrom", {}):
+                yield f"{variable['name']}: a secret in an environment shows in dumps; expected a mounted file"
+
+
+def _mounts(pod: Document) -> Iterator[str]:
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    mounted = set()
+    for container in pod["containers"]:
+        for mount in container["volumeMounts"]:
+            mounted.add(mount["name"])
+            volume = volumes.get(mount["name"])
+            if volume is None:
+                yield f"volumeMounts: there is no volume {mount['name']}"
+            elif ("secret" in volume or "configMap" in volume) and not mount.get("readOnly"):
+                yield f"volumeMounts: {mount['name']} is not read-only"
+            elif "secret" in volume and volume["secret"]["defaultMode"] & 0o007:
+                yield f"volumes: everybody in the pod may read {mount['name']}"
+    yield from (f"volumes: {name} is not mounted" for name in volumes.keys() - mounted)
+
+
+def _job(job: Document) -> Iterator[str]:
+    if job.get("completionMode") != "Indexed" or job.get("completions") != job.get("parallelism"):
+        yield "expected an Indexed Job, all of whose pods run at once"
+    if job["template"]["spec"].get("restartPolicy") != "Never":
+        yield "podFailurePolicy needs restartPolicy Never"
+    rules = job.get("podFailurePolicy", {}).get("rules", [])
+    ending = [rule for rule in rules if rule["action"] in ("FailJob", "FailIndex")]
+    codes = {code for rule in ending for code in rule.get("onExitCodes", {}).get("values", ())}
+    if not codes >= FINAL:
+        yield f"podFailurePolicy: exit codes {sorted(FINAL - codes)} would be tried again"
+    if codes & (PASSING | {0}):
+        yield f"podFailurePolicy: exit codes {sorted(codes & (PASSING | {0}))} end it"
+    per_index = job.get("backoffLimitPerIndex")
+    if per_index is None and any(rule["action"] == "FailIndex" for rule in rules):
+        yield "FailIndex needs backoffLimitPerIndex"
+    if per_index is None and job.get("backoffLimit") is None:
+        yield "how often pods are made again is left to Kubernetes"
+
+
+def _hosts(documents: Sequence[Document]) -> Iterator[str]:
+    """No host may have a name that DNS does not take."""
+    for name, job in jobs(documents):
+        host = f"{name}-{job['completions'] - 1}"
+        if not _LABEL.fullmatch(host):
+            yield f"{host}: longer than the 63 characters of a host's name"
+
+
+def _servers_are_there(documents: Sequence[Document]) -> Iterator[str]:
+    """Every address in --ps-hosts is a pod's, in a network that there is, on a port that it opens."""
+    known = {
+        f"{name}-{index}.{network}:{port['containerPort']}"
+        for name, job in jobs(documents)
+        for network in _networks(documents, job)
+        for index in range(job["completions"])
+        for container in job["template"]["spec"]["containers"]
+        for port in container.get("ports", ())
+    }
+    for owner, _, pod in templates(documents):
+        for container in pod["containers"]:
+            words = container["command"]
+            for address in words[words.index("--ps-hosts") + 1].split(",") if "--ps-hosts" in words else ():
+                if address not in known:
+                    yield f"{owner}: --ps-hosts has {address}, which is no pod's"
+
+
+def _networks(documents: Sequence[Document], job: Document) -> list[str]:
+    """The subdomains in which the Job's pods have names."""
+    found = []
+    for document in documents:
+        spec, name = document.get("spec", {}), document["metadata"]["name"]
+        if document["kind"] == "JobSet":
+            found.append(spec["network"]["subdomain"])
+        if document["kind"] == "Service" and spec["clusterIP"] == "None":
+            selected = spec["selector"].items() <= job["template"]["metadata"]["labels"].items()
+            if selected and job["template"]["spec"].get("subdomain") == name:
+                found.append(name)
+    return found

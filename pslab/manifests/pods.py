@@ -1,0 +1,194 @@
+"""What runs in a pod of a server, and of a worker: the daemons' own commands, as a user that is not root."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pslab.manifests.request import Request
+
+Role = Literal["ps", "worker"]
+
+# Beside each other in a pod of its own: nothing else listens there.
+GRPC_PORT, DATA_PORT = 7070, 7071
+CONFIG, CONFIG_KEY, SECRETS = "/etc/paramserver", "experiment.toml", "/etc/paramserver-tls"
+# Dockerfile makes it.
+USER = 10001
+# From SIGTERM to SIGKILL: server 0 writes weights and summary.
+GRACE = 60
+# With it, Kubernetes' "restricted" standard takes the pods.
+_POD_SECURITY = {
+    "runAsNonRoot": True,
+    "runAsUser": USER,
+    "runAsGroup": USER,
+    "fsGroup": USER,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+_CONTAINER_SECURITY = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+_INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """Where the servers are. `hosts`: empty where TF_CONFIG says it."""
+
+    hosts: Sequence[str]
+    port: int = GRPC_PORT
+    port_name: str = "grpc"
+    data_port: int = DATA_PORT
+    subdomain: str | None = None
+
+
+def labels(request: Request, role: Role | None = None) -> dict[str, str]:
+    found = {"app.kubernetes.io/name": "paramserver", "app.kubernetes.io/instance": request.name}
+    return found if role is None else {**found, "app.kubernetes.io/component": role}
+
+
+def metadata(request: Request, name: str) -> dict[str, Any]:
+    """Of an object of its own."""
+    place = {} if request.namespace is None else {"namespace": request.namespace}
+    return {"name": name, **place, "labels": labels(request)}
+
+
+def config_map(request: Request) -> dict[str, Any]:
+    """The experiment file, for the pods to read. It has no secrets."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": metadata(request, f"{request.name}-experiment"),
+        "data": {CONFIG_KEY: request.experiment.to_toml()},
+    }
+
+
+def template(request: Request, role: Role, network: Network, container: str) -> dict[str, Any]:
+    """A pod template. The restart policy is Never: what comes again comes as a new pod."""
+    spec: dict[str, Any] = {
+        "restartPolicy": "Never",
+        **({} if network.subdomain is None else {"subdomain": network.subdomain}),
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": GRACE,
+        "securityContext": dict(_POD_SECURITY),
+        **_spreading(request, role),
+        "containers": [_container(request, role, network, container)],
+        "volumes": [volume for volume, _ in _volumes(request, role)],
+    }
+    return {"metadata": {"labels": labels(request, role)}, "spec": spec}
+
+
+def _container(request: Request, role: Role, network: Network, name: str) -> dict[str, Any]:
+    command = _server(request, network) if role == "ps" else _worker(request, network)
+    ports = [(network.port_name, network.port)]
+    if role == "ps":
+        ports.append(("data", network.data_port))
+    resources = _resources(request, role)
+    return {
+        "name": name,
+        "image": request.image,
+        "command": command,
+        "env": [*_variables(request, role, network)],
+        # The training operator wants its port on workers, too; nothing listens there.
+        **({} if role == "worker" and network.hosts else {"ports": _ports(ports)}),
+        **({"resources": resources} if resources else {}),
+        "securityContext": dict(_CONTAINER_SECURITY),
+        "volumeMounts": [mount for _, mount in _volumes(request, role)],
+    }
+
+
+def _ports(ports: Sequence[tuple[str, int]]) -> list[dict[str, Any]]:
+    return [{"name": name, "containerPort": port} for name, port in ports]
+
+
+def _place(network: Network) -> list[str]:
+    """TF_CONFIG says where the servers are, and which task this is."""
+    if not network.hosts:
+        return ["--task-index", "auto"]
+    return ["--ps-hosts", ",".join(network.hosts), "--task-index", "auto"]
+
+
+def _server(request: Request, network: Network) -> list[str]:
+    command = ["ps-server", *_place(network), "--bind", "0.0.0.0", "--data-port", str(network.data_port)]
+    command += ["--config", f"{CONFIG}/{CONFIG_KEY}", "--out", request.run_folder]
+    return [*command, "--resume", "auto"] if request.saves else command
+
+
+def _worker(request: Request, network: Network) -> list[str]:
+    job = request.experiment.job
+    if job.script:
+        return ["python", job.script, *job.arguments]
+    return ["ps-worker", *_place(network), "--config", f"{CONFIG}/{CONFIG_KEY}"]
+
+
+def _variables(request: Request, role: Role, network: Network) -> list[dict[str, Any]]:
+    said: dict[str, str] = {"PYTHONUNBUFFERED": "1"}
+    script = role == "worker" and request.experiment.job.script
+    if script:
+        cluster = request.experiment.cluster
+        said |= {"PS_WIRE_DTYPE": cluster.wire_dtype, "PS_TRANSPORT": cluster.transport}
+    if request.tls is not None:
+        files = {"PS_TLS_CA": "ca.crt", "PS_TLS_CERT": "tls.crt", "PS_TLS_KEY": "tls.key"}
+        said |= {name: f"{SECRETS}/{file}" for name, file in files.items()}
+    if script and network.hosts:
+        said["PS_HOSTS"] = ",".join(network.hosts)
+    found: list[dict[str, Any]] = [{"name": name, "value": value} for name, value in said.items()]
+    if script and network.hosts:
+        found.append({"name": "PS_TASK_INDEX", "valueFrom": {"fieldRef": {"fieldPath": _INDEX}}})
+    return found
+
+
+def _volumes(request: Request, role: Role) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Volumes, each with its mount."""
+    config = {"name": f"{request.name}-experiment"}
+    found: list[tuple[dict[str, Any], dict[str, Any]]] = [
+        (
+            {"name": "experiment", "configMap": config},
+            {"name": "experiment", "mountPath": CONFIG, "readOnly": True},
+        )
+    ]
+    if request.tls is not None:
+        # Readable for the group of the pod, which is the user's own.
+        secret = {
+            "secretName": f"{request.tls}-{'servers' if role == 'ps' else 'workers'}",
+            "defaultMode": 0o440,
+        }
+        found.append(
+            ({"name": "tls", "secret": secret}, {"name": "tls", "mountPath": SECRETS, "readOnly": True})
+        )
+    if role == "ps":
+        kept: Mapping[str, Any] = {"emptyDir": {}}
+        if request.claim is not None:
+            kept = {"persistentVolumeClaim": {"claimName": request.claim}}
+        found.append(({"name": "runs", **kept}, {"name": "runs", "mountPath": "/runs"}))
+    return found
+
+
+def _resources(request: Request, role: Role) -> dict[str, Any]:
+    """As [cluster.place] says. A process beyond its memory is killed anyway: better at a limit that is known."""
+    place = request.experiment.cluster.place
+    wants, limit = {}, {}
+    cpus = place.servers.cpus if role == "ps" else place.workers.cpus
+    if cpus:
+        wants["cpu"] = str(cpus)
+    if role == "ps" and place.servers.bytes:
+        wants["memory"] = limit["memory"] = quantity(place.servers.bytes)
+    if role == "worker" and place.workers.gpus:
+        limit["nvidia.com/gpu"] = str(place.workers.gpus)
+    return {name: table for name, table in (("requests", wants), ("limits", limit)) if table}
+
+
+def quantity(number: int) -> str:
+    """Bytes, in the largest unit that leaves a whole number."""
+    for unit, size in (("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10)):
+        if number % size == 0:
+            return f"{number // size}{unit}"
+    return str(number)
+
+
+def _spreading(request: Request, role: Role) -> dict[str, Any]:
+    """No two servers on one node, where the experiment says so."""
+    if role == "worker" or not request.experiment.cluster.place.servers.spread:
+        return {}
+    others = {
+        "labelSelector": {"matchLabels": labels(request, role)},
+        "topologyKey": "kubernetes.io/hostname",
+    }
+    return {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [others]}}}

@@ -1,0 +1,331 @@
+"""``ps-lab manifest``: what it prints for every size of cluster, what it refuses, and that a fault would be found."""
+
+import copy
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pslab.cli import main
+from pslab.manifests import yaml as emitter
+from pslab.manifests.checking import jobs, problems, templates
+from pslab.manifests.request import ManifestError, Request, name_from
+from pswire.exits import ExitCode
+from tests.manifests.made import IMAGE, KINDS, experiment, manifest, request
+
+Documents = list[dict[str, Any]]
+
+
+@pytest.mark.parametrize("tls", [None, "digits-tls"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_size_of_cluster_is_as_it_must_be(kind: str, tls: str | None) -> None:
+    """1 to 8 servers, 1 to 64 workers."""
+    for servers in range(1, 9):
+        for workers in range(1, 65):
+            documents = manifest(kind, servers, workers, tls=tls)
+            assert problems(documents) == []
+            assert "StatefulSet" not in {document["kind"] for document in documents}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_printed_is_read_back(kind: str) -> None:
+    sections = {
+        "cluster": {
+            "place": {"servers": {"cpus": 2, "memory": "4GiB", "spread": True}, "workers": {"gpus": 1}}
+        },
+        "job": {"module": "my_job.py:MyJob", "options": {"note": "yes: 'no' # \u00e9\u2028\n\tx", "size": 1}},
+    }
+    documents = manifest(kind, 2, 3, sections, tls="t", claim="c", namespace="team")
+    assert [*yaml.safe_load_all(emitter.text_of(documents))] == documents
+
+
+TEXTS = [
+    *(
+        "",
+        "no",
+        "Null",
+        "1.0",
+        "-",
+        "- a",
+        "a: b",
+        "a #b",
+        "#",
+        " a",
+        "a ",
+        "\u00e9",
+        "\x7f\x85\u2028",
+        "a\nb",
+    ),
+    *(
+        "a\n b\n",
+        "\n\na\n",
+        "a\nb\n",
+        "a\n\nb\n",
+        "a\tb\nc\n",
+        "'",
+        '"',
+        "\\",
+        "{",
+        "[]",
+        "&a",
+        "*a",
+        "!a",
+        "%a",
+    ),
+    *("@a", "`a", "2026-01-01", "0x10", "=", "~"),
+]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_text_stays_a_text(text: str) -> None:
+    documents: list[dict[str, Any]] = [{"key": text}, {"key": [text, {"inner": text, "b": text}]}]
+    for document in documents + [{text: "x"}] * ("\n" not in text):
+        assert yaml.safe_load(emitter.text_of([document])) == document
+
+
+def test_servers_are_found_by_names_that_stay() -> None:
+    def hosts(kind: str) -> str:
+        [pod] = [
+            pod for owner, _, pod in templates(manifest(kind)) if owner.removesuffix("-0").endswith("worker")
+        ]
+        command = pod["containers"][0]["command"]
+        return str(command[command.index("--ps-hosts") + 1])
+
+    assert hosts("jobs") == "digits-ps-0.digits:7070,digits-ps-1.digits:7070"
+    assert hosts("jobset") == "digits-ps-0-0.digits:7070,digits-ps-0-1.digits:7070"
+
+
+@pytest.mark.parametrize("kind", ["jobs", "jobset"])
+def test_exit_codes_decide_whether_there_is_another_pod(kind: str) -> None:
+    servers, workers = (job for _, job in jobs(manifest(kind, restarts=5)))
+    assert servers["backoffLimit"] == 0 and workers["backoffLimitPerIndex"] == 5
+    [final] = [rule for rule in workers["podFailurePolicy"]["rules"] if rule["action"] == "FailIndex"]
+    codes = final["onExitCodes"]["values"]
+    assert {2, 5, 6, 8} <= set(codes) and not {0, 1, 3, 4, 12, 130, 137, 143} & set(codes)
+    assert workers["podFailurePolicy"]["rules"][0]["action"] == "Ignore"
+    servers, _ = (
+        job for _, job in jobs(manifest(kind, sections={"run": {"checkpoint_every": "60s"}}, claim="runs"))
+    )
+    assert servers["backoffLimitPerIndex"] == 3
+    assert servers["template"]["spec"]["containers"][0]["command"][-2:] == ["--resume", "auto"]
+
+
+def test_a_tfjob_restarts_workers_only_and_leaves_the_servers_to_end() -> None:
+    spec = manifest("tfjob", restarts=2)[1]["spec"]
+    policies = {kind: each["restartPolicy"] for kind, each in spec["tfReplicaSpecs"].items()}
+    assert policies == {"PS": "Never", "Worker": "OnFailure"}
+    assert spec["runPolicy"] == {"cleanPodPolicy": "None", "backoffLimit": 6}
+    for each in spec["tfReplicaSpecs"].values():
+        [container] = each["template"]["spec"]["containers"]
+        assert container["name"] == "tensorflow" and "--ps-hosts" not in container["command"]
+        assert {"name": "tfjob-port", "containerPort": 2222} in container["ports"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_the_experiment_asks_of_a_node(kind: str) -> None:
+    place = {"servers": {"cpus": 2, "memory": "4GiB", "spread": True}, "workers": {"cpus": 1, "gpus": 2}}
+    pods = {owner: pod for owner, _, pod in templates(manifest(kind, sections={"cluster": {"place": place}}))}
+    servers, workers = ([pod for owner, pod in pods.items() if role in owner] for role in ("ps", "worker"))
+    [server], [worker] = servers, workers
+    assert server["containers"][0]["resources"] == {
+        "requests": {"cpu": "2", "memory": "4Gi"},
+        "limits": {"memory": "4Gi"},
+    }
+    assert worker["containers"][0]["resources"] == {
+        "requests": {"cpu": "1"},
+        "limits": {"nvidia.com/gpu": "2"},
+    }
+    [other] = server["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert (
+        other["labelSelector"]["matchLabels"]["app.kubernetes.io/component"] == "ps"
+        and "affinity" not in worker
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_secret_is_a_file_of_its_role_that_only_the_user_reads(kind: str) -> None:
+    for owner, _, pod in templates(manifest(kind, tls="digits-tls")):
+        [volume] = [volume for volume in pod["volumes"] if "secret" in volume]
+        role = "servers" if "-ps" in owner else "workers"
+        assert volume["secret"] == {"secretName": f"digits-tls-{role}", "defaultMode": 0o440}
+        [container] = pod["containers"]
+        assert {"name": "tls", "mountPath": "/etc/paramserver-tls", "readOnly": True} in container[
+            "volumeMounts"
+        ]
+        said = {each["name"]: each.get("value") for each in container["env"]}
+        assert said["PS_TLS_KEY"] == "/etc/paramserver-tls/tls.key"
+
+
+def test_a_script_is_told_by_its_environment() -> None:
+    sections = {"job": {"script": "train.py", "arguments": ["--epochs", "3"]}}
+    documents = manifest("jobs", sections=sections)
+    [pod] = [pod for owner, _, pod in templates(documents) if owner.endswith("worker")]
+    [container] = pod["containers"]
+    assert container["command"] == ["python", "train.py", "--epochs", "3"] and problems(documents) == []
+    said = {each["name"]: each for each in container["env"]}
+    assert said["PS_HOSTS"]["value"] == "digits-ps-0.digits:7070,digits-ps-1.digits:7070"
+    assert "job-completion-index" in said["PS_TASK_INDEX"]["valueFrom"]["fieldRef"]["fieldPath"]
+    [pod] = [
+        pod for owner, _, pod in templates(manifest("tfjob", sections=sections)) if owner.endswith("worker")
+    ]
+    assert not {"PS_HOSTS", "PS_TASK_INDEX"} & {each["name"] for each in pod["containers"][0]["env"]}
+
+
+# A fault in what is made would be found
+
+
+def drop(path: str) -> Callable[[Documents], None]:
+    """Take away what is at a path such as "2.spec.podFailurePolicy"."""
+
+    def change(documents: Documents) -> None:
+        *above, last = (int(part) if part.isdigit() else part for part in path.split("."))
+        found: Any = documents
+        for part in above:
+            found = found[part]
+        del found[last]
+
+    return change
+
+
+def put(path: str, value: Any) -> Callable[[Documents], None]:
+    def change(documents: Documents) -> None:
+        *above, last = (int(part) if part.isdigit() else part for part in path.split("."))
+        found: Any = documents
+        for part in above:
+            found = found[part]
+        found[last] = value
+
+    return change
+
+
+POD = "2.spec.template.spec"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (put("2.kind", "StatefulSet"), "StatefulSet digits-ps: expected one of"),
+        (put("2.metadata.name", "Digits"), "no name of 63 small letters"),
+        (put("3.metadata.namespace", "other"), "in different namespaces"),
+        (drop("2.spec.podFailurePolicy"), "exit codes [2, 5, 6, 8] would be tried again"),
+        (put("3.spec.podFailurePolicy.rules.1.onExitCodes.values", [2, 3, 5, 6, 8]), "exit codes [3] end it"),
+        (drop("3.spec.backoffLimitPerIndex"), "FailIndex needs backoffLimitPerIndex"),
+        (drop("2.spec.backoffLimit"), "left to Kubernetes"),
+        (put(f"{POD}.restartPolicy", "Always"), "restartPolicy: expected Never"),
+        (put("2.spec.completionMode", "NonIndexed"), "expected an Indexed Job"),
+        (put("2.spec.parallelism", 1), "all of whose pods run at once"),
+        (put(f"{POD}.securityContext.runAsUser", 0), "may run as root"),
+        (drop(f"{POD}.automountServiceAccountToken"), "gets a token"),
+        (drop(f"{POD}.containers.0.securityContext"), "has privileges"),
+        (put(f"{POD}.containers.0.command", []), "expected a command"),
+        (put(f"{POD}.containers.0.resources", {"limits": {"memory": "4GiB"}}), "resources: '4GiB'"),
+        (
+            put(f"{POD}.containers.0.env", [{"name": "K", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]),
+            "a secret in an environment",
+        ),
+        (drop(f"{POD}.containers.0.volumeMounts.1.readOnly"), "tls is not read-only"),
+        (put(f"{POD}.volumes.1.secret.defaultMode", 0o444), "everybody in the pod may read tls"),
+        (drop(f"{POD}.volumes.1"), "there is no volume tls"),
+        (drop(f"{POD}.containers.0.volumeMounts.1"), "tls is not mounted"),
+        (put("1.spec.selector", {"app.kubernetes.io/instance": "another"}), "which is no pod's"),
+        (put("1.spec.clusterIP", "10.0.0.1"), "which is no pod's"),
+        (put(f"{POD}.subdomain", "elsewhere"), "which is no pod's"),
+        (put(f"{POD}.containers.0.ports.0.containerPort", 7072), "which is no pod's"),
+        (put("2.metadata.name", "d" * 62), "longer than the 63 characters"),
+    ],
+)  # fmt: skip
+def test_a_planted_fault_is_found(change: Callable[[Documents], None], words: str) -> None:
+    documents = copy.deepcopy(manifest("jobs", tls="digits-tls"))
+    assert problems(documents) == []
+    change(documents)
+    assert any(words in problem for problem in problems(documents)), problems(documents)
+
+
+# What is asked for
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"image": "Not An Image"}, "--image: expected"),
+        ({"image": ""}, "--image: expected"),
+        ({"name": "Digits"}, "--name: expected"),
+        ({"name": "9digits"}, "--name: expected"),
+        ({"name": "d" * 60}, "--name: expected at most 48 characters"),
+        ({"namespace": "a/b"}, "--namespace: expected"),
+        ({"tls": ""}, "--tls: expected"),
+        ({"claim": "Runs"}, "--claim: expected"),
+    ],
+)
+def test_wrong_names_are_refused(given: dict[str, str], words: str) -> None:
+    with pytest.raises(ManifestError, match=words):
+        Request(experiment(), **({"image": IMAGE, "name": "digits"} | given))
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("digits", "digits"),
+        ("My Run (2)", "my-run-2"),
+        ("2nd", "ps-2nd"),
+        ("x" * 80, "x" * 48),
+        ("a" * 47 + "--b", "a" * 47),
+    ],
+)
+def test_a_name_is_made_of_the_runs(text: str, name: str) -> None:
+    assert name_from(text) == name
+    assert request(1, 1).name == "digits"
+
+
+def test_no_name_can_be_made_of_nothing() -> None:
+    with pytest.raises(ManifestError, match="has no letter or digit .* give --name"):
+        name_from("***")
+
+
+# The command
+
+Patch, Capture = pytest.MonkeyPatch, pytest.CaptureFixture[str]
+
+
+def ps_lab(patch: Patch, *arguments: object) -> int:
+    patch.setattr(sys, "argv", ["ps-lab", *(str(argument) for argument in arguments)])
+    with pytest.raises(SystemExit) as exit_:
+        main()
+    assert isinstance(exit_.value.code, int)
+    return exit_.value.code
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "exp.toml"
+    path.write_text(experiment().to_toml(), encoding="utf-8")
+    return path
+
+
+def test_it_prints_what_kubectl_takes(monkeypatch: Patch, capsys: Capture, file: Path) -> None:
+    code = ps_lab(monkeypatch, "manifest", file, "--image", IMAGE, "--set", "cluster.workers=4")
+    printed, said = capsys.readouterr()
+    assert code == 0
+    documents = [*yaml.safe_load_all(printed)]
+    assert [document["kind"] for document in documents] == ["ConfigMap", "Service", "Job", "Job"]
+    assert (
+        documents[3]["spec"]["completions"] == 4 and "workers = 4" in documents[0]["data"]["experiment.toml"]
+    )
+    assert "without --tls whoever reaches" in said and "without --claim the run folder" in said
+
+
+def test_wrong_names_and_files_are_one_sentence(monkeypatch: Patch, capsys: Capture, file: Path) -> None:
+    for arguments in ((file, "--image", "?"), (file.with_name("none.toml"), "--image", IMAGE)):
+        assert ps_lab(monkeypatch, "manifest", *arguments) == ExitCode.USAGE
+        printed, said = capsys.readouterr()
+        assert printed == "" and said.count("\n") == 1
+
+
+def test_a_manifest_that_is_wrong_is_not_printed(monkeypatch: Patch, capsys: Capture, file: Path) -> None:
+    monkeypatch.setattr("pslab.commands.manifest.problems", lambda documents: ["planted"])
+    assert ps_lab(monkeypatch, "manifest", file, "--image", IMAGE) == ExitCode.INTERNAL
+    printed, said = capsys.readouterr()
+    assert printed == "" and "planted" in said
