@@ -106,7 +106,6 @@ ROWS: Final[tuple[Row, ...]] = (
         ("batch", Whole(2**48 - 1), "a position in the data; sums of them fit 64 bits"),
         ("samples", Whole(2**48 - 1), "sums of them fit 64 bits"),
         ("loss", Real(1e300, -1e300, nonfinite=True), _FINITE_COST),
-        ("norm", Real(1e300, -1e300, nonfinite=True), _FINITE_COST),
         ("receipts", Many(SERVERS, SECRET), "one of every server"),
         ("ready", FLAG, TYPED),
         ("times", SUB, PART),

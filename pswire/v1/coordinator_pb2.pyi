@@ -364,7 +364,6 @@ class Commit(_message.Message):
     BATCH_FIELD_NUMBER: _builtins.int
     SAMPLES_FIELD_NUMBER: _builtins.int
     LOSS_FIELD_NUMBER: _builtins.int
-    NORM_FIELD_NUMBER: _builtins.int
     RECEIPTS_FIELD_NUMBER: _builtins.int
     READY_FIELD_NUMBER: _builtins.int
     TIMES_FIELD_NUMBER: _builtins.int
@@ -374,7 +373,6 @@ class Commit(_message.Message):
     batch: _builtins.int
     samples: _builtins.int
     loss: _builtins.float
-    norm: _builtins.float
     ready: _builtins.bool
     """Ready for the next ticket in the same breath (saves a message)."""
     learning_rate: _builtins.float
@@ -398,7 +396,6 @@ class Commit(_message.Message):
         batch: _builtins.int = ...,
         samples: _builtins.int = ...,
         loss: _builtins.float = ...,
-        norm: _builtins.float = ...,
         receipts: _abc.Iterable[_builtins.bytes] | None = ...,
         ready: _builtins.bool = ...,
         times: Global___Times | None = ...,
@@ -407,7 +404,7 @@ class Commit(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate", "learning_rate", b"learning_rate", "times", b"times"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate", "batch", b"batch", "learning_rate", b"learning_rate", "loss", b"loss", "norm", b"norm", "ready", b"ready", "receipts", b"receipts", "samples", b"samples", "ticket", b"ticket", "times", b"times", "unit_ends", b"unit_ends"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate", "batch", b"batch", "learning_rate", b"learning_rate", "loss", b"loss", "ready", b"ready", "receipts", b"receipts", "samples", b"samples", "ticket", b"ticket", "times", b"times", "unit_ends", b"unit_ends"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__learning_rate: _TypeAlias = _typing.Literal["learning_rate"]  # noqa: Y015
     _WhichOneofArgType__learning_rate: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate"]  # noqa: Y015

@@ -7,14 +7,11 @@ import os
 import shutil
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-
-import psutil
 
 ROOT = Path(__file__).parents[2]
 NODES = ("n1", "n2", "n3")
@@ -48,22 +45,13 @@ class Slurm:
         assert done.returncode == 0, f"{command}: {done.stderr}"
         return done.stdout
 
-    def lab(self, *words: str, nodes: int = 3) -> list[str]:
-        """A command line: ps-lab in an allocation of so many whole nodes."""
-        return [
-            *("salloc", "--quiet", f"--nodes={nodes}", "--exclusive", "--immediate=60"),
-            *(sys.executable, "-m", "pslab", *words),
-        ]
+    def lab_around(self, nodes: int = 3) -> list[str]:
+        """What makes a command run in an allocation of so many whole nodes."""
+        return ["salloc", "--quiet", f"--nodes={nodes}", "--exclusive", "--immediate=60"]
 
     def steps(self) -> list[str]:
         """Names of those that run."""
         return self.ask("squeue", "--steps", "--noheader", "--format=%j").split()
-
-    def pids(self) -> list[psutil.Process]:
-        """Whatever runs below the three slurmd: steps and tasks."""
-        mine = psutil.Process().children(recursive=True)
-        nodes = [process for process in mine if process.name() == "slurmd"]
-        return [child for node in nodes for child in node.children(recursive=True)]
 
 
 @contextmanager

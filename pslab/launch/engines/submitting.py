@@ -10,10 +10,12 @@ from pathlib import Path
 
 from pslab.launch.engines.launcher import EngineError
 from pslab.launch.engines.slurm import CONTROLLER, need
-from pslab.runs.folder import EXPERIMENT, LOGS, free_folder, make_folder
+from pslab.runs.folder import EXPERIMENT, free_folder, make_folder
 from pswire.config.experiment import Experiment
 
 SCRIPT = "submit.sh"
+# What ps-lab itself prints there.
+SAID = "submit.log"
 # Seconds before the end of the allocation's time at which ps-lab is told to stop.
 NOTICE = 60
 
@@ -60,7 +62,7 @@ def script(experiment: Experiment, folder: Path, options: Sequence[str], cwd: Pa
     asked = [
         f"--job-name={re.sub(r'[^A-Za-z0-9._-]', '_', experiment.run.name)}",
         f"--chdir={cwd}",
-        f"--output={folder / LOGS / 'ps-lab.log'}",
+        f"--output={folder / SAID}",
         f"--ntasks={tasks}",
         f"--cpus-per-task={max(place.servers.cpus, place.workers.cpus, 1)}",
         f"--signal=B:TERM@{NOTICE}",

@@ -116,7 +116,7 @@ class Kept:
         ]
         if self._mirror is not None:
             threading.Thread(target=self._look, args=(self._mirror,), daemon=True).start()
-        for reader in readers:
+        for reader in (*readers, threading.Thread(target=self._alive, daemon=True)):
             reader.start()
         # Not reaped yet, so the group's number cannot be taken by another process meanwhile.
         os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
@@ -142,6 +142,10 @@ class Kept:
             # By lines, between which those of stdout may stand.
             while line := pipe.readline(LONGEST_LINE):
                 self._sender.send(wire.frame(wire.STDERR, line))
+
+    def _alive(self) -> None:
+        while not self._over.wait(wire.HERE_EVERY):
+            self._sender.send(wire.frame(wire.ALIVE, b""))
 
     def _look(self, mirror: Mirror) -> None:
         while not self._over.wait(EVERY):

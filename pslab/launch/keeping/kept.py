@@ -108,6 +108,8 @@ class KeptProcess:
         self._killed = False
         self._code: int | None = None
         self._hello = False
+        # Turns of the writing thread in which nothing came.
+        self._silent = 0
         self._problem = ""
         # Of the monotonic clock: when something came.
         self.heard = time.monotonic()
@@ -176,6 +178,12 @@ class KeptProcess:
                 content = self._outgoing.get(timeout=wire.HERE_EVERY)
             except queue.Empty:
                 content = wire.HERE
+                self._silent += 1
+                # Counted, for this process may have stood still itself.
+                if self._hello and self._silent >= wire.SILENT_TURNS:
+                    self._problem = f"nothing came from there for {self._silent * wire.HERE_EVERY:g} s"
+                    self.kill()
+                    return
             if content is None:
                 return
             try:
@@ -187,7 +195,7 @@ class KeptProcess:
     def _read(self, pipe: Pipe) -> None:
         frames = wire.Frames()
         while part := pipe.read():
-            self.heard = time.monotonic()
+            self.heard, self._silent = time.monotonic(), 0
             for kind, payload in frames.feed(part):
                 self._take(kind, payload)
         if frames.noise.strip():

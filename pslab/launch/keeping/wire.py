@@ -23,14 +23,18 @@ STDERR: Final = b"E"
 EXIT: Final = b"X"
 # A part of a file of the run folder: JSON with `path`, `offset`, `whole`; a line's end; bytes.
 FILE: Final = b"F"
+# Nothing: the node is still there.
+ALIVE: Final = b"A"
 # What stood before MAGIC. The keeper never sends it.
 NOISE: Final = b"N"
 
 # A control line: the launcher is still there.
 HERE: Final = b"here\n"
-# Seconds between two of them; the keeper ends its process when nothing has come for LONGEST_SILENCE.
+# Seconds between two of them, and between two of ALIVE. The keeper ends its process when nothing has come for
+# LONGEST_SILENCE; the launcher gives a node up when nothing has come in so many of these times.
 HERE_EVERY: Final = 5.0
 LONGEST_SILENCE: Final = 60.0
+SILENT_TURNS: Final = 6
 
 
 def signal_line(number: int) -> bytes:

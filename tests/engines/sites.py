@@ -1,0 +1,121 @@
+"""A real Slurm or a real sshd, as a test sees either: commands that run ps-lab on its nodes, and what is left there."""
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from tests.engines import slurm, sshd
+
+ROOT = Path(__file__).parents[2]
+# For each of four processes a place, and more.
+HOSTS = ("h0:3", "h1:3")
+
+
+@dataclass(frozen=True)
+class Site:
+    """`around`: what stands before `ps-lab run`; `options`: what follows; `agent`: what runs processes on a node."""
+
+    engine: str
+    around: Sequence[str]
+    options: Sequence[str]
+    environment: Mapping[str, str]
+    agent: str
+
+    def run(self, *words: str) -> list[str]:
+        """A command line."""
+        return [
+            *(*self.around, sys.executable, "-m", "pslab", "run", *words),
+            *("--engine", self.engine, *self.options),
+        ]
+
+    def left(self) -> list[psutil.Process]:
+        """What runs on the nodes: below the daemons of this site, which are children of this process."""
+        daemons = [each for each in psutil.Process().children() if each.name() == self.agent]
+        return [child for daemon in daemons for child in daemon.children(recursive=True)]
+
+    def assert_nothing_left(self, seconds: float = 10.0) -> None:
+        deadline = time.monotonic() + seconds
+        while (left := self.left()) and time.monotonic() < deadline:
+            psutil.wait_procs(left, timeout=0.2)
+        assert not left, [process.cmdline() for process in left if process.is_running()]
+
+
+@contextmanager
+def site(engine: str, folder: Path) -> Iterator[Site]:
+    """Until the end of the block."""
+    if engine == "slurm":
+        with slurm.serving(folder) as cluster:
+            yield Site("slurm", cluster.lab_around(), (), cluster.environment, "slurmd")
+    else:
+        with sshd.serving(folder) as daemon:
+            yield Site("ssh", (), ("--hosts", ",".join(HOSTS)), daemon.environment, "sshd")
+
+
+def missing(engine: str) -> str | None:
+    return slurm.missing() if engine == "slurm" else sshd.missing()
+
+
+class Running:
+    """A `ps-lab run --json` and what it said so far."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self.process = process
+        self.said: list[Mapping[str, Any]] = []
+        self._returned: dict[tuple[str, str], int] = {}
+
+    @property
+    def lab(self) -> psutil.Process:
+        """ps-lab itself, whatever stands before it."""
+        me = psutil.Process(self.process.pid)
+        inner = [child for child in me.children() if "pslab" in child.cmdline()]
+        return inner[0] if inner else me
+
+    def until(self, process: str, event: str, seconds: float = 60.0) -> Mapping[str, Any]:
+        """What that process said in that event, not counting what was returned before."""
+        assert self.process.stdout is not None
+        late = threading.Timer(seconds, self.process.kill)
+        late.start()
+        before = self._returned.get((process, event), 0)
+        try:
+            while len(self._told(process, event)) <= before:
+                line = self.process.stdout.readline()
+                assert line, f"{process} did not say {event}: {self.said[-5:]}"
+                self.said.append(json.loads(line))
+        finally:
+            late.cancel()
+        self._returned[process, event] = before + 1
+        return self._told(process, event)[before]
+
+    def _told(self, process: str, event: str) -> list[Mapping[str, Any]]:
+        mine = [each["said"] for each in self.said if each["event"] == "process" and each["name"] == process]
+        return [said for said in mine if said["event"] == event]
+
+    def end(self, seconds: float = 60.0) -> Mapping[str, Any]:
+        """The last line, once it has ended."""
+        late = threading.Timer(seconds, self.process.kill)
+        late.start()
+        assert self.process.stdout is not None
+        self.said += [json.loads(line) for line in self.process.stdout]
+        self.process.wait()
+        late.cancel()
+        return self.said[-1]
+
+
+@contextmanager
+def running(command: Sequence[str], environment: Mapping[str, str]) -> Iterator[Running]:
+    with subprocess.Popen(
+        [*command, "--json"], cwd=ROOT, env=dict(environment), stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            yield Running(process)
+        finally:
+            process.kill()

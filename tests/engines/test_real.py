@@ -1,0 +1,258 @@
+"""Engines slurm and ssh against a real Slurm of three nodes and a real sshd: success, losses, ends, codes."""
+
+import json
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pslab.check.checker import check_run
+from pslab.runs.folder import Run
+from pswire.exits import ExitCode
+from tests.cluster.cluster import entries_of
+from tests.engines.codes import CODES
+from tests.engines.sites import HOSTS, ROOT, Site, missing, running, site
+from tests.lab.test_local import assert_gone
+from tests.repetitions import SOAK
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+
+EXPERIMENT = """
+[run]
+name = "real"
+
+[cluster]
+servers = 2
+workers = 2
+worker_timeout = 3.0
+
+[policy]
+name = "async"
+
+[optimizer]
+name = "sgd"
+
+[job]
+script = "tests/engines/worker.py"
+arguments = {arguments}
+"""
+
+
+@pytest.fixture(scope="module", params=["slurm", "ssh"])
+def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    absent = missing(request.param)
+    if absent is not None:
+        pytest.skip(absent)
+    with site(request.param, tmp_path_factory.mktemp("site") / request.param) as made:
+        yield made
+
+
+def experiment(folder: Path, *arguments: str) -> str:
+    file = folder / "experiment.toml"
+    file.write_text(EXPERIMENT.format(arguments=json.dumps(arguments)), encoding="utf-8")
+    return str(file)
+
+
+def endless(folder: Path) -> str:
+    """Until a file of that name is there."""
+    return experiment(folder, "--seconds", "0.02", "--until", str(folder / "end"))
+
+
+def killed(place: Site) -> Sequence[str]:
+    """The worker, its keeper, what runs the keeper on the node. Of the last, srun says nothing: half a minute."""
+    return ("worker", "keeper", "agent") if SOAK or place.engine == "ssh" else ("worker", "keeper")
+
+
+def test_what_is_killed_comes_back_and_the_run_succeeds(place: Site, tmp_path: Path) -> None:
+    command = place.run(endless(tmp_path), "--out", str(tmp_path / "run"))
+    with running(command, place.environment) as run:
+        first = run.until("worker-0", "where")
+        for generation in range(len(killed(place))):
+            where = run.until("worker-1", "where")
+            pid = where["pid"]
+            run.until("worker-1", "joined")
+            chain = [psutil.Process(pid), *psutil.Process(pid).parents()]
+            chain[generation].kill()
+            assert_gone([pid])
+        run.until("worker-1", "joined")
+        (tmp_path / "end").touch()
+        end = run.end()
+    assert (run.process.returncode, end["code"]) == (0, 0), end
+    assert len(end["warnings"]) == len(killed(place)) and all(
+        "started again" in each for each in end["warnings"]
+    )
+    log = Run(tmp_path / "run")
+    assert check_run(log).ok
+    joins = [entry["incarnation"] for entry in entries_of(log, "join") if entry["worker"] == "w1"]
+    assert joins == list(range(1 + len(killed(place))))
+    if place.engine == "slurm":
+        # Servers on n1, workers on the others.
+        assert first["node"] == "n2" and where["node"] == "n3"
+    place.assert_nothing_left()
+
+
+ENDS = {"slurm": signal.SIGINT, "ssh": signal.SIGKILL}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_nothing_is_left_however_ps_lab_ends(place: Site, tmp_path: Path, number: signal.Signals) -> None:
+    if not SOAK and ENDS[place.engine] != number:
+        pytest.skip("one end for each engine, and all in a soak")
+    command = place.run(endless(tmp_path), "--out", str(tmp_path / "run"))
+    with running(command, place.environment) as run:
+        pids = [run.until(f"worker-{n}", "where")["pid"] for n in range(2)]
+        for n in range(2):
+            run.until(f"worker-{n}", "joined")
+        run.lab.send_signal(number)
+        if number == signal.SIGINT:
+            assert run.end()["reason"] == "stopped by SIGINT"
+            assert run.process.returncode == ExitCode.INTERRUPTED
+        else:
+            run.process.communicate(timeout=30)
+    assert_gone(pids)
+    place.assert_nothing_left()
+
+
+def test_exit_codes_arrive_as_they_are(place: Site, tmp_path: Path) -> None:
+    hosts = HOSTS if place.engine == "ssh" else ()
+    command = [
+        *place.around,
+        sys.executable,
+        "-m",
+        "tests.engines.codes",
+        place.engine,
+        str(tmp_path),
+        *hosts,
+    ]
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env=dict(place.environment),
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {str(code): code for code in CODES}
+
+
+@pytest.mark.skipif(not SOAK, reason="in a soak: a run more for what the codes above show")
+def test_a_job_that_fails_has_its_code_and_its_words(place: Site, tmp_path: Path) -> None:
+    command = place.run(experiment(tmp_path, "--fail"), "--out", str(tmp_path / "run"))
+    with running(command, place.environment) as run:
+        end = run.end()
+    assert run.process.returncode == ExitCode.JOB_FAILED
+    assert "ValueError: no data" in end["tail"] or "ValueError: no data" in str(run.said)
+    place.assert_nothing_left()
+
+
+def test_what_finds_no_room_is_said_with_what_there_is(place: Site, tmp_path: Path) -> None:
+    wishes = {"slurm": "cluster.place.workers.cpus=9", "ssh": "cluster.workers=9"}
+    command = place.run(experiment(tmp_path), "--out", str(tmp_path / "run"), "--set", wishes[place.engine])
+    with running(command, place.environment) as run:
+        end = run.end()
+    assert run.process.returncode == ExitCode.UNREACHABLE
+    wanted = {
+        "slurm": "no room for worker-0 of 4 processes: wanted 9 cpus; still available: n1 2 of 4 cpus, n2 4 of 4",
+        "ssh": "no room for worker-6 of 11 processes: wanted 1 cpu; still available: h0 0 of 3 workers, h1 0 of 3",
+    }
+    assert end["reason"].startswith(wanted[place.engine])
+    place.assert_nothing_left()
+
+
+def test_room_that_others_keep_is_waited_for_and_no_longer(place: Site, tmp_path: Path) -> None:
+    """Another step has all processors of the first node."""
+    if place.engine != "slurm":
+        pytest.skip("ssh reserves nothing")
+    words = ["--out", str(tmp_path / "run"), "--set", "cluster.place.place_timeout=2.0"]
+    lab = shlex.join(
+        [sys.executable, "-m", "pslab", "run", experiment(tmp_path), "--engine", "slurm", *words]
+    )
+    busy = "srun --exact -N1 -n1 -c4 -w n1 --mpi=none sleep 600 & while ! squeue -s -h | grep -q sleep; do :; done"
+    command = [*place.around, "sh", "-c", f'{busy}; {lab} "$@"', "sh"]
+    with running(command, place.environment) as run:
+        end = run.end()
+    assert run.process.returncode == ExitCode.UNREACHABLE
+    assert end["reason"].startswith(
+        "server-1 found no place on n1 (wanted nothing in particular): nothing began there"
+    )
+    place.assert_nothing_left()
+
+
+def test_a_batch_job_runs_the_experiment_and_status_finds_it(place: Site, tmp_path: Path) -> None:
+    if place.engine != "slurm":
+        pytest.skip("batch jobs are Slurm's")
+    folder = tmp_path / "run"
+    lab = [sys.executable, "-m", "pslab"]
+
+    def told(*words: str) -> str:
+        done = subprocess.run(
+            [*lab, *words],
+            cwd=ROOT,
+            env=dict(place.environment),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    submitted = told(
+        "run", endless(tmp_path), "--engine", "slurm", "--submit", "--out", str(folder), "--json"
+    )
+    job = json.loads(submitted)["job"]
+    until(lambda: (folder / "address").is_file())
+    assert "version" in told("status", str(folder))
+    (tmp_path / "end").touch()
+    until(lambda: (folder / "summary.json").is_file())
+    until(lambda: state(place, job) == "COMPLETED")
+    assert check_run(Run(folder)).ok
+    assert f"run folder: {folder}" in (folder / "submit.log").read_text()
+
+
+def state(place: Site, job: str) -> str:
+    """Of a job of Slurm."""
+    asked = ["scontrol", "show", "job", job]
+    text = subprocess.run(
+        asked, env=dict(place.environment), capture_output=True, text=True, check=True
+    ).stdout
+    return text.partition("JobState=")[2].split()[0]
+
+
+def until(true: Callable[[], bool], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline
+        threading.Event().wait(0.1)
+
+
+def test_one_experiment_ends_with_the_same_weights_on_every_engine(place: Site, tmp_path: Path) -> None:
+    """Under a barrier; the reference is a run on this machine alone."""
+    words = [experiment(tmp_path, "--batches", "30"), "--set", "policy.name=sync", "--json"]
+    here = [sys.executable, "-m", "pslab", "run", *words, "--out", str(tmp_path / "here")]
+    there = [*place.run(*words), "--out", str(tmp_path / "there")]
+    digests = []
+    for command, name in ((here, "here"), (there, "there")):
+        done = subprocess.run(
+            command,
+            cwd=ROOT,
+            env=dict(place.environment),
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        run = Run(tmp_path / name)
+        assert check_run(run).ok and run.summary.versions == 30
+        digests.append(run.summary.weights_sha256)
+    assert digests[0] and digests[0] == digests[1]
