@@ -145,7 +145,7 @@ class ShardClient:
         return attachment.arena_versions if attachment is not None else 0
 
     def slot(self) -> Floats:
-        """Where to write the next payload: shared memory if there is any free, else an array of ours."""
+        """Where to write the next payload: shared memory if there is any, else an array of ours."""
         attachment = self._transport.attachment
         slot = attachment.slot() if attachment is not None else None
         return np.empty(self.elements, np.float32) if slot is None else slot
