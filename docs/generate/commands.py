@@ -107,6 +107,6 @@ def _exit_codes() -> str:
         + "\n\nWhat is killed by a signal that nobody meant (`SIGKILL`, `SIGSEGV`) may be started again, too; a server "
         "with `--resume auto` ([Recovery](recovery.md)).\n\n"
         "## For supervisors\n\n"
-        "The exit code of server 0, or of `ps-lab run`, is the run's. A worker's own says what became of that worker.\n\n"
+        "The exit code of server 0, or of `ps-lab run`, is the run's. A worker's says what became of that worker.\n\n"
         + table(("supervisor", "what it sees, and what to tell it"), _SUPERVISORS)
     )
