@@ -1,19 +1,21 @@
 """How a training loop joins a job."""
 
+import os
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from pswire.addresses import Address, parse_hosts
+from pswire.addresses import Address
 from psworker.errors import Refused
 from psworker.initial_values import Variables, specified
 from psworker.local import PLAIN
+from psworker.servers import EmbeddedServer, find_servers
 from psworker.session import Session
 from psworker.work import WorkUnits
 
 
 def connect(
-    hosts: str | Sequence[Address],
-    variables: Variables,
+    hosts: str | Sequence[Address] | None = None,
+    variables: Variables | None = None,
     *,
     name: str | None = None,
     task_index: int | None = None,
@@ -28,6 +30,9 @@ def connect(
     epochs: int = 1,
 ) -> Session:
     """Join the job on `hosts` ("host:port,host:port", in task order) and open a session.
+
+    Without `hosts` the servers are those of PS_HOSTS or TF_CONFIG. Where these say nothing, one is started on loopback
+    for this process alone, with `optimizer` (or its default, sgd), and ends with the session.
 
     `variables`: a built Keras model, or initial values, by name or with their
     specifications. Of a model, trainable variables are trained, and others
@@ -52,23 +57,37 @@ def connect(
     `work`: the data is dealt by the coordinator, for `epochs` epochs: each grant then names a part
     (`Session.unit`). All workers of a job say the same.
 
-    Raises Refused (another model, optimizer or job, a local rule), Unreachable, and ValueError for
-    variables, addresses, a dtype or a transport that make no sense.
+    Raises Refused (another model, optimizer or job, a local rule), Unreachable, EmbeddedServerError, and ValueError
+    for variables, addresses, a dtype or a transport that make no sense.
     """
-    addresses = parse_hosts(hosts) if isinstance(hosts, str) else tuple(hosts)
-    session = Session(
-        addresses,
-        specified(variables, state),
-        name,
-        task_index,
-        wire_dtype,
-        server_timeout,
-        transport,
-        prefetch,
-        optimizer,
-        work,
-        epochs,
-    )
+    if variables is None:
+        raise TypeError(
+            "connect() needs the model, or its variables: connect(hosts, model), or connect(variables=model)"
+        )
+    specs = specified(variables, state)
+    place = find_servers(hosts, os.environ)
+    server = None if place is not None else EmbeddedServer(optimizer or {}, "sync", 0, None)
+    index = task_index if place is None or task_index is not None else place.task_index
+    try:
+        session = Session(
+            place.hosts if place is not None else (server.address,),  # type: ignore[union-attr]
+            specs,
+            name,
+            index,
+            wire_dtype,
+            server_timeout,
+            transport,
+            prefetch,
+            optimizer,
+            work,
+            epochs,
+        )
+    except BaseException:
+        if server is not None:
+            server.end()
+        raise
+    if server is not None:
+        session.at_close(server.close, server.end)
     rule = session.local_rule
     if rule != PLAIN and not local_rules:
         session.close(f"does not know the local rule {rule}")

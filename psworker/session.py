@@ -6,7 +6,7 @@ numpy is needed; see `examples/numpy_loop.py`.
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, ClassVar, Self
@@ -94,6 +94,7 @@ class Session:
             self._servers.close()
             raise
         Session.opened += 1
+        self._at_close: tuple[Callable[[], object], Callable[[], object]] | None = None
         self._servers.explain, self._servers.void = self._control.explained, self._control.void
         self._epoch_backoff = Backoff(0, hosts[0], server_timeout, self._servers.closing)
         self._watch = Stopwatch()
@@ -354,12 +355,19 @@ class Session:
             version = self.stop.version
         self._control.report(version, metrics)
 
+    def at_close(self, over: Callable[[], object], unfinished: Callable[[], object]) -> None:
+        """Call one of them at the end of `close`: `over` where the job is over, else `unfinished`."""
+        self._at_close = over, unfinished
+
     def close(self, reason: str = "finished") -> None:
         """Leave the job. Open tickets are void, commits stay valid. Safe to call twice."""
         if not self._servers.closing.is_set():
+            over = self.stop is not None
             self._control.leave(reason)
             self._reader.close()
             self._servers.close()
+            if self._at_close is not None:
+                self._at_close[not over]()
 
     def __enter__(self) -> Self:
         return self

@@ -16,7 +16,7 @@ from psworker.connecting import connect
 from psworker.keras.errors import FitError
 from psworker.keras.fit.distributed import Distributed
 from psworker.keras.fit.membership import Membership
-from psworker.keras.servers import EmbeddedServer, find_servers
+from psworker.servers import EmbeddedServer, find_servers
 from psworker.tensorflow.device import require_tensorflow_backend
 
 

@@ -106,6 +106,17 @@ class EmbeddedServer:
         self._log.seek(0)
         return "\n".join(self._log.read().decode("utf-8", "replace").splitlines()[-lines:])
 
+    @property
+    def code(self) -> int | None:
+        """Its exit code; None while it runs."""
+        return self._process.poll()
+
+    def end(self) -> None:
+        """End it now, whatever its job does."""
+        self._process.terminate()
+        self._process.wait()
+        self._log.close()
+
     def close(self) -> int:
         """Wait for its end, which comes by itself once the job is over; end it where that takes long. Its exit code."""
         try:
