@@ -77,11 +77,18 @@ class Follower:
         self._orders: list[tuple[int, Order]] = []
         self._filled = asyncio.Event()
         self._changes = Changes(lambda: self._loop)
+        # It was waited for, and was not there.
+        self._missed = False
         self._closing = asyncio.Event()
         # The server has taken this coordinator for its own.
         self._followed = asyncio.Event()
         self.channel = grpc.aio.insecure_channel(str(address), CHANNEL_OPTIONS(worker_timeout))
         self._task: asyncio.Task[None] | None = None
+
+    @property
+    def missing(self) -> bool:
+        """Nobody is at its address."""
+        return self._missed and self.state == "connecting"
 
     def start(self) -> None:
         self._task = self._loop.create_task(self._run())
@@ -210,8 +217,9 @@ class Follower:
                     [ready, closing], timeout=pause, return_when=asyncio.FIRST_COMPLETED
                 )
                 if done:
+                    self._missed = False
                     return not self._closing.is_set()
-                waited = self._loop.time() - began
+                waited, self._missed = self._loop.time() - began, True
                 if self._patience is not None and waited > self._patience:
                     self.state = "lost"
                     where = f"server {self.server} at {self.address}"

@@ -115,7 +115,11 @@ class ShardClient:
         self._void = void
         # A server without a part of the model has nothing to share, which is no reason to refuse the others.
         kind = transport if self.elements or transport == "grpc" else "auto"
-        self._transport = Transport(server, address, channel, self._plan, kind, codec, newest)
+        self._carried: Callable[[Address, grpc.Channel], Transport] = lambda address, channel: Transport(
+            server, address, channel, self._plan, kind, codec, newest
+        )
+        # The newest is replaced by the thread that joins, where the server has moved; who holds the turn takes it up.
+        self._transport = self._newest = self._carried(address, channel)
         # Arrays that versions were received into: a new one for each would cost the system's clearing of its pages.
         # A list's `append` and `pop` are whole, so the reader may return one without the turn.
         self._spare: list[NDArray[Any]] = []
@@ -127,6 +131,20 @@ class ShardClient:
         if not same_job or identity.incarnation != before.incarnation:
             encoder = self._codec.encoder(self.elements)
         self._admitted = _Admitted(identity, encoder, self._plan)
+
+    def move(self, address: Address, channel: grpc.Channel) -> None:
+        """The server is elsewhere. Whoever waits for it there tries here next."""
+        self.address = address
+        self._newest = self._carried(address, channel)
+        self._transport.close()
+
+    def _here(self) -> Transport:
+        """What this try goes by. Hold the `turn`."""
+        newest = self._newest
+        if newest is not self._transport:
+            self._transport.close()
+            self._transport = newest
+        return newest
 
     @property
     def identity(self) -> Identity:
@@ -145,7 +163,7 @@ class ShardClient:
         return attachment.arena_versions if attachment is not None else 0
 
     def slot(self) -> Floats:
-        """Where to write the next payload: shared memory if there is any free, else an array of ours."""
+        """Where to write the next payload: shared memory if there is any, else an array of ours."""
         attachment = self._transport.attachment
         slot = attachment.slot() if attachment is not None else None
         return np.empty(self.elements, np.float32) if slot is None else slot
@@ -170,7 +188,7 @@ class ShardClient:
 
         def ask() -> Received:
             # Without a ticket nothing is pinned, and what lies there may change.
-            in_place = self._transport.agree(identity, after) is not None and ticket != 0
+            in_place = self._here().agree(identity, after) is not None and ticket != 0
             message = shard_pb2.ExchangeRequest(pull=request, in_place=in_place).SerializeToString()
             return self._received(*self._transport.exchange.ask([[message]]), ticket, narrow)
 
@@ -273,7 +291,7 @@ class ShardClient:
         hello: pb.Hello | None = None,
     ) -> tuple[shard_pb2.ExchangeReply, frames.ChunkView | None]:
         """Push, in a shared slot if one is free, else in chunks; the first message of the answer."""
-        attachment, exchange = self._transport.agree(admitted.identity, after), self._transport.exchange
+        attachment, exchange = self._here().agree(admitted.identity, after), self._transport.exchange
         if commit is None or hello is None:
             request = admitted.push
         else:
@@ -311,6 +329,7 @@ class ShardClient:
     def close(self) -> None:
         """From any thread."""
         self._transport.close()
+        self._newest.close()
 
     def _backoff(self) -> Backoff:
         return Backoff(self.server, self.address, self._patience, self._closing)

@@ -157,6 +157,7 @@ def serving(
                 overrides=chosen,
                 out=out if index == 0 else None,
                 log_flush=log_flush,
+                job_secret=job_secret,
             )
             started.insert(0, Served(plan, **waits))
             addresses[index] = started[0].address

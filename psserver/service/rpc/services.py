@@ -30,6 +30,7 @@ def coordinator_methods(coordinator: CoordinatorRpc, rpc: Registration) -> "Meth
         "Join": rpc.unary(coordinator.join, coordinator_pb2.JoinRequest),
         "Session": rpc.method(coordinator.session),
         "GatherEpoch": rpc.unary(coordinator.gather_epoch, coordinator_pb2.GatherEpochRequest),
+        "Locate": rpc.unary(coordinator.locate, coordinator_pb2.LocateRequest),
         "Status": rpc.unary(coordinator.status, coordinator_pb2.StatusRequest),
     }
 
