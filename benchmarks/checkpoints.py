@@ -134,7 +134,7 @@ def take(session: Session, gradient: list[np.ndarray], compute: float) -> Step:
         float(weights[0][0])
         # Stands for a model's own work, on a device of its own.
         time.sleep(compute)
-    session.contribute(grant, gradient, samples=1, loss=1.0, norm=1.0, batch=grant.version)
+    session.contribute(grant, gradient, samples=1, loss=1.0, batch=grant.version)
     ended = time.monotonic()
     return Step(ended, ended - began)
 

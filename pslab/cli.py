@@ -4,6 +4,7 @@ import sys
 
 import click
 
+from pslab.commands.certs import certs
 from pslab.commands.failure import EPILOG, Failure
 from pslab.commands.live.dashboard import dashboard
 from pslab.commands.live.status import status
@@ -61,6 +62,7 @@ COMMANDS = (
     policies,
     optimizers,
     verify_policy,
+    certs,
     chaos,
     quickstart,
     manifest,

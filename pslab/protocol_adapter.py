@@ -1,5 +1,6 @@
 """Between a client's engine and a coordinator in the same process: what gRPC and its adapters are to daemons."""
 
+import math
 from typing import assert_never
 
 from psserver.coordinator import CommitFacts, Coordinator, Output
@@ -38,15 +39,15 @@ def deliver(
     now: float,
     *,
     ordinary: bool = True,
-    norm: float | None = None,
+    norm: float = math.nan,
 ) -> list[Output]:
     """The coordinator's answer to a request of this incarnation of the worker. A report means nothing to it.
 
-    `ordinary`, `norm`: what receipts say of the payload that a commit is about.
+    `ordinary`, `norm`: what receipts say of the payload that a commit is about; NaN where nothing is computed.
     """
     match request:
         case Commit():
-            told = (request.batch, request.samples, request.loss, request.norm if norm is None else norm)
+            told = (request.batch, request.samples, request.loss, norm)
             times = request.times or UNTOLD
             facts = CommitFacts(*told, times, request.learning_rate, ordinary, request.unit_ends)
             return coordinator.commit(worker, incarnation, request.ticket, now, facts, ready=request.ready)

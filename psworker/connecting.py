@@ -1,19 +1,25 @@
 """How a training loop joins a job."""
 
+import os
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from pswire.addresses import Address, parse_hosts
-from psworker.errors import Refused
+from pswire.addresses import Address
+from pswire.security.credentials import NO_TLS, Credentials
+from pswire.security.names import IdentityError, Role
+from pswire.security.settings import SecurityOptions, credentials_for
+from psworker.errors import Refused, Untrusted
 from psworker.initial_values import Variables, specified
 from psworker.local import PLAIN
+from psworker.servers import EmbeddedServer, find_servers
 from psworker.session import Session
 from psworker.work import WorkUnits
 
 
 def connect(
-    hosts: str | Sequence[Address],
-    variables: Variables,
+    hosts: str | Sequence[Address] | None = None,
+    variables: Variables | None = None,
     *,
     name: str | None = None,
     task_index: int | None = None,
@@ -26,8 +32,16 @@ def connect(
     state: Collection[str] | None = None,
     work: WorkUnits | None = None,
     epochs: int = 1,
+    tls_ca: str | Path | None = None,
+    tls_cert: str | Path | None = None,
+    tls_key: str | Path | None = None,
+    token_file: str | Path | None = None,
+    credentials: Credentials | None = None,
 ) -> Session:
     """Join the job on `hosts` ("host:port,host:port", in task order) and open a session.
+
+    Without `hosts` the servers are those of PS_HOSTS or TF_CONFIG. Where these say nothing, one is started on loopback
+    for this process alone, with `optimizer` (or its default, sgd), and ends with the session.
 
     `variables`: a built Keras model, or initial values, by name or with their
     specifications. Of a model, trainable variables are trained, and others
@@ -51,24 +65,49 @@ def connect(
     server that was started with another one refuses them, one with "from-job" takes it.
     `work`: the data is dealt by the coordinator, for `epochs` epochs: each grant then names a part
     (`Session.unit`). All workers of a job say the same.
+    `tls_ca`, `tls_cert`, `tls_key`: PEM files of the authorities that are believed, of this worker's certificate
+    and of its key; TLS is spoken then, and nothing else. `token_file`: a token instead of a certificate. Where one is
+    None, the environment may have it (PS_TLS_CA, PS_TLS_CERT, PS_TLS_KEY, PS_TOKEN_FILE or PS_TOKEN). `credentials`:
+    all of them, made before.
 
-    Raises Refused (another model, optimizer or job, a local rule), Unreachable, and ValueError for
-    variables, addresses, a dtype or a transport that make no sense.
+    Raises Refused (another model, optimizer or job, a local rule), Untrusted (certificates, tokens, or names that
+    belong to others), Unreachable, EmbeddedServerError, and ValueError for variables, addresses, a dtype, a transport
+    or files that make no sense.
     """
-    addresses = parse_hosts(hosts) if isinstance(hosts, str) else tuple(hosts)
-    session = Session(
-        addresses,
-        specified(variables, state),
-        name,
-        task_index,
-        wire_dtype,
-        server_timeout,
-        transport,
-        prefetch,
-        optimizer,
-        work,
-        epochs,
-    )
+    if variables is None:
+        raise TypeError(
+            "connect() needs the model, or its variables: connect(hosts, model), or connect(variables=model)"
+        )
+    specs = specified(variables, state)
+    place = find_servers(hosts, os.environ)
+    if place is None:
+        # Its port is on loopback.
+        credentials = NO_TLS
+    elif credentials is None:
+        credentials = worker_credentials(tls_ca, tls_cert, tls_key, token_file)
+    server = None if place is not None else EmbeddedServer(optimizer or {}, "sync", 0, None)
+    index = task_index if place is None or task_index is not None else place.task_index
+    try:
+        session = Session(
+            place.hosts if place is not None else (server.address,),  # type: ignore[union-attr]
+            specs,
+            name,
+            index,
+            wire_dtype,
+            server_timeout,
+            transport,
+            prefetch,
+            optimizer,
+            work,
+            epochs,
+            credentials,
+        )
+    except BaseException:
+        if server is not None:
+            server.end()
+        raise
+    if server is not None:
+        session.at_close(server.close, server.end)
     rule = session.local_rule
     if rule != PLAIN and not local_rules:
         session.close(f"does not know the local rule {rule}")
@@ -77,3 +116,19 @@ def connect(
             "gradients: use ps-worker or psworker.loop.train, or session.local_work() and connect(local_rules=True)"
         )
     return session
+
+
+def worker_credentials(
+    tls_ca: str | Path | None = None,
+    tls_cert: str | Path | None = None,
+    tls_key: str | Path | None = None,
+    token_file: str | Path | None = None,
+) -> Credentials:
+    """As `connect` makes them. Raises Untrusted, ValueError."""
+    ca, cert, key, tokens = (
+        None if path is None else str(path) for path in (tls_ca, tls_cert, tls_key, token_file)
+    )
+    try:
+        return credentials_for(Role.WORKER, SecurityOptions(ca, cert, key, tokens), os.environ)
+    except IdentityError as error:
+        raise Untrusted(str(error)) from error

@@ -224,7 +224,6 @@ def attempt(
             payloads_of(result),
             samples=result.samples,
             loss=result.loss,
-            norm=result.norm,
             batch=batches.last,
             # Steps that come before a pull come before asking for it, too, and so does an evaluation.
             ready=not pending and (source is not None or (batches.more and not work.steps_before_pull)),

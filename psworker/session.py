@@ -6,7 +6,7 @@ numpy is needed; see `examples/numpy_loop.py`.
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, ClassVar, Self
@@ -16,8 +16,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from pswire.addresses import Address
 from pswire.model.plan import VariableSpec, make_plan
+from pswire.security.credentials import NO_TLS, Credentials
 from pswire.transport.codecs import codec_named
 from psworker.control.backoff import Backoff
+from psworker.control.contact import Contact
 from psworker.control.epochs import EpochTotals, gather
 from psworker.control.registration import Registration
 from psworker.control.stream import Control
@@ -56,6 +58,7 @@ class Session:
         optimizer: Mapping[str, Any] | None = None,
         work: WorkUnits | None = None,
         epochs: int = 1,
+        credentials: Credentials = NO_TLS,
     ) -> None:
         codec = codec_named(wire_dtype)
         if transport not in TRANSPORTS:
@@ -63,9 +66,10 @@ class Session:
         self.plan = make_plan([spec for spec, _ in variables], len(hosts))
         self._initial = [np.asarray(value) for _, value in variables]
         self._wire_dtype, self._strict = wire_dtype, transport == "shared-memory"
-        self._servers = ShardGroup(hosts, self.plan, codec, server_timeout, transport)
+        self._servers = ShardGroup(hosts, self.plan, codec, server_timeout, transport, credentials)
         self._shards = self._servers.shards
-        backoff = Backoff(0, hosts[0], server_timeout, self._servers.closing)
+        contact = Contact(hosts[0], credentials)
+        backoff = Backoff(0, hosts[0], server_timeout, self._servers.closing, contact)
         channel, admit = self._servers.control, self._servers.admit
         requested_optimizer = "" if optimizer is None else json.dumps(optimizer)
         self.work = work
@@ -94,8 +98,9 @@ class Session:
             self._servers.close()
             raise
         Session.opened += 1
+        self._at_close: tuple[Callable[[], object], Callable[[], object]] | None = None
         self._servers.explain, self._servers.void = self._control.explained, self._control.void
-        self._epoch_backoff = Backoff(0, hosts[0], server_timeout, self._servers.closing)
+        self._epoch_backoff = Backoff(0, hosts[0], server_timeout, self._servers.closing, contact)
         self._watch = Stopwatch()
         self._reader = WeightReader(self._servers, self._control, self._watch, prefetch)
         self._writer = GradientWriter(self._servers, self._control, self._reader, self._watch)
@@ -262,7 +267,6 @@ class Session:
         *,
         samples: int,
         loss: float = math.nan,
-        norm: float = math.nan,
         batch: int = 0,
         ready: bool = False,
         learning_rate: float | None = None,
@@ -276,7 +280,7 @@ class Session:
         place of a number, not of a schedule, and a job that began with 0 keeps it.
         `unit_ends`: the grant's work unit has nothing behind this part.
         """
-        told = (grant.ticket, batch, samples, loss, norm, ready)
+        told = (grant.ticket, batch, samples, loss, ready)
         self._writer.commit(Commit(*told, learning_rate=learning_rate, unit_ends=unit_ends))
 
     def contribute(
@@ -286,7 +290,6 @@ class Session:
         *,
         samples: int,
         loss: float = math.nan,
-        norm: float = math.nan,
         batch: int = 0,
         ready: bool = False,
         learning_rate: float | None = None,
@@ -296,7 +299,7 @@ class Session:
 
         That saves most of a small step's time. Raises as `push_flat`.
         """
-        told = (grant.ticket, batch, samples, loss, norm, ready)
+        told = (grant.ticket, batch, samples, loss, ready)
         commit = Commit(*told, learning_rate=learning_rate, unit_ends=unit_ends)
         self._writer.push_and_commit(grant, flats, commit)
 
@@ -356,12 +359,19 @@ class Session:
             version = self.stop.version
         self._control.report(version, metrics)
 
+    def at_close(self, over: Callable[[], object], unfinished: Callable[[], object]) -> None:
+        """Call one of them at the end of `close`: `over` where the job is over, else `unfinished`."""
+        self._at_close = over, unfinished
+
     def close(self, reason: str = "finished") -> None:
         """Leave the job. Open tickets are void, commits stay valid. Safe to call twice."""
         if not self._servers.closing.is_set():
+            over = self.stop is not None
             self._control.leave(reason)
             self._reader.close()
             self._servers.close()
+            if self._at_close is not None:
+                self._at_close[not over]()
 
     def __enter__(self) -> Self:
         return self

@@ -147,7 +147,7 @@ class Member:
             for server in range(self._servers):
                 self._send_payload(server, "push", grant)
             return
-        commit = self.engine.begin_commit(Commit(grant.ticket, samples=1, loss=1.0, norm=1.0, ready=True))
+        commit = self.engine.begin_commit(Commit(grant.ticket, samples=1, loss=1.0, ready=True))
         self._sent_at = self._host.now()
         self._send_payload(0, "step", grant, commit)
 
@@ -254,7 +254,7 @@ class Member:
             return
         if not initial:
             self._sent_at = self._host.now()
-        facts = Commit(grant.ticket, samples=0 if initial else 1, loss=1.0, norm=1.0, ready=True)
+        facts = Commit(grant.ticket, samples=0 if initial else 1, loss=1.0, ready=True)
         self._grant = None
         self._tell(self.engine.commit(facts.measured(None, receipts)))
         self._look()

@@ -190,7 +190,9 @@ class Counterfactual:
             self._take(self.coordinator.ready(worker, self._incarnations[worker], now, holding=holding))
 
     def _commit(self, move: s.Finish, incarnation: int, ticket: int) -> None:
-        told = (move.batch, move.samples, move.loss, move.norm, move.times, move.learning_rate)
+        # No worker sets it for all where the policy tolerates bad ones.
+        rate = move.learning_rate if self.policy.tensors.aggregator == "mean" else None
+        told = (move.batch, move.samples, move.loss, move.norm, move.times, rate)
         facts = CommitFacts(*told)
         self._take(self.coordinator.commit(move.worker, incarnation, ticket, move.t, facts))
 

@@ -1,5 +1,6 @@
 """The shell around coordinator and store: routes messages in, decisions out. What the daemons' service is to them."""
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -165,7 +166,7 @@ class Cluster:
 
     def receive(self, worker: Worker, incarnation: int, request: Request) -> None:
         """A worker's message arrives at the coordinator."""
-        ordinary, norm = True, None
+        ordinary, norm = True, math.nan
         if isinstance(request, Commit):
             ordinary, norm = self._ordinary(request.ticket), self.store.norm(request.ticket)
         name, now = worker.name, self.queue.now

@@ -1,5 +1,6 @@
 """The model on the servers: real shards that execute the real log, or nothing when only time matters."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -55,8 +56,8 @@ class Store(Protocol):
         """The ticket's payload, which was pushed, is an ordinary one on every server."""
         ...
 
-    def norm(self, ticket: int) -> float | None:
-        """Of the gradient in the ticket's payload, which was pushed, as receipts have it; None without arrays."""
+    def norm(self, ticket: int) -> float:
+        """Of the gradient in the ticket's payload, which was pushed, as receipts have it; NaN without arrays."""
         ...
 
     def try_update(self, update: entries.Apply) -> tuple[bool, float]:
@@ -92,8 +93,8 @@ class TimingOnlyStore:
     def ordinary(self, ticket: int) -> bool:
         return True
 
-    def norm(self, ticket: int) -> float | None:
-        return None
+    def norm(self, ticket: int) -> float:
+        return math.nan
 
     def try_update(self, update: entries.Apply) -> tuple[bool, float]:
         return True, 0.0

@@ -298,11 +298,11 @@ class Worker:
         ends = unit.ends
         times = Times(step.pulled - step.granted, step.computed - step.pulled, step.before)
         if result is None:
-            samples, loss, norm = self._cluster.batch_size * len(unit.batches), math.nan, math.nan
+            samples, loss = self._cluster.batch_size * len(unit.batches), math.nan
         else:
-            samples, loss, norm = result.samples, result.loss, result.norm
+            samples, loss = result.samples, result.loss
         self._next_unit()
-        told = (step.ticket, unit.last, samples, loss, norm, asks, times)
+        told = (step.ticket, unit.last, samples, loss, asks, times)
         self._send(self._engine.commit(Commit(*told, unit_ends=ends)))
         if not asks:
             self._begin()

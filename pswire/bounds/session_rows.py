@@ -106,7 +106,6 @@ ROWS: Final[tuple[Row, ...]] = (
         ("batch", Whole(2**48 - 1), "a position in the data; sums of them fit 64 bits"),
         ("samples", Whole(2**48 - 1), "sums of them fit 64 bits"),
         ("loss", Real(1e300, -1e300, nonfinite=True), _FINITE_COST),
-        ("norm", Real(1e300, -1e300, nonfinite=True), _FINITE_COST),
         ("receipts", Many(SERVERS, SECRET), "one of every server"),
         ("ready", FLAG, TYPED),
         ("times", SUB, PART),
@@ -215,6 +214,7 @@ ROWS: Final[tuple[Row, ...]] = (
         ("entries", Many(1000, Text(1 << 20, printable=False)), "what an observer takes in one look"),
         ("entries_from", COUNTER, "a log index"),
         ("progress", SUB, PART),
+        ("security", NAME, NAMED),
     ),
     *rows(
         "Progress",

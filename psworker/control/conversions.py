@@ -65,7 +65,7 @@ def commit_to_wire(commit: Commit) -> pb.Commit:
 def fill_commit(message: pb.Commit, commit: Commit) -> None:
     """All of `commit` but its receipts, into a message that may hold an earlier one: half the time of a new one."""
     message.ticket, message.batch, message.samples = commit.ticket, commit.batch, commit.samples
-    message.loss, message.norm, message.ready = commit.loss, commit.norm, commit.ready
+    message.loss, message.ready = commit.loss, commit.ready
     if commit.times is None:
         message.ClearField("times")
     else:

@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 from pswire.addresses import Address
 from pswire.logs.events import event
 from pswire.model.plan import Plan
-from pswire.security.identity import Identity as TlsIdentity
+from pswire.security.credentials import NO_TLS, Credentials
 from pswire.transport import frames
 from pswire.transport.codecs import FLOAT32, Codec, Encoder
 from pswire.transport.framed_socket import Parts
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
 from psworker.control.backoff import MEANING, Backoff, insist, translated
+from psworker.control.contact import Contact
 from psworker.control.conversions import event_from_wire, fill_commit
 from psworker.data.payloads import Payload, array_of
 from psworker.data.shared_memory import Received
@@ -97,9 +98,11 @@ class ShardClient:
         closing: threading.Event,
         transport: str = "auto",
         void: Callable[[int], str | None] = lambda ticket: None,
-        newest: Callable[[], TlsIdentity] | None = None,
+        credentials: Credentials = NO_TLS,
     ) -> None:
-        """`void`: why a ticket is, if it is. `newest` as of `Transport`."""
+        """`void`: why a ticket is, if it is. `credentials`: what this process shows of itself."""
+        # Whoever could join without TLS knows that none is spoken here.
+        self._contact = Contact(address, credentials) if credentials.encrypted else None
         self.server = server
         self.address = address
         self.elements = plan.shards[server].elements
@@ -115,6 +118,7 @@ class ShardClient:
         self._void = void
         # A server without a part of the model has nothing to share, which is no reason to refuse the others.
         kind = transport if self.elements or transport == "grpc" else "auto"
+        newest = credentials.live.now if credentials.live is not None else None
         self._transport = Transport(server, address, channel, self._plan, kind, codec, newest)
         # Arrays that versions were received into: a new one for each would cost the system's clearing of its pages.
         # A list's `append` and `pop` are whole, so the reader may return one without the turn.
@@ -313,7 +317,7 @@ class ShardClient:
         self._transport.close()
 
     def _backoff(self) -> Backoff:
-        return Backoff(self.server, self.address, self._patience, self._closing)
+        return Backoff(self.server, self.address, self._patience, self._closing, self._contact)
 
 
 def _messages(request: shard_pb2.ExchangeRequest, payload: NDArray[Any]) -> Iterator[Parts]:

@@ -10,8 +10,10 @@ import grpc
 from pswire.addresses import Address
 from pswire.model.plan import Plan
 from pswire.patience import UNKNOWN_TIMEOUT
+from pswire.security.credentials import NO_TLS, Credentials
 from pswire.transport.channels import CHANNEL_OPTIONS, Options
 from pswire.transport.codecs import Codec
+from pswire.transport.connecting import open_channel
 from pswire.v1 import coordinator_pb2 as pb
 from psworker.data.shard_client import ShardClient
 from psworker.data.transport import Identity
@@ -28,7 +30,13 @@ class ShardGroup:
     """
 
     def __init__(
-        self, hosts: tuple[Address, ...], plan: Plan, codec: Codec, patience: float, transport: str
+        self,
+        hosts: tuple[Address, ...],
+        plan: Plan,
+        codec: Codec,
+        patience: float,
+        transport: str,
+        credentials: Credentials = NO_TLS,
     ) -> None:
         self.closing, self.pointless = threading.Event(), threading.Event()
         # Why a server does not answer, by what else is known.
@@ -36,14 +44,14 @@ class ShardGroup:
         # Why a ticket is void, if it is: nothing is asked in the name of a membership that did not get it.
         self.void: Callable[[int], str | None] = lambda ticket: None
         # Control messages never queue behind payloads: each server's data has its own connection.
-        self.control = _channel(hosts[0], CHANNEL_OPTIONS(UNKNOWN_TIMEOUT))
+        self.control = _channel(hosts[0], CHANNEL_OPTIONS(UNKNOWN_TIMEOUT), credentials)
         self._channels: list[grpc.Channel] = []
         self.shards: list[ShardClient] = []
 
         def connect(worker_timeout: float) -> None:
             options = CHANNEL_OPTIONS(worker_timeout, payloads=True)
             for server, address in enumerate(hosts):
-                channel = _channel(address, options)
+                channel = _channel(address, options, credentials)
                 self._channels.append(channel)
                 self.shards.append(
                     ShardClient(
@@ -56,6 +64,7 @@ class ShardGroup:
                         self.pointless,
                         transport,
                         lambda ticket: self.void(ticket),
+                        credentials,
                     )
                 )
 
@@ -101,5 +110,5 @@ class ShardGroup:
             channel.close()
 
 
-def _channel(address: Address, options: Options) -> grpc.Channel:
-    return grpc.insecure_channel(str(address), [*options, ("grpc.use_local_subchannel_pool", 1)])
+def _channel(address: Address, options: Options, credentials: Credentials) -> grpc.Channel:
+    return open_channel(str(address), [*options, ("grpc.use_local_subchannel_pool", 1)], credentials)

@@ -49,7 +49,6 @@ class Commit:
     batch: int = 0
     samples: int = 0
     loss: float = math.nan
-    norm: float = math.nan
     ready: bool = False
     times: Times | None = None
     receipts: tuple[bytes, ...] = ()
@@ -58,7 +57,7 @@ class Commit:
 
     def measured(self, times: Times | None, receipts: tuple[bytes, ...] = ()) -> "Commit":
         """With these. `dataclasses.replace` does the same in four times the time, and this is on every step's path."""
-        facts = (self.ticket, self.batch, self.samples, self.loss, self.norm, self.ready)
+        facts = (self.ticket, self.batch, self.samples, self.loss, self.ready)
         return Commit(*facts, times, receipts, self.learning_rate, self.unit_ends)
 
 

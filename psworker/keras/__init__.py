@@ -12,8 +12,8 @@ from psworker.keras.distribution import distribute
 from psworker.keras.errors import FitError
 from psworker.keras.fit.distributed import Distributed
 from psworker.keras.remote import Remote, RemoteError
-from psworker.keras.servers import EmbeddedServerError
 from psworker.keras.translate import TranslationError, translate
+from psworker.servers import EmbeddedServerError
 
 __all__ = [
     "Distributed",

@@ -21,10 +21,10 @@ from pswire.transport.codecs import codec_named
 from psworker.connecting import connect
 from psworker.engine import Grant
 from psworker.errors import PayloadRefused, Unsupported, Voided
-from psworker.keras.servers import EmbeddedServer, find_servers
 from psworker.keras.translate import TranslationError, translate
 from psworker.local import NONFINITE_LIMIT
 from psworker.loop import Diverged
+from psworker.servers import EmbeddedServer, find_servers
 from psworker.session import Session
 from psworker.tensorflow.casts import payload_of, tensor_of
 from psworker.tensorflow.flats import FlatLayout
@@ -151,7 +151,6 @@ class Remote:
                 payloads,
                 samples=samples,
                 loss=float(loss),
-                norm=norm,
                 batch=self._batch,
                 ready=True,
                 learning_rate=rate,

@@ -192,7 +192,6 @@ class Liar(Attacker):
             batch=self.chance.choice((0, 1, 7, 2**48 - 1)),
             samples=self.chance.choice((0, 1, 32, 2**48 - 1)),
             loss=self.chance.choice((0.5, -1e300, 1e300, math.nan, math.inf)),
-            norm=self.chance.choice((0.0, 1.0, math.inf)),
             receipts=receipts,
             ready=self.chance.random() < 0.2,
             times=times if self.chance.random() < 0.5 else None,

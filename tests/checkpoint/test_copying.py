@@ -44,7 +44,7 @@ def step(session: psworker.Session, probe: Probe) -> dict[str, np.ndarray]:
     weights = session.pull(grant)
     gradient = {name: np.ones_like(values) * (grant.version + 1) for name, values in weights.items()}
     session.push(grant, gradient)
-    session.commit(grant, batch=grant.version, samples=1, loss=1.0, norm=1.0)
+    session.commit(grant, batch=grant.version, samples=1, loss=1.0)
     return {name: values.copy() for name, values in weights.items()}
 
 

@@ -188,8 +188,11 @@ class Cluster:
             self.servers.append(server)
             self.addresses[index] = server.wait_event("ready")["address"]
         self.servers = [self.servers[-1], *self.servers[:-1]]
-        self._questioner = StatusClient(self.addresses[0])
+        self._questioner = self.questioner()
         return self.hosts
+
+    def questioner(self) -> StatusClient:
+        return StatusClient(self.addresses[0])
 
     @property
     def hosts(self) -> str:

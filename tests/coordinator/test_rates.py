@@ -151,6 +151,24 @@ def test_the_check_holds_updates_and_factors_to_the_rates() -> None:
         assert any(words in message for message in found), (words, found)
 
 
+@pytest.mark.parametrize("policy", ["median", "trimmed-mean", "krum", "one of a user's own"])
+def test_the_check_refuses_a_rate_where_the_policy_tolerates_bad_workers(policy: str) -> None:
+    """Of a policy that it does not know, by what the shards were told to use."""
+    log = records(trained())
+    own = policy not in ("median", "trimmed-mean", "krum")
+    log[0]["policy"] = {"name": policy}
+    if own:
+        assert not any("no worker sets the rate" in v.message for v in verify(log).violations)
+        log[0]["tensors"] = {"compensator": None, "aggregator": "my-median", "knobs": {}}
+    found = [v.message for v in verify(log).violations if v.check == "rates"]
+    aggregator = "my-median" if own else policy
+    assert found == [
+        f"w0 sets the learning rate to {rate:g}: under {aggregator}, which tolerates bad workers, "
+        "no worker sets the rate for all"
+        for rate in (0.05, 0.2)
+    ]
+
+
 def test_a_worker_may_end_the_job_for_all() -> None:
     harness = harness_with(ADAM)
     harness.commits("w0")
@@ -159,3 +177,13 @@ def test_a_worker_may_end_the_job_for_all() -> None:
     assert harness.stopped == "done: w1 ended the job: EarlyStopping in epoch 3"
     assert harness.coordinator.stopped is not None and harness.coordinator.stopped.success
     assert harness.coordinator.version == 1
+
+
+def test_the_same_moves_under_a_policy_that_tolerates_bad_workers_set_none(tmp_path: Path) -> None:
+    """They are contributions all the same: what a worker may not say is left out."""
+    harness = trained()
+    harness.done("w0")
+    harness.done("w1")
+    again = what_if(read_steps(Run(write_run(tmp_path / "run", records(harness)))), "median", {})
+    kinds = [step.entry.kind for step in again.steps]
+    assert (kinds.count("rate"), kinds.count("commit"), kinds.count("apply")) == (0, 8, 4)

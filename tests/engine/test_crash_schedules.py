@@ -184,7 +184,7 @@ class Servers:
             self.send(worker, engine.commit(Commit(ticket)))
             return
         more = worker.batch + 1 < BATCHES
-        commit = Commit(ticket, worker.batch, 8, 0.5, 1.0, ready=more)
+        commit = Commit(ticket, worker.batch, 8, 0.5, ready=more)
         worker.batch += 1
         if not worker.connected or self.random.random() < 0.5:
             self.send(worker, engine.commit(commit))

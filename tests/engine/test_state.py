@@ -31,7 +31,6 @@ COMMITS = st.builds(
     batch=st.integers(0, 9),
     samples=st.integers(0, 9),
     loss=st.floats(-1, 1),
-    norm=st.floats(0, 1),
     ready=st.booleans(),
     times=st.none() | st.builds(Times, st.floats(0, 1), st.floats(0, 1), st.none() | st.floats(0, 1)),
     receipts=st.lists(st.binary(max_size=4), max_size=2).map(tuple),
@@ -70,7 +69,7 @@ def feed(engine: ClientEngine, name: str, *arguments: Any) -> Any:
     try:
         match name:
             case "commit held":
-                return engine.commit(Commit(engine.held or 0, loss=0.5, norm=1.0, ready=True))
+                return engine.commit(Commit(engine.held or 0, loss=0.5, ready=True))
             case "abandon held":
                 return engine.abandon(engine.held or 0, "no use for it")
             case "next":
@@ -117,7 +116,7 @@ def saved() -> dict[str, Any]:
         engine.receive(Grant(ticket, 0, 5, received_at=1.5))
         engine.take_grant()
         if ticket == 1:
-            engine.commit(Commit(1, loss=math.nan, norm=2.0, times=Times(0.1, 0.2), receipts=(b"\x00\xff",)))
+            engine.commit(Commit(1, loss=math.nan, times=Times(0.1, 0.2), receipts=(b"\x00\xff",)))
     engine.receive(Grant(3, 0, 6, received_at=2.5))
     found: dict[str, Any] = json.loads(json.dumps(engine.state().to_json(), allow_nan=False))
     return found

@@ -146,7 +146,7 @@ class Joined:
             self.send(client, engine.abandon(ticket, "no use for it"))
             return
         more = client.batch + 1 < client.batches
-        commit = Commit(ticket, client.batch, 8, 0.5, 1.0, ready=more and not client.initialise)
+        commit = Commit(ticket, client.batch, 8, 0.5, ready=more and not client.initialise)
         if faults and more and chance() < 0.4 and not client.initialise:
             self.send(client, engine.ready_ahead(ticket))
         client.batch += not client.initialise

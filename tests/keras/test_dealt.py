@@ -11,8 +11,11 @@ import tensorflow as tf
 import psworker.keras
 from pslab.check.checker import check_run
 from pslab.runs.folder import Run
+from psworker.connecting import connect
 from psworker.keras.fit.batches import DatasetBatches
 from psworker.keras.fit.dealt import DealtData
+from psworker.tensorflow import named_variables
+from psworker.work import WorkUnits
 from tests.cluster.cluster import entries_of
 from tests.keras import fit_script as script
 from tests.keras.in_process import servers
@@ -73,6 +76,68 @@ def test_two_workers_share_what_both_were_given(tmp_path: Path) -> None:
     assert verdict.ok, verdict.violations
     samples = sum(commit["samples"] for commit in entries_of(run, "commit"))
     assert samples == script.EPOCHS * (script.SAMPLES - 3)
+
+
+class Elder(keras.callbacks.Callback):
+    """Another worker, which has gone through the first epoch before this one joins, and leaves behind that."""
+
+    def __init__(self, address: str, job: Any, epochs: int) -> None:
+        super().__init__()
+        self.address, self.job, self.epochs = address, job, epochs
+        self.session: Any = None
+        self.batches = 0
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Until its ticket is one of the second epoch."""
+        values = {name: variable.numpy() for name, variable in named_variables(self.model).items()}
+        self.session = connect(
+            self.address, values, state=[], optimizer=self.job.optimizer, work=WORK, epochs=self.epochs
+        )
+        while (grant := self.session.ready()) is not None and grant.part.epoch == 0:
+            with self.session.view_flat(grant) as flats:
+                payloads = [np.zeros_like(flat) for flat in flats]
+            self.session.contribute(grant, payloads, samples=8, loss=1.0, batch=self.batches, ready=True)
+            self.batches += 1
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        if self.session is not None:
+            self.session.close("leaves")
+            self.session = None
+
+
+WORK = WorkUnits(samples=script.SAMPLES, batch_size=script.BATCH, shuffle=False)
+
+
+@pytest.mark.parametrize("metrics", ["all", "own"])
+@pytest.mark.parametrize("initial_epoch", [0, 4])
+def test_the_history_of_a_late_joiner_begins_with_the_epoch_that_the_job_is_in(
+    metrics: str, initial_epoch: int
+) -> None:
+    """With no zeros for what it has not seen; and what it then trains is all that is left."""
+    x, y = script.data()
+    made = script.model("dense")
+    with servers(policy="async") as address:
+        with psworker.keras.distribute(made, address, sharding="units", metrics=metrics) as job:
+            elder = Elder(address, job, 3)
+            found = made.fit(
+                x,
+                y,
+                batch_size=script.BATCH,
+                shuffle=False,
+                verbose=0,
+                initial_epoch=initial_epoch,
+                epochs=initial_epoch + 3,
+                validation_data=(x, y) if metrics == "own" else None,
+                callbacks=[elder],
+            )
+            applied = job.fates["applied"]
+    units = script.SAMPLES // script.BATCH
+    assert elder.batches == units
+    assert found.epoch == [initial_epoch + 1, initial_epoch + 2]
+    assert len(found.history["loss"]) == 2 and min(found.history["loss"]) > 0.1
+    assert applied == 2 * units
+    # What Keras is told for this fit is over with it.
+    assert len(made.fit(x, y, epochs=3, verbose=0).epoch) == 3
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from pswire.addresses import AddressError
-from psworker.keras.servers import find_servers
+from psworker.servers import find_servers
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.cluster, pytest.mark.timeout(600)]
 

@@ -139,7 +139,7 @@ def test_messages_inside_messages_are_checked() -> None:
 def test_a_loss_that_is_not_finite_is_no_breach_of_a_bound() -> None:
     """It is recorded as absent; the gradient itself is what must be finite."""
     for loss in (math.nan, math.inf, -math.inf):
-        bounds.check(coordinator_pb2.Commit(ticket=1, loss=loss, norm=loss))
+        bounds.check(coordinator_pb2.Commit(ticket=1, loss=loss))
 
 
 def test_a_hostile_shape_costs_no_time() -> None:

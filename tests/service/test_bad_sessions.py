@@ -299,9 +299,7 @@ def test_a_loss_that_is_no_number(cluster: Cluster, steady: Steady) -> None:
     with Peer(cluster, "diverged") as other:
         for loss in (math.nan, math.inf, -math.inf):
             grant = other.ready()
-            other.send(
-                commit=pb.Commit(ticket=grant.ticket, receipts=good_receipts(other), loss=loss, norm=loss)
-            )
+            other.send(commit=pb.Commit(ticket=grant.ticket, receipts=good_receipts(other), loss=loss))
             other.grant = None
             assert other.settled().fate == pb.Disposition.FATE_APPLIED
     steady.step()

@@ -4,6 +4,7 @@ Real processes make a run, over real sockets; what their workers did, read from 
 on the queue of a simulated cluster, whose coordinator, policy and message routes decide anew.
 """
 
+import math
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -39,6 +40,17 @@ def never() -> float:
     raise AssertionError("a puppet computes nothing")
 
 
+class Recorded(TimingOnlyStore):
+    """Without arrays. `norms`: what the record says of them, by ticket."""
+
+    def __init__(self, servers: int) -> None:
+        super().__init__(servers, 0)
+        self.norms: dict[int, float] = {}
+
+    def norm(self, ticket: int) -> float:
+        return self.norms.get(ticket, math.nan)
+
+
 class Stage:
     """A simulated cluster without a will: what its workers do comes from a record."""
 
@@ -46,12 +58,13 @@ class Stage:
         job, queue = job_of(steps), EventQueue()
         knobs = dict(job.policy)
         name = str(knobs.pop("name"))
+        self.store = Recorded(job.servers)
         self.cluster = Cluster(
             JobTerms(
                 job.job, job.optimizer, job.servers, job.workers, job.seed, min_workers=job.min_workers or 0
             ),
             build(name, knobs, job.workers),
-            TimingOnlyStore(job.servers, 0),
+            self.store,
             batches=lambda worker, first: iter(()),
             network=Network(queue, job.servers, 0.0, 0.0),
             queue=queue,
@@ -81,7 +94,8 @@ class Stage:
             case s.Ask():
                 self.send(worker, Ready())
             case s.Finish(known=True):
-                facts = (move.batch, move.samples, move.loss, move.norm)
+                facts = (move.batch, move.samples, move.loss)
+                self.store.norms[held[0]] = move.norm
                 self.send(worker, Commit(held[0], *facts, times=move.times))
             case s.Initialised():
                 self.send(worker, Commit(held[0]))

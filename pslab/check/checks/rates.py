@@ -7,20 +7,28 @@ from pslab.check.ledger import Ledger
 from pslab.check.log_check import LogCheck
 from pslab.runs import log as e
 
+# Policies that tolerate bad workers. They are called what their shards aggregate by.
+_ROBUST = ("median", "trimmed-mean", "krum")
+
 
 class Rates(LogCheck):
-    """A learning rate is set right behind a commit of the worker that sets it, and its factor is what it says."""
+    """A learning rate is set right behind a commit of the worker that sets it, and its factor is what it says.
+
+    Where the policy tolerates bad workers none of them sets it.
+    """
 
     name = "rates"
 
     def __init__(self) -> None:
         self._began: object = None
+        self._aggregator = "mean"
         self._committed: str | None = None
 
     def see(self, entry: e.Entry, ledger: Ledger) -> Iterator[str]:
         fact = entry.fact
         if isinstance(fact, e.JobEntry):
             self._began = fact.optimizer.get("learning_rate")
+            self._aggregator = _aggregator(fact)
         elif isinstance(fact, e.Rate):
             yield from self._rate(fact)
         self._committed = fact.worker if isinstance(fact, e.Commit) else None
@@ -28,6 +36,11 @@ class Rates(LogCheck):
     def _rate(self, rate: e.Rate) -> Iterator[str]:
         if self._committed != rate.worker:
             yield f"{rate.worker} sets the learning rate without a commit right before"
+        if self._aggregator != "mean":
+            yield (
+                f"{rate.worker} sets the learning rate to {rate.learning_rate:g}: under {self._aggregator}, "
+                "which tolerates bad workers, no worker sets the rate for all"
+            )
         began = self._began
         if isinstance(began, bool) or not isinstance(began, int | float) or not began > 0:
             yield f"{rate.worker} sets the learning rate to {rate.learning_rate}, but the job's is {began}"
@@ -38,3 +51,11 @@ class Rates(LogCheck):
                 f"learning rate {rate.learning_rate} has factor {rate.scale}, but {rate.learning_rate} / {began} = "
                 f"{rate.learning_rate / began}"
             )
+
+
+def _aggregator(job: e.JobEntry) -> str:
+    """How the shards make one gradient of many: as they were told, or as the name of the policy says."""
+    if job.tensors is not None:
+        return str(job.tensors.get("aggregator", "mean"))
+    name = str(job.policy.get("name"))
+    return name if name in _ROBUST else "mean"

@@ -136,7 +136,7 @@ class Schedule:
             if self.choices.pick(64) == 63:
                 request = replace(request, loss=math.nan)
         self._note(client, request)
-        outputs = deliver(self.coordinator, client.worker, client.incarnation, request, self.now)
+        outputs = deliver(self.coordinator, client.worker, client.incarnation, request, self.now, norm=1.0)
         refused = [o for o in outputs if isinstance(o, Send) and isinstance(o.notice, RefusalNotice)]
         # A connection that was superseded or given up may still carry a message; an honest one is never refused.
         present = self.coordinator.roster.present.get(client.worker)

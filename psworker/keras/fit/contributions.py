@@ -49,7 +49,6 @@ class Contributions:
                 result.payloads,
                 samples=result.samples,
                 loss=result.loss,
-                norm=result.norm,
                 batch=self._batch,
                 ready=True,
                 learning_rate=rate,

@@ -80,6 +80,10 @@ class DealtData:
         """Keras has begun an epoch."""
         self.epoch = epoch - self._first_epoch
 
+    def keras_epoch(self, epoch: int) -> int:
+        """What Keras calls an epoch of the job."""
+        return self._first_epoch + epoch
+
     def batch(self, unit: Unit) -> Any:
         """What Keras would have read: tensors, floats in its own precision."""
         if self._read is not None:

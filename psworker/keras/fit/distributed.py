@@ -37,7 +37,7 @@ from psworker.keras.fit.dealt import DealtData
 from psworker.keras.fit.epochs import EpochMetrics
 from psworker.keras.fit.fates import Fates
 from psworker.keras.fit.gradients import GradientStep
-from psworker.keras.fit.hooks import Hooks, Moments
+from psworker.keras.fit.hooks import Hooks, Last, Moments
 from psworker.keras.fit.membership import Membership, named
 from psworker.keras.fit.rate import SetRate
 from psworker.keras.translate import translate, unwrapped
@@ -171,11 +171,13 @@ class Distributed:
                 self._end_fit,
             )
         )
+        last, initial = Last(self._begin_dealt), self.model._initial_epoch
+        around = [mine, *(guarded(each, self._is_first) for each in (before or listed(given))), last]
         if isinstance(given, keras.callbacks.CallbackList):
             mine.set_model(self.model)
-            theirs[:] = [mine, *(guarded(each, self._is_first) for each in before)]
+            theirs[:] = around
         else:
-            bound.arguments["callbacks"] = [mine, *(guarded(each, self._is_first) for each in listed(given))]
+            bound.arguments["callbacks"] = around
         self.model.evaluate = self._evaluate
         try:
             return self._plain["fit"](*bound.args, **bound.kwargs)
@@ -186,6 +188,8 @@ class Distributed:
             raise
         finally:
             self.model.__dict__.pop("evaluate", None)
+            if self._dealt is not None:
+                self.model._initial_epoch = initial
             # Theirs, for another fit.
             theirs[:] = before
 
@@ -368,6 +372,19 @@ class Distributed:
         elif self._late and self._variables is not None:
             # Held against the first version, which says whether they are lost.
             membership.given = self._variables.values()
+
+    def _begin_dealt(self) -> None:
+        """Join the job before Keras counts its epochs: where others have gone through some, this fit, and its history,
+        begin with the one that the job is in."""
+        dealt = self._dealt
+        if dealt is None:
+            return
+        self._prepare(dealt.first)
+        if self._grant is None and self.session.stop is None:
+            self._next()
+        part = self._grant.part if self._grant is not None else None
+        if part is not None and dealt.keras_epoch(part.epoch) > (self.model._initial_epoch or 0):
+            self.model._initial_epoch = dealt.keras_epoch(part.epoch)
 
     def _check_given(self) -> None:
         """Weights that were set between joining and the first batch are not those that servers began with."""

@@ -1,4 +1,5 @@
-"""Our callback, first of all in `fit`: what others do in the same event comes after it."""
+"""Our callbacks: one is the first of all in `fit`, so that what others do in the same event comes after it; one the
+last."""
 
 from __future__ import annotations
 
@@ -52,3 +53,14 @@ class Hooks(keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_train_end(self, logs: Any = None) -> None:
         self._moments.end_fit()
+
+
+class Last(keras.callbacks.Callback):  # type: ignore[misc]
+    """Behind all others of the caller, when these have set what they set before training."""
+
+    def __init__(self, begin: Callable[[], None]) -> None:
+        super().__init__()
+        self._begin = begin
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self._begin()

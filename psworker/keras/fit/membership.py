@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from psworker.keras.servers import EmbeddedServer, Place
+from psworker.servers import EmbeddedServer, Place
 from psworker.session import Session
 from psworker.tensorflow.variables import ModelVariables, collect
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pswire.addresses import Address, AddressError, parse_address, parse_hosts
+from pswire.security.settings import PERSONAL
 from pswire.tf_config import cluster_from_tf_config
 from psworker.errors import Unsupported
 
@@ -79,6 +80,8 @@ class EmbeddedServer:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=self._log,
+            # For this process alone, on loopback: who this one is to other servers is nothing to it.
+            env={name: value for name, value in os.environ.items() if name not in PERSONAL},
             # A Ctrl-C on the terminal is for this process to handle.
             start_new_session=True,
         )
@@ -105,6 +108,17 @@ class EmbeddedServer:
         """The end of what it wrote to its standard error."""
         self._log.seek(0)
         return "\n".join(self._log.read().decode("utf-8", "replace").splitlines()[-lines:])
+
+    @property
+    def code(self) -> int | None:
+        """Its exit code; None while it runs."""
+        return self._process.poll()
+
+    def end(self) -> None:
+        """End it now, whatever its job does."""
+        self._process.terminate()
+        self._process.wait()
+        self._log.close()
 
     def close(self) -> int:
         """Wait for its end, which comes by itself once the job is over; end it where that takes long. Its exit code."""

@@ -1,0 +1,181 @@
+"""``ps-lab certs``"""
+
+import datetime
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+from pslab.certificates.folder import CA, CertificateFolder, Held, Made, Wanted
+from pslab.certificates.hosts import ServerHost, parse_servers
+from pslab.commands.failure import EPILOG, Failure, console
+from pslab.display.progress import print_json
+from pswire.addresses import AddressError
+from pswire.security.files import TlsFiles
+from pswire.security.names import IdentityError, Role
+
+# Days before its end from which a certificate is marked.
+SOON = 7
+
+
+@click.command(epilog=EPILOG)
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
+@click.option(
+    "--servers",
+    metavar="HOST,...",
+    help="In task order: h0,h1 or h0:7070,h1:7070; behind slashes what else a server is called: h0/10.0.0.7.",
+)
+@click.option("--workers", type=click.IntRange(min=0), default=0, help="Named w0, w1, ... Default: 0.")
+@click.option("--any-worker", is_flag=True, help="One for workers of any name, which they share: worker.pem.")
+@click.option(
+    "--observers",
+    type=click.IntRange(min=0),
+    help="For status, watch and dashboard. Default: 1 for a new folder.",
+)
+@click.option(
+    "--days",
+    type=click.IntRange(min=1, max=3650),
+    default=30,
+    show_default=True,
+    help="How long they are good; the authority: a year, or as long.",
+)
+@click.option("--cluster", metavar="NAME", help='Stands in every certificate. Default: "lab".')
+@click.option("--renew", is_flag=True, help="Make all of DIR anew, with new keys; the authority stays.")
+@click.option("--json", "as_json", is_flag=True, help="What DIR holds then, one JSON object per certificate.")
+def certs(
+    folder: Path,
+    servers: str | None,
+    workers: int,
+    any_worker: bool,
+    observers: int | None,
+    days: int,
+    cluster: str | None,
+    renew: bool,
+    as_json: bool,
+) -> None:
+    """Certificates for the processes of a cluster, in DIR, and the commands to use them with.
+
+    An authority (ca.pem, which every process needs; ca-key.pem, which stays here), and a certificate with its key for
+    each server, worker and observer. What is there stays: the same command with more workers adds theirs. Alone, DIR is
+    listed, with the day on which each certificate ends. Needs the extra tls.
+
+    \b
+      ps-lab certs certs --servers h0,h1 --workers 4
+      ps-lab certs certs --workers 6        # two more
+      ps-lab certs certs                    # what is there, and until when
+      ps-lab certs certs --renew            # before it ends; running processes take new files as they come
+    """
+    made = CertificateFolder(folder)
+    try:
+        hosts = parse_servers(servers) if servers else ()
+        wanted = [
+            *_wanted(hosts, workers, any_worker, _observers(observers, folder, servers, workers, any_worker))
+        ]
+        new = made.make(wanted, cluster, days, renew=renew) if wanted or renew else None
+        held = made.held()
+        if not held:
+            raise IdentityError(f"{folder} has no certificates: give --servers and --workers to make some")
+    except (IdentityError, AddressError) as error:
+        raise Failure(error) from error
+    except OSError as error:
+        raise Failure(f"{error.filename or folder}: {error.strerror or error}") from error
+    if as_json:
+        for each in held:
+            print_json(_facts(each, made.files(each.stem)))
+        return
+    console().print(_table(held))
+    if new is not None:
+        _say(folder, new)
+    for line in _commands(made, hosts, held) if hosts else ():
+        console().print(line, soft_wrap=True)
+
+
+def _observers(given: int | None, folder: Path, servers: str | None, workers: int, any_worker: bool) -> int:
+    """One, unasked, where a cluster is made."""
+    if given is not None:
+        return given
+    return int(bool(servers or workers or any_worker) and not (folder / f"{CA}.pem").exists())
+
+
+def _wanted(hosts: Sequence[ServerHost], workers: int, any_worker: bool, observers: int) -> Iterator[Wanted]:
+    for index, host in enumerate(hosts):
+        yield Wanted(Role.SERVER, f"server-{index}", host.names)
+    if any_worker:
+        yield Wanted(Role.WORKER, "")
+    # As ps-worker calls itself.
+    yield from (Wanted(Role.WORKER, f"w{index}") for index in range(workers))
+    yield from (Wanted(Role.OBSERVER, f"observer-{index}") for index in range(observers))
+
+
+def _table(held: Sequence[Held]) -> Table:
+    table = Table(header_style="bold")
+    for title in ("file", "of", "for hosts", "until"):
+        table.add_column(title, overflow="fold")
+    for each in held:
+        found = each.certificate
+        subject = "the authority" if each.stem == CA else str(found.subject or "nobody of a cluster")
+        table.add_row(f"{each.stem}.pem", Text(subject), Text(", ".join(found.hosts)), Text(_until(each)))
+    return table
+
+
+def _until(held: Held) -> str:
+    ends = held.certificate.ends
+    left = (ends - datetime.datetime.now(datetime.UTC)) / datetime.timedelta(days=1)
+    if left <= 0:
+        return f"{ends:%Y-%m-%d}: ended"
+    return f"{ends:%Y-%m-%d}, {left:.0f} days" + (": renew it" if left < SOON else "")
+
+
+def _facts(held: Held, files: TlsFiles) -> dict[str, object]:
+    found = held.certificate
+    return {
+        "name": held.stem,
+        "subject": None if found.subject is None else str(found.subject),
+        "hosts": list(found.hosts),
+        "begins": found.begins.isoformat(),
+        "ends": found.ends.isoformat(),
+        "cert": str(files.cert),
+        "key": str(files.key),
+    }
+
+
+def _say(folder: Path, made: Made) -> None:
+    kept = f"; {len(made.kept)} were there and stay as they are" if made.kept else ""
+    new = ", ".join(made.new) or "none"
+    console().print(f"cluster {made.cluster}, new: {new}{kept}", soft_wrap=True)
+    console().print(
+        f"Each process needs ca.pem and its own two files. {folder / f'{CA}-key.pem'} makes certificates: leave it "
+        "here, and copy it nowhere.",
+        soft_wrap=True,
+    )
+
+
+def _commands(folder: CertificateFolder, hosts: Sequence[ServerHost], held: Sequence[Held]) -> Iterator[str]:
+    """To paste, with the files where they are now."""
+    addresses = ",".join(str(host.address) for host in hosts)
+    stems = [each.stem for each in held if each.stem != CA]
+    workers = [
+        each.stem
+        for each in held
+        if each.certificate.subject and each.certificate.subject.role is Role.WORKER
+    ]
+    servers = f"ps-server --ps-hosts {addresses} --bind 0.0.0.0 --workers {max(1, len(workers))}"
+    for index, host in enumerate(hosts):
+        options = _options(folder, f"server-{index}")
+        yield f"\n# on {host.address.host}\n{servers} --task-index {index} {options}"
+    for stem in workers[:1]:
+        more = f"; also {', '.join(workers[1:])}" if len(workers) > 1 else ""
+        yield f"\n# worker {stem}{more}\nps-worker --ps-hosts {addresses} --job MODULE:NAME {_options(folder, stem)}"
+    for stem in [each for each in stems if each.startswith("observer")][:1]:
+        yield f"\n# to look\nps-lab status {hosts[0].address} {_options(folder, stem)}"
+
+
+def _options(folder: CertificateFolder, stem: str) -> str:
+    files = folder.files(stem)
+    return " ".join(
+        f"--tls-{kind} {shlex.quote(str(path))}"
+        for kind, path in (("ca", files.ca), ("cert", files.cert), ("key", files.key))
+    )
