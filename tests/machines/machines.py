@@ -52,6 +52,7 @@ class Machine:
 
     def __init__(self, namespace: str, name: str, address: str) -> None:
         self.namespace, self.name, self.address = namespace, name, address
+        self.processes: list[Remote] = []
 
     @property
     def prefix(self) -> list[str]:
@@ -64,7 +65,9 @@ class Machine:
         """`python ARGUMENTS...` there."""
         inherited = {key: value for key, value in os.environ.items() if key != "TF_CONFIG"}
         quiet = {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-        return Remote(label, arguments, log, {**inherited, **quiet, **environment}, self.prefix)
+        started = Remote(label, arguments, log, {**inherited, **quiet, **environment}, self.prefix)
+        self.processes.append(started)
+        return started
 
 
 class Remote(Process):
@@ -129,6 +132,8 @@ class Machines:
                 _do("tc", "-n", inside, "qdisc", "add", "dev", device, *shaped)
 
     def _remove(self) -> None:
+        for process in [process for each in self.machines for process in each.processes]:
+            process.close()
         for namespace in [each.namespace for each in self.machines] + [self._switch]:
             end_all(pids_in(namespace))
             subprocess.run(["ip", "netns", "del", namespace], capture_output=True, timeout=PATIENCE)

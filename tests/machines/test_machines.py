@@ -8,8 +8,10 @@ import pytest
 
 from pslab.check.checker import check_run
 from pslab.runs.folder import Run
-from tests.cluster.cluster import Process
+from pswire.security.names import Role
+from tests.cluster.cluster import Process, wait_until
 from tests.machines.machines import Machine, Machines
+from tests.security.identities import Identities
 
 pytestmark = pytest.mark.cluster
 
@@ -37,19 +39,38 @@ def ended(folder: Path, server: Process, *workers: Process) -> Run:
     return run
 
 
-def test_three_terminals_on_two_machines(two: Machines, tmp_path: Path) -> None:
-    """A worker beside the server shares memory with it; one of another machine has a socket."""
-    bound = ("--bind", two[0].address, "--insecure", "--ps-hosts", f"{two[0].address}:0", "--workers", "2")
-    server, address = start_server(two[0], tmp_path, *bound)
-    assert address.startswith(two[0].address)
+def trained(machines: Machines, folder: Path, servers: Identities | None) -> Run:
+    """A server on the first machine, a worker on each; synchronous. Under TLS with `servers`."""
+    here = machines[0].address
+    options = ("--bind", here, "--ps-hosts", f"{here}:0", "--workers", "2", "--policy", "sync")
+    if servers is None:
+        server, address = start_server(machines[0], folder, *options, "--insecure")
+    else:
+        identity = servers.environment(Role.SERVER, "server-0", hosts=(here,))
+        server, address = start_server(machines[0], folder, *options, **identity)
+    assert address.startswith(here)
     workers = [
-        two[place].python(
-            f"worker-{place}", tmp_path / f"{place}.log", *WORKER, "--ps-hosts", address, "--batches", "40"
+        machines[place].python(
+            f"worker-{place}",
+            folder / f"{place}.log",
+            *(*WORKER, "--ps-hosts", address, "--task-index", str(place), "--batches", "40"),
+            **({} if servers is None else servers.environment(Role.WORKER, f"w{place}")),
         )
         for place in range(2)
     ]
-    run = ended(tmp_path, server, *workers)
-    assert run.summary.contributions["w0"].applied == run.summary.contributions["w1"].applied == 40
+    return ended(folder, server, *workers)
+
+
+def test_three_terminals_on_two_machines(two: Machines, tmp_path: Path) -> None:
+    """In plain text and under TLS, with equal weights."""
+    hashes = set()
+    for secured in (None, Identities(tmp_path)):
+        folder = tmp_path / ("tls" if secured else "plain")
+        folder.mkdir()
+        run = trained(two, folder, secured)
+        assert run.summary.contributions["w0"].applied == run.summary.contributions["w1"].applied == 40
+        hashes.add(run.summary.weights_sha256)
+    assert len(hashes) == 1
 
 
 def test_tf_config_with_names_and_a_chief(two: Machines, tmp_path: Path) -> None:
@@ -62,9 +83,7 @@ def test_tf_config_with_names_and_a_chief(two: Machines, tmp_path: Path) -> None
     worker = two[1].python(
         "worker", tmp_path / "1.log", *WORKER, "--batches", "20", TF_CONFIG=config("worker")
     )
-    server, address = start_server(
-        two[0], tmp_path, "--bind", "host0", "--insecure", TF_CONFIG=config("ps")
-    )
+    server, address = start_server(two[0], tmp_path, "--bind", "host0", "--insecure", TF_CONFIG=config("ps"))
     assert address == "host0:7070"
     chief = two[0].python("chief", tmp_path / "0.log", *WORKER, "--batches", "20", TF_CONFIG=config("chief"))
     run = ended(tmp_path, server, worker, chief)
@@ -77,15 +96,33 @@ def test_a_machine_whose_cable_is_pulled_is_lost_and_the_other_goes_on(two: Mach
         two[0], tmp_path, *bound, "--policy", "sync", "--workers", "2", "--worker-timeout", "2"
     )
     here = two[0].python(
-        "w0", tmp_path / "0.log", *WORKER, "--ps-hosts", address, "--until", str(tmp_path / "end")
+        "w0",
+        tmp_path / "0.log",
+        *WORKER,
+        "--task-index",
+        "0",
+        "--ps-hosts",
+        address,
+        "--until",
+        str(tmp_path / "end"),
     )
     there = two[1].python(
-        "w1", tmp_path / "1.log", *WORKER, "--ps-hosts", address, "--batches", "100000", "--hold", "computing@5"
+        "w1",
+        tmp_path / "1.log",
+        *WORKER,
+        "--task-index",
+        "1",
+        "--ps-hosts",
+        address,
+        "--batches",
+        "100000",
+        "--hold",
+        "computing@5",
     )
     there.wait_event("held")
     two.cut(1)
-    server.wait_line(lambda line: '"lost"' in line or "lost" in line, "that a worker is lost")
+    wait_until(lambda: "w1 left: connection lost" in server.errors, "w1 is lost")
     (tmp_path / "end").touch()
     run = ended(tmp_path, server, here)
     there.send(signal.SIGKILL)
-    assert run.summary.version > 5
+    assert run.summary.versions > 5
