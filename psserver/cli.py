@@ -242,7 +242,8 @@ def main(
     when all workers are done. Watch them with: ps-lab status HOST:PORT
 
     With PS_JOB_SECRET in the environment, the same for all servers of the job,
-    no other process can give a server orders.
+    no other process can give a server orders, and one that was lost may come
+    back at another address.
     """
     set_up("ps-server", log_format)
     keep_large_blocks()

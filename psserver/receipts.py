@@ -112,3 +112,17 @@ def opening(job_secret: bytes, job: str, server: int, secret: bytes) -> bytes:
 
 def opens(job_secret: bytes, job: str, server: int, secret: bytes, proof: bytes) -> bool:
     return hmac.compare_digest(opening(job_secret, job, server, secret), proof)
+
+
+def moving(job_secret: bytes, job: str, server: int, address: str) -> bytes:
+    """Proves to the coordinator of `job` that server `server` is at `address`. Empty without a secret, and then no
+    proof."""
+    if not job_secret:
+        return b""
+    text = f"move/{job}/{server}/{address}".encode()
+    key = hashlib.blake2b(job_secret).digest()
+    return hashlib.blake2b(text, key=key, digest_size=LENGTH).digest()
+
+
+def moves(job_secret: bytes, job: str, server: int, address: str, proof: bytes) -> bool:
+    return bool(job_secret) and hmac.compare_digest(moving(job_secret, job, server, address), proof)

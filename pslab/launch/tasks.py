@@ -106,4 +106,4 @@ class Tasks:
         files = {EXPERIMENT: self._experiment.to_toml().encode()} if self._remote else {}
         saves = bool(self._experiment.run.checkpoint_every) or going_on is not None
         resources = next(each.resources for each in self.wanted if each.name == name)
-        return Task(name, command, told, resources, files, self._folder, needs_folder=server and saves)
+        return Task(name, command, told, resources, files, folder=self._folder, needs_folder=server and saves)

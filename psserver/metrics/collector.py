@@ -49,7 +49,7 @@ class ServerCollector(Collector):
         about = {"version": version("paramserver"), "grpc": grpc.__version__}
         yield InfoMetricFamily(f"{PREFIX}build", "Versions of this server.", about)
         yield from _shard(shard_numbers(self._host))
-        yield from _security(self._credentials, self._gate)
+        yield from security_families(self._credentials, self._gate)
         if self._job is None or self._counts is None:
             return
         terms, policy = self._job.terms, self._job.policy.name
@@ -75,7 +75,7 @@ def registry(
     return found
 
 
-def _security(credentials: Credentials, gate: Gate) -> Iterator[Metric]:
+def security_families(credentials: Credentials, gate: Gate) -> Iterator[Metric]:
     """Of a server that speaks TLS."""
     if not credentials.encrypted:
         return

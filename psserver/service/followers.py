@@ -85,6 +85,8 @@ class Follower:
         self._orders: list[tuple[int, Order]] = []
         self._filled = asyncio.Event()
         self._changes = Changes(lambda: self._loop)
+        # It was waited for, and was not there.
+        self._missed = False
         self._closing = asyncio.Event()
         # The server has taken this coordinator for its own.
         self._followed = asyncio.Event()
@@ -92,6 +94,11 @@ class Follower:
         # UNTRUSTED once the server has said so.
         self._denied = ""
         self._task: asyncio.Task[None] | None = None
+
+    @property
+    def missing(self) -> bool:
+        """Nobody is at its address."""
+        return self._missed and self.state == "connecting"
 
     def start(self) -> None:
         self._task = self._loop.create_task(self._run())
@@ -222,9 +229,10 @@ class Follower:
                     [ready, closing], timeout=pause, return_when=asyncio.FIRST_COMPLETED
                 )
                 if done:
+                    self._missed = False
                     return not self._closing.is_set()
                 problem = await asyncio.to_thread(find_problem, self.address, self._credentials)
-                waited = self._loop.time() - began
+                waited, self._missed = self._loop.time() - began, True
                 where = f"server {self.server} at {self.address}"
                 if problem is not None and problem.certain:
                     return self._given_up(UNTRUSTED, f"server {self.server}: {problem.sentence}")

@@ -39,6 +39,8 @@ from psserver.service.saving.going_on import AUTO
 from psserver.service.saving.going_on import FOLDER as CHECKPOINTS
 from psserver.service.server_settings import ServerSettings
 from psserver.service.shard.host import ShardHost
+from psserver.service.succession.announcing import Announcing
+from psserver.service.succession.moves import Moves
 from psserver.service.succession.successor import Succession, Successor
 from psserver.service.transport.listening import BindError, listen
 from psserver.service.transport.sockets import SocketListener
@@ -80,7 +82,7 @@ class Server:
     ) -> None:
         """`out`: the folder of number 1, where this is another one."""
         self.settings = settings
-        self.hosts = settings.hosts
+        self.hosts, self.moved = settings.hosts, settings.moved
         self._out, self._folder = out or settings.out, folder
         self.successor: Successor | None = None
         self._succession: Succession | None = None
@@ -248,7 +250,10 @@ class Server:
             stays = self.settings.stay
             self._succession = Succession(self.job, stays, self._out, self._folder, self._wake.set)
             names = Names(credentials.tokens.names if credentials.tokens else frozenset())
-            service = CoordinatorRpc(self.job, hosts, self._succession, names, self.settings.security)
+            moves = self._moves(self.job, hosts[0])
+            service = CoordinatorRpc(
+                self.job, hosts, moves, self.moved, self._succession, names, self.settings.security
+            )
             services[COORDINATOR] = coordinator_methods(service, rpc)
         else:
             self._follow = FollowRpc(
@@ -276,6 +281,17 @@ class Server:
         if settings.out is not None and (settings.keep or settings.resume):
             self._lock = FolderLock(settings.out / CHECKPOINTS)
         return make_job(settings, hosts, self.host, self._announce, self._wake.set, self._begin_again)
+
+    def _moves(self, job: Job, own: Address) -> Moves:
+        recovers = bool(self.settings.recover) and job.checkpoints is not None
+
+        def move(server: int, address: Address) -> None:
+            hosts = list(self.hosts)
+            hosts[server] = address
+            self.hosts, self.moved = tuple(hosts), self.moved | {server}
+            self._begin_again(f"server {server} came back at {address}")
+
+        return Moves(job, own, self.settings.job_secret, recovers, move)
 
     def _begin_again(self, reason: str) -> None:
         self.again = reason
@@ -332,6 +348,20 @@ class Server:
         return ExitCode.UNREACHABLE
 
     async def _obey(self) -> ExitCode:
+        index, settings = self.settings.task_index, self.settings
+        announcing = Announcing(
+            self.hosts[0],
+            self.hosts[index],
+            *(index, len(self.hosts), settings.job_secret, settings.terms.worker_timeout),
+            self.settings.credentials,
+        )
+        announced = asyncio.create_task(announcing.run(lambda: bool(self.host.job)))
+        try:
+            return await self._followed()
+        finally:
+            announced.cancel()
+
+    async def _followed(self) -> ExitCode:
         assert self._follow is not None
         limit = self.owner.loop.time() + self.recover if self.settings.again else float("inf")
         while self._follow.ending is None and self._signal is None:

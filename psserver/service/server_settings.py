@@ -42,6 +42,8 @@ class ServerSettings:
     again: bool = False
     # Of which it was then: an earlier generation gets it no more.
     former: str = ""
+    # Servers that came back on other addresses than those that workers were told.
+    moved: frozenset[int] = frozenset()
     # Another job may follow (`psserver.service.succession`).
     stay: bool = False
     log_flush: LogFlush = LogFlush()

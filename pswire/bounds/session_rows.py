@@ -137,6 +137,19 @@ ROWS: Final[tuple[Row, ...]] = (
         ("values", Many(1000, Real(1e300, -1e300, nonfinite=True), Text(128)), "metrics of one evaluation"),
     ),
     *rows(
+        "LocateRequest",
+        ("task_index", Whole(SERVERS - 1), "a server's index"),
+        ("servers", Whole(SERVERS), "one process each"),
+        ("address", Text(300, plain=True), "host:port; a host name has at most 253 characters"),
+        ("job", NAME, NAMED),
+        ("proof", SECRET, PROOF),
+    ),
+    *rows(
+        "LocateReply",
+        ("job", NAME, NAMED),
+        ("address", Text(300), "host:port; a host name has at most 253 characters"),
+    ),
+    *rows(
         "Report",
         ("version", COUNTER, COUNTED),
         ("metrics", Many(100, Real(), Text(128)), "one line of metrics.jsonl; finite, so that it is JSON"),
@@ -155,6 +168,7 @@ ROWS: Final[tuple[Row, ...]] = (
         ("worker_timeout", SECONDS, DURATION),
         ("membership_token", SECRET, PROOF),
         ("local_rule", SUB, PART),
+        ("moved", Many(SERVERS, Text(300)), "host:port each; a host name has at most 253 characters"),
     ),
     *rows(
         "LocalRule",

@@ -162,6 +162,7 @@ class JoinReply(_message.Message):
     WORKER_TIMEOUT_FIELD_NUMBER: _builtins.int
     MEMBERSHIP_TOKEN_FIELD_NUMBER: _builtins.int
     LOCAL_RULE_FIELD_NUMBER: _builtins.int
+    MOVED_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """The job's identity; every later message on every server carries it."""
     worker: _builtins.str
@@ -181,6 +182,12 @@ class JoinReply(_message.Message):
     def local_rule(self) -> Global___LocalRule:
         """What the job's policy wants done between pull and push."""
 
+    @_builtins.property
+    def moved(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """In task order: where a server is, if it came back on another address than
+        the one that the coordinator was started with; else empty. Absent: none did.
+        """
+
     def __init__(
         self,
         *,
@@ -194,10 +201,11 @@ class JoinReply(_message.Message):
         worker_timeout: _builtins.float = ...,
         membership_token: _builtins.bytes = ...,
         local_rule: Global___LocalRule | None = ...,
+        moved: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["local_rule", b"local_rule"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "job", b"job", "local_rule", b"local_rule", "membership_token", b"membership_token", "next_batch", b"next_batch", "seed", b"seed", "worker", b"worker", "worker_count", b"worker_count", "worker_index", b"worker_index", "worker_timeout", b"worker_timeout"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "job", b"job", "local_rule", b"local_rule", "membership_token", b"membership_token", "moved", b"moved", "next_batch", b"next_batch", "seed", b"seed", "worker", b"worker", "worker_count", b"worker_count", "worker_index", b"worker_index", "worker_timeout", b"worker_timeout"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -964,6 +972,67 @@ class GatherEpochReply(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GatherEpochReply: _TypeAlias = GatherEpochReply  # noqa: Y015
+
+@_typing.final
+class LocateRequest(_message.Message):
+    """"Server `task_index` of `servers` is at `address`." Without `proof` it only
+    asks; the reply says what a proof is to be made for.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TASK_INDEX_FIELD_NUMBER: _builtins.int
+    SERVERS_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    JOB_FIELD_NUMBER: _builtins.int
+    PROOF_FIELD_NUMBER: _builtins.int
+    task_index: _builtins.int
+    servers: _builtins.int
+    address: _builtins.str
+    job: _builtins.str
+    """From the reply, and a keyed digest of it, the index and the address: that
+    this is a server with the job's secret.
+    """
+    proof: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        task_index: _builtins.int = ...,
+        servers: _builtins.int = ...,
+        address: _builtins.str = ...,
+        job: _builtins.str = ...,
+        proof: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "job", b"job", "proof", b"proof", "servers", b"servers", "task_index", b"task_index"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LocateRequest: _TypeAlias = LocateRequest  # noqa: Y015
+
+@_typing.final
+class LocateReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    address: _builtins.str
+    """Where the coordinator looks for that server."""
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        address: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "job", b"job"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LocateReply: _TypeAlias = LocateReply  # noqa: Y015
 
 @_typing.final
 class StatusRequest(_message.Message):

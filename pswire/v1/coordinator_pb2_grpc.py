@@ -56,6 +56,11 @@ class CoordinatorStub:
                 request_serializer=pswire_dot_v1_dot_coordinator__pb2.GatherEpochRequest.SerializeToString,
                 response_deserializer=pswire_dot_v1_dot_coordinator__pb2.GatherEpochReply.FromString,
                 _registered_method=True)
+        self.Locate = channel.unary_unary(
+                '/pswire.v1.Coordinator/Locate',
+                request_serializer=pswire_dot_v1_dot_coordinator__pb2.LocateRequest.SerializeToString,
+                response_deserializer=pswire_dot_v1_dot_coordinator__pb2.LocateReply.FromString,
+                _registered_method=True)
 
 
 class CoordinatorServicer:
@@ -93,6 +98,13 @@ class CoordinatorServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Locate(self, request, context):
+        """From another server of the job, while nobody gives it orders: where it is.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_CoordinatorServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -115,6 +127,11 @@ def add_CoordinatorServicer_to_server(servicer, server):
                     servicer.GatherEpoch,
                     request_deserializer=pswire_dot_v1_dot_coordinator__pb2.GatherEpochRequest.FromString,
                     response_serializer=pswire_dot_v1_dot_coordinator__pb2.GatherEpochReply.SerializeToString,
+            ),
+            'Locate': grpc.unary_unary_rpc_method_handler(
+                    servicer.Locate,
+                    request_deserializer=pswire_dot_v1_dot_coordinator__pb2.LocateRequest.FromString,
+                    response_serializer=pswire_dot_v1_dot_coordinator__pb2.LocateReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -227,6 +244,33 @@ class Coordinator:
             '/pswire.v1.Coordinator/GatherEpoch',
             pswire_dot_v1_dot_coordinator__pb2.GatherEpochRequest.SerializeToString,
             pswire_dot_v1_dot_coordinator__pb2.GatherEpochReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Locate(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pswire.v1.Coordinator/Locate',
+            pswire_dot_v1_dot_coordinator__pb2.LocateRequest.SerializeToString,
+            pswire_dot_v1_dot_coordinator__pb2.LocateReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -47,6 +47,8 @@ class CoordinatorStub:
     """At the end of an epoch: what this worker's metrics have counted, and the
     sums over all workers so far. Asked again until they are complete.
     """
+    Locate: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.LocateRequest, _coordinator_pb2.LocateReply]
+    """From another server of the job, while nobody gives it orders: where it is."""
 
 @_typing.type_check_only
 class CoordinatorAsyncStub(CoordinatorStub):
@@ -67,6 +69,8 @@ class CoordinatorAsyncStub(CoordinatorStub):
     """At the end of an epoch: what this worker's metrics have counted, and the
     sums over all workers so far. Asked again until they are complete.
     """
+    Locate: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.LocateRequest, _coordinator_pb2.LocateReply]  # type: ignore[assignment]
+    """From another server of the job, while nobody gives it orders: where it is."""
 
 class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
     """The one place where the fate of every gradient is decided. Hosted by the
@@ -108,5 +112,13 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         """At the end of an epoch: what this worker's metrics have counted, and the
         sums over all workers so far. Asked again until they are complete.
         """
+
+    @_abc_1.abstractmethod
+    def Locate(
+        self,
+        request: _coordinator_pb2.LocateRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_coordinator_pb2.LocateReply, _abc.Awaitable[_coordinator_pb2.LocateReply]]:
+        """From another server of the job, while nobody gives it orders: where it is."""
 
 def add_CoordinatorServicer_to_server(servicer: CoordinatorServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -102,7 +102,10 @@ class ShardClient:
     ) -> None:
         """`void`: why a ticket is, if it is. `credentials`: what this process shows of itself."""
         # Whoever could join without TLS knows that none is spoken here.
-        self._contact = Contact(address, credentials) if credentials.encrypted else None
+        self._trust: Callable[[Address], Contact | None] = lambda address: (
+            Contact(address, credentials) if credentials.encrypted else None
+        )
+        self._contact = self._trust(address)
         self.server = server
         self.address = address
         self.elements = plan.shards[server].elements
@@ -119,7 +122,11 @@ class ShardClient:
         # A server without a part of the model has nothing to share, which is no reason to refuse the others.
         kind = transport if self.elements or transport == "grpc" else "auto"
         newest = credentials.live.now if credentials.live is not None else None
-        self._transport = Transport(server, address, channel, self._plan, kind, codec, newest)
+        self._carried: Callable[[Address, grpc.Channel], Transport] = lambda address, channel: Transport(
+            server, address, channel, self._plan, kind, codec, newest
+        )
+        # The newest is replaced by the thread that joins, where the server has moved; who holds the turn takes it up.
+        self._transport = self._newest = self._carried(address, channel)
         # Arrays that versions were received into: a new one for each would cost the system's clearing of its pages.
         # A list's `append` and `pop` are whole, so the reader may return one without the turn.
         self._spare: list[NDArray[Any]] = []
@@ -131,6 +138,20 @@ class ShardClient:
         if not same_job or identity.incarnation != before.incarnation:
             encoder = self._codec.encoder(self.elements)
         self._admitted = _Admitted(identity, encoder, self._plan)
+
+    def move(self, address: Address, channel: grpc.Channel) -> None:
+        """The server is elsewhere. Whoever waits for it there tries here next."""
+        self.address, self._contact = address, self._trust(address)
+        self._newest = self._carried(address, channel)
+        self._transport.close()
+
+    def _here(self) -> Transport:
+        """What this try goes by. Hold the `turn`."""
+        newest = self._newest
+        if newest is not self._transport:
+            self._transport.close()
+            self._transport = newest
+        return newest
 
     @property
     def identity(self) -> Identity:
@@ -149,7 +170,7 @@ class ShardClient:
         return attachment.arena_versions if attachment is not None else 0
 
     def slot(self) -> Floats:
-        """Where to write the next payload: shared memory if there is any free, else an array of ours."""
+        """Where to write the next payload: shared memory if there is any, else an array of ours."""
         attachment = self._transport.attachment
         slot = attachment.slot() if attachment is not None else None
         return np.empty(self.elements, np.float32) if slot is None else slot
@@ -174,7 +195,7 @@ class ShardClient:
 
         def ask() -> Received:
             # Without a ticket nothing is pinned, and what lies there may change.
-            in_place = self._transport.agree(identity, after) is not None and ticket != 0
+            in_place = self._here().agree(identity, after) is not None and ticket != 0
             message = shard_pb2.ExchangeRequest(pull=request, in_place=in_place).SerializeToString()
             return self._received(*self._transport.exchange.ask([[message]]), ticket, narrow)
 
@@ -277,7 +298,7 @@ class ShardClient:
         hello: pb.Hello | None = None,
     ) -> tuple[shard_pb2.ExchangeReply, frames.ChunkView | None]:
         """Push, in a shared slot if one is free, else in chunks; the first message of the answer."""
-        attachment, exchange = self._transport.agree(admitted.identity, after), self._transport.exchange
+        attachment, exchange = self._here().agree(admitted.identity, after), self._transport.exchange
         if commit is None or hello is None:
             request = admitted.push
         else:
@@ -315,6 +336,7 @@ class ShardClient:
     def close(self) -> None:
         """From any thread."""
         self._transport.close()
+        self._newest.close()
 
     def _backoff(self) -> Backoff:
         return Backoff(self.server, self.address, self._patience, self._closing, self._contact)

@@ -1,13 +1,15 @@
 """The servers of a job as one session sees them: a connection to each, asked all at once."""
 
+import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TypeVar
 
 import grpc
 
-from pswire.addresses import Address
+from pswire.addresses import Address, AddressError, parse_address
+from pswire.logs.events import event
 from pswire.model.plan import Plan
 from pswire.patience import UNKNOWN_TIMEOUT
 from pswire.security.credentials import NO_TLS, Credentials
@@ -18,6 +20,8 @@ from pswire.v1 import coordinator_pb2 as pb
 from psworker.data.shard_client import ShardClient
 from psworker.data.transport import Identity
 from psworker.errors import SessionError, Unreachable
+
+log = logging.getLogger("ps-worker")
 
 R = TypeVar("R")
 
@@ -38,6 +42,7 @@ class ShardGroup:
         transport: str,
         credentials: Credentials = NO_TLS,
     ) -> None:
+        self._credentials = credentials
         self.closing, self.pointless = threading.Event(), threading.Event()
         # Why a server does not answer, by what else is known.
         self.explain: Callable[[Unreachable], SessionError] = lambda error: error
@@ -48,8 +53,10 @@ class ShardGroup:
         self._channels: list[grpc.Channel] = []
         self.shards: list[ShardClient] = []
 
-        def connect(worker_timeout: float) -> None:
-            options = CHANNEL_OPTIONS(worker_timeout, payloads=True)
+        # As the coordinator said last.
+        self._hosts = hosts
+
+        def connect(hosts: tuple[Address, ...], options: Options) -> None:
             for server, address in enumerate(hosts):
                 channel = _channel(address, options, credentials)
                 self._channels.append(channel)
@@ -93,11 +100,33 @@ class ShardGroup:
             raise SessionError(f"the session is closed: {error}") from error
 
     def admit(self, reply: pb.JoinReply) -> None:
-        """Every shard is asked in the name that the coordinator gave at Join; for the first time connected, too."""
+        """Every shard is asked in the name that the coordinator gave at Join, where it is since then; for the first
+        time connected, too. Raises SessionError."""
+        options = CHANNEL_OPTIONS(reply.worker_timeout or UNKNOWN_TIMEOUT, payloads=True)
+        hosts = self._located(reply.moved)
         if not self.shards:
-            self._connect(reply.worker_timeout or UNKNOWN_TIMEOUT)
+            self._connect(hosts, options)
+        for shard, address in zip(self.shards, hosts, strict=True):
+            if shard.address != address:
+                told = event("server_moved", server=shard.server, address=str(address))
+                log.info("server %d is at %s now", shard.server, address, extra=told)
+                channel = _channel(address, options, self._credentials)
+                # The former one stays: a try that is under way may still open a stream on it.
+                self._channels.append(channel)
+                shard.move(address, channel)
+        self._hosts = hosts
         for shard in self.shards:
             shard.admit(Identity(reply.job, reply.worker, reply.incarnation, reply.membership_token))
+
+    def _located(self, moved: Sequence[str]) -> tuple[Address, ...]:
+        hosts = list(self._hosts)
+        try:
+            for server, address in enumerate(moved[: len(hosts)]):
+                if address:
+                    hosts[server] = parse_address(address)
+        except AddressError as error:
+            raise SessionError(f"the coordinator told where a server is, and {error}") from error
+        return tuple(hosts)
 
     def close(self) -> None:
         self.closing.set()

@@ -23,6 +23,7 @@ class Stranger(Attacker):
         acts: tuple[tuple[int, Callable[[], None]], ...] = (
             (4, self._join),
             (2, self._status_call),
+            (2, self._locate),
             (5, self._session),
             (5, self._push),
             (4, self._pull),
@@ -72,6 +73,17 @@ class Stranger(Attacker):
 
     def _status_call(self) -> None:
         self.send(0, f"{COORDINATOR}/Status", [self.chance.choice([b"", self.mutate.noise()])])
+
+    def _locate(self) -> None:
+        """Take a server's place."""
+        request = pb.LocateRequest(
+            task_index=self.chance.randrange(4),
+            servers=len(self.target.doors),
+            address=self.chance.choice(["127.0.0.1:9", "", "[::1]:9", "h:70000"]),
+            job=self.job,
+            proof=self._guess(),
+        )
+        self.send(0, f"{COORDINATOR}/Locate", [self._maybe(request)])
 
     def _hello(self) -> pb.Hello:
         return pb.Hello(

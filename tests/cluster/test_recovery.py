@@ -23,21 +23,25 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         yield started
 
 
+SECRET = {"PS_JOB_SECRET": "known to the servers"}
+
+
 def start(cluster: Cluster, servers: int, batches: int = BATCHES, *workers: str) -> None:
     """Servers that share the run folder, and two workers."""
     every = ("--out", str(cluster.out), "--resume", "auto", "--checkpoint-every", "5v")
-    cluster.start_servers(servers, *SYNC, every=every)
+    cluster.start_servers(servers, *SYNC, every=every, **SECRET)
     for index in range(2):
         cluster.start_worker("--batches", str(batches), "--task-index", str(index), *workers)
 
 
-def again(cluster: Cluster, index: int) -> Process:
-    """The server of that index, with the same command."""
+def again(cluster: Cluster, index: int, at: str = "") -> Process:
+    """The server of that index, with the same command, or at another address."""
     cluster.servers[index].close()
-    hosts = ("--ps-hosts", ",".join(cluster.addresses), "--task-index", str(index))
+    addresses = [at if at and n == index else address for n, address in enumerate(cluster.addresses)]
+    hosts = ("--ps-hosts", ",".join(addresses), "--task-index", str(index))
     every = ("--out", str(cluster.out), "--resume", "auto", "--checkpoint-every", "5v")
     flags = (*hosts, "--json", "--worker-timeout", "3.0", *every, *(SYNC if index == 0 else ()))
-    cluster.servers[index] = cluster.launch(f"server-{index}-again", "-m", "psserver", *flags)
+    cluster.servers[index] = cluster.launch(f"server-{index}-again", "-m", "psserver", *flags, **SECRET)
     return cluster.servers[index]
 
 
@@ -81,6 +85,22 @@ def test_a_run_that_lost_a_server_ends_with_the_bits_of_one_that_did_not(
     assert len([json.loads(line) for line in void]) == restore["rolled_back"]
 
 
+def test_a_server_that_comes_back_elsewhere(cluster: Cluster, undisturbed: str | None) -> None:
+    """On another port, which its own command alone has. It is found again by a server 0 that knows nothing of that."""
+    start(cluster, 2, BATCHES, "--seconds", "0.02")
+    cluster.wait_for(lambda _: len(saved(cluster)) >= 2, "two checkpoints are complete")
+    cluster.servers[1].kill()
+    elsewhere = again(cluster, 1, "127.0.0.1:0").wait_event("ready")["address"]
+    assert elsewhere != cluster.addresses[1]
+    cluster.wait_for(lambda s: s.servers[1].address == elsewhere and s.phase == "training", "it is found")
+    cluster.servers[0].kill()
+    again(cluster, 0)
+    run = cluster.wait_end(worker_codes=[0, 0])
+    assert run.summary.weights_sha256 == undisturbed is not None
+    check_counted_once(run)
+    assert f"server 1 came back at {elsewhere}" in cluster.servers[0].errors
+
+
 def test_a_server_that_dies_during_the_recovery_from_another(cluster: Cluster) -> None:
     """The shard has just been told to begin again when server 0 dies, and then the shard itself."""
     start(cluster, 2, BATCHES, "--seconds", "0.02")
@@ -99,7 +119,9 @@ def test_a_server_that_does_not_come_back_ends_the_job(cluster: Cluster) -> None
     every = ("--out", str(cluster.out), "--checkpoint-every", "5v", "--recover-timeout", "1")
     cluster.start_servers(2, *SYNC, every=every)
     for index in range(2):
-        cluster.start_worker("--task-index", str(index), "--seconds", "0.01")
+        # One that does not meet server 0 between the loss and the end looks for it for so long.
+        patience = ("--server-timeout", "2")
+        cluster.start_worker("--task-index", str(index), "--seconds", "0.01", *patience)
     cluster.wait_for(lambda _: len(saved(cluster)) >= 1, "a checkpoint is complete")
     cluster.servers[1].kill()
     assert cluster.servers[0].wait_exit() == 3
@@ -111,7 +133,7 @@ def test_a_server_that_does_not_come_back_ends_the_job(cluster: Cluster) -> None
 
 def test_work_units_that_were_dealt_since_are_dealt_again(cluster: Cluster) -> None:
     every = ("--out", str(cluster.out), "--resume", "auto", "--checkpoint-every", "5v")
-    cluster.start_servers(2, "--workers", "2", "--policy", "async", every=every)
+    cluster.start_servers(2, "--workers", "2", "--policy", "async", every=every, **SECRET)
     for index in range(2):
         units = ("--samples", "1200", "--unit", "60", "--seconds", "0.02")
         cluster.start_worker("--task-index", str(index), *units)

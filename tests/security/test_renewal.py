@@ -1,16 +1,20 @@
 """Certificates are exchanged under a running job, and their end is announced."""
 
 import logging
+import socket
 import ssl
 import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import psworker
+from psserver.service.access.gate import Gate
+from psserver.service.access.peers import Peer
 from psserver.service.access.reminders import DAY, Reminders, ending
 from pswire.addresses import parse_address
 from pswire.security.authority import Authority
@@ -37,8 +41,6 @@ def files(tmp_path: Path, identities: Identities) -> Iterator[TlsFiles]:
 
 def shown(cluster: Cluster, identities: Identities) -> bytes:
     """The fingerprint of the certificate that a new connection is shown."""
-    import socket
-
     address = parse_address(cluster.hosts)
     context = identities.credentials(Role.OBSERVER).identity.client_context()
     context.set_alpn_protocols(["h2"])
@@ -104,10 +106,20 @@ def test_a_client_makes_a_new_channel_when_its_files_change(
             assert stub.Status(pb.StatusRequest(), timeout=PATIENCE).security == "tls"
 
 
-def test_a_worker_whose_connection_breaks_comes_back_with_the_new_certificate(
-    tmp_path: Path, files: TlsFiles, identities: Identities
+def test_a_worker_whose_session_breaks_comes_back_with_the_new_certificate(
+    tmp_path: Path, files: TlsFiles, identities: Identities, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of flower it is said that under TLS nobody comes back."""
+    shown_by = list[bytes]()
+    admit = Gate.admit
+
+    def noting(gate: Gate, method: str, context: Any) -> Peer:
+        if method.endswith("/Session"):
+            [cert] = context.auth_context()["x509_pem_cert"]
+            shown_by.append(fingerprint_of_pem(cert.decode()))
+        return admit(gate, method, context)
+
+    monkeypatch.setattr(Gate, "admit", noting)
     own = TlsFiles.in_folder(tmp_path, "worker")
     own.write(identities.authority.issue(Role.WORKER, "w0"))
     observer = identities.credentials(Role.OBSERVER)
@@ -116,13 +128,13 @@ def test_a_worker_whose_connection_breaks_comes_back_with_the_new_certificate(
         with psworker.connect(cluster.hosts, ONES, credentials=credentials, transport="grpc") as session:
             step(session)
             own.write(identities.authority.issue(Role.WORKER, "w0"), replace=True)
-            job = cluster.servers[0].server.job
-            assert job is not None
-            cluster.servers[0].server.owner.tell(
-                lambda: [caller.cancel() for caller in list(cluster.servers[0].server.watch._calls)]
-            )
+            cluster.servers[0].probe.end_sessions()
+            wait_until(lambda: len(shown_by) == 2, "the worker to come back")
             step(session)
             step(session)
+            assert shown_by[1] == own.read().fingerprint != shown_by[0]
+            [worker] = cluster.status().workers
+            assert (worker.name, worker.incarnation) == ("w0", 0)
 
 
 @pytest.mark.parametrize("of", ["certificate", "authority (CA) of the certificate"])
@@ -147,15 +159,14 @@ def test_an_end_within_a_week_is_announced_each_day(of: str, caplog: pytest.LogC
 
 def test_metrics_have_the_end_of_the_certificate(identities: Identities) -> None:
     pytest.importorskip("prometheus_client")
-    from psserver.metrics.collector import _security
-    from psserver.service.access.gate import Gate
+    from psserver.metrics.collector import security_families
 
     credentials = identities.credentials(Role.SERVER, "s0")
     gate = Gate(credentials)
     gate.refused["role"] += 2
     samples = {
         (sample.name, *sample.labels.values()): sample.value
-        for family in _security(credentials, gate)
+        for family in security_families(credentials, gate)
         for sample in family.samples
     }
     facts = credentials.identity.facts

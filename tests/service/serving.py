@@ -163,6 +163,7 @@ def serving(
                 out=out if index == 0 else None,
                 log_flush=log_flush,
                 security=security(index),
+                job_secret=job_secret,
             )
             started.insert(0, Served(plan, **waits))
             addresses[index] = started[0].address

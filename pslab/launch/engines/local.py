@@ -36,7 +36,7 @@ class LocalLauncher:
 
     def start(self, task: Task, log: Path, events: EventQueue) -> "Child":
         """As `Launcher.start`."""
-        with MemoryFiles(task.files) as files:
+        with MemoryFiles(task.files_at(LOOPBACK)) as files:
             known = blanks.values(os.getpid(), LOOPBACK, str(task.folder), files.paths)
             command = blanks.filled_all(task.command, known)
             variables = environment() | blanks.filled_values(task.environment, known)

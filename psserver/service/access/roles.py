@@ -15,6 +15,8 @@ ROLES: Final[Mapping[str, frozenset[Role]]] = {
     "/pswire.v1.Coordinator/Join": _WORKER,
     "/pswire.v1.Coordinator/Session": _WORKER,
     "/pswire.v1.Coordinator/GatherEpoch": _WORKER,
+    # Where a server is.
+    "/pswire.v1.Coordinator/Locate": _SERVER,
     # Names, counts and times; no weights.
     "/pswire.v1.Coordinator/Status": _LOOKS | _SERVER,
     "/pswire.v1.Shard/Push": _WORKER,

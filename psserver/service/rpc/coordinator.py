@@ -29,6 +29,7 @@ from psserver.service.rpc.adapters import (
     work_from_wire,
 )
 from psserver.service.rpc.registration import Call, bounded, parsed
+from psserver.service.succession.moves import Located, Moves
 from psserver.service.succession.successor import Succession
 from pswire.addresses import Address
 from pswire.bounds import BoundError, check
@@ -60,16 +61,20 @@ class CoordinatorRpc:
         self,
         job: Job,
         addresses: tuple[Address, ...],
+        moves: Moves,
+        moved: frozenset[int] = frozenset(),
         succession: Succession | None = None,
         names: Names | None = None,
         security: str = "",
     ) -> None:
-        """`succession`: where the servers stay, what is to come behind this job. `names`: whose they are. `security`:
-        what the status says of it."""
+        """`moved`: the servers that are not where workers were told. `succession`: where the servers stay, what is to
+        come behind this job. `names`: whose they are. `security`: what the status says of it."""
         self._job = job
         self._names = names or Names()
         self._security = security
         self._addresses = addresses
+        self._moves = moves
+        self._moved = [str(each) if n in moved else "" for n, each in enumerate(addresses)] if moved else []
         self._succession = succession
         # A name that never committed has no pace of its own, also of a worker that was lost before its first commit.
         workers, proven = job.terms.workers, job.has_committed
@@ -145,6 +150,7 @@ class CoordinatorRpc:
             membership_token=receipts.membership_token(
                 self._job.host.secret, terms.job, member.worker, member.incarnation
             ),
+            moved=self._moved,
         )
 
     def _name_of(self, request: pb.JoinRequest, caller: Caller) -> str:
@@ -289,6 +295,13 @@ class CoordinatorRpc:
         return pb.GatherEpochReply(
             complete=totals.complete, workers=len(totals.workers), sums=totals.sums, values=totals.values
         )
+
+    # Servers on other addresses
+
+    async def locate(self, request: pb.LocateRequest, caller: Caller) -> pb.LocateReply:
+        said = Located(request.task_index, request.servers, request.address, request.job, request.proof)
+        address = self._moves.locate(said)
+        return pb.LocateReply(job=self._job.terms.job, address=str(address))
 
     # Status
 

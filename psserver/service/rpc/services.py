@@ -33,6 +33,7 @@ def coordinator_methods(coordinator: CoordinatorRpc, rpc: Registration) -> "Meth
         "GatherEpoch": rpc.unary(
             f"{at}GatherEpoch", coordinator.gather_epoch, coordinator_pb2.GatherEpochRequest
         ),
+        "Locate": rpc.unary(f"{at}Locate", coordinator.locate, coordinator_pb2.LocateRequest),
         "Status": rpc.unary(f"{at}Status", coordinator.status, coordinator_pb2.StatusRequest),
     }
 

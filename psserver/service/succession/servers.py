@@ -81,6 +81,7 @@ class Servers:
         settings = replace(
             self._again(),
             hosts=before.hosts,
+            moved=before.moved,
             metrics_port=before.metrics_port,
             out=out,
             resume="latest" if successor.goes_on else None,
@@ -101,6 +102,7 @@ class Servers:
         settings = replace(
             self._again(),
             hosts=before.hosts,
+            moved=before.moved,
             metrics_port=before.metrics_port,
             out=before.settings.out,
             resume=AUTO if before.settings.task_index == 0 else None,

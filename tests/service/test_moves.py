@@ -1,0 +1,133 @@
+"""A server that comes back on another address: whom server 0 believes, and when."""
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import grpc
+
+from psserver.receipts import moving
+from pswire.v1 import coordinator_pb2 as pb
+from pswire.v1 import coordinator_pb2_grpc
+from tests.service.serving import PATIENCE, Options, Served, refused, serving, wait_until
+
+SECRET = "known to the servers"
+SAVES = ("run.checkpoint_every=5v", "cluster.recover_timeout=30")
+ELSEWHERE = "localhost:4242"
+
+
+@contextmanager
+def nobody() -> Iterator[str]:
+    """An address at which nobody listens, nor will."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{taken.getsockname()[1]}"
+
+
+class Server0:
+    """Of a job whose server 1 is not there."""
+
+    def __init__(self, out: Path | None, missing: str, secret: str = SECRET) -> None:
+        hosts = f"127.0.0.1:0,{missing}"
+        saves = SAVES if out is not None else ()
+        options = Options(ps_hosts=hosts, task_index=0, out=out, job_secret=secret, overrides=saves)
+        self.served = Served(options)
+        self.channel = grpc.insecure_channel(self.served.address)
+        self.stub = coordinator_pb2_grpc.CoordinatorStub(self.channel)
+
+    def __enter__(self) -> "Server0":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.channel.close()
+        if self.served.code is None:
+            self.served.interrupt()
+        self.served.ended()
+
+    @property
+    def job(self) -> str:
+        return self.ask().job
+
+    def ask(
+        self, address: str = ELSEWHERE, job: str = "", proof: bytes = b"", server: int = 1, servers: int = 2
+    ) -> pb.LocateReply:
+        request = pb.LocateRequest(task_index=server, servers=servers, address=address, job=job, proof=proof)
+        return self.stub.Locate(request, timeout=PATIENCE)
+
+    def prove(self, address: str = ELSEWHERE, secret: str = SECRET, job: str | None = None) -> pb.LocateReply:
+        job = self.job if job is None else job
+        return self.ask(address, job, moving(secret.encode(), job, 1, address))
+
+    def moves(self) -> bool:
+        """A server that proves who it is, is believed: once it is missed."""
+        return self.prove().address == ELSEWHERE
+
+
+def test_a_server_that_is_missed_is_believed_where_it_is(tmp_path: Path) -> None:
+    with nobody() as missing, Server0(tmp_path / "run", missing) as server:
+        assert server.ask().address == missing
+        wait_until(server.moves, "server 1 to be missed")
+        server.served.ended()
+        assert server.served.server.again == f"server 1 came back at {ELSEWHERE}"
+        assert str(server.served.server.hosts[1]) == ELSEWHERE and server.served.server.moved == {1}
+
+
+def test_nobody_is_believed_without_the_secret_for_this_generation_and_address(tmp_path: Path) -> None:
+    with nobody() as missing, Server0(tmp_path / "run", missing) as server:
+        job = server.job
+        for wrong in (
+            b"guess",
+            moving(b"another", job, 1, ELSEWHERE),
+            moving(SECRET.encode(), job, 1, "h:1"),
+        ):
+            with refused(grpc.StatusCode.PERMISSION_DENIED, "the same PS_JOB_SECRET"):
+                server.ask(job=job, proof=wrong)
+        # One that was overheard in another generation asks, and no more.
+        assert server.prove(job=f"{job}.1").address == missing
+        assert server.served.server.again is None
+
+
+def test_without_a_secret_nobody_is(tmp_path: Path) -> None:
+    with nobody() as missing, Server0(tmp_path / "run", missing, secret="") as server:
+        with refused(grpc.StatusCode.PERMISSION_DENIED, "the same PS_JOB_SECRET"):
+            server.prove()
+
+
+def test_a_job_that_waits_for_nobody_says_so() -> None:
+    with nobody() as missing, Server0(None, missing) as server:
+        with refused(grpc.StatusCode.FAILED_PRECONDITION, "takes no checkpoints, or --recover-timeout is 0"):
+            server.prove()
+
+
+def test_what_is_no_place_of_a_server_is_refused(tmp_path: Path) -> None:
+    with nobody() as missing, Server0(tmp_path / "run", missing) as server:
+        for index, servers in ((0, 2), (2, 2), (1, 3)):
+            with refused(grpc.StatusCode.FAILED_PRECONDITION, "expected server 1 to 1 of 2"):
+                server.ask(server=index, servers=servers)
+        with refused(grpc.StatusCode.INVALID_ARGUMENT, "expected host:port"):
+            server.ask("nowhere")
+        for taken in (server.served.address, "h:0"):
+            with refused(grpc.StatusCode.INVALID_ARGUMENT, "of server 1 alone"):
+                server.prove(taken)
+
+
+def test_a_server_that_is_there_is_not_replaced(tmp_path: Path) -> None:
+    """Also by one that knows the secret: a stopped process that wakes, say."""
+    with serving(2, out=tmp_path / "run", job_secret=SECRET, overrides=SAVES) as cluster:
+        wait_until(lambda: cluster.status().servers[1].state == "ready", "server 1")
+        known = cluster.coordinator.Locate(pb.LocateRequest(task_index=1, servers=2, address=ELSEWHERE))
+        proof = moving(SECRET.encode(), known.job, 1, ELSEWHERE)
+        request = pb.LocateRequest(task_index=1, servers=2, address=ELSEWHERE, job=known.job, proof=proof)
+        assert cluster.coordinator.Locate(request).address == cluster.servers[1].address
+        assert cluster.servers[0].server.again is None
+
+
+def test_a_server_that_nobody_follows_says_where_it_is(tmp_path: Path) -> None:
+    with nobody() as missing, Server0(tmp_path / "run", missing) as server:
+        hosts = f"{server.served.address},127.0.0.1:0"
+        other = Served(Options(ps_hosts=hosts, task_index=1, job_secret=SECRET))
+        assert server.served.ended() is not None
+        assert server.served.server.again == f"server 1 came back at {other.address}"
+        other.interrupt()
+        other.ended()
