@@ -58,8 +58,11 @@ class Job(Joining):
         announce: Callable[[Plan], None],
         over: Callable[[], object],
         flush: LogFlush,
+        security: str = "",
     ) -> None:
+        """`security`: how its servers are protected, for the summary."""
         super().__init__(terms, policy, optimizer, host, run_log, announce, over, flush)
+        self.security = security
         self.metrics: dict[str, float] = {}
         self._progress = Progress()
         # The newest version that was evaluated while the job went on.
