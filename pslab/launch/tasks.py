@@ -69,7 +69,7 @@ class Tasks:
         """`going_on`: the checkpoint from which it goes on."""
         options = [*self._place(self.servers.index(name), addresses), "--out", FOLDER]
         if self._remote:
-            options += ["--bind", BIND]
+            options += ["--bind", BIND, "--insecure"]
         if going_on is not None:
             options += ["--resume", going_on]
         command = self._daemon(self._daemons.server, options)

@@ -60,7 +60,13 @@ EVENTS: Final[Mapping[str, Event]] = {
     "server_lost": Event(SERVER, ("server",), "another server is gone: the job ends"),
     "following": Event(SERVER, ("job",), "this server executes that job's log"),
     "shard_ready": Event(SERVER, ("bytes", "variables"), "this server holds its part of the model"),
-    "open_to_all": Event(SERVER, (), "others can reach this server, and nothing keeps them out"),
+    "open_to_all": Event(
+        SERVER, (), "others can reach this server, and nothing keeps them out; said each minute"
+    ),
+    "certificate_ends": Event(
+        SERVER, (), "the certificate or its authority's ends within a week; said each day"
+    ),
+    "call_refused": Event(SERVER, ("peer", "method"), "a peer is known, and the method is not for its role"),
     "data_port": Event(SERVER, ("port",), "payloads of other machines' workers are taken here"),
     # Decisions and their execution
     "rate_set": Event(SERVER, ("worker", "learning_rate"), "a worker's script has set the learning rate"),

@@ -119,7 +119,7 @@ _NEAREST = {
     "Muon": (
         "multiplies matrices in each step, and the bits of a product are another machine's own, where servers replay "
         "and restore to the bit",
-        "keras.optimizers.Lamb (whose steps also have a length for each variable) or AdamW",
+        "keras.optimizers.AdamW, or Lamb, whose steps also have a length for each variable",
     ),
     "ScheduleFreeAdamW": (
         "keeps two sets of weights, one to train and one to evaluate, and servers hold one",

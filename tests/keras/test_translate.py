@@ -77,7 +77,7 @@ class Late(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[mis
 
 
 REFUSED = [
-    (lambda: o.Muon(), "no Muon: it multiplies matrices .* keras.optimizers.Lamb .* or AdamW"),
+    (lambda: o.Muon(), "no Muon: it multiplies matrices .* keras.optimizers.AdamW, or Lamb"),
     (lambda: o.ScheduleFreeAdamW(), "two sets of weights.* keras.optimizers.AdamW"),
     (
         lambda: o.MultiOptimizer(o.OptimizerMap(o.SGD())),

@@ -1,0 +1,20 @@
+"""Who a command is that looks at a cluster: an observer, or nobody in particular."""
+
+import os
+
+from pslab.commands.failure import Failure
+from pswire.exits import ExitCode
+from pswire.security.credentials import Credentials
+from pswire.security.names import IdentityError, Role
+from pswire.security.settings import SecurityError, SecurityOptions, credentials_for
+from pswire.security.tokens import TokenError
+
+
+def observer_credentials(options: SecurityOptions) -> Credentials:
+    """Raises Failure."""
+    try:
+        return credentials_for(Role.OBSERVER, options, os.environ)
+    except IdentityError as error:
+        raise Failure(error, ExitCode.UNTRUSTED) from error
+    except (SecurityError, TokenError) as error:
+        raise Failure(error) from error
