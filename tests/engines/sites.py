@@ -62,14 +62,13 @@ class Site:
 @contextmanager
 def site(engine: str, folder: Path) -> Iterator[Site]:
     """Until the end of the block."""
+    more = {MARK: str(folder), "XDG_STATE_HOME": f"{folder}-state"}
     if engine == "slurm":
         with slurm.serving(folder) as cluster:
-            yield Site("slurm", cluster.lab_around(), (), cluster.environment | {MARK: str(folder)}, "slurmd")
+            yield Site("slurm", cluster.lab_around(), (), cluster.environment | more, "slurmd")
     else:
         with sshd.serving(folder) as daemon:
-            yield Site(
-                "ssh", (), ("--hosts", ",".join(HOSTS)), daemon.environment | {MARK: str(folder)}, "sshd"
-            )
+            yield Site("ssh", (), ("--hosts", ",".join(HOSTS)), daemon.environment | more, "sshd")
 
 
 def missing(engine: str) -> str | None:
