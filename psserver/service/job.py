@@ -74,6 +74,10 @@ class Job(Joining):
         host.memory.ledger.watch(
             lambda: sum(held.nbytes for held in self._held[-1:]), lambda: self._held[:-1]
         )
+        host.memory.ledger.watch(
+            lambda: self._coordinator.roster.nbytes,
+            lambda: [Held(MODEL, "names", self._coordinator.roster.nbytes)],
+        )
         self._epochs = EpochSums(terms.report_limit, self.began)
         self._told_of_metrics = False
 

@@ -28,12 +28,20 @@ LOOK_EVERY = 0.02
 class Process:
     """A started program: the JSON objects and lines that it prints, its log, its end."""
 
-    def __init__(self, name: str, command: Sequence[str], log: Path, environment: dict[str, str]) -> None:
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        log: Path,
+        environment: dict[str, str],
+        prefix: Sequence[str] = (),
+    ) -> None:
+        """`prefix`: what starts python COMMAND... somewhere else."""
         self.name = name
         self.log = log
         with log.open("ab", buffering=0) as errors, forking():
             self._popen = subprocess.Popen(
-                [sys.executable, *command],
+                [*prefix, sys.executable, *command],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
