@@ -86,6 +86,15 @@ def _prose(text: str) -> list[str]:
     return found
 
 
+_SUPERVISORS = (
+    ("systemd", "`Restart=on-failure`, `RestartPreventExitStatus=2 5 6 8 9 11`"),
+    ("Slurm", "`srun` passes codes on; 128 + the signal for what was killed: 137 is often the memory limit"),
+    ("ssh", "passes codes on; 255 is its own: no connection"),
+    ("Kubernetes", "`podFailurePolicy` by these codes, [as in the manifests](guides/kubernetes.md)"),
+    ("`ps-lab run`", "starts again by the column above, so often as `--restarts` says"),
+)
+
+
 def _exit_codes() -> str:
     rows = [
         (code(int(each)), code(each.name), escaped(each.meaning), "yes" if each.restart else "")
@@ -96,5 +105,8 @@ def _exit_codes() -> str:
         "`pswire.exits.ExitCode`.\n\n"
         + table(("code", "name", "meaning", "a restart may help"), rows)
         + "\n\nWhat is killed by a signal that nobody meant (`SIGKILL`, `SIGSEGV`) may be started again, too; a server "
-        "with `--resume auto` ([Recovery](recovery.md))."
+        "with `--resume auto` ([Recovery](recovery.md)).\n\n"
+        "## For supervisors\n\n"
+        "The exit code of server 0, or of `ps-lab run`, is the run's. A worker's says what became of that worker.\n\n"
+        + table(("supervisor", "what it sees, and what to tell it"), _SUPERVISORS)
     )

@@ -29,9 +29,6 @@ TOKEN_BYTES: Final = 16
 # As `readlink` shows the files, and `ls -l /proc/*/fd` for a person who looks for them.
 NAME: Final = "pswire"
 
-# The 64-bit words of a control segment are this far apart: each has a cache line of its own.
-WORDS_PER_CACHE_LINE: Final = 8
-
 
 class SegmentError(OSError):
     """No shared memory: it cannot be made, or not be opened here. The text says why."""

@@ -361,14 +361,15 @@ class Attached(_message.Message):
     """
     @_builtins.property
     def control(self) -> Global___Segment:
-        """64-bit words in the machine's own order, each on a cache line (8 words) of
-        its own. Word 0 is the worker's: the last ticket whose version it has read.
-        Word 8 * k is the server's: the ticket that slot k holds, 0 when it is free.
+        """One 64-bit word in the machine's own order, which the worker writes: the
+        last ticket whose version it has read.
         """
 
     @_builtins.property
     def slots(self) -> _containers.RepeatedCompositeFieldContainer[Global___Segment]:
-        """For payloads; the worker writes into a slot only while its word is 0."""
+        """For payloads. The server copies one before it answers: until then the
+        worker leaves the slot alone, and whatever it writes, it changes nothing.
+        """
 
     def __init__(
         self,

@@ -50,14 +50,14 @@ class Received:
 class Attachment:
     """Raises SegmentError when a segment cannot be opened here.
 
-    The server's `turn` owns it, but for word 0, which the thread that has read a version writes under `_guard`.
+    The server's `turn` owns it, but for the word, which the thread that has read a version writes under `_guard`.
     """
 
     def __init__(self, attached: shard_pb2.Attached) -> None:
         self.arena_versions = attached.arena_versions
         self._guard = threading.Lock()
         # A plain view: a number of numpy's takes five times as long to read.
-        self._words = segments.words(segments.open_segment(_place(attached.control), writable=True)).data
+        self._word = segments.words(segments.open_segment(_place(attached.control), writable=True)).data
         self._slots = [
             segments.floats(segments.open_segment(_place(slot), writable=True)) for slot in attached.slots
         ]
@@ -72,28 +72,18 @@ class Attachment:
     # Payloads out
 
     def slot(self) -> Floats | None:
-        """A free slot to write a payload into; None while the server needs all of them."""
-        number = self._free()
-        return self._slots[number - 1] if number else None
+        """To write the next payload into; None where none was lent."""
+        return self._slots[0] if self._slots else None
 
     def filled(self, values: NDArray[Any]) -> int:
         """The number of a slot that holds `values`, which are copied unless they are the slot; 0 without one."""
         for number, slot in enumerate(self._slots, 1):
             if slot is values:
-                return number if self._is_free(number) else 0
-        number = self._free()
-        if number:
-            np.copyto(self._slots[number - 1], values)
-        return number
-
-    def _free(self) -> int:
-        for number in range(1, len(self._slots) + 1):
-            if self._is_free(number):
                 return number
-        return 0
-
-    def _is_free(self, number: int) -> bool:
-        return self._words[segments.WORDS_PER_CACHE_LINE * number] == 0
+        if not self._slots:
+            return 0
+        np.copyto(self._slots[0], values)
+        return 1
 
     # Versions in
 
@@ -114,8 +104,8 @@ class Attachment:
     def mark_read(self, ticket: int) -> None:
         # The lock also keeps the order of the reads and this on every processor.
         with self._guard:
-            if ticket > self._words[0]:
-                self._words[0] = ticket
+            if ticket > self._word[0]:
+                self._word[0] = ticket
 
 
 def _place(segment: shard_pb2.Segment) -> Place:

@@ -23,12 +23,12 @@ from unittest import mock
 import numpy as np
 
 from pswire.transport import frames
-from psworker import Refused, Session, SessionError, Unreachable, WorkUnits, connect, loop
+from psworker import Refused, Session, SessionError, Unreachable, Untrusted, WorkUnits, connect, loop
 from psworker.work import Unit
 from tests.probes import SessionProbe
 
 MOMENTS = ("initialising", "pulling", "computing", "pushing", "pushed")
-CODES = {Unreachable: 3, Refused: 5, loop.Diverged: 8}
+CODES = {Unreachable: 3, Refused: 5, loop.Diverged: 8, Untrusted: 10}
 
 
 def say(event: str, **fields: object) -> None:

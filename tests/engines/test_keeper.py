@@ -56,7 +56,7 @@ class Kept:
             self.pipes.append(CommandPipe(self._keeper, log))
             return self.pipes[-1]
 
-        self.process = KeptProcess(task, "n1", asked, open, self.log, self.events, wait)
+        self.process = KeptProcess(task, "n1", lambda address: asked, open, self.log, self.events, wait)
         return self
 
     def until(self, wanted: Callable[[Event], bool]) -> Event:

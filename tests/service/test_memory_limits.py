@@ -69,13 +69,13 @@ def test_a_member_has_one_attachment() -> None:
             calls.append(exchanges.open(attach(peer)))
             attached = shard_pb2.ExchangeReply.FromString(next(calls[-1])).attached
             assert not attached.refusal
-            assert host.memory.ledger.of("worker") == {"shared slots": 2 * 4_000_000}
+            assert host.memory.ledger.of("worker") == {"shared slots": 4_000_000}
         for call in calls[:-1]:
             with pytest.raises(grpc.RpcError) as caught:
                 next(call)
             assert caught.value.code() == grpc.StatusCode.CANCELLED
-        # Two slots and the control words, of one stream.
-        wait_until(lambda: len(segments_of("self")) <= before + 3, "older segments to go")
+        # A slot and the control word, of one stream.
+        wait_until(lambda: len(segments_of("self")) <= before + 2, "older segments to go")
         calls[-1].cancel()
         wait_until(lambda: not host.memory.ledger.of("worker"), "the room to be given back")
 
@@ -113,11 +113,11 @@ def test_a_model_that_cannot_fit_is_refused_with_the_numbers() -> None:
 
 
 def test_slots_beyond_the_limit_are_refused_and_the_worker_does_without() -> None:
-    with serving(memory_limit=36 * MIB) as cluster, ExitStack() as stack, Peer(cluster, "a", WIDE) as a:
+    with serving(memory_limit=33 * MIB) as cluster, ExitStack() as stack, Peer(cluster, "a", WIDE) as a:
         a.step(0.0)
         call = Exchanges(cluster, stack).open(attach(a))
         reply = shard_pb2.ExchangeReply.FromString(next(call)).attached
-        assert "expected at most 36.0 MiB in all (--memory-limit)" in reply.refusal
+        assert "expected at most 33.0 MiB in all (--memory-limit)" in reply.refusal
         assert a.step(0.0).version == 2
 
 

@@ -4,7 +4,7 @@ The course of a run, its verdict, display, folder and restarts are the same for 
 """
 
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
@@ -50,7 +50,8 @@ class Task:
     """What to start: words and values have blanks in them (`pslab.launch.keeping.blanks`).
 
     `environment`: beside that of the node. `files`: by name, for this process alone (`pslab.launch.keeping.files`);
-    secrets stand here or in `environment`, never in `command`. `folder`: the run folder, where the
+    secrets stand here or in `environment`, never in `command`. `more_files`: others, once the address is known where it
+    listens. `folder`: the run folder, where the
     process writes; `needs_folder`: all servers must see the same one.
     """
 
@@ -59,8 +60,13 @@ class Task:
     environment: Mapping[str, str]
     resources: Resources = Resources()
     files: Mapping[str, bytes] = field(default_factory=dict)
+    more_files: Callable[[str], Mapping[str, bytes]] = lambda address: {}
     folder: Path | None = None
     needs_folder: bool = False
+
+    def files_at(self, address: str) -> dict[str, bytes]:
+        """All of them, for a node with that address. Raises IdentityError where there is no certificate for it."""
+        return {**self.files, **self.more_files(address)}
 
 
 class Process(Protocol):

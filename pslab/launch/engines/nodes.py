@@ -58,13 +58,27 @@ class NodesLauncher(ABC):
         node = self._places[task.name]
         if task.folder is not None and self._marked is None:
             self._mark(task.folder)
-        request = wire.Request(
+        done = self._turn(node)
+
+        def ask(reached: str) -> wire.Request:
+            return self._request(task, node.address or reached)
+
+        def open(log: int) -> Pipe:
+            done.acquire()
+            return self.pipe(node, task, log)
+
+        process = KeptProcess(task, node.name, ask, open, log, events, self.wait, done.release)
+        self._processes.append(process)
+        return process
+
+    def _request(self, task: Task, address: str) -> wire.Request:
+        return wire.Request(
             command=task.command,
             environment=passed_on() | dict(task.environment),
             drop=NOT_PASSED_ON,
             cwd=str(self._cwd),
-            host=node.address,
-            files=task.files,
+            host=address,
+            files=task.files_at(address),
             folder=str(task.folder or ""),
             marker=self._marker,
             # Server 0 writes the log, the metrics and the model.
@@ -72,15 +86,6 @@ class NodesLauncher(ABC):
             needs_folder=task.needs_folder,
             grace=self.grace,
         )
-        done = self._turn(node)
-
-        def open(log: int) -> Pipe:
-            done.acquire()
-            return self.pipe(node, task, log)
-
-        process = KeptProcess(task, node.name, request, open, log, events, self.wait, done.release)
-        self._processes.append(process)
-        return process
 
     def _mark(self, folder: Path) -> None:
         self._marked = folder / self._marker

@@ -67,8 +67,7 @@ class Kept:
         folder = Path(request.folder) if shared else own
         self._mirror = Mirror(folder, self._file) if request.mirror and not shared else None
         with MemoryFiles(request.files) as files:
-            host = request.host or _own_address()
-            known = blanks.values(os.getpid(), host, str(folder), files.paths)
+            known = blanks.values(os.getpid(), request.host, str(folder), files.paths)
             environment = {key: value for key, value in os.environ.items() if key not in request.drop}
             environment |= blanks.filled_values(request.environment, known)
             self._process = subprocess.Popen(
@@ -192,7 +191,8 @@ def main() -> None:
     # Whoever started this may ignore it, as Ray's processes may, and a child inherits that.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     sender = Sender(sys.stdout.fileno())
-    sender.send(wire.MAGIC + wire.frame_json(wire.HELLO, host=socket.gethostname(), pid=os.getpid()))
+    told = {"host": socket.gethostname(), "pid": os.getpid(), "address": _own_address()}
+    sender.send(wire.MAGIC + wire.frame_json(wire.HELLO, **told))
     line = _line(sys.stdin.fileno())
     if line:
         keep(line, sender)

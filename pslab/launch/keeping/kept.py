@@ -84,6 +84,7 @@ class KeptProcess:
     """A process on `host`. As `Process`; `arrived` is set when all that it wrote is here.
 
     `open` begins the connection, in a thread; it may wait for its turn, which `placed` ends, called once in any case.
+    `ask` makes the request for the address where the keeper says that it was reached.
     Where no keeper answers within `wait` seconds, that is `Unplaced`.
     """
 
@@ -91,7 +92,7 @@ class KeptProcess:
         self,
         task: Task,
         host: str,
-        request: wire.Request,
+        ask: Callable[[str], wire.Request],
         open: Callable[[int], Pipe],
         log: Path,
         events: EventQueue,
@@ -99,15 +100,17 @@ class KeptProcess:
         placed: Callable[[], None] = lambda: None,
     ) -> None:
         """`open` is given the descriptor of the log."""
-        self.name, self._host, self._task, self._request = task.name, host, task, request
+        self.name, self._host, self._task, self._ask = task.name, host, task, ask
         self._open, self._wait, self._placed = open, wait, placed
         self._output, self._events = Output(task.name, log, events), events
         self._outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._outgoing.put(request.encode())
         self._pipe: Pipe | None = None
         self._killed = False
         self._code: int | None = None
+        self._asking = threading.Lock()
         self._hello = False
+        # Signals that came before there was a process.
+        self._early: list[int] = []
         # Turns of the writing thread in which nothing came.
         self._silent = 0
         self._problem = ""
@@ -128,7 +131,11 @@ class KeptProcess:
         """As `Process.send`. A SIGKILL that does not arrive ends the connection, and so the process."""
         if not self.running:
             return
-        self._outgoing.put(wire.signal_line(number))
+        with self._asking:
+            if self._hello:
+                self._outgoing.put(wire.signal_line(number))
+            else:
+                self._early.append(number)
         if number == signal.SIGKILL:
             last = threading.Timer(LAST_RESORT, self.kill)
             last.daemon = True
@@ -207,7 +214,7 @@ class KeptProcess:
         elif kind in (wire.STDERR, wire.NOISE):
             self._output.stderr(payload)
         elif kind == wire.HELLO:
-            self._hello = True
+            self._begin(str(json.loads(payload)["address"]))
             self._placed()
         elif kind == wire.FILE:
             self._file(payload)
@@ -216,6 +223,19 @@ class KeptProcess:
             if "problem" in told:
                 self._say(str(told["problem"]))
             self._exited(int(told["code"]))
+
+    def _begin(self, address: str) -> None:
+        try:
+            request = self._ask(address)
+        except ValueError as error:
+            self._problem = str(error)
+            self.kill()
+            return
+        with self._asking:
+            self._outgoing.put(request.encode())
+            for number in self._early:
+                self._outgoing.put(wire.signal_line(number))
+            self._hello = True
 
     def _file(self, payload: bytes) -> None:
         head, _, content = payload.partition(b"\n")

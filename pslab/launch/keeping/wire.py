@@ -1,6 +1,7 @@
 """What a launcher and a keeper say to each other, over the keeper's standard input and output. Standard library only.
 
-To the keeper: one line with a `Request` as JSON, then lines of `control`. Its end means that the launcher is gone.
+To the keeper, once it has said HELLO: one line with a `Request` as JSON, then lines of `control`. Its end means that
+the launcher is gone.
 From the keeper: `MAGIC`, before which a login may have printed anything, then frames: kind, size, payload.
 """
 
@@ -14,7 +15,7 @@ from typing import Any, Final
 MAGIC: Final = b"\nps-keeper 1\n"
 _HEAD: Final = struct.Struct(">cI")
 
-# JSON: `host`, `pid` of the keeper. The process has its place.
+# JSON: `host`, `pid` of the keeper; `address`: where the launcher has reached it. The process has its place.
 HELLO: Final = b"H"
 # A line that the process wrote on stdout; part of what it wrote on stderr.
 STDOUT: Final = b"O"
@@ -46,10 +47,10 @@ def signal_line(number: int) -> bytes:
 class Request:
     """What is to be started: words and values with blanks.
 
-    `drop`: variables of the node's environment that it does not get. `host`: the node's address; empty: where the
-    ssh connection came in. `folder`: the run folder, empty: none; it is the same one on the node if `marker` is in it.
-    Where it is not: the process gets a folder there, of which `mirror` sends what is written; with `needs_folder` it is
-    not started. `grace`: seconds from SIGTERM to SIGKILL when the launcher is gone.
+    `drop`: variables of the node's environment that it does not get. `host`: the node's address. `folder`: the run
+    folder, empty: none; it is the same one on the node if `marker` is in it. Where it is not: the process gets a folder
+    there, of which `mirror` sends what is written; with `needs_folder` it is not started. `grace`: seconds from SIGTERM
+    to SIGKILL when the launcher is gone.
     """
 
     command: Sequence[str]

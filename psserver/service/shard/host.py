@@ -22,7 +22,7 @@ from psserver.service.shard.executor import Executor, TrialUpdate
 from psserver.service.shard.pushes import Pushes
 from psserver.service.shard.reads import Read, Reads
 from psserver.service.shard.shared import SharedShard
-from psserver.service.transport.shared_memory import SLOTS, ControlWords, Sharing
+from psserver.service.transport.shared_memory import SLOTS, ControlWord, Sharing
 from psserver.shard import Apply, Shard, ShardState
 from psserver.shard.payloads.staging import Slot
 from pswire.generations import follows
@@ -291,7 +291,7 @@ class ShardHost:
             )
 
     def read_in_place(
-        self, shard: Shard, ticket: int, version: int, worker: str, reader: ControlWords
+        self, shard: Shard, ticket: int, version: int, worker: str, reader: ControlWord
     ) -> tuple[Place, list[Place]] | None:
         """Where the version lies that the ticket has pinned, and where others may; None if it must be copied."""
         self._check_reader(shard, ticket, worker)

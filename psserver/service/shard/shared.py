@@ -6,7 +6,7 @@ from psserver.service.errors import Refused
 from psserver.service.loop.owner import Owner
 from psserver.service.loop.waits import Changes, Countdown
 from psserver.service.shard.admission import PushAdmission
-from psserver.service.transport.shared_memory import ControlWords
+from psserver.service.transport.shared_memory import ControlWord
 from psserver.shard import Shard
 
 
@@ -33,8 +33,8 @@ class SharedShard:
         # Complete payloads that were staged, and versions that were given out, since the start.
         self.received = 0
         self.served = 0
-        # The control words of workers that read in place, by ticket.
-        self._readers: dict[int, ControlWords] = {}
+        # The control word of each worker that reads in place, by ticket.
+        self._readers: dict[int, ControlWord] = {}
 
     def finish(self, index: int) -> None:
         """Entry `index` is executed."""
@@ -78,7 +78,7 @@ class SharedShard:
         """A worker reads in place, and says in its words only when it has read."""
         return bool(self._readers)
 
-    def begin_read(self, ticket: int, reader: ControlWords) -> None:
+    def begin_read(self, ticket: int, reader: ControlWord) -> None:
         """The ticket's version is read in place."""
         self._readers[ticket] = reader
 

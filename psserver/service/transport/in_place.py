@@ -76,7 +76,7 @@ def locate(
     host: ShardHost, shard: Shard, ticket: int, version: int, worker: str, attachment: Attachment
 ) -> shard_pb2.Located | None:
     """Where the ticket's version lies, pinned for reading there; None when it has to be sent."""
-    found = host.read_in_place(shard, ticket, version, worker, attachment.words)
+    found = host.read_in_place(shard, ticket, version, worker, attachment.word)
     if found is None:
         return None
     place, live = found

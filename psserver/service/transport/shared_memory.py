@@ -17,8 +17,8 @@ log = logging.getLogger("ps-server")
 
 Floats = NDArray[np.float32]
 
-# One to fill while the other is copied.
-SLOTS = 2
+# Of a worker: a push is copied before it is answered, and the next one is written after that.
+SLOTS = 1
 
 
 class Sharing:
@@ -78,33 +78,30 @@ class Sharing:
         return Attachment(elements)
 
 
-class ControlWords:
-    """The control words of one worker: few bytes that may outlast its slots.
-
-    Word 0 has one writer, the worker. The others say which slots are taken: none, for payloads are copied.
-    """
+class ControlWord:
+    """The last ticket whose version one worker has read. It writes it; the few bytes may outlast its slot."""
 
     def __init__(self) -> None:
-        segment = Segment(8 * segments.WORDS_PER_CACHE_LINE * (1 + SLOTS))
+        segment = Segment(8)
         self.place = segment.place
-        self._words = segments.words(segment.memory)
+        self._word = segments.words(segment.memory)
 
     def has_read(self, ticket: int) -> bool:
         """The worker no longer reads the ticket's version, by its own word. Its tickets come in rising order."""
-        return int(self._words[0]) >= ticket
+        return int(self._word[0]) >= ticket
 
 
 class Attachment:
     """What one worker shares with this server, for as long as its exchange lasts. The loop's thread owns it.
 
-    The server keeps what it still needs of it: the control words until the pins of the worker's tickets end.
+    The server keeps what it still needs of it: the control word until the pins of the worker's tickets end.
     """
 
     def __init__(self, elements: int) -> None:
-        self.words = ControlWords()
+        self.word = ControlWord()
         self._elements = elements
         slots = [Segment(4 * elements) for _ in range(SLOTS)]
-        self.places = (self.words.place, *(slot.place for slot in slots))
+        self.places = (self.word.place, *(slot.place for slot in slots))
         self._slots = [segments.floats(slot.memory) for slot in slots]
 
     def fits(self, elements: int) -> bool:
@@ -120,7 +117,7 @@ class Attachment:
 
     def release(self) -> None:
         """The exchange is over. Explicitly, because a broken call may keep its frames until the next collection."""
-        del self.words, self._slots
+        del self.word, self._slots
 
 
 def to_wire(place: Place) -> shard_pb2.Segment:
