@@ -28,12 +28,13 @@ from psserver.service.server import ResourcesError
 from psserver.service.server_settings import ServerSettings
 from psserver.service.succession.servers import Servers
 from psserver.service.transport.listening import BindError
-from psserver.settings import Options, SettingsError, exposure, resolve
+from psserver.settings import Options, SettingsError, UntrustedError, resolve
 from pswire.addresses import AddressError
 from pswire.config.experiment import ExperimentError
 from pswire.exits import ExitCode, exit_codes_text
 from pswire.logs.events import FORMATS, event, last_words, set_up
 from pswire.process import die_with, keep_large_blocks
+from pswire.security.options import insecure_option, security_options
 from pswire.task_index import chosen_task_index
 from pswire.transport.segments import SegmentError
 
@@ -59,7 +60,13 @@ WRONG = (SettingsError, ExperimentError, AddressError, PolicyError, OptimizerErr
     help="Which of them this is; 0 is the coordinator too. auto: from TF_CONFIG, SLURM_PROCID, JOB_COMPLETION_INDEX or "
     "VC_TASK_INDEX.",
 )
-@click.option("--bind", metavar="ADDRESS", help="Interface to listen on. Default: loopback only.")
+@click.option(
+    "--bind",
+    metavar="ADDRESS",
+    help="Interface to listen on. Default: loopback only. Any other needs TLS (--tls-ca) or --insecure.",
+)
+@insecure_option
+@security_options
 @click.option(
     "--data-port",
     type=click.IntRange(0, 65535),
@@ -98,7 +105,8 @@ WRONG = (SettingsError, ExperimentError, AddressError, PolicyError, OptimizerErr
     "allowed_workers",
     multiple=True,
     metavar="NAME",
-    help="Only workers of these names may join. Repeatable. Default: any. A name is no proof of who uses it.",
+    help="Only workers of these names may join. Repeatable. Default: any. With certificates or tokens a name is "
+    "that of one of them; without, it is no proof of who uses it.",
 )
 @click.option("--versions", type=int, help="Stop at this version. Default: when the workers' data ends.")
 @click.option(
@@ -247,8 +255,9 @@ def main(
         settings = resolved(options)
         if settings.task_index == 0 and settings.out is None and not no_out:
             settings = replace(settings, out=default_folder(settings.terms.job))
-        announce = with_warning(announce_json if as_json else announce_text, exposure(settings))
-        servers = Servers(settings, lambda: resolved(options), announce)
+        servers = Servers(settings, lambda: resolved(options), announce_json if as_json else announce_text)
+    except UntrustedError as error:
+        raise fail(str(error), ExitCode.UNTRUSTED) from error
     except WRONG as error:
         raise fail(str(error), ExitCode.USAGE) from error
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -269,7 +278,7 @@ def chosen_options(given: dict[str, Any], overrides: tuple[str, ...], no_out: bo
     shortcuts = shortcut_overrides({name: given.pop(name) for name in SHORTCUTS})
     secret = os.environ.get("PS_JOB_SECRET", "")
     given["task_index"] = chosen_task_index(given["task_index"], "ps-server")
-    options = Options(overrides=(*shortcuts, *overrides), job_secret=secret, **given)
+    options = Options(overrides=(*shortcuts, *overrides), job_secret=secret, environment=os.environ, **given)
     if no_out and options.out is not None:
         raise SettingsError("--out and --no-out exclude each other")
     return options
@@ -290,6 +299,8 @@ def serve(servers: Servers) -> ExitCode:
         raise fail(str(error), ExitCode.ADDRESS_IN_USE) from error
     except ResourcesError as error:
         raise fail(str(error), ExitCode.RESOURCES) from error
+    except UntrustedError as error:
+        raise fail(str(error), ExitCode.UNTRUSTED) from error
     except FolderError as error:
         raise fail(f"--out {error}", ExitCode.USAGE) from error
     except (*WRONG, CheckpointError, RewindError) as error:
@@ -351,17 +362,6 @@ def fail(message: str, code: ExitCode) -> SystemExit:
     return SystemExit(int(code))
 
 
-def with_warning(announce: Announce, warning: str | None) -> Announce:
-    """As `announce`, and a warning in the log once the server is ready."""
-
-    def announced(name: str, fields: Mapping[str, Any]) -> None:
-        announce(name, fields)
-        if name == "ready" and warning is not None:
-            log.warning("%s", warning, extra=event("open_to_all"))
-
-    return announced
-
-
 def announce_json(event: str, fields: Mapping[str, Any]) -> None:
     print(json.dumps({"event": event, **fields}), flush=True)
 
@@ -373,7 +373,8 @@ def announce_text(event: str, fields: Mapping[str, Any]) -> None:
             if "out" in fields:
                 print(f"run folder: {fields['out']}", flush=True)
             if "metrics" in fields:
-                print(f"metrics: http://{fields['metrics']}/metrics", flush=True)
+                scheme = "https" if fields["security"] in ("tls", "tokens") else "http"
+                print(f"metrics: {scheme}://{fields['metrics']}/metrics", flush=True)
         case "plan":
             print(fields["text"], flush=True)
         case "stopped":

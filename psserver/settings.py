@@ -3,7 +3,7 @@
 import ipaddress
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,10 @@ from pswire.config.checkpoints import Every, parse_every
 from pswire.config.experiment import Experiment, ExperimentError, load_experiment, parse_experiment
 from pswire.config.overrides import OverrideError, apply_overrides
 from pswire.config.run_sections import RECOVER
+from pswire.security.credentials import Credentials
+from pswire.security.names import IdentityError, Role
+from pswire.security.settings import SecurityError, SecurityOptions, credentials_for
+from pswire.security.tokens import TokenError
 from pswire.sizes import parse_size
 from pswire.tf_config import cluster_from_tf_config
 
@@ -29,6 +33,10 @@ MOST_THREADS = 4
 
 class SettingsError(ValueError):
     """Options that do not make a server; the text says which and what was expected."""
+
+
+class UntrustedError(ValueError):
+    """A certificate that nobody would believe; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +62,10 @@ class Options:
     # A size such as "1GiB"; None: a share of what the machine has.
     memory_limit: str | None = None
     # From PS_JOB_SECRET: never an option, which every user of the machine could read.
-    job_secret: str = ""
+    job_secret: str = field(default="", repr=False)
+    security: SecurityOptions = SecurityOptions()
+    # Where PS_TLS_CA, PS_TOKEN and the like may stand.
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 def usual_threads() -> int:
@@ -63,7 +74,8 @@ def usual_threads() -> int:
 
 
 def resolve(options: Options, tf_config: str | None) -> ServerSettings:
-    """Raises SettingsError, ExperimentError, AddressError, PolicyError or OptimizerError."""
+    """Raises SettingsError, ExperimentError, AddressError, PolicyError or OptimizerError; UntrustedError for a
+    certificate that is not good."""
     hosts, index, workers = _cluster(options, tf_config)
     experiment = _experiment(options, len(hosts), workers)
     cluster, run = experiment.cluster, experiment.run
@@ -74,10 +86,14 @@ def resolve(options: Options, tf_config: str | None) -> ServerSettings:
     policy = build_policy(experiment.policy.name, experiment.policy.knobs, cluster.workers, len(hosts))
     if optimizer is not None:
         optimizer.check_aggregator(policy.tensors.aggregator)
+    source = "TF_CONFIG" if options.ps_hosts is None else "--ps-hosts"
+    bind = _bind(options.bind, hosts[index], source)
+    credentials = _credentials(options, experiment, len(hosts))
+    exposed = _exposure(bind, credentials)
     return ServerSettings(
         hosts=hosts,
         task_index=index,
-        bind=_bind(options.bind, hosts[index], "TF_CONFIG" if options.ps_hosts is None else "--ps-hosts"),
+        bind=bind,
         terms=JobTerms(
             job=new_job_name(),
             optimizer={"name": FROM_JOB} if optimizer is None else optimizer.config,
@@ -115,6 +131,8 @@ def resolve(options: Options, tf_config: str | None) -> ServerSettings:
         resume=options.resume if index == 0 else None,
         stay=options.stay,
         log_flush=_log_flush(options.log_flush),
+        credentials=credentials,
+        exposure=exposed,
     )
 
 
@@ -218,20 +236,43 @@ def _bind(bind: str | None, own: Address, source: str) -> str:
         return own.host
     raise SettingsError(
         f"{source} gives this server the address {own}, but a server listens on loopback unless told otherwise: "
-        f"add --bind {own.host} (or --bind 0.0.0.0 for every interface) if the network is trusted; "
-        "there is no authentication"
+        f"add --bind {own.host} (or --bind 0.0.0.0 for every interface), with {PROTECTED}"
     )
 
 
-def exposure(settings: ServerSettings) -> str | None:
-    """A sentence about who can reach this server; None where that is this machine only."""
-    if settings.bind == "localhost" or _is_loopback(settings.bind):
+# What a server needs that listens where others reach it.
+PROTECTED = (
+    "--tls-ca, --tls-cert and --tls-key (ps-lab certs makes the files), or with --insecure on a network where you "
+    "trust everybody"
+)
+
+
+def _credentials(options: Options, experiment: Experiment, servers: int) -> Credentials:
+    try:
+        found = credentials_for(Role.SERVER, options.security, options.environment, experiment.security)
+        if servers > 1:
+            # Any server may have to show its own: server 0 does, to all others.
+            _ = found.metadata
+    except (SecurityError, TokenError) as error:
+        raise SettingsError(str(error)) from error
+    except IdentityError as error:
+        raise UntrustedError(str(error)) from error
+    return found
+
+
+def _exposure(bind: str, credentials: Credentials) -> str | None:
+    """A warning about who can reach a server without TLS; None where that is this machine only. Raises SettingsError
+    for a server that others reach, unless somebody has said that this is meant."""
+    if credentials.encrypted or bind == "localhost" or _is_loopback(bind):
         return None
-    everywhere = settings.bind in ("0.0.0.0", "::")
-    where = "every interface" if everywhere else settings.bind
+    where = "every interface" if bind in ("0.0.0.0", "::") else bind
+    if not credentials.insecure:
+        raise SettingsError(
+            f"--bind {bind}: other machines reach this address, and nothing protects it: expected {PROTECTED}"
+        )
     return (
-        f"listening on {where} (--bind {settings.bind}): whoever reaches it can join, read the model and push "
-        "gradients; there is neither encryption nor authentication: use a network that you trust"
+        f"listening on {where} without TLS (--insecure): whoever reaches this server can join, read the model and push "
+        "gradients, and whoever sees the network reads all of it"
     )
 
 

@@ -17,6 +17,7 @@ class ExitCode(IntEnum):
     ABANDONED = 7
     DIVERGED = 8
     VIOLATIONS = 9
+    UNTRUSTED = 10
     STORAGE = 11
     RESOURCES = 12
     INTERRUPTED = 130
@@ -44,6 +45,7 @@ _MEANINGS: Final = {
     ExitCode.ABANDONED: "every worker is gone before the work was done",
     ExitCode.DIVERGED: "gradients went on being NaN or infinite, or an update of finite ones was",
     ExitCode.VIOLATIONS: "ps-lab check, replay or verify-policy found a violation",
+    ExitCode.UNTRUSTED: "a certificate, token, role or name is refused, or only one of the two ends speaks TLS",
     ExitCode.STORAGE: "the run folder cannot be written to: the disk is full, read-only or gone",
     ExitCode.RESOURCES: "the machine gives no thread or descriptor for a server to begin with",
     ExitCode.INTERRUPTED: "stopped by Ctrl-C (SIGINT)",

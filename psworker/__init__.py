@@ -10,6 +10,7 @@ from psworker.errors import (
     RolledBack,
     SessionError,
     Unreachable,
+    Untrusted,
     Voided,
 )
 
@@ -36,6 +37,7 @@ __all__ = [
     "SessionError",
     "Stop",
     "Unreachable",
+    "Untrusted",
     "Voided",
     "WorkUnits",
     "connect",

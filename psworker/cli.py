@@ -14,6 +14,10 @@ from pswire.config.experiment import ExperimentError
 from pswire.exits import ExitCode, exit_codes_text
 from pswire.logs.events import FORMATS, set_up
 from pswire.process import die_with, keep_large_blocks
+from pswire.security.names import IdentityError, Role
+from pswire.security.options import security_options
+from pswire.security.settings import SecurityError, SecurityOptions, credentials_for
+from pswire.security.tokens import TokenError
 from pswire.task_index import chosen_task_index
 from psworker.command.place import UsageError, check_new, find_place, read_experiment
 from psworker.command.reporter import Reporter, fail
@@ -108,6 +112,7 @@ EPILOG = "\b\nExit codes:\n" + exit_codes_text()
     show_default=True,
     help="Of standard error. json: an object per line, with a stable event name.",
 )
+@security_options
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line on standard output.")
 @click.option("--parent", type=int, hidden=True, help="Exit when the parent process is no longer this one.")
 def main(
@@ -132,6 +137,7 @@ def main(
     as_json: bool,
     log_format: str,
     parent: int | None,
+    security: SecurityOptions,
 ) -> None:
     """Compute gradients of a job's model and push them to the parameter servers.
 
@@ -168,10 +174,13 @@ def main(
         experiment = read_experiment(config, (*given, *overrides), place)
         if save_best is not None and not experiment.job.evaluate_every:
             raise UsageError("--save-best: needs --evaluate-every, '1 epoch', say")
-    except (UsageError, AddressError, ExperimentError) as error:
+        credentials = credentials_for(Role.WORKER, security, os.environ, experiment.security)
+    except IdentityError as error:
+        raise fail(str(error), ExitCode.UNTRUSTED) from error
+    except (UsageError, AddressError, ExperimentError, SecurityError, TokenError) as error:
         raise fail(str(error), ExitCode.USAGE) from error
     report = Reporter(as_json)
-    code = run(experiment, place, name, device, server_timeout, report, save, save_best)
+    code = run(experiment, place, name, device, server_timeout, report, save, save_best, credentials)
     sys.exit(int(code))
 
 

@@ -2,10 +2,14 @@
 
 import os
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from pswire.addresses import Address
-from psworker.errors import Refused
+from pswire.security.credentials import NO_TLS, Credentials
+from pswire.security.names import IdentityError, Role
+from pswire.security.settings import SecurityOptions, credentials_for
+from psworker.errors import Refused, Untrusted
 from psworker.initial_values import Variables, specified
 from psworker.local import PLAIN
 from psworker.servers import EmbeddedServer, find_servers
@@ -28,6 +32,11 @@ def connect(
     state: Collection[str] | None = None,
     work: WorkUnits | None = None,
     epochs: int = 1,
+    tls_ca: str | Path | None = None,
+    tls_cert: str | Path | None = None,
+    tls_key: str | Path | None = None,
+    token_file: str | Path | None = None,
+    credentials: Credentials | None = None,
 ) -> Session:
     """Join the job on `hosts` ("host:port,host:port", in task order) and open a session.
 
@@ -56,9 +65,14 @@ def connect(
     server that was started with another one refuses them, one with "from-job" takes it.
     `work`: the data is dealt by the coordinator, for `epochs` epochs: each grant then names a part
     (`Session.unit`). All workers of a job say the same.
+    `tls_ca`, `tls_cert`, `tls_key`: PEM files of the authorities that are believed, of this worker's certificate
+    and of its key; TLS is spoken then, and nothing else. `token_file`: a token instead of a certificate. Where one is
+    None, the environment may have it (PS_TLS_CA, PS_TLS_CERT, PS_TLS_KEY, PS_TOKEN_FILE or PS_TOKEN). `credentials`:
+    all of them, made before.
 
-    Raises Refused (another model, optimizer or job, a local rule), Unreachable, EmbeddedServerError, and ValueError
-    for variables, addresses, a dtype or a transport that make no sense.
+    Raises Refused (another model, optimizer or job, a local rule), Untrusted (certificates, tokens, or names that
+    belong to others), Unreachable, EmbeddedServerError, and ValueError for variables, addresses, a dtype, a transport
+    or files that make no sense.
     """
     if variables is None:
         raise TypeError(
@@ -66,6 +80,11 @@ def connect(
         )
     specs = specified(variables, state)
     place = find_servers(hosts, os.environ)
+    if place is None:
+        # Its port is on loopback.
+        credentials = NO_TLS
+    elif credentials is None:
+        credentials = worker_credentials(tls_ca, tls_cert, tls_key, token_file)
     server = None if place is not None else EmbeddedServer(optimizer or {}, "sync", 0, None)
     index = task_index if place is None or task_index is not None else place.task_index
     try:
@@ -81,6 +100,7 @@ def connect(
             optimizer,
             work,
             epochs,
+            credentials,
         )
     except BaseException:
         if server is not None:
@@ -96,3 +116,19 @@ def connect(
             "gradients: use ps-worker or psworker.loop.train, or session.local_work() and connect(local_rules=True)"
         )
     return session
+
+
+def worker_credentials(
+    tls_ca: str | Path | None = None,
+    tls_cert: str | Path | None = None,
+    tls_key: str | Path | None = None,
+    token_file: str | Path | None = None,
+) -> Credentials:
+    """As `connect` makes them. Raises Untrusted, ValueError."""
+    ca, cert, key, tokens = (
+        None if path is None else str(path) for path in (tls_ca, tls_cert, tls_key, token_file)
+    )
+    try:
+        return credentials_for(Role.WORKER, SecurityOptions(ca, cert, key, tokens), os.environ)
+    except IdentityError as error:
+        raise Untrusted(str(error)) from error

@@ -4,6 +4,7 @@ SessionError
   Unreachable      a server did not answer for too long
   Refused          the servers do not want this worker: another model, job or newer process
     JobOver        the job has succeeded without it: nothing is left to do
+  Untrusted        a certificate, token, role or name is refused, or only one end speaks TLS
   PayloadRefused   one payload was not accepted (NaN, wrong shape); the ticket is still open
   Voided           the ticket is no longer valid; abandon it and ask again
   RolledBack       the job went back to a checkpoint, and some commits of this worker are undone with it
@@ -26,6 +27,10 @@ class Refused(SessionError):
 
 class JobOver(Refused):
     """The job had succeeded before this worker came, or came back; the text says how it ended."""
+
+
+class Untrusted(SessionError):
+    """One end does not believe the other, or speaks no TLS; the text says which, and what to do."""
 
 
 class PayloadRefused(SessionError):

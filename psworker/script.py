@@ -14,7 +14,7 @@ from types import FrameType
 from pswire.exits import ExitCode
 from pswire.logs.events import last_words
 from pswire.process import die_with
-from psworker.errors import JobOver, Refused, SessionError, Unreachable, Unsupported
+from psworker.errors import JobOver, Refused, SessionError, Unreachable, Unsupported, Untrusted
 
 
 def main(parent: str, file: str, *arguments: str) -> None:
@@ -62,6 +62,8 @@ def _code(error: Exception) -> ExitCode:
         return ExitCode.UNREACHABLE
     if isinstance(error, Refused):
         return ExitCode.REFUSED
+    if isinstance(error, Untrusted):
+        return ExitCode.UNTRUSTED
     if isinstance(error, Unsupported):
         return ExitCode.JOB_FAILED
     from psworker.loop import Diverged

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pswire.addresses import Address, AddressError, parse_address, parse_hosts
+from pswire.security.settings import PERSONAL
 from pswire.tf_config import cluster_from_tf_config
 from psworker.errors import Unsupported
 
@@ -79,6 +80,8 @@ class EmbeddedServer:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=self._log,
+            # For this process alone, on loopback: who this one is to other servers is nothing to it.
+            env={name: value for name, value in os.environ.items() if name not in PERSONAL},
             # A Ctrl-C on the terminal is for this process to handle.
             start_new_session=True,
         )

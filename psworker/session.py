@@ -16,8 +16,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from pswire.addresses import Address
 from pswire.model.plan import VariableSpec, make_plan
+from pswire.security.credentials import NO_TLS, Credentials
 from pswire.transport.codecs import codec_named
 from psworker.control.backoff import Backoff
+from psworker.control.contact import Contact
 from psworker.control.epochs import EpochTotals, gather
 from psworker.control.registration import Registration
 from psworker.control.stream import Control
@@ -56,6 +58,7 @@ class Session:
         optimizer: Mapping[str, Any] | None = None,
         work: WorkUnits | None = None,
         epochs: int = 1,
+        credentials: Credentials = NO_TLS,
     ) -> None:
         codec = codec_named(wire_dtype)
         if transport not in TRANSPORTS:
@@ -63,9 +66,10 @@ class Session:
         self.plan = make_plan([spec for spec, _ in variables], len(hosts))
         self._initial = [np.asarray(value) for _, value in variables]
         self._wire_dtype, self._strict = wire_dtype, transport == "shared-memory"
-        self._servers = ShardGroup(hosts, self.plan, codec, server_timeout, transport)
+        self._servers = ShardGroup(hosts, self.plan, codec, server_timeout, transport, credentials)
         self._shards = self._servers.shards
-        backoff = Backoff(0, hosts[0], server_timeout, self._servers.closing)
+        contact = Contact(hosts[0], credentials)
+        backoff = Backoff(0, hosts[0], server_timeout, self._servers.closing, contact)
         channel, admit = self._servers.control, self._servers.admit
         requested_optimizer = "" if optimizer is None else json.dumps(optimizer)
         self.work = work
@@ -96,7 +100,7 @@ class Session:
         Session.opened += 1
         self._at_close: tuple[Callable[[], object], Callable[[], object]] | None = None
         self._servers.explain, self._servers.void = self._control.explained, self._control.void
-        self._epoch_backoff = Backoff(0, hosts[0], server_timeout, self._servers.closing)
+        self._epoch_backoff = Backoff(0, hosts[0], server_timeout, self._servers.closing, contact)
         self._watch = Stopwatch()
         self._reader = WeightReader(self._servers, self._control, self._watch, prefetch)
         self._writer = GradientWriter(self._servers, self._control, self._reader, self._watch)

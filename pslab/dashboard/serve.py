@@ -3,6 +3,7 @@
 import os
 import secrets
 import socket
+import ssl
 from collections.abc import Callable
 from importlib.util import find_spec
 
@@ -40,14 +41,17 @@ def token_for(host: str) -> str:
     return "" if is_loopback(host) else secrets.token_urlsafe(18)
 
 
-def link(listening: socket.socket, host: str, token: str) -> str:
+def link(listening: socket.socket, host: str, token: str, *, encrypted: bool = False) -> str:
     port = listening.getsockname()[1]
     shown = f"[{host}]" if ":" in host else host
-    return f"http://{shown}:{port}/" + (f"?token={token}" if token else "")
+    scheme = "https" if encrypted else "http"
+    return f"{scheme}://{shown}:{port}/" + (f"?token={token}" if token else "")
 
 
-def serve(app: object, sock: socket.socket, ready: Callable[[], None]) -> None:
-    """Until SIGINT or SIGTERM. `ready` is called when pages are answered."""
+def serve(
+    app: object, sock: socket.socket, ready: Callable[[], None], context: ssl.SSLContext | None = None
+) -> None:
+    """Until SIGINT or SIGTERM. `ready` is called when pages are answered. `context`: of TLS."""
     import uvicorn
 
     # Where a server of this machine wants the processor, the page waits.
@@ -62,6 +66,9 @@ def serve(app: object, sock: socket.socket, ready: Callable[[], None]) -> None:
         ws="none",
         server_header=False,
     )
+
+    config.load()
+    config.ssl = context
 
     class Announcing(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:

@@ -12,6 +12,7 @@ from pslab.launch.status_poll import StatusClient
 from pswire.addresses import AddressError, parse_address
 from pswire.config.experiment import ExperimentError, load_experiment
 from pswire.config.overrides import apply_overrides
+from pswire.security.credentials import NO_TLS, Credentials
 
 if TYPE_CHECKING:
     from pslab.dashboard.app import Source
@@ -21,7 +22,7 @@ NOTE = "The [job] itself is not computed here: this is the experiment's time, wi
 NO_SETTINGS = "--set changes an experiment file; name one, or leave --set out"
 
 
-def find(target: str | None, overrides: Sequence[str] = ()) -> "Source":
+def find(target: str | None, overrides: Sequence[str] = (), credentials: Credentials = NO_TLS) -> "Source":
     """Raises RunError, ExperimentError, AddressError, StatusError."""
     from pslab.dashboard.app import Source
 
@@ -36,7 +37,7 @@ def find(target: str | None, overrides: Sequence[str] = ()) -> "Source":
         return Source("run", path.resolve().name, run=_read(path))
     if path.is_file() or path.suffix == ".toml":
         return _simulated(path, overrides)
-    return _live(target)
+    return _live(target, credentials)
 
 
 def _read(path: Path) -> RunPages:
@@ -45,14 +46,14 @@ def _read(path: Path) -> RunPages:
     return pages
 
 
-def _live(target: str) -> "Source":
+def _live(target: str, credentials: Credentials) -> "Source":
     from pslab.dashboard.app import Source
 
     try:
         address = str(parse_address(target))
     except AddressError as error:
         raise AddressError(f"{error} (and there is no run folder or file of that name)") from error
-    client = StatusClient(address)
+    client = StatusClient(address, credentials=credentials)
     # Asked once: an address where nothing is must be said here, not on the page.
     client.ask()
     return Source("live", address, observer=Observer(client.ask))

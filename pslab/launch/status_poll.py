@@ -5,9 +5,14 @@ import threading
 import grpc
 
 from pslab.launch.events import EventQueue, StatusAnswer, StatusFailure
+from pswire.addresses import AddressError, parse_address
 from pswire.bounds import BoundError, check
+from pswire.exits import ExitCode
 from pswire.logs.texts import escaped
+from pswire.security.credentials import NO_TLS, Credentials
+from pswire.security.probe import find_problem
 from pswire.transport.channels import CHANNEL_OPTIONS
+from pswire.transport.connecting import open_channel
 from pswire.transport.failures import reason
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import coordinator_pb2_grpc as rpc
@@ -17,16 +22,27 @@ SENTENCE = 2000  # characters
 
 
 class StatusError(OSError):
-    """The coordinator did not answer; names the address and what to look at."""
+    """The coordinator did not answer; names the address and what to look at. `code`: what a command exits with."""
+
+    code = ExitCode.UNREACHABLE
+
+
+class StatusUntrusted(StatusError):
+    """One end does not believe the other, or speaks no TLS."""
+
+    code = ExitCode.UNTRUSTED
+
+
+_DENIED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 
 
 class StatusClient:
     """Asks one coordinator for its status. Close it when done."""
 
-    def __init__(self, address: str, timeout: float = 5.0) -> None:
+    def __init__(self, address: str, timeout: float = 5.0, credentials: Credentials = NO_TLS) -> None:
         """`timeout`: seconds to wait for each answer."""
-        self._address, self._timeout = address, timeout
-        self._channel = grpc.insecure_channel(address, CHANNEL_OPTIONS(max(timeout, 1.0)))
+        self._address, self._timeout, self._credentials = address, timeout, credentials
+        self._channel = open_channel(address, CHANNEL_OPTIONS(max(timeout, 1.0)), credentials)
         self._stub = rpc.CoordinatorStub(self._channel)
 
     def ask(self, entries_from: int | None = None) -> pb.StatusReply:
@@ -35,9 +51,26 @@ class StatusClient:
         try:
             return printable(self._stub.Status(request, timeout=self._timeout))
         except grpc.RpcError as error:
-            raise StatusError(_explain(self._address, self._timeout, error)) from error
+            raise self._explained(error) from error
         except BoundError as error:
             raise StatusError(f"{self._address} answered what no ps-server does: {error}") from error
+
+    def _explained(self, error: grpc.RpcError) -> StatusError:
+        if error.code() in _DENIED:
+            return StatusUntrusted(f"{self._address}: {reason(error)}")
+        if error.code() == grpc.StatusCode.UNAVAILABLE:
+            problem = self._problem()
+            if problem:
+                return StatusUntrusted(problem)
+        return StatusError(_explain(self._address, self._timeout, error))
+
+    def _problem(self) -> str:
+        """What TLS has to do with it; empty for nothing."""
+        try:
+            found = find_problem(parse_address(self._address), self._credentials)
+        except AddressError:
+            return ""
+        return "" if found is None or found.passing else found.sentence
 
     def close(self) -> None:
         self._channel.close()
@@ -66,8 +99,8 @@ def _explain(address: str, timeout: float, error: grpc.RpcError) -> str:
 class StatusPoller:
     """Asks about four times a second in a thread of its own and puts the answers into `events`."""
 
-    def __init__(self, address: str, events: EventQueue) -> None:
-        self._client = StatusClient(address, timeout=1.0)
+    def __init__(self, address: str, events: EventQueue, credentials: Credentials = NO_TLS) -> None:
+        self._client = StatusClient(address, timeout=1.0, credentials=credentials)
         self._events = events
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._poll, daemon=True)

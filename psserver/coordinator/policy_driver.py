@@ -7,7 +7,7 @@ from psserver.coordinator.assurance import Assurance
 from psserver.coordinator.checks import check_apply, check_fold, check_grant, check_list, check_reason
 from psserver.coordinator.entries import AppliedPart
 from psserver.coordinator.ledger import Ledger
-from psserver.coordinator.members.roster import Member
+from psserver.coordinator.members.roster import REMEMBERED_TICKETS, Member
 from psserver.coordinator.outputs import DispositionNotice
 from psserver.coordinator.sentences import named
 from psserver.coordinator.tickets.table import Ticket, TicketError
@@ -252,6 +252,8 @@ class PolicyDriver:
         index = ledger.record(entry, now)
         tally = ledger.roster.tally(grant.worker)
         tally.granted += 1
+        if tally.granted <= REMEMBERED_TICKETS:
+            ledger.roster.weigh(grant.worker)
         former, tally.granted_at = tally.granted_at, now
         who = (member.worker, member.incarnation)
         ticket = Ticket(grant.ticket, *who, version, now, index, former=former, part=part)
@@ -315,7 +317,10 @@ class PolicyDriver:
             tally.applied += 1
             counts = tally.staleness
             # With many workers hardly any staleness comes twice: get is quicker than Counter's way with new keys.
-            counts[applied.staleness] = counts.get(applied.staleness, 0) + 1
+            times = counts.get(applied.staleness, 0)
+            counts[applied.staleness] = times + 1
+            if not times:
+                ledger.roster.weigh(applied.worker)
             fate = DispositionNotice(ticket.number, "applied", version, applied.staleness, applied.weight)
             ledger.settle(ticket, "apply", fate)
             if ledger.work is not None and ticket.part is not None:

@@ -94,8 +94,8 @@ class JobTerms:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """`cause`: "done", "empty", "versions", "policy", "abandoned", "replaced", "server", "diverged" or the name of a
-    signal."""
+    """`cause`: "done", "empty", "versions", "policy", "abandoned", "replaced", "server", "untrusted", "diverged" or the
+    name of a signal."""
 
     reason: str
     version: int

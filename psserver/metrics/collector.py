@@ -23,9 +23,11 @@ from psserver.metrics.snapshot import (
     job_numbers,
     shard_numbers,
 )
+from psserver.service.access.gate import Gate
 from psserver.service.job import Job
 from psserver.service.shard.host import ShardHost
 from psserver.shard import Apply, Order
+from pswire.security.credentials import NO_TLS, Credentials
 
 PREFIX = "paramserver_"
 PHASES = ("waiting for workers", "initialising", "training", "stopping", "stopped")
@@ -37,8 +39,9 @@ UPDATE_SECONDS = (1e-5, 1e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 class ServerCollector(Collector):
     """Of one server; with the job's numbers on the coordinator, where `job` is given and its run log counts."""
 
-    def __init__(self, host: ShardHost, job: Job | None) -> None:
+    def __init__(self, host: ShardHost, job: Job | None, credentials: Credentials, gate: Gate) -> None:
         self._host, self._job = host, job
+        self._credentials, self._gate = credentials, gate
         run_log = job.routes.run_log if job is not None else None
         self._counts = run_log.counts if isinstance(run_log, CountedRunLog) else None
 
@@ -46,6 +49,7 @@ class ServerCollector(Collector):
         about = {"version": version("paramserver"), "grpc": grpc.__version__}
         yield InfoMetricFamily(f"{PREFIX}build", "Versions of this server.", about)
         yield from _shard(shard_numbers(self._host))
+        yield from security_families(self._credentials, self._gate)
         if self._job is None or self._counts is None:
             return
         terms, policy = self._job.terms, self._job.policy.name
@@ -60,13 +64,31 @@ class ServerCollector(Collector):
         yield _gauges("follower_lag_entries", "Entries that a server has not executed yet.", "server", lag)
 
 
-def registry(host: ShardHost, job: Job | None) -> CollectorRegistry:
+def registry(
+    host: ShardHost, job: Job | None, credentials: Credentials = NO_TLS, gate: Gate | None = None
+) -> CollectorRegistry:
     """Everything that this server shows; times its updates from now on."""
     found = CollectorRegistry()
-    found.register(ServerCollector(host, job))
+    found.register(ServerCollector(host, job, credentials, gate or Gate()))
     ProcessCollector(registry=found)
     host.orders.timed = _timer(found)
     return found
+
+
+def security_families(credentials: Credentials, gate: Gate) -> Iterator[Metric]:
+    """Of a server that speaks TLS."""
+    if not credentials.encrypted:
+        return
+    facts = credentials.identity.facts
+    ends = {"certificate": facts.certificate_ends, "authority": facts.authority_ends}
+    text = "When the certificate, and the authority's, ends: seconds since 1970."
+    yield _gauges("certificate_expiry_timestamp_seconds", text, "of", ends)
+    refused = CounterMetricFamily(
+        f"{PREFIX}authentication_failures", "Calls of peers that may not make them.", labels=["reason"]
+    )
+    for reason in ("unknown", "role"):
+        refused.add_metric([reason], gate.refused[reason])
+    yield refused
 
 
 def _timer(found: CollectorRegistry) -> Callable[[Order, float], None]:

@@ -2,9 +2,11 @@
 
 import logging
 import socket
+import ssl
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -41,8 +43,15 @@ class ConnectionServer(ThreadingMixIn, HTTPServer):
     request_queue_size = 128
 
     def __init__(
-        self, bind: str, port: int, handler: type[BaseHTTPRequestHandler], deadline: float = DEADLINE
+        self,
+        bind: str,
+        port: int,
+        handler: type[BaseHTTPRequestHandler],
+        deadline: float = DEADLINE,
+        contexts: Callable[[], ssl.SSLContext] | None = None,
     ) -> None:
+        """`contexts`: that of TLS for a new connection; None without TLS."""
+        self._contexts = contexts
         self._deadline = deadline
         self._served: list[_Served] = []
         # Nobody shuts down a descriptor that a closing thread has just given back to the system.
@@ -54,6 +63,16 @@ class ConnectionServer(ThreadingMixIn, HTTPServer):
     def verify_request(self, request: Any, client_address: Any) -> bool:
         self._served = [served for served in self._served if served.thread.is_alive()]
         return len(self._served) < MOST
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        """In the connection's thread. The handshake ends with the connection's own time."""
+        if self._contexts is None:
+            super().finish_request(request, client_address)
+            return
+        context = self._contexts()
+        # Cutting closes the plain socket underneath: it keeps its descriptor, and TLS has a copy.
+        with request.dup() as copy, context.wrap_socket(copy, server_side=True) as tls:
+            super().finish_request(tls, client_address)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Where no thread can be started the caller closes this connection, and goes on."""

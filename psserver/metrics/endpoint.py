@@ -1,20 +1,28 @@
 """The port that Prometheus scrapes: GET /metrics, and nothing else."""
 
 import ipaddress
+import ssl
 import threading
 import time
 from collections.abc import Callable, Collection
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from typing import Any
 
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from psserver.metrics.collector import registry
 from psserver.metrics.connections import DEADLINE, ConnectionServer
+from psserver.service.access.gate import Gate
+from psserver.service.access.peers import ANYBODY, Peer
+from psserver.service.access.roles import METRICS
+from psserver.service.errors import Refused
 from psserver.service.job import Job
 from psserver.service.shard.host import ShardHost
 from pswire.addresses import Address
+from pswire.security.credentials import NO_TLS, Credentials
+from pswire.security.names import IdentityError, subject_among
 
 # Seconds for which one text answers every scrape: rendering holds the interpreter's lock.
 AGE = 1.0
@@ -37,12 +45,16 @@ class Metrics:
         host: ShardHost,
         job: Job | None,
         deadline: float = DEADLINE,
+        credentials: Credentials = NO_TLS,
+        gate: Gate | None = None,
     ) -> None:
-        self._registry = registry(host, job)
+        """With TLS in `credentials`, `gate` says who asks."""
+        gate = gate or Gate()
+        self._registry = registry(host, job, credentials, gate)
         self._rendering = threading.Lock()
         self._text, self._rendered = b"", float("-inf")
-        handler = _handler(self.text, frozenset(names) | {"localhost"})
-        self._http = ConnectionServer(bind, port, handler, deadline)
+        handler = _handler(self.text, frozenset(names) | {"localhost"}, Doorkeeper(credentials, gate))
+        self._http = ConnectionServer(bind, port, handler, deadline, credentials.server_contexts)
         self.address = Address(bind, self._http.server_port)
         self._thread = threading.Thread(
             target=self._http.serve_forever, kwargs={"poll_interval": 0.1}, name="metrics", daemon=True
@@ -67,7 +79,34 @@ class Metrics:
         self._thread.join()
 
 
-def _handler(text: Callable[[], bytes], names: Collection[str]) -> type[BaseHTTPRequestHandler]:
+class Doorkeeper:
+    """Who asks for metrics, and may he? Any thread."""
+
+    def __init__(self, credentials: Credentials, gate: Gate) -> None:
+        self._credentials, self._gate = credentials, gate
+
+    def refuses(self, connection: object, authorization: str) -> HTTPStatus | None:
+        if not self._credentials.encrypted:
+            return None
+        try:
+            peer = self._peer(connection, authorization)
+        except (Refused, IdentityError):
+            return HTTPStatus.UNAUTHORIZED
+        return None if peer.role in METRICS else HTTPStatus.FORBIDDEN
+
+    def _peer(self, connection: object, authorization: str) -> Peer:
+        if self._credentials.tokens is not None:
+            return self._gate.peer_with(authorization)
+        if not isinstance(connection, ssl.SSLSocket):
+            return ANYBODY
+        shown: Any = (connection.getpeercert() or {}).get("subjectAltName", ())
+        names = [str(value) for kind, value in shown if kind == "URI"]
+        return self._gate.peer_of(subject_among(names))
+
+
+def _handler(
+    text: Callable[[], bytes], names: Collection[str], door: Doorkeeper
+) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         server_version = "ps-server"
         sys_version = ""
@@ -75,6 +114,8 @@ def _handler(text: Callable[[], bytes], names: Collection[str]) -> type[BaseHTTP
         def do_GET(self) -> None:
             if not _known(self.headers.get("Host", ""), names):
                 self.send_error(HTTPStatus.MISDIRECTED_REQUEST)
+            elif refusal := door.refuses(self.connection, self.headers.get("Authorization", "")):
+                self.send_error(refusal)
             elif self.path.partition("?")[0] != "/metrics":
                 self.send_error(HTTPStatus.NOT_FOUND)
             else:

@@ -36,6 +36,7 @@ EXIT_CODES = {
     "replaced": ExitCode.JOB_FAILED,
     "abandoned": ExitCode.ABANDONED,
     "server": ExitCode.UNREACHABLE,
+    "untrusted": ExitCode.UNTRUSTED,
     "diverged": ExitCode.DIVERGED,
     "SIGINT": ExitCode.INTERRUPTED,
     "SIGTERM": ExitCode.TERMINATED,
@@ -155,7 +156,8 @@ def summary(job: Job, sha256: str | None) -> dict[str, Any]:
         metrics["loss"] = job.routes.run_log.last_loss
     begun, end = job.routes.first_grant, job.routes.stopped_at or stopped.at
     seconds = 0.0 if begun is None else end - begun
-    return summarise(job.coordinator, metrics=metrics, seconds=seconds, sha256=sha256)
+    found = summarise(job.coordinator, metrics=metrics, seconds=seconds, sha256=sha256)
+    return {**found, "security": job.security}
 
 
 async def _final_weights(job: Job) -> list[Floats] | None:
@@ -218,7 +220,7 @@ async def _read(
         request_serializer=shard_pb2.PullRequest.SerializeToString,
         response_deserializer=None,
     )
-    async for message in call(request, timeout=limit):
+    async for message in call(request, timeout=limit, metadata=follower.metadata):
         chunk, _ = frames.parse_pull(message)
         decoder.feed(chunk.data)
     return values

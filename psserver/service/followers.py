@@ -15,7 +15,10 @@ from pswire.addresses import Address
 from pswire.bounds import BoundError, check
 from pswire.exits import ExitCode
 from pswire.logs.events import event
+from pswire.security.credentials import NO_TLS, Credentials
+from pswire.security.probe import find_problem
 from pswire.transport.channels import CHANNEL_OPTIONS
+from pswire.transport.connecting import open_aio_channel
 from pswire.transport.failures import reason
 from pswire.v1 import memory_pb2, shard_pb2
 
@@ -29,8 +32,10 @@ ASK_EVERY = 0.5
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 5.0
 # How long a server may take to read its exit code, in seconds.
 CLOSING = 5.0
-# Why a server counts as lost: it has gone, and may come back; or a reason that stays ("server", "diverged").
-LOST = "lost"
+# Why a server counts as lost: it has gone, and may come back; or a reason that stays ("server", "diverged", UNTRUSTED).
+LOST, UNTRUSTED = "lost", "untrusted"
+# How a server says that this one may not give it orders.
+DENIED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 # Orders of one message.
 MOST_AT_ONCE = 1024
 
@@ -50,8 +55,11 @@ class Follower:
         on_lost: Callable[[int, str, str], None],
         on_tried: Callable[[int, int, bool, float], None],
         patience: float | None = None,
+        credentials: Credentials = NO_TLS,
     ) -> None:
-        """Within the running loop. `patience`: seconds that the server may take to be there; None: any time."""
+        """Within the running loop. `patience`: seconds that the server may take to be there; None: any time. Raises
+        TokenError where there is no token to show."""
+        self._credentials, self.metadata = credentials, credentials.metadata
         self._patience = patience
         self.server = server
         self.address = address
@@ -82,7 +90,9 @@ class Follower:
         self._closing = asyncio.Event()
         # The server has taken this coordinator for its own.
         self._followed = asyncio.Event()
-        self.channel = grpc.aio.insecure_channel(str(address), CHANNEL_OPTIONS(worker_timeout))
+        self.channel = open_aio_channel(str(address), CHANNEL_OPTIONS(worker_timeout), credentials)
+        # UNTRUSTED once the server has said so.
+        self._denied = ""
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -179,7 +189,7 @@ class Follower:
                 await asyncio.sleep(FIRST_PAUSE)
                 continue
             else:
-                cause = LOST if passing and self.state == "ready" else "server"
+                cause = self._denied or (LOST if passing and self.state == "ready" else "server")
                 self.state = "lost"
                 self._on_lost(self.server, cause, f"server {self.server} at {self.address} was lost: {lost}")
             self._changes.notify()
@@ -191,13 +201,15 @@ class Follower:
             "/pswire.v1.Shard/Follow",
             request_serializer=shard_pb2.FollowRequest.SerializeToString,
             response_deserializer=shard_pb2.FollowReply.FromString,
-        )()
+        )(metadata=self.metadata)
         sender = asyncio.create_task(self._send(call))
         try:
             while (reply := await call.read()) is not grpc.aio.EOF:
                 check(reply)
                 self._received(reply)
         except grpc.RpcError as error:
+            if error.code() in DENIED:
+                self._denied = UNTRUSTED
             return reason(error), error.code() in PASSING
         except BoundError as error:
             return str(error), False
@@ -219,18 +231,16 @@ class Follower:
                 if done:
                     self._missed = False
                     return not self._closing.is_set()
+                problem = await asyncio.to_thread(find_problem, self.address, self._credentials)
                 waited, self._missed = self._loop.time() - began, True
+                where = f"server {self.server} at {self.address}"
+                if problem is not None and problem.certain:
+                    return self._given_up(UNTRUSTED, f"server {self.server}: {problem.sentence}")
                 if self._patience is not None and waited > self._patience:
-                    self.state = "lost"
-                    where = f"server {self.server} at {self.address}"
-                    self._on_lost(self.server, "server", f"{where} did not come back within {waited:.0f} s")
-                    self._changes.notify()
-                    return False
+                    return self._given_up("server", f"{where} did not come back within {waited:.0f} s")
                 log.warning(
-                    "server %d at %s cannot be reached (tried for %.1f s, still trying)",
-                    self.server,
-                    self.address,
-                    waited,
+                    "%s cannot be reached (%stried for %.1f s, still trying)",
+                    *(where, f"{problem.sentence}; " if problem is not None else "", waited),
                     extra=event(
                         "server_unreachable", server=self.server, address=str(self.address), seconds=waited
                     ),
@@ -239,6 +249,13 @@ class Follower:
         finally:
             ready.cancel()
             closing.cancel()
+
+    def _given_up(self, cause: str, why: str) -> bool:
+        """Of a server that was never reached. False."""
+        self.state = "lost"
+        self._on_lost(self.server, cause, why)
+        self._changes.notify()
+        return False
 
     async def _send(self, call: Any) -> None:
         """Until the last message is sent; a stream that broke is the receiving side's to tell of."""

@@ -58,8 +58,11 @@ class Job(Joining):
         announce: Callable[[Plan], None],
         over: Callable[[], object],
         flush: LogFlush,
+        security: str = "",
     ) -> None:
+        """`security`: how its servers are protected, for the summary."""
         super().__init__(terms, policy, optimizer, host, run_log, announce, over, flush)
+        self.security = security
         self.metrics: dict[str, float] = {}
         self._progress = Progress()
         # The newest version that was evaluated while the job went on.
@@ -70,6 +73,10 @@ class Job(Joining):
         self._held: list[Held] = []
         host.memory.ledger.watch(
             lambda: sum(held.nbytes for held in self._held[-1:]), lambda: self._held[:-1]
+        )
+        host.memory.ledger.watch(
+            lambda: self._coordinator.roster.nbytes,
+            lambda: [Held(MODEL, "names", self._coordinator.roster.nbytes)],
         )
         self._epochs = EpochSums(terms.report_limit, self.began)
         self._told_of_metrics = False

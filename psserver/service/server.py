@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from psserver.checkpoint import FolderLock, Store
+from psserver.service.access.gate import Gate
+from psserver.service.access.peers import Names
+from psserver.service.access.reminders import Reminders
 from psserver.service.deciding.making import Announce, make_job
 from psserver.service.ending import Results
 from psserver.service.job import Job
@@ -90,8 +93,15 @@ class Server:
             self.host.saver.store = Store(settings.out / CHECKPOINTS)
         self.job: Job | None = None
         self.watch = self.host.watch
+        self.gate = Gate(settings.credentials)
         self.sockets = SocketListener(
-            self._exchanged, self.owner, settings.bind, settings.data_port, self.watch, self._patience
+            self._exchanged,
+            self.owner,
+            settings.bind,
+            settings.data_port,
+            self.watch,
+            self._patience,
+            settings.credentials.server_contexts,
         )
         self.host.memory.ledger.watch(
             lambda: self.sockets.received, lambda: self.host.held_by(self.sockets.holders(), "frames")
@@ -151,16 +161,22 @@ class Server:
             # Before anybody can join.
             self.job.open()
         await served.start()
-        ready = {"address": str(address), "task_index": self.settings.task_index}
+        ready = {
+            "address": str(address),
+            "task_index": self.settings.task_index,
+            "security": self.settings.security,
+        }
         if self.job is not None and self.settings.out is not None:
             ready["out"] = str(self.settings.out)
             self.job.routes.run_log.write_address(str(address))
         if self._metrics is not None:
             ready["metrics"] = str(self._metrics.address)
         self._announce("ready", ready)
+        reminding = asyncio.create_task(Reminders(self.settings.credentials, self.settings.exposure).run())
         try:
             return await (self._coordinate(self.job) if self.job else self._obey())
         finally:
+            reminding.cancel()
             self.host.state.close()
             await health.enter_graceful_shutdown()
             await served.stop(grace=0.5 if self.again is None else 0)
@@ -190,7 +206,7 @@ class Server:
 
     def _listen(self, served: grpc.aio.Server) -> int:
         own = self.settings.hosts[self.settings.task_index]
-        return listen(served, Address(self.settings.bind, own.port))
+        return listen(served, Address(self.settings.bind, own.port), self.settings.credentials)
 
     def _open_data_port(self) -> None:
         """One that was asked for is opened at once, or there is no server; any other when a worker first needs it."""
@@ -208,7 +224,15 @@ class Server:
         from psserver.metrics.endpoint import Metrics
 
         try:
-            return Metrics(self.settings.bind, port, {name.lower()}, self.host, self.job)
+            return Metrics(
+                self.settings.bind,
+                port,
+                {name.lower()},
+                self.host,
+                self.job,
+                credentials=self.settings.credentials,
+                gate=self.gate,
+            )
         except OSError as error:
             raise BindError(f"--metrics-port {port}: {error.strerror or error}") from error
 
@@ -223,13 +247,17 @@ class Server:
 
     async def _register(self, served: grpc.aio.Server, hosts: tuple[Address, ...]) -> Health:
         services = {}
-        rpc = Registration(self.watch, self._patience)
+        credentials = self.settings.credentials
+        rpc = Registration(self.watch, self._patience, self.gate)
         if self.settings.task_index == 0:
             self.job = self._make_job(hosts)
             stays = self.settings.stay
             self._succession = Succession(self.job, stays, self._out, self._folder, self._wake.set)
+            names = Names(credentials.tokens.names if credentials.tokens else frozenset())
             moves = self._moves(self.job, hosts[0])
-            service = CoordinatorRpc(self.job, hosts, moves, self.moved, self._succession)
+            service = CoordinatorRpc(
+                self.job, hosts, moves, self.moved, self._succession, names, self.settings.security
+            )
             services[COORDINATOR] = coordinator_methods(service, rpc)
         else:
             self._follow = FollowRpc(
@@ -329,6 +357,7 @@ class Server:
             self.hosts[0],
             self.hosts[index],
             *(index, len(self.hosts), settings.job_secret, settings.terms.worker_timeout),
+            self.settings.credentials,
         )
         announced = asyncio.create_task(announcing.run(lambda: bool(self.host.job)))
         try:

@@ -1,7 +1,7 @@
 """Everything that a server needs to know, from its command line or a configuration."""
 
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from psserver.coordinator import JobTerms
@@ -10,6 +10,7 @@ from psserver.policies import Policy
 from psserver.service.log.flushing import LogFlush
 from psserver.service.shard.host import HostOptions
 from pswire.addresses import Address
+from pswire.security.credentials import NO_TLS, Credentials
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class ServerSettings:
     # None: no metrics; 0: a free port.
     metrics_port: int | None = None
     # Shared by all servers of the job: a coordinator proves to a shard that it knows this. Empty: it need not.
-    job_secret: bytes = b""
+    job_secret: bytes = field(default=b"", repr=False)
     # Of complete checkpoints, so many are kept. Where the job takes none: 0.
     keep: int = 0
     # Go on from this checkpoint of `out`, or from the "latest"; "auto": and begin where there is none.
@@ -46,6 +47,17 @@ class ServerSettings:
     # Another job may follow (`psserver.service.succession`).
     stay: bool = False
     log_flush: LogFlush = LogFlush()
+    # Of all that it listens on and connects to.
+    credentials: Credentials = NO_TLS
+    # What is said again and again of a server that others reach, and nothing protects.
+    exposure: str | None = None
+
+    @property
+    def security(self) -> str:
+        """For statuses and summaries: "tls", "tokens", "loopback" or "insecure"."""
+        if self.credentials.encrypted:
+            return self.credentials.kind
+        return "loopback" if self.exposure is None else "insecure"
 
 
 def new_job_name() -> str:

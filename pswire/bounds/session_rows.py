@@ -228,6 +228,7 @@ ROWS: Final[tuple[Row, ...]] = (
         ("entries", Many(1000, Text(1 << 20, printable=False)), "what an observer takes in one look"),
         ("entries_from", COUNTER, "a log index"),
         ("progress", SUB, PART),
+        ("security", NAME, NAMED),
     ),
     *rows(
         "Progress",

@@ -21,6 +21,7 @@ from pswire.config.run_sections import (
     OptimizerSection,
     PolicySection,
     RunSection,
+    SecuritySection,
     WorkerSection,
 )
 from pswire.config.sections import (
@@ -55,6 +56,7 @@ class Experiment(Section):
     policy: PolicySection = PolicySection()
     optimizer: OptimizerSection = OptimizerSection()
     job: JobSection = JobSection()
+    security: SecuritySection = SecuritySection()
     workers: dict[int, WorkerSection] = Field(default_factory=dict)
     links: LinksSection = LinksSection()
     faults: FaultsSection = FaultsSection()
@@ -150,7 +152,7 @@ class Experiment(Section):
         for number, worker in sorted(self.workers.items()):
             tables[f"workers.{number}"] = worker.model_dump()
         # Sections that no daemon reads stay out of a file that does not use them.
-        for name in sorted(self.model_fields_set & {"links", "faults", "simulation", "trackers"}):
+        for name in sorted(self.model_fields_set & {"security", "links", "faults", "simulation", "trackers"}):
             tables[name] = getattr(self, name).model_dump()
         return toml_text(tables)
 
@@ -203,6 +205,7 @@ def _known_keys() -> dict[str, list[str]]:
         "policy": PolicySection,
         "optimizer": OptimizerSection,
         "job": JobSection,
+        "security": SecuritySection,
         "workers": WorkerSection,
         "links": LinksSection,
         "faults": FaultsSection,

@@ -226,6 +226,25 @@ class JobSection(Section):
         return self.model_dump(include=ours) if self.script else self.model_dump(exclude=ours)
 
 
+class SecuritySection(Section):
+    """[security]: paths of files. Options (`--tls-ca`) and the environment (PS_TLS_CA) count before it."""
+
+    ca: str = ""
+    """authorities whose certificates are believed (PEM); from then on TLS is spoken, and nothing else"""
+
+    cert: str = ""
+    """the process's own certificate (PEM), with the name `ps://CLUSTER/ROLE/NAME`"""
+
+    key: str = ""
+    """its private key, which nobody else may read"""
+
+    token_file: str = ""
+    """tokens instead of certificates of clients, over TLS; a file of mode 0600"""
+
+    insecure: bool = False
+    """servers may listen where other machines reach them, without TLS"""
+
+
 class WorkerSection(Section):
     """[workers.N]"""
 

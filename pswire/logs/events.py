@@ -57,10 +57,19 @@ EVENTS: Final[Mapping[str, Event]] = {
     "server_unreachable": Event(
         SERVER, ("server", "address", "seconds"), "another server does not answer yet"
     ),
+    "not_where_expected": Event(
+        SERVER, ("server", "address"), "server 0 looks for this server elsewhere, or takes another one for it"
+    ),
     "server_lost": Event(SERVER, ("server",), "another server is gone: the job ends"),
     "following": Event(SERVER, ("job",), "this server executes that job's log"),
     "shard_ready": Event(SERVER, ("bytes", "variables"), "this server holds its part of the model"),
-    "open_to_all": Event(SERVER, (), "others can reach this server, and nothing keeps them out"),
+    "open_to_all": Event(
+        SERVER, (), "others can reach this server, and nothing keeps them out; said each minute"
+    ),
+    "certificate_ends": Event(
+        SERVER, (), "the certificate or its authority's ends within a week; said each day"
+    ),
+    "call_refused": Event(SERVER, ("peer", "method"), "a peer is known, and the method is not for its role"),
     "data_port": Event(SERVER, ("port",), "payloads of other machines' workers are taken here"),
     # Decisions and their execution
     "rate_set": Event(SERVER, ("worker", "learning_rate"), "a worker's script has set the learning rate"),
@@ -122,6 +131,7 @@ EVENTS: Final[Mapping[str, Event]] = {
     "optimizer_anew": Event(WORKER, (), "Keras: the optimizer's earlier steps are not known to the servers"),
     "session_closed": Event(WORKER, (), "the coordinator closed the session; the worker joins again"),
     "session_refused": Event(WORKER, (), "the coordinator had given this worker up; it joins again"),
+    "server_moved": Event(WORKER, ("server", "address"), "a server is at another address since it came back"),
     "joined_again": Event(WORKER, ("incarnation", "job"), "as a new incarnation"),
     "rolled_back": Event(
         WORKER, ("batch",), "the job went back to a checkpoint; the next batch of this worker"

@@ -17,6 +17,9 @@ from pswire.transport.tls_socket import TlsSocket
 
 _CREDENTIALS: Final = struct.Struct("3i")
 
+# Connections that the system keeps until they are accepted. One more is tried again by its client a second later.
+BACKLOG: Final = 1024
+
 # The server's side
 
 
@@ -41,7 +44,7 @@ def listen_tcp(host: str, port: int) -> socket.socket:
         for family, place in _places(host, port):
             try:
                 dual = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
-                return socket.create_server(place, family=family, dualstack_ipv6=dual)
+                return socket.create_server(place, family=family, dualstack_ipv6=dual, backlog=BACKLOG)
             except OSError as error:
                 failed = error
     except OSError as error:

@@ -1081,6 +1081,7 @@ class StatusReply(_message.Message):
     ENTRIES_FIELD_NUMBER: _builtins.int
     ENTRIES_FROM_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
+    SECURITY_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     phase: _builtins.str
     """"waiting for workers", "initialising", "training", "stopping", "stopped" """
@@ -1102,6 +1103,10 @@ class StatusReply(_message.Message):
     unlisted: _builtins.int
     """Workers beside those in `workers`, of which there are at most some hundred."""
     entries_from: _builtins.int
+    security: _builtins.str
+    """How the servers are protected: "tls" (certificates of both ends), "tokens" (over TLS), "loopback", or "insecure":
+    other machines reach them, and nothing is encrypted.
+    """
     @_builtins.property
     def workers(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkerStatus]: ...
     @_builtins.property
@@ -1140,10 +1145,11 @@ class StatusReply(_message.Message):
         entries: _abc.Iterable[_builtins.str] | None = ...,
         entries_from: _builtins.int = ...,
         progress: Global___Progress | None = ...,
+        security: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["progress", b"progress"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "committed", b"committed", "dropped", b"dropped", "entries", b"entries", "entries_from", b"entries_from", "job", b"job", "loss", b"loss", "max_staleness", b"max_staleness", "mean_staleness", b"mean_staleness", "note", b"note", "optimizer", b"optimizer", "pending", b"pending", "phase", b"phase", "policy", b"policy", "progress", b"progress", "samples", b"samples", "seconds", b"seconds", "servers", b"servers", "unlisted", b"unlisted", "version", b"version", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "committed", b"committed", "dropped", b"dropped", "entries", b"entries", "entries_from", b"entries_from", "job", b"job", "loss", b"loss", "max_staleness", b"max_staleness", "mean_staleness", b"mean_staleness", "note", b"note", "optimizer", b"optimizer", "pending", b"pending", "phase", b"phase", "policy", b"policy", "progress", b"progress", "samples", b"samples", "seconds", b"seconds", "security", b"security", "servers", b"servers", "unlisted", b"unlisted", "version", b"version", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

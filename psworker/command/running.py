@@ -12,10 +12,11 @@ import numpy as np
 from pswire.config.distributions import DelayError, parse, stream
 from pswire.config.experiment import Experiment
 from pswire.exits import ExitCode
+from pswire.security.credentials import NO_TLS, Credentials
 from psworker.command.place import Place
 from psworker.command.reporter import Reporter, fail
 from psworker.connecting import connect
-from psworker.errors import JobOver, Refused, SessionError, Unreachable
+from psworker.errors import JobOver, Refused, SessionError, Unreachable, Untrusted
 from psworker.evaluating import Evaluations, Every, MonitorError, Watched
 from psworker.job import JobError
 from psworker.loop import Diverged, Outcome, Pause, no_pause, train
@@ -32,10 +33,13 @@ def run(
     report: Reporter,
     save: Path | None = None,
     save_best: Path | None = None,
+    credentials: Credentials = NO_TLS,
 ) -> ExitCode:
     """Train; every failure is one clear message and its exit code."""
     try:
-        outcome = _train(experiment, place, name, device, server_timeout, report, save, save_best)
+        outcome = _train(
+            experiment, place, name, device, server_timeout, report, save, save_best, credentials
+        )
     except DelayError as error:
         raise fail(f"workers.N.delay: {error}", ExitCode.USAGE) from error
     except JobError as error:
@@ -52,6 +56,8 @@ def run(
         return ExitCode.OK
     except Refused as error:
         raise fail(str(error), ExitCode.REFUSED) from error
+    except Untrusted as error:
+        raise fail(str(error), ExitCode.UNTRUSTED) from error
     except SessionError as error:
         raise fail(str(error), ExitCode.INTERNAL) from error
     except KeyboardInterrupt:
@@ -75,6 +81,7 @@ def _train(
     report: Reporter,
     save: Path | None,
     save_best: Path | None,
+    credentials: Credentials,
 ) -> Outcome:
     sys.path.insert(0, os.getcwd())
     section = experiment.workers.get(place.task_index) if place.task_index is not None else None
@@ -93,6 +100,7 @@ def _train(
         work=trainer.work,
         epochs=experiment.job.epochs,
         optimizer=requested_optimizer(trainer),
+        credentials=credentials,
     ) as session:
         trainer.attach(session.plan, session.dtypes)
         report.joined(session, trainer.device)

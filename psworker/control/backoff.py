@@ -13,7 +13,8 @@ import grpc
 from pswire.addresses import Address
 from pswire.logs.events import event
 from pswire.transport.failures import reason
-from psworker.errors import JobOver, PayloadRefused, Refused, SessionError, Unreachable, Voided
+from psworker.control.contact import Contact
+from psworker.errors import JobOver, PayloadRefused, Refused, SessionError, Unreachable, Untrusted, Voided
 
 log = logging.getLogger("ps-worker")
 
@@ -26,6 +27,8 @@ MEANING: dict[grpc.StatusCode, type[SessionError]] = {
     grpc.StatusCode.ABORTED: Voided,
     grpc.StatusCode.INVALID_ARGUMENT: PayloadRefused,
     grpc.StatusCode.FAILED_PRECONDITION: Refused,
+    grpc.StatusCode.UNAUTHENTICATED: Untrusted,
+    grpc.StatusCode.PERMISSION_DENIED: Untrusted,
     grpc.StatusCode.OUT_OF_RANGE: JobOver,
 }
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
@@ -42,21 +45,29 @@ class Backoff:
     address: Address
     patience: float
     closing: threading.Event
+    # None: whether TLS is the reason is not looked at.
+    contact: Contact | None = None
     _began: float | None = None
     _pause: float = FIRST_PAUSE
 
     def reset(self) -> None:
         self._began, self._pause = None, FIRST_PAUSE
+        if self.contact is not None:
+            self.contact.answered()
 
     def wait(self, error: grpc.RpcError) -> None:
-        """Sleep before the next attempt. Raises Unreachable when patience is over, or nobody needs the answer."""
+        """Sleep before the next attempt. Raises Unreachable when patience is over, or nobody needs the answer, and
+        Untrusted where TLS is the reason."""
         now = time.monotonic()
         self._began = now if self._began is None else self._began
-        waited = now - self._began
         name = f"server {self.server} at {self.address}"
-        why = reason(error)
+        why = self._why(error)
+        waited = time.monotonic() - self._began
         if self.closing.is_set():
             raise Unreachable(f"{name} does not answer ({why}), and is not needed any more")
+        contact = self.contact
+        if contact is not None and (contact.hopeless or (contact.untrusted and waited >= self.patience)):
+            raise Untrusted(f"server {self.server}: {why}")
         if waited >= self.patience:
             raise Unreachable(
                 f"{name} did not answer for {waited:.0f} s ({why}): is it running, and is --ps-hosts right?"
@@ -74,10 +85,23 @@ class Backoff:
         self.closing.wait(self._pause * random.uniform(0.8, 1.2))
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
 
+    def _why(self, error: grpc.RpcError) -> str:
+        """The reason for people, by a look of one's own where gRPC says only that a server is not available."""
+        why = reason(error)
+        if self.contact is None or error.code() != grpc.StatusCode.UNAVAILABLE or _asks_to_wait(why):
+            return why
+        self.contact.look()
+        problem = self.contact.problem
+        return why if problem is None else problem.sentence
+
+
+def _asks_to_wait(why: str) -> bool:
+    return why.endswith((": wait", "join again in a moment"))
+
 
 def _answered(why: str) -> str:
     """A server that says when to come again does answer."""
-    return "asks to wait" if why.endswith((": wait", "join again in a moment")) else "does not answer"
+    return "asks to wait" if _asks_to_wait(why) else "does not answer"
 
 
 def translated(error: grpc.RpcError, where: str) -> SessionError:

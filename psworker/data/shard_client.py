@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 from pswire.addresses import Address
 from pswire.logs.events import event
 from pswire.model.plan import Plan
-from pswire.security.identity import Identity as TlsIdentity
+from pswire.security.credentials import NO_TLS, Credentials
 from pswire.transport import frames
 from pswire.transport.codecs import FLOAT32, Codec, Encoder
 from pswire.transport.framed_socket import Parts
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
 from psworker.control.backoff import MEANING, Backoff, insist, translated
+from psworker.control.contact import Contact
 from psworker.control.conversions import event_from_wire, fill_commit
 from psworker.data.payloads import Payload, array_of
 from psworker.data.shared_memory import Received
@@ -97,9 +98,14 @@ class ShardClient:
         closing: threading.Event,
         transport: str = "auto",
         void: Callable[[int], str | None] = lambda ticket: None,
-        newest: Callable[[], TlsIdentity] | None = None,
+        credentials: Credentials = NO_TLS,
     ) -> None:
-        """`void`: why a ticket is, if it is. `newest` as of `Transport`."""
+        """`void`: why a ticket is, if it is. `credentials`: what this process shows of itself."""
+        # Whoever could join without TLS knows that none is spoken here.
+        self._trust: Callable[[Address], Contact | None] = lambda address: (
+            Contact(address, credentials) if credentials.encrypted else None
+        )
+        self._contact = self._trust(address)
         self.server = server
         self.address = address
         self.elements = plan.shards[server].elements
@@ -115,6 +121,7 @@ class ShardClient:
         self._void = void
         # A server without a part of the model has nothing to share, which is no reason to refuse the others.
         kind = transport if self.elements or transport == "grpc" else "auto"
+        newest = credentials.live.now if credentials.live is not None else None
         self._carried: Callable[[Address, grpc.Channel], Transport] = lambda address, channel: Transport(
             server, address, channel, self._plan, kind, codec, newest
         )
@@ -134,7 +141,7 @@ class ShardClient:
 
     def move(self, address: Address, channel: grpc.Channel) -> None:
         """The server is elsewhere. Whoever waits for it there tries here next."""
-        self.address = address
+        self.address, self._contact = address, self._trust(address)
         self._newest = self._carried(address, channel)
         self._transport.close()
 
@@ -332,7 +339,7 @@ class ShardClient:
         self._newest.close()
 
     def _backoff(self) -> Backoff:
-        return Backoff(self.server, self.address, self._patience, self._closing)
+        return Backoff(self.server, self.address, self._patience, self._closing, self._contact)
 
 
 def _messages(request: shard_pb2.ExchangeRequest, payload: NDArray[Any]) -> Iterator[Parts]:

@@ -12,8 +12,10 @@ from pswire.addresses import Address, AddressError, parse_address
 from pswire.logs.events import event
 from pswire.model.plan import Plan
 from pswire.patience import UNKNOWN_TIMEOUT
+from pswire.security.credentials import NO_TLS, Credentials
 from pswire.transport.channels import CHANNEL_OPTIONS, Options
 from pswire.transport.codecs import Codec
+from pswire.transport.connecting import open_channel
 from pswire.v1 import coordinator_pb2 as pb
 from psworker.data.shard_client import ShardClient
 from psworker.data.transport import Identity
@@ -32,15 +34,22 @@ class ShardGroup:
     """
 
     def __init__(
-        self, hosts: tuple[Address, ...], plan: Plan, codec: Codec, patience: float, transport: str
+        self,
+        hosts: tuple[Address, ...],
+        plan: Plan,
+        codec: Codec,
+        patience: float,
+        transport: str,
+        credentials: Credentials = NO_TLS,
     ) -> None:
+        self._credentials = credentials
         self.closing, self.pointless = threading.Event(), threading.Event()
         # Why a server does not answer, by what else is known.
         self.explain: Callable[[Unreachable], SessionError] = lambda error: error
         # Why a ticket is void, if it is: nothing is asked in the name of a membership that did not get it.
         self.void: Callable[[int], str | None] = lambda ticket: None
         # Control messages never queue behind payloads: each server's data has its own connection.
-        self.control = _channel(hosts[0], CHANNEL_OPTIONS(UNKNOWN_TIMEOUT))
+        self.control = _channel(hosts[0], CHANNEL_OPTIONS(UNKNOWN_TIMEOUT), credentials)
         self._channels: list[grpc.Channel] = []
         self.shards: list[ShardClient] = []
 
@@ -49,7 +58,7 @@ class ShardGroup:
 
         def connect(hosts: tuple[Address, ...], options: Options) -> None:
             for server, address in enumerate(hosts):
-                channel = _channel(address, options)
+                channel = _channel(address, options, credentials)
                 self._channels.append(channel)
                 self.shards.append(
                     ShardClient(
@@ -62,6 +71,7 @@ class ShardGroup:
                         self.pointless,
                         transport,
                         lambda ticket: self.void(ticket),
+                        credentials,
                     )
                 )
 
@@ -100,7 +110,7 @@ class ShardGroup:
             if shard.address != address:
                 told = event("server_moved", server=shard.server, address=str(address))
                 log.info("server %d is at %s now", shard.server, address, extra=told)
-                channel = _channel(address, options)
+                channel = _channel(address, options, self._credentials)
                 # The former one stays: a try that is under way may still open a stream on it.
                 self._channels.append(channel)
                 shard.move(address, channel)
@@ -129,5 +139,5 @@ class ShardGroup:
             channel.close()
 
 
-def _channel(address: Address, options: Options) -> grpc.Channel:
-    return grpc.insecure_channel(str(address), [*options, ("grpc.use_local_subchannel_pool", 1)])
+def _channel(address: Address, options: Options, credentials: Credentials) -> grpc.Channel:
+    return open_channel(str(address), [*options, ("grpc.use_local_subchannel_pool", 1)], credentials)

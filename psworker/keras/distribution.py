@@ -12,7 +12,8 @@ from typing import Any
 import keras
 
 from pswire.addresses import Address
-from psworker.connecting import connect
+from pswire.security.credentials import NO_TLS
+from psworker.connecting import connect, worker_credentials
 from psworker.keras.errors import FitError
 from psworker.keras.fit.distributed import Distributed
 from psworker.keras.fit.membership import Membership
@@ -35,6 +36,10 @@ def distribute(
     stay: bool | None = None,
     sharding: str = "none",
     metrics: str = "all",
+    tls_ca: str | Path | None = None,
+    tls_cert: str | Path | None = None,
+    tls_key: str | Path | None = None,
+    token_file: str | Path | None = None,
 ) -> Distributed:
     """From now on `model.fit` trains on parameter servers; call it after `model.compile`.
 
@@ -60,9 +65,12 @@ def distribute(
     each waits at the end of its epoch for the others, under any policy. "own": nobody waits; each worker's logs are
     its own, and each validates.
 
+    `tls_ca`, `tls_cert`, `tls_key` and `token_file` are those of `psworker.connect`, as PS_TLS_CA and the others of the
+    environment; a server of one's own, on loopback, needs none.
+
     Raises TranslationError for an optimizer that servers do not have,
-    FitError for a model that is not compiled, AddressError and ValueError for
-    addresses that make no sense.
+    FitError for a model that is not compiled, Untrusted for certificates that are not good, AddressError and
+    ValueError for addresses that make no sense.
     """
     require_tensorflow_backend()
     if not isinstance(model, keras.Model) or getattr(model, "optimizer", None) is None:
@@ -74,6 +82,7 @@ def distribute(
     if metrics not in ("all", "own"):
         raise ValueError(f'metrics: expected "all" or "own", got {metrics!r}')
     place = find_servers(hosts, os.environ)
+    credentials = NO_TLS if place is None else worker_credentials(tls_ca, tls_cert, tls_key, token_file)
     if sharding == "units" and place is not None and stay:
         raise ValueError('sharding="units" is for one fit per job: expected stay=False')
     before = _DISTRIBUTED.get(model)
@@ -93,6 +102,7 @@ def distribute(
         wire_dtype=wire_dtype,
         server_timeout=server_timeout,
         transport=transport,
+        credentials=credentials,
     )
     made = Distributed(
         model,

@@ -28,12 +28,20 @@ LOOK_EVERY = 0.02
 class Process:
     """A started program: the JSON objects and lines that it prints, its log, its end."""
 
-    def __init__(self, name: str, command: Sequence[str], log: Path, environment: dict[str, str]) -> None:
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        log: Path,
+        environment: dict[str, str],
+        prefix: Sequence[str] = (),
+    ) -> None:
+        """`prefix`: what starts python COMMAND... somewhere else."""
         self.name = name
         self.log = log
         with log.open("ab", buffering=0) as errors, forking():
             self._popen = subprocess.Popen(
-                [sys.executable, *command],
+                [*prefix, sys.executable, *command],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -180,8 +188,11 @@ class Cluster:
             self.servers.append(server)
             self.addresses[index] = server.wait_event("ready")["address"]
         self.servers = [self.servers[-1], *self.servers[:-1]]
-        self._questioner = StatusClient(self.addresses[0])
+        self._questioner = self.questioner()
         return self.hosts
+
+    def questioner(self) -> StatusClient:
+        return StatusClient(self.addresses[0])
 
     @property
     def hosts(self) -> str:

@@ -23,12 +23,22 @@ from unittest import mock
 import numpy as np
 
 from pswire.transport import frames
-from psworker import JobOver, Refused, Session, SessionError, Unreachable, WorkUnits, connect, loop
+from psworker import (
+    JobOver,
+    Refused,
+    Session,
+    SessionError,
+    Unreachable,
+    Untrusted,
+    WorkUnits,
+    connect,
+    loop,
+)
 from psworker.work import Unit
 from tests.probes import SessionProbe
 
 MOMENTS = ("initialising", "pulling", "computing", "pushing", "pushed")
-CODES = {JobOver: 0, Unreachable: 3, Refused: 5, loop.Diverged: 8}
+CODES = {JobOver: 0, Unreachable: 3, Refused: 5, loop.Diverged: 8, Untrusted: 10}
 
 
 def say(event: str, **fields: object) -> None:

@@ -105,7 +105,7 @@ def test_a_play_over_http(page: Page) -> None:
 
 
 def test_off_loopback_a_token_is_needed(tmp_path: Path) -> None:
-    with Page(tmp_path, "--bind", "0.0.0.0") as page:
+    with Page(tmp_path, "--bind", "0.0.0.0", "--insecure") as page:
         page.host = "127.0.0.1"
         token = page.url.partition("token=")[2]
         assert len(token) >= 20

@@ -20,7 +20,7 @@ width = 9 if fault == "other model" and os.environ["PS_TASK_INDEX"] == "1" else 
 model = keras.Sequential(
     [keras.Input((12,)), keras.layers.Dense(width, activation="relu"), keras.layers.Dense(1)]
 )
-optimizer = keras.optimizers.Lamb() if fault == "lamb" else "adam"
+optimizer = keras.optimizers.Muon() if fault == "muon" else "adam"
 model.compile(optimizer, keras.losses.BinaryCrossentropy(from_logits=True))
 job = psworker.keras.distribute(model)
 i, n = job.session.worker_index, job.session.worker_count

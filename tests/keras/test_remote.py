@@ -120,7 +120,7 @@ o = keras.optimizers
         (lambda: o.SGD(gradient_accumulation_steps=2), "gradient_accumulation_steps is what distribute"),
         (lambda: o.SGD(use_ema=True), "use_ema is what distribute"),
         (lambda: o.LossScaleOptimizer(o.SGD()), "unscale the gradients"),
-        (lambda: o.Lamb(), "no Lamb"),
+        (lambda: o.Muon(), "no Muon"),
     ],
 )
 def test_what_a_loop_does_itself_is_refused(make: Callable[[], Any], words: str) -> None:

@@ -87,9 +87,9 @@ def test_different_models_on_two_workers_end_the_run_with_a_sentence(tmp_path: P
 @pytest.mark.cluster
 @pytest.mark.timeout(300)
 def test_an_optimizer_that_servers_do_not_have_ends_the_run_with_the_nearest(tmp_path: Path) -> None:
-    done = run_script(tmp_path / "run", 1, "lamb", workers=1)
+    done = run_script(tmp_path / "run", 1, "muon", workers=1)
     assert done.returncode == ExitCode.JOB_FAILED
-    assert "the servers have no Lamb" in done.stdout and "keras.optimizers.AdamW" in done.stdout
+    assert "the servers have no Muon" in done.stdout and "keras.optimizers.AdamW" in done.stdout
 
 
 @pytest.mark.cluster

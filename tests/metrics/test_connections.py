@@ -55,7 +55,7 @@ class Port:
 def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[Port]:
     found = CollectorRegistry()
     Gauge("answer", "A number.", registry=found).set(42)
-    monkeypatch.setattr(endpoint, "registry", lambda host, job: found)
+    monkeypatch.setattr(endpoint, "registry", lambda *_: found)
     made = Port()
     yield made
     made.metrics.close()

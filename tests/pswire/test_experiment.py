@@ -190,7 +190,7 @@ def test_an_override_through_a_number_is_refused(tmp_path: Path) -> None:
     ("text", "words"),
     [
         ("[clutser]", '[clutser]: unknown section; did you mean "cluster"?'),
-        ("[zzz]", "[zzz]: unknown section; known: run, cluster, policy, optimizer, job, workers"),
+        ("[zzz]", "[zzz]: unknown section; known: run, cluster, policy, optimizer, job, security, workers"),
         ("seed = 3", "[seed]: unknown section; did you mean run.seed?"),
         ("[run]\nsede = 1", 'run.sede: unknown key; did you mean "seed"?'),
         ("[run]\nworkers = 3", "run.workers: unknown key; did you mean cluster.workers?"),

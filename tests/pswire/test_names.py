@@ -30,6 +30,7 @@ def test_exit_codes_are_what_the_documentation_says() -> None:
         "ABANDONED": 7,
         "DIVERGED": 8,
         "VIOLATIONS": 9,
+        "UNTRUSTED": 10,
         "STORAGE": 11,
         "RESOURCES": 12,
         "INTERRUPTED": 130,

@@ -16,6 +16,9 @@ from psserver.service.server import Server
 from psserver.settings import Options, resolve
 from pswire.exits import ExitCode
 from pswire.model.plan import VariableSpec
+from pswire.security.credentials import NO_TLS, Credentials
+from pswire.security.settings import SecurityOptions
+from pswire.transport.connecting import open_channel
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import coordinator_pb2_grpc, shard_pb2_grpc
 from tests.service.probe import Probe
@@ -86,12 +89,12 @@ class Picture:
 
 
 class Cluster:
-    """Servers 0 to n-1 of one job, in this process."""
+    """Servers 0 to n-1 of one job, in this process. `credentials`: with which it is asked."""
 
-    def __init__(self, servers: Sequence[Served]) -> None:
+    def __init__(self, servers: Sequence[Served], credentials: Credentials = NO_TLS) -> None:
         self.servers = servers
         self.hosts = ",".join(served.address for served in servers)
-        self.channels = [grpc.insecure_channel(served.address) for served in servers]
+        self.channels = [open_channel(served.address, [], credentials) for served in servers]
         self.coordinator = coordinator_pb2_grpc.CoordinatorStub(self.channels[0])
         self.shards = [shard_pb2_grpc.ShardStub(channel) for channel in self.channels]
 
@@ -134,11 +137,13 @@ def serving(
     out: Path | None = None,
     job_secret: str = "",
     log_flush: str = "0.2",
+    security: Callable[[int], SecurityOptions] = lambda index: SecurityOptions(),
+    credentials: Credentials = NO_TLS,
     **options: Any,
 ) -> Iterator[Cluster]:
     """A cluster; sgd with learning rate 1, so that weights are what a test can compute in its head.
 
-    `out`: the run folder of server 0.
+    `out`: the run folder of server 0. `security`: of each server; `credentials`: of who asks the cluster.
     """
     chosen = [
         f"cluster.workers={workers}",
@@ -157,11 +162,12 @@ def serving(
                 overrides=chosen,
                 out=out if index == 0 else None,
                 log_flush=log_flush,
+                security=security(index),
                 job_secret=job_secret,
             )
             started.insert(0, Served(plan, **waits))
             addresses[index] = started[0].address
-        cluster = Cluster(started)
+        cluster = Cluster(started, credentials)
         yield cluster
         cluster.close()
     finally:

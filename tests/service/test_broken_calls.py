@@ -47,7 +47,7 @@ async def was_cut(call: Call) -> None:
 @pytest.mark.parametrize("function", [refuses, answers, was_cut])
 def test_a_peer_that_has_gone_is_a_cancelled_call(function: Any) -> None:
     """Which is what gRPC takes in silence; any other error it logs, as an error of the method."""
-    method: Any = Registration(Watch(), lambda _: 1.0).method(function)
+    method: Any = Registration(Watch(), lambda _: 1.0).method("/service/Method", function)
 
     async def call() -> None:
         await method.stream_stream(None, Gone())

@@ -157,7 +157,7 @@ USAGE: dict[str, tuple[list[str], list[str]]] = {
     ),
     "a public address": (
         ["--ps-hosts", "192.0.2.7:7070"],
-        ["the address 192.0.2.7:7070", "add --bind 192.0.2.7", "there is no authentication"],
+        ["the address 192.0.2.7:7070", "add --bind 192.0.2.7", "with --tls-ca", "or with --insecure"],
     ),
     "every interface": (["--ps-hosts", "0.0.0.0:7070"], ["--bind 0.0.0.0"]),
     "a policy that does not import": ([*ALONE, "--policy", "nowhere:Own"], ["cannot import 'nowhere'"]),
@@ -251,7 +251,7 @@ def test_a_port_in_use_is_named(start: Start) -> None:
     ],
 )
 def test_an_address_that_is_not_ours(start: Start, place: str, words: str) -> None:
-    server = start("server", "-m", "psserver", "--ps-hosts", f"{place}:0", "--bind", place)
+    server = start("server", "-m", "psserver", "--ps-hosts", f"{place}:0", "--bind", place, "--insecure")
     assert server.wait_exit() == ExitCode.ADDRESS_IN_USE
     (line,) = server.errors.splitlines()
     assert line.startswith(f"ps-server: cannot listen on {place}:0: ") and words in line
@@ -401,10 +401,11 @@ def test_readiness_is_said_in_words_too(start: Start) -> None:
 
 
 def test_a_server_that_others_reach_says_so(start: Start) -> None:
-    server = start("server", "-m", "psserver", "--ps-hosts", "127.0.0.1:0", "--bind", "0.0.0.0", "--json")
+    everywhere = ("--bind", "0.0.0.0", "--insecure", "--json")
+    server = start("server", "-m", "psserver", "--ps-hosts", "127.0.0.1:0", *everywhere)
     server.wait_event("ready")
-    wait_until(lambda: "WARNING listening on every interface (--bind 0.0.0.0)" in server.errors, "a warning")
-    assert "neither encryption nor authentication" in server.errors
+    said = "WARNING listening on every interface without TLS (--insecure)"
+    wait_until(lambda: said in server.errors, "a warning")
     alone = start("alone", "-m", "psserver", *ALONE)
     alone.wait_event("ready")
     alone.send(signal.SIGTERM)

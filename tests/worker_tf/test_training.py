@@ -268,9 +268,9 @@ REFUSED = {
     ),
     "a train_step without gradients": (silent, {}, "train_step applied no gradients"),
     "an optimizer without equal": (
-        compiled(optimizer=keras.optimizers.Lamb()),
+        compiled(optimizer=keras.optimizers.Muon()),
         {},
-        "the servers have no Lamb.*nearest.*AdamW",
+        "the servers have no Muon.*nearest.*AdamW",
     ),
 }
 

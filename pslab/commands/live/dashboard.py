@@ -3,13 +3,17 @@
 import click
 
 from pslab.commands.failure import EPILOG, Failure
+from pslab.commands.observing import observer_credentials
 from pslab.dashboard import sources
+from pslab.dashboard.access import is_loopback
 from pslab.dashboard.serve import PORT, ServeError, check_installed, link, listening, serve, token_for
 from pslab.launch.status_poll import StatusError
 from pslab.runs.folder import RunError
 from pswire.addresses import AddressError
 from pswire.config.experiment import ExperimentError
 from pswire.exits import ExitCode
+from pswire.security.options import insecure_option, security_options
+from pswire.security.settings import SecurityOptions
 
 
 @click.command(epilog=EPILOG)
@@ -20,8 +24,10 @@ from pswire.exits import ExitCode
     metavar="ADDRESS",
     default="127.0.0.1",
     show_default=True,
-    help="Interface to listen on. Off loopback the printed link has a token, and nobody without it sees anything.",
+    help="Interface to listen on. Off loopback the printed link has a token, and nobody without it sees anything; it "
+    "needs TLS (--tls-ca, --tls-cert, --tls-key) or --insecure.",
 )
+@insecure_option
 @click.option(
     "--set",
     "overrides",
@@ -29,7 +35,10 @@ from pswire.exits import ExitCode
     metavar="KEY=VALUE",
     help="Override a key of EXPERIMENT: policy.name=async. Repeatable.",
 )
-def dashboard(target: str | None, port: int, bind: str, overrides: tuple[str, ...]) -> None:
+@security_options
+def dashboard(
+    target: str | None, port: int, bind: str, overrides: tuple[str, ...], security: SecurityOptions
+) -> None:
     """Serve a page that shows a cluster, a run or a simulated experiment, and a playground beside it.
 
     \b
@@ -42,14 +51,21 @@ def dashboard(target: str | None, port: int, bind: str, overrides: tuple[str, ..
     a process beside the servers: however many look at the page, the coordinator is asked twice a second, and
     not at all while nobody looks. Ctrl-C ends it.
     """
+    credentials = observer_credentials(security)
+    encrypted = credentials.encrypted and bool(credentials.identity.cert) and not is_loopback(bind)
+    if not (is_loopback(bind) or encrypted or credentials.insecure):
+        raise Failure(
+            f"--bind {bind}: other machines reach this address, and whoever sees the network sees the page and its "
+            "token: expected --tls-ca, --tls-cert and --tls-key, or --insecure"
+        )
     try:
         check_installed()
-        source = sources.find(target, overrides)
+        source = sources.find(target, overrides, credentials)
         sock = listening(bind, port)
     except (RunError, ExperimentError, AddressError) as error:
         raise Failure(error) from error
     except StatusError as error:
-        raise Failure(error, ExitCode.UNREACHABLE) from error
+        raise Failure(error, error.code) from error
     except ServeError as error:
         taken = ExitCode.ADDRESS_IN_USE if "cannot listen" in str(error) else ExitCode.USAGE
         raise Failure(error, taken) from error
@@ -57,4 +73,7 @@ def dashboard(target: str | None, port: int, bind: str, overrides: tuple[str, ..
 
     token = token_for(bind)
     app = application(source, names=frozenset({bind.lower()}), token=token)
-    serve(app, sock, lambda: click.echo(f"dashboard: {link(sock, bind, token)}"))
+    # A browser has no certificate: the link's token says who may look.
+    context = credentials.identity.server_context(mutual=False) if encrypted else None
+    shown = link(sock, bind, token, encrypted=encrypted)
+    serve(app, sock, lambda: click.echo(f"dashboard: {shown}"), context)

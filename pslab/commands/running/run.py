@@ -75,7 +75,7 @@ from psworker.job.errors import JobError
     type=click.IntRange(0),
     metavar="N",
     help="Start processes that die again, so many times in all; servers only where checkpoints are taken.  [default: "
-    "3 where they are, else 0]",
+    "3 where they are, and on engines with nodes; else 0]",
 )
 @click.option(
     "--initial",

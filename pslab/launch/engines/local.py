@@ -14,10 +14,12 @@ from pslab.launch.engines.output import Output
 from pslab.launch.events import EventQueue, Exited
 from pslab.launch.keeping import blanks
 from pslab.launch.keeping.files import MemoryFiles
+from pswire.security.settings import PERSONAL
 
 LOOPBACK = "127.0.0.1"
-# A cluster that TF_CONFIG describes is another one; the servers' secret is new for each run.
-NOT_PASSED_ON = ("TF_CONFIG", "PS_JOB_SECRET")
+# A cluster that TF_CONFIG describes is another one; the servers' secret is new for each run, and who this process is to
+# servers that run already is nothing to a process of the run.
+NOT_PASSED_ON = ("TF_CONFIG", *PERSONAL)
 
 
 class LocalLauncher:

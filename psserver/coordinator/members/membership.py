@@ -82,6 +82,7 @@ class Membership:
         member = Member(worker, tally.incarnations, rank, session, "joined", now, absent_since=now)
         tally.incarnations += 1
         tally.joined(session)
+        roster.weigh(worker)
         roster.add(member)
         forgets = self._forgotten(tally.committed, remembers)
         self._ledger.record(entries.Join(worker, member.incarnation, rank, forgets or None), now)

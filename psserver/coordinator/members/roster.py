@@ -13,6 +13,12 @@ BATCHES_AHEAD = 16
 # Processes of one name that are remembered: an older one that comes back counts as a new one.
 REMEMBERED_SESSIONS = 32
 
+# Bytes, about: a name with its tally, a session beside its text, a staleness, a settled ticket that is remembered.
+NAME_BYTES, SESSION_BYTES, STALENESS_BYTES, TICKET_BYTES = 1600, 60, 110, 600
+REMEMBERED_TICKETS = 16
+# What one name can take before it was granted anything; it has 64 characters, and so has each session.
+MOST_NAME_BYTES = NAME_BYTES + 256 + REMEMBERED_SESSIONS * (SESSION_BYTES + 256)
+
 
 @dataclass(slots=True)
 class Tally:
@@ -35,6 +41,16 @@ class Tally:
 
     # Tickets that it was granted.
     granted: int = 0
+
+    # What was last counted for it; see `Roster.weigh`.
+    weighed: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Of memory, about."""
+        sessions = sum(map(len, self.sessions)) + SESSION_BYTES * len(self.sessions)
+        tickets = TICKET_BYTES * min(self.granted, REMEMBERED_TICKETS)
+        return NAME_BYTES + sessions + tickets + STALENESS_BYTES * len(self.staleness)
 
     @property
     def pending(self) -> int:
@@ -91,6 +107,8 @@ class Roster:
         # Every rank below it is taken.
         self._lowest_free = 0
         self.tallies: dict[str, Tally] = {}
+        # Bytes, about, of all that is kept for every name that ever was here.
+        self.nbytes = 0
         # Left without being done: they may come back and finish.
         self.unfinished: dict[str, float] = {}
         # None while somebody is present whose session stood: a Join alone holds up no end.
@@ -140,8 +158,15 @@ class Roster:
     def holder(self, rank: int) -> Member | None:
         return self._holders.get(rank)
 
+    def weigh(self, worker: str) -> None:
+        """What is kept for the name has grown: count it anew."""
+        tally = self.tallies[worker]
+        nbytes = len(worker) + tally.nbytes
+        self.nbytes, tally.weighed = self.nbytes + nbytes - tally.weighed, nbytes
+
     def tally(self, worker: str) -> Tally:
         found = self.tallies.get(worker)
         if found is None:
             found = self.tallies[worker] = Tally()
+            self.weigh(worker)
         return found

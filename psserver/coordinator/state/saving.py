@@ -176,6 +176,7 @@ def roster_from(state: CoordinatorState, shift: float) -> Roster:
             granted=saved.granted,
             granted_at=_shifted(saved.granted_at, shift),
         )
+        roster.weigh(saved.worker)
     for member in state.members:
         absent = _shifted(member.absent_since, shift)
         shifted = replace(member, since=member.since + shift, absent_since=absent)

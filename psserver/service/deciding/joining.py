@@ -161,7 +161,10 @@ class Joining(Decider):
     def _check_room(self, worker: str, plan: Plan, optimizer: Optimizer) -> None:
         """A worker that has no place yet needs descriptors, and memory of its own under some policies. Raises
         Refused."""
-        present = self._coordinator.roster.present
+        roster = self._coordinator.roster
+        present = roster.present
+        if worker not in roster.tallies:
+            self.host.memory.admit_name(roster.nbytes)
         if worker not in present:
             if len(present) >= self.capacity.workers:
                 raise Refused(

@@ -43,7 +43,7 @@ def make_job(
         if settings.recover and cause == LOST and job.checkpoints is not None and job.stopped() is None:
             begin_again(reason)
         else:
-            job.stop(reason, success=False, cause="diverged" if cause == "diverged" else "server")
+            job.stop(reason, success=False, cause="server" if cause == LOST else cause)
 
     def planned(plan: Plan) -> None:
         announce("plan", {"fingerprint": plan.fingerprint, "text": plan.describe()})
@@ -60,6 +60,7 @@ def make_job(
         planned,
         wake,
         settings.log_flush,
+        settings.security,
     )
     if settings.terms.workers > job.capacity.workers:
         log.warning(
@@ -81,7 +82,7 @@ def make_job(
         )
         timeout, patience = settings.terms.worker_timeout, settings.recover if settings.again else None
         job.routes.followers.append(
-            Follower(server, hosts[server], message, timeout, lost, job.tried, patience)
+            Follower(server, hosts[server], message, timeout, lost, job.tried, patience, settings.credentials)
         )
     if settings.out is not None and settings.keep:
         store = Store(settings.out / CHECKPOINTS)

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 
 import grpc
 
+from psserver.coordinator.members.roster import MOST_NAME_BYTES
 from psserver.optimizers import Optimizer
 from psserver.policies import TensorParts
 from psserver.service.errors import Refused
@@ -14,6 +15,7 @@ from psserver.service.limits.table import (
     FEWEST_SILENT,
     LENT_SHARE,
     MEMBER_CALLS,
+    NAMES_SHARE,
     SILENT,
     STRANGERS_SHARE,
 )
@@ -104,6 +106,17 @@ class ShardMemory:
             return True
         staging.trim()
         return others + (using + 1 - staging.next_is_held()) * nbytes <= self.ledger.limit
+
+    def admit_name(self, kept: int) -> None:
+        """Raises Refused where there is no room for one more name beside what is kept of all others. Whoever has been
+        here may come back."""
+        most = NAMES_SHARE.value * self.ledger.limit
+        if kept + MOST_NAME_BYTES > most:
+            raise _refused(
+                f"no memory for one more name: expected at most {most / MIB:.1f} MiB (a part of --memory-limit) for "
+                f"what is kept of all names that have ever joined, got {kept / MIB:.1f} already; --max-workers says "
+                "how many there may be"
+            )
 
     def take_slots(self, worker: str, slots: int) -> str | None:
         """Account for so many slots of a payload's size that are shared with `worker`; or why there is no room."""

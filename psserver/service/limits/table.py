@@ -26,6 +26,9 @@ FOREIGN: Final = Limit(
 STRANGERS_SHARE: Final = Limit(
     1 / 8, "of --memory-limit, for first messages that are under way: each silent call may hold a whole one"
 )
+NAMES_SHARE: Final = Limit(
+    1 / 16, "of --memory-limit, for what is kept of every name that ever joined: it is kept to the job's end"
+)
 LENT_SHARE: Final = Limit(
     1 / 8,
     "of what the model leaves, for versions that were taken back and are read still: few reads are so slow",

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from psserver.service.access.peers import ANYBODY, Peer
 from psserver.service.limits.table import FIRST_MESSAGE, SILENT
 from psserver.service.transport.sending import SendingPace
 
@@ -20,11 +21,13 @@ class Caller:
     `pace`: of what it is sent, once it was sent a version; None where `paced` is false. The loop's thread owns it.
     """
 
-    __slots__ = ("_cut", "cut_off", "deadline", "pace", "paced")
+    __slots__ = ("_cut", "cut_off", "deadline", "pace", "paced", "peer")
 
-    def __init__(self, cut: Callable[[], object], paced: bool = True) -> None:
-        """`cut` ends the call soon: whatever it waits for is cancelled. `paced`: pings share its connection."""
+    def __init__(self, cut: Callable[[], object], paced: bool = True, peer: Peer = ANYBODY) -> None:
+        """`cut` ends the call soon: whatever it waits for is cancelled. `paced`: pings share its connection. `peer`:
+        who calls, if he was asked."""
         self.paced = paced
+        self.peer = peer
         self._cut = cut
         self.deadline: float | None = None
         self.cut_off = False

@@ -11,6 +11,7 @@ from psserver.coordinator.epochs import EpochError, Report
 from psserver.coordinator.outputs import RefusalNotice, StopNotice
 from psserver.coordinator.work.units import WorkError
 from psserver.policies import LocalRule
+from psserver.service.access.peers import Names
 from psserver.service.agreement import FROM_JOB
 from psserver.service.errors import Refused, invalid, precondition
 from psserver.service.job import Job
@@ -63,10 +64,14 @@ class CoordinatorRpc:
         moves: Moves,
         moved: frozenset[int] = frozenset(),
         succession: Succession | None = None,
+        names: Names | None = None,
+        security: str = "",
     ) -> None:
         """`moved`: the servers that are not where workers were told. `succession`: where the servers stay, what is to
-        come behind this job."""
+        come behind this job. `names`: whose they are. `security`: what the status says of it."""
         self._job = job
+        self._names = names or Names()
+        self._security = security
         self._addresses = addresses
         self._moves = moves
         self._moved = [str(each) if n in moved else "" for n, each in enumerate(addresses)] if moved else []
@@ -95,6 +100,7 @@ class CoordinatorRpc:
                 "give every process the same --ps-hosts"
             )
         _check_name(request.worker)
+        request.worker = self._name_of(request, caller)
         if not self._joins.may(request.worker):
             # A worker tries again in a while, as it does for the next stream.
             raise Refused(grpc.StatusCode.UNAVAILABLE, "too many workers join at once: wait")
@@ -122,6 +128,7 @@ class CoordinatorRpc:
         if not await self._job.flushing.written():
             raise Refused(grpc.StatusCode.UNAVAILABLE, "the decision log cannot be written: the job is over")
         self._joins.came(member.worker)
+        self._names.came(caller.peer, member.worker)
         log.info(
             "%s joins (incarnation %d, task index %d)",
             *(member.worker, member.incarnation, member.rank),
@@ -145,6 +152,15 @@ class CoordinatorRpc:
             ),
             moved=self._moved,
         )
+
+    def _name_of(self, request: pb.JoinRequest, caller: Caller) -> str:
+        """Raises Refused for a name that belongs to another credential."""
+        asked = str(request.worker)
+        if caller.peer.role is not None and not (asked or caller.peer.name):
+            # The name that it would be given is looked at before it has it.
+            free = self._job.coordinator.roster.free_rank()
+            asked = f"w{request.task_index if request.HasField('task_index') else free}"
+        return self._names.of(caller.peer, asked)
 
     # Session
 
@@ -296,6 +312,7 @@ class CoordinatorRpc:
         if progress is not None:
             reply.progress.CopyFrom(progress_to_wire(progress))
         reply.job = job.terms.job
+        reply.security = self._security
         reply.seconds = time.monotonic() - job.began
         reply.policy = job.policy.name
         reply.optimizer = FROM_JOB if job.optimizer is None else job.optimizer.name

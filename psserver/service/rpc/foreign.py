@@ -33,7 +33,10 @@ class Parsed:
         """The generated functions register every method twice; the other time it has a name."""
 
     def add_registered_method_handlers(self, service: str, methods: "Mapping[str, Method]") -> None:
-        made = {name: self._rpc.method(self._served(method)) for name, method in methods.items()}
+        made = {
+            name: self._rpc.method(f"/{service}/{name}", self._served(method))
+            for name, method in methods.items()
+        }
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, made),))
 
     def _served(self, method: Any) -> Callable[[Call], Any]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import grpc
 from google.protobuf.message import DecodeError, Message
 
+from psserver.service.access.gate import Gate
 from psserver.service.errors import Refused, invalid
 from psserver.service.limits.calls import ConcurrentCalls
 from psserver.service.limits.table import ANSWERS
@@ -155,26 +156,33 @@ class Call:
 
 
 class Registration:
-    """Makes handlers of methods. `watch` holds every call to its deadlines; `patience` as of `Call`.
+    """Makes handlers of methods. `watch` holds every call to its deadlines; `patience` as of `Call`; `gate` lets in.
 
     Every method takes a stream of messages, those with one request, too: gRPC would wait for a request that never
     comes, and would answer bytes that do not parse with an internal error.
     """
 
-    def __init__(self, watch: Watch, patience: Callable[[int], float]) -> None:
+    def __init__(self, watch: Watch, patience: Callable[[int], float], gate: Gate | None = None) -> None:
+        """`gate`: None for anybody."""
         self._watch = watch
         self._patience = patience
+        self._gate = gate or Gate()
         logging.getLogger("grpc._cython.cygrpc").addFilter(_FILTER)
         # To requests of whoever asks.
         self._answers = ConcurrentCalls(int(ANSWERS.value))
 
-    def method(self, function: Callable[[Call], Awaitable[None]]) -> "Method":
-        """`function` receives and sends raw messages. What it refuses ends the call with the reason."""
+    def method(self, path: str, function: Callable[[Call], Awaitable[None]]) -> "Method":
+        """`path`: "/service/method". `function` receives and sends raw messages. What it refuses ends the call with the
+        reason. Who may not call it is refused before anything is read."""
 
         async def serve(_: object, context: "Context") -> None:
             task = asyncio.current_task()
             assert task is not None
-            with self._watch.watching(Caller(task.cancel)) as caller:
+            try:
+                peer = self._gate.admit(path, context)
+            except Refused as refused:
+                await abort(context, refused)
+            with self._watch.watching(Caller(task.cancel, peer=peer)) as caller:
                 call = Call(context, caller, self._watch, self._patience)
                 try:
                     await self._served(function, call, task)
@@ -201,7 +209,7 @@ class Registration:
             await abort(call.context, Refused(grpc.StatusCode.CANCELLED, "the server ended this call"))
 
     def unary(
-        self, function: Callable[[Any, Caller], Awaitable[Message]], request: type[Message]
+        self, path: str, function: Callable[[Any, Caller], Awaitable[Message]], request: type[Message]
     ) -> "Method":
         """One message in, one out."""
 
@@ -210,4 +218,4 @@ class Registration:
             with self._answers.one(call.caller):
                 await call.reply(reply)
 
-        return self.method(serve)
+        return self.method(path, serve)

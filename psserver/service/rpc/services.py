@@ -26,12 +26,15 @@ COORDINATOR, SHARD = "pswire.v1.Coordinator", "pswire.v1.Shard"
 
 
 def coordinator_methods(coordinator: CoordinatorRpc, rpc: Registration) -> "Methods":
+    at = f"/{COORDINATOR}/"
     return {
-        "Join": rpc.unary(coordinator.join, coordinator_pb2.JoinRequest),
-        "Session": rpc.method(coordinator.session),
-        "GatherEpoch": rpc.unary(coordinator.gather_epoch, coordinator_pb2.GatherEpochRequest),
-        "Locate": rpc.unary(coordinator.locate, coordinator_pb2.LocateRequest),
-        "Status": rpc.unary(coordinator.status, coordinator_pb2.StatusRequest),
+        "Join": rpc.unary(f"{at}Join", coordinator.join, coordinator_pb2.JoinRequest),
+        "Session": rpc.method(f"{at}Session", coordinator.session),
+        "GatherEpoch": rpc.unary(
+            f"{at}GatherEpoch", coordinator.gather_epoch, coordinator_pb2.GatherEpochRequest
+        ),
+        "Locate": rpc.unary(f"{at}Locate", coordinator.locate, coordinator_pb2.LocateRequest),
+        "Status": rpc.unary(f"{at}Status", coordinator.status, coordinator_pb2.StatusRequest),
     }
 
 
@@ -39,11 +42,12 @@ def shard_methods(
     shard: ShardRpc, exchange: ExchangeRpc, follow: FollowRpc | None, rpc: Registration
 ) -> "Methods":
     """`follow`: None at the coordinator's own server."""
+    at = f"/{SHARD}/"
     return {
-        "Push": rpc.method(shard.push),
-        "Pull": rpc.method(shard.pull),
-        "Exchange": rpc.method(exchange.exchange),
-        "Follow": rpc.method(follow.follow if follow is not None else follow_nobody),
+        "Push": rpc.method(f"{at}Push", shard.push),
+        "Pull": rpc.method(f"{at}Pull", shard.pull),
+        "Exchange": rpc.method(f"{at}Exchange", exchange.exchange),
+        "Follow": rpc.method(f"{at}Follow", follow.follow if follow is not None else follow_nobody),
     }
 
 

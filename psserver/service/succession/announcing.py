@@ -11,7 +11,9 @@ from psserver import receipts
 from pswire.addresses import Address
 from pswire.bounds import BoundError, check
 from pswire.logs.events import event
+from pswire.security.credentials import NO_TLS, Credentials
 from pswire.transport.channels import CHANNEL_OPTIONS
+from pswire.transport.connecting import open_aio_channel
 from pswire.transport.failures import reason
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import coordinator_pb2_grpc
@@ -34,7 +36,9 @@ class Announcing:
         servers: int,
         job_secret: bytes,
         worker_timeout: float,
+        credentials: Credentials = NO_TLS,
     ) -> None:
+        self._credentials = credentials
         self._coordinator, self._own = coordinator, own
         self._server, self._servers = server, servers
         self._secret = job_secret
@@ -48,7 +52,7 @@ class Announcing:
             # It has no address before it runs, and will come by itself.
             return
         pause, options = FIRST_PAUSE, CHANNEL_OPTIONS(self._worker_timeout)
-        async with grpc.aio.insecure_channel(str(self._coordinator), options) as channel:
+        async with open_aio_channel(str(self._coordinator), options, self._credentials) as channel:
             stub = coordinator_pb2_grpc.CoordinatorStub(channel)
             while True:
                 await asyncio.sleep(pause * random.uniform(0.8, 1.2))
@@ -87,7 +91,9 @@ class Announcing:
             job=job,
             proof=receipts.moving(self._secret, job, self._server, own) if job else b"",
         )
-        reply: pb.LocateReply = await stub.Locate(request, timeout=PATIENCE)
+        reply: pb.LocateReply = await stub.Locate(
+            request, timeout=PATIENCE, metadata=self._credentials.metadata
+        )
         check(reply)
         return reply
 

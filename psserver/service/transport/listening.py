@@ -6,13 +6,15 @@ import socket
 import grpc
 
 from pswire.addresses import Address
+from pswire.security.credentials import NO_TLS, Credentials
+from pswire.transport.connecting import add_port
 
 
 class BindError(OSError):
     """The address cannot be listened on."""
 
 
-def listen(server: grpc.aio.Server, bind: Address) -> int:
+def listen(server: grpc.aio.Server, bind: Address, credentials: Credentials = NO_TLS) -> int:
     """Let `server` listen on `bind`; the port, which is the system's choice where that of `bind` is 0.
 
     Raises BindError when none of the addresses that `bind` stands for can be
@@ -22,7 +24,7 @@ def listen(server: grpc.aio.Server, bind: Address) -> int:
     """
     _check_free(bind)
     try:
-        port = server.add_insecure_port(str(bind))
+        port = add_port(server, str(bind), credentials)
     except RuntimeError as error:
         raise _bind_error(bind) from error
     if port == 0:

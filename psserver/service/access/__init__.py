@@ -1,0 +1,1 @@
+"""Who calls a server, what he may do, and how long the certificates last."""

@@ -1,0 +1,141 @@
+"""From options, the environment and an experiment file's [security] to the credentials of one process."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Final, Protocol
+
+from pswire.security.credentials import Credentials
+from pswire.security.files import TlsFiles
+from pswire.security.names import IdentityError, Role
+from pswire.security.rotation import LiveIdentity
+from pswire.security.tokens import VARIABLE, Tokens, parse_tokens, read_tokens
+
+# By the name of an option: its variable in the environment.
+VARIABLES: Final = {
+    "tls_ca": "PS_TLS_CA",
+    "tls_cert": "PS_TLS_CERT",
+    "tls_key": "PS_TLS_KEY",
+    "token_file": "PS_TOKEN_FILE",
+}
+
+
+# Of one process: a child is given its own, or none.
+PERSONAL: Final = ("PS_JOB_SECRET", VARIABLE, *VARIABLES.values())
+
+
+class SecurityError(ValueError):
+    """Options that do not fit together; the text says which, and what was expected."""
+
+
+class SecuritySection(Protocol):
+    """[security] of an experiment file; empty texts say nothing."""
+
+    @property
+    def ca(self) -> str: ...
+    @property
+    def cert(self) -> str: ...
+    @property
+    def key(self) -> str: ...
+    @property
+    def token_file(self) -> str: ...
+    @property
+    def insecure(self) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SecurityOptions:
+    """Paths as they were given; None where they were not."""
+
+    tls_ca: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    token_file: str | None = None
+    insecure: bool = False
+
+    def with_environment(self, environment: Mapping[str, str]) -> "SecurityOptions":
+        """What no option says the environment may."""
+        said = {
+            name: getattr(self, name) or environment.get(variable) or None
+            for name, variable in VARIABLES.items()
+        }
+        return SecurityOptions(**said, insecure=self.insecure)
+
+    def with_section(self, section: SecuritySection | None) -> "SecurityOptions":
+        """What neither says an experiment file may."""
+        if section is None:
+            return self
+        return SecurityOptions(
+            self.tls_ca or section.ca or None,
+            self.tls_cert or section.cert or None,
+            self.tls_key or section.key or None,
+            self.token_file or section.token_file or None,
+            self.insecure or section.insecure,
+        )
+
+    @property
+    def given(self) -> bool:
+        return any(getattr(self, field.name) for field in fields(self))
+
+
+def credentials_for(
+    role: Role,
+    options: SecurityOptions,
+    environment: Mapping[str, str],
+    section: SecuritySection | None = None,
+) -> Credentials:
+    """An option counts before its variable, and that before the file; PS_TOKEN holds a token itself.
+
+    Raises SecurityError for what does not fit together, TokenError and IdentityError for what is wrong in a file.
+    """
+    said = options.with_environment(environment).with_section(section)
+    tokens = _tokens(said.token_file, environment)
+    live = _identity(role, said, tokens)
+    if live is None and tokens is not None:
+        raise SecurityError(
+            "a token is shown over TLS only, or others would have it, too: expected --tls-ca (or PS_TLS_CA) as well"
+        )
+    if live is not None and said.insecure:
+        raise SecurityError(
+            "--insecure means without TLS: expected it, or --tls-ca and its companions, not both"
+        )
+    credentials = Credentials(live, tokens, role, said.insecure)
+    if tokens is not None:
+        # A server needs its own only where it gives other servers orders.
+        if role is not Role.SERVER:
+            _ = credentials.metadata
+    elif live is not None and live.now().cert:
+        _check_role(role, live)
+    return credentials
+
+
+def _tokens(file: str | None, environment: Mapping[str, str]) -> Tokens | None:
+    if file:
+        return read_tokens(Path(file))
+    text = environment.get(VARIABLE, "")
+    return parse_tokens(text, VARIABLE) if text.strip() else None
+
+
+def _identity(role: Role, said: SecurityOptions, tokens: Tokens | None) -> LiveIdentity | None:
+    if not (said.tls_ca or said.tls_cert or said.tls_key):
+        return None
+    if not said.tls_ca:
+        raise SecurityError("expected --tls-ca (or PS_TLS_CA), too: whose certificates are to be believed")
+    missing = [f"--{name.replace('_', '-')}" for name in ("tls_cert", "tls_key") if not getattr(said, name)]
+    shows = role is Role.SERVER or tokens is None
+    if missing and (shows or len(missing) == 1):
+        raise SecurityError(
+            f"expected {' and '.join(missing)}, too: this process has to show a certificate"
+            + ("" if role is Role.SERVER else " or, with --token-file or PS_TOKEN, a token")
+        )
+    paths = (Path(path) if path else None for path in (said.tls_ca, said.tls_cert, said.tls_key))
+    ca, cert, key = paths
+    assert ca is not None
+    return LiveIdentity(TlsFiles(ca, cert, key))
+
+
+def _check_role(role: Role, live: LiveIdentity) -> None:
+    """A server that is none would be refused by others only, much later. Raises IdentityError."""
+    subject = live.now().facts.subject
+    if role is Role.SERVER and subject.role is not role:
+        raise IdentityError(f"the certificate is that of {subject}: a server needs one with the role server")

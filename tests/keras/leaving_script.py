@@ -1,0 +1,63 @@
+"""`fit` in one worker of two; worker 0, which validates and saves for all, is killed in its second epoch.
+
+Arguments: own index, a folder that both share. PS_HOSTS: the servers.
+"""
+
+import json
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import psworker.keras  # isort: skip  (before Keras)
+import keras
+
+from tests.keras.around_script import BATCH, data, model, wait_for
+
+EPOCHS = 4
+
+
+class Meeting(keras.callbacks.Callback):
+    """Says that it begins an epoch, and waits there for what the test does."""
+
+    def __init__(self, index: int, shared: Path) -> None:
+        super().__init__()
+        self.index, self.shared = index, shared
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        (self.shared / f"worker {self.index} begins {epoch + 1}").touch()
+        if self.index == 0 and epoch == 1 and not (self.shared / "killed").exists():
+            threading.Event().wait()
+        if self.index == 1 and epoch == 1:
+            wait_for(self.shared / "killed")
+        if self.index == 1 and epoch == EPOCHS - 1:
+            # Another worker 0 has joined this job, which its barrier holds until then.
+            wait_for(self.shared / "back")
+
+
+def main(index: int, shared: Path) -> None:
+    made, (x, y) = model(), data()
+    saved = keras.callbacks.ModelCheckpoint(str(shared / "{epoch}.keras"), save_freq="epoch")
+    callbacks = [keras.callbacks.BackupAndRestore(shared / "backup"), saved, Meeting(index, shared)]
+    with psworker.keras.distribute(made, task_index=index):
+        history = made.fit(
+            x[index::2],
+            y[index::2],
+            batch_size=BATCH,
+            epochs=EPOCHS,
+            shuffle=False,
+            verbose=0,
+            validation_data=data(2),
+            callbacks=callbacks,
+        )
+    told = {
+        "epochs": history.epoch,
+        "loss": history.history["loss"],
+        "val_loss": history.history["val_loss"],
+        "weight": float(made.get_weights()[0].sum()),
+    }
+    (shared / f"{index}.json").write_text(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,166 @@
+"""Machines for tests: network namespaces on one switch, with addresses, names and a link of 1 Gbit/s each.
+
+A process of a machine has process numbers, IPC and a host name of that machine, too: nothing but the network leads from
+one to another. Only root can make them.
+"""
+
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import psutil
+
+from tests.cluster.cluster import PATIENCE, Process
+
+RATE = "1gbit"
+# Where `ip netns exec` finds the files that are a namespace's own.
+OWN_FILES = Path("/etc/netns")
+
+
+class MachineError(RuntimeError):
+    """A command that makes machines failed; the text has what it printed."""
+
+
+def reason_against() -> str | None:
+    """Why there can be no machines here; None where there can."""
+    missing = [name for name in ("ip", "tc", "unshare") if shutil.which(name) is None]
+    if missing:
+        return f"machines need {', '.join(missing)} (Debian: iproute2, util-linux)"
+    if os.geteuid() != 0:
+        return "machines are network namespaces, which need root"
+    try:
+        with Machines(1):
+            return None
+    except MachineError as error:
+        return f"this system makes no machines: {error}"
+
+
+def _do(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    if done.returncode:
+        raise MachineError(f"{' '.join(command)}: {(done.stderr or done.stdout).strip()}")
+
+
+class Machine:
+    """One of them. `name` resolves to `address` on all."""
+
+    def __init__(self, namespace: str, name: str, address: str) -> None:
+        self.namespace, self.name, self.address = namespace, name, address
+        self.processes: list[Remote] = []
+
+    @property
+    def prefix(self) -> list[str]:
+        """What starts a command there; it ends with the process that is started for it."""
+        inside = ["ip", "netns", "exec", self.namespace, "unshare"]
+        inside += ["--pid", "--fork", "--kill-child=KILL", "--mount-proc", "--ipc", "--uts"]
+        return [*inside, "sh", "-c", 'hostname "$0" && exec "$@"', self.name]
+
+    def python(self, label: str, log: Path, *arguments: str, **environment: str) -> "Remote":
+        """`python ARGUMENTS...` there."""
+        inherited = {key: value for key, value in os.environ.items() if key != "TF_CONFIG"}
+        quiet = {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        started = Remote(label, arguments, log, {**inherited, **quiet, **environment}, self.prefix)
+        self.processes.append(started)
+        return started
+
+
+class Remote(Process):
+    """A process of a machine. Signals are for itself, not for what started it there."""
+
+    def send(self, number: signal.Signals) -> None:
+        (there,) = psutil.Process(self.pid).children()
+        there.send_signal(number)
+
+
+class Machines:
+    """A context manager; leaving it ends every process of the machines, and removes them."""
+
+    def __init__(self, count: int, rate: str = RATE) -> None:
+        mark = f"ps{secrets.token_hex(4)}"
+        self._switch = f"{mark}s"
+        self._rate = rate
+        self.machines = [
+            Machine(f"{mark}h{place}", f"host{place}", f"10.89.0.{place + 1}") for place in range(count)
+        ]
+
+    def __getitem__(self, place: int) -> Machine:
+        return self.machines[place]
+
+    def __enter__(self) -> Self:
+        try:
+            self._make()
+        except BaseException:
+            self._remove()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._remove()
+
+    def _make(self) -> None:
+        switch = self._switch
+        _do("ip", "netns", "add", switch)
+        _do("ip", "-n", switch, "link", "add", "bridge", "type", "bridge")
+        _do("ip", "-n", switch, "link", "set", "bridge", "up")
+        names = "".join(f"{each.address} {each.name}\n" for each in self.machines)
+        for place, each in enumerate(self.machines):
+            there = each.namespace
+            _do("ip", "netns", "add", there)
+            own = OWN_FILES / there
+            own.mkdir(parents=True)
+            (own / "hosts").write_text(f"127.0.0.1 localhost\n{names}", encoding="ascii")
+            port = f"port{place}"
+            link = ("type", "veth", "peer", "name", "eth0", "netns", there)
+            _do("ip", "-n", switch, "link", "add", port, *link)
+            _do("ip", "-n", switch, "link", "set", port, "master", "bridge", "up")
+            _do("ip", "-n", there, "address", "add", f"{each.address}/24", "dev", "eth0")
+            for device in ("lo", "eth0"):
+                _do("ip", "-n", there, "link", "set", device, "up")
+            for inside, device in ((there, "eth0"), (switch, port)):
+                shaped = ("root", "tbf", "rate", self._rate, "burst", "1mb", "latency", "50ms")
+                _do("tc", "-n", inside, "qdisc", "add", "dev", device, *shaped)
+
+    def _remove(self) -> None:
+        for process in [process for each in self.machines for process in each.processes]:
+            process.close()
+        for namespace in [each.namespace for each in self.machines] + [self._switch]:
+            end_all(pids_in(namespace))
+            subprocess.run(["ip", "netns", "del", namespace], capture_output=True, timeout=PATIENCE)
+            shutil.rmtree(OWN_FILES / namespace, ignore_errors=True)
+
+    def cut(self, place: int) -> None:
+        """Pull the cable of a machine."""
+        _do("ip", "-n", self._switch, "link", "set", f"port{place}", "down")
+
+    def mend(self, place: int) -> None:
+        """Put it back."""
+        _do("ip", "-n", self._switch, "link", "set", f"port{place}", "up")
+
+
+def pids_in(namespace: str) -> list[int]:
+    """Processes of a machine, as numbered here."""
+    found = subprocess.run(
+        ["ip", "netns", "pids", namespace], capture_output=True, text=True, timeout=PATIENCE
+    )
+    return [int(pid) for pid in found.stdout.split()]
+
+
+def end_all(pids: Sequence[int]) -> None:
+    """SIGKILL."""
+    for pid in pids:
+        try:
+            os.kill(pid, 9)
+        except ProcessLookupError:
+            # It has ended by itself.
+            continue

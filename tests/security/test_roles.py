@@ -1,0 +1,97 @@
+"""Every method has roles, and nobody else gets past the gate: nothing of a call is read before."""
+
+from collections.abc import Iterator
+from unittest import mock
+
+import grpc
+import pytest
+
+from psserver.service.access.roles import ROLES
+from psserver.service.rpc.registration import Registration
+from pswire.security.authority import Authority
+from pswire.security.names import Role
+from pswire.transport.connecting import open_channel
+from tests.security.identities import Identities
+from tests.service.serving import PATIENCE, Cluster, serving
+
+DENIED = grpc.StatusCode.PERMISSION_DENIED
+
+
+@pytest.fixture(scope="module")
+def registered() -> list[str]:
+    """Filled with the methods of the servers below."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def cluster(identities: Identities, registered: list[str]) -> Iterator[Cluster]:
+    method = Registration.method
+
+    def listed(self, path, function):  # type: ignore[no-untyped-def]
+        registered.append(path)
+        return method(self, path, function)
+
+    with mock.patch.object(Registration, "method", listed):
+        servers = serving(
+            servers=2,
+            security=lambda index: identities.options(Role.SERVER, f"s{index}"),
+            credentials=identities.credentials(Role.OBSERVER, "tests"),
+        )
+        with servers as cluster:
+            yield cluster
+
+
+def test_every_registered_method_has_a_role(cluster: Cluster, registered: list[str]) -> None:
+    assert registered and set(registered) == set(ROLES)
+
+
+def answer(cluster: Cluster, server: int, path: str, identities: Identities, role: Role) -> grpc.StatusCode:
+    """What a call without any message gets."""
+    credentials = identities.credentials(role, "any")
+    with open_channel(cluster.servers[server].address, [], credentials) as channel:
+        call = channel.stream_stream(path, None, None)(iter(()), timeout=PATIENCE)
+        try:
+            for _ in call:
+                pass
+        except grpc.RpcError as error:
+            return error.code()
+        return grpc.StatusCode.OK
+
+
+@pytest.mark.parametrize("role", Role)
+def test_a_role_may_call_what_the_table_says(
+    cluster: Cluster, registered: list[str], identities: Identities, role: Role
+) -> None:
+    """Acceptance 5: a worker does not open a shard or end a job, an observer does not pull."""
+    for path in sorted(set(registered)):
+        server = 1 if path.startswith("/pswire.v1.Shard") else 0
+        found = answer(cluster, server, path, identities, role)
+        assert (found != DENIED) == (role in ROLES[path]), (path, role, found)
+
+
+def test_a_refusal_names_who_calls_and_what_for(cluster: Cluster, identities: Identities) -> None:
+    credentials = identities.credentials(Role.OBSERVER, "looker")
+    with open_channel(cluster.servers[0].address, [], credentials) as channel:
+        pull = channel.stream_stream("/pswire.v1.Shard/Pull", None, None)
+        with pytest.raises(grpc.RpcError) as caught:
+            list(pull(iter(()), timeout=PATIENCE))
+    said = caught.value.details()
+    assert "ps://tests/observer/looker has the role observer, and Pull is for server and worker" in said
+
+
+def test_a_method_that_is_in_no_table_is_for_nobody(cluster: Cluster, identities: Identities) -> None:
+    with mock.patch.dict(ROLES, clear=True):  # type: ignore[arg-type]
+        for role in Role:
+            assert answer(cluster, 0, "/pswire.v1.Coordinator/Status", identities, role) == DENIED
+
+
+def test_another_cluster_of_the_same_authority_is_refused(cluster: Cluster, identities: Identities) -> None:
+    sibling = Authority(identities.authority.cert, identities.authority.key)
+    sibling.cluster = "another"
+    credentials = identities.credentials(Role.WORKER, "w0", authority=sibling)
+    with open_channel(cluster.servers[0].address, [], credentials) as channel:
+        with pytest.raises(grpc.RpcError) as caught:
+            list(channel.stream_stream("/pswire.v1.Coordinator/Join", None, None)(iter(()), timeout=PATIENCE))
+    assert caught.value.code() == grpc.StatusCode.UNAUTHENTICATED
+    assert "this is the cluster tests" in caught.value.details()
+    assert cluster.status().security == "tls"

@@ -1,0 +1,69 @@
+"""What is kept of every name that ever joined is in the account of memory, and has an end."""
+
+import grpc
+import pytest
+
+from pslab.verify.harness import CoordinatorHarness
+from psserver.coordinator import Coordinator
+from psserver.coordinator.members.roster import MOST_NAME_BYTES, REMEMBERED_SESSIONS, Tally
+from psserver.policies import build
+from psserver.service.limits import room
+from psserver.service.limits.ledger import MIB
+from psserver.service.limits.table import Limit
+from tests.service.peer import Peer, join_request
+from tests.service.serving import PATIENCE, refused, serving
+
+
+def weighed(harness: CoordinatorHarness) -> int:
+    return sum(len(name) + tally.nbytes for name, tally in harness.coordinator.roster.tallies.items())
+
+
+def test_the_sum_is_that_of_all_names_whatever_happens() -> None:
+    harness = CoordinatorHarness("async", {}, workers=3).starts()
+    roster = harness.coordinator.roster
+    assert roster.nbytes == weighed(harness) > 0
+    for turn in range(40):
+        before = roster.nbytes
+        harness.commits(f"w{turn % 3 if turn % 7 else 0}")
+        assert roster.nbytes == weighed(harness) >= before
+    for number in range(2 * REMEMBERED_SESSIONS):
+        harness.coordinator.join("again", f"session-{number:056}", 9, harness.now)
+        assert roster.nbytes == weighed(harness)
+    kept = roster.tally("again").nbytes + len("again")
+    assert kept <= MOST_NAME_BYTES
+    assert kept - Tally().nbytes >= REMEMBERED_SESSIONS * 64, "more processes are remembered, and counted"
+
+
+def test_a_restored_roster_weighs_the_same() -> None:
+    harness = CoordinatorHarness("async", {}, workers=2).starts()
+    harness.commits("w0")
+    harness.commits("w1")
+    again = Coordinator(harness.coordinator.terms, build("async", {}, 2, 1), harness.now)
+    again.restore(harness.coordinator.state())
+    assert again.roster.nbytes == harness.coordinator.roster.nbytes
+
+
+def test_names_without_end_are_refused_with_the_numbers_and_members_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with serving(memory_limit=30 * MIB) as cluster, Peer(cluster, "honest") as peer:
+        peer.step()
+        memory = cluster.servers[0].probe.host.memory
+        # Room for the two names that are to come, and no third.
+        kept = cluster.servers[0].probe.job.coordinator.roster.nbytes
+        most = kept + 2 * MOST_NAME_BYTES
+        monkeypatch.setattr(room, "NAMES_SHARE", Limit(most / memory.ledger.limit, "for this test"))
+        came = 0
+        with refused(grpc.StatusCode.RESOURCE_EXHAUSTED, "no memory for one more name", "--max-workers"):
+            for number in range(100):
+                request = join_request(peer.plan, worker=f"stranger-{number}", session=f"s{number}")
+                cluster.coordinator.Join(request, timeout=PATIENCE)
+                came += 1
+        assert came >= 2
+        held = {(part.member, part.kind): part.bytes for part in cluster.status().servers[0].memory.parts}
+        assert kept < held["", "names"] <= most
+        # Who has been here may come back, and whoever works goes on.
+        cluster.coordinator.Join(
+            join_request(peer.plan, worker="stranger-0", session="another"), timeout=PATIENCE
+        )
+        assert peer.step().version == 2
