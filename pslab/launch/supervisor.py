@@ -82,8 +82,8 @@ class ExitTracker:
 
     @property
     def verdict(self) -> Verdict | None:
-        first = self._exits.get(self._servers[0])
-        if first == 0 or (first is None and self._leaves_it_to_the_first):
+        said = self._exits.get(self._servers[0])
+        if said == 0 or (said is None and self._leaves_it_to_the_first):
             # Server 0 has the weights, or says that it has not. A server that was lost since takes nothing away.
             ended = all(name in self._exits for name in self._servers)
             return Verdict(ExitCode.OK, "the job succeeded") if ended else None
