@@ -58,6 +58,12 @@ def translate(optimizer: Any, trained: Sequence[tuple[Any, str]] = ()) -> Config
         if kept:
             config["exclude_from_weight_decay"] = [glob.escape(name) for name in kept]
     for variable, name in trained:
+        if getattr(variable, "overwrite_with_gradient", False):
+            raise TranslationError(
+                f"variable {name!r} takes its gradient as its new value (overwrite_with_gradient, which float8 "
+                "quantization sets), and servers run the optimizer on every trained variable: use "
+                'dtype="mixed_bfloat16", or train without distribute()'
+            )
         if getattr(variable, "constraint", None) is not None:
             raise TranslationError(
                 f"variable {name!r} has a constraint, which needs the whole variable after each update, and servers "

@@ -31,8 +31,8 @@ class Meeting(keras.callbacks.Callback):
         if self.index == 1 and epoch == 1:
             wait_for(self.shared / "killed")
         if self.index == 1 and epoch == EPOCHS - 1:
-            # Another worker 0 is there, and takes part in this job.
-            wait_for(self.shared / "worker 0 begins 3")
+            # Another worker 0 has joined this job, which its barrier holds until then.
+            wait_for(self.shared / "back")
 
 
 def main(index: int, shared: Path) -> None:

@@ -328,6 +328,22 @@ def test_a_train_step_of_ones_own() -> None:
     assert_same_weights(plain, ours)
 
 
+def test_rates_by_layer_are_gradients_scaled_in_train_step() -> None:
+    """Keras' optimizers have one rate: a slower bias is a smaller gradient, which under SGD is the same."""
+
+    def slower(model: Any, grads: Any, variables: Any) -> None:
+        rates = {"bias": 0.25}
+        model.optimizer.apply(
+            [g * rates.get(v.name, 1.0) for g, v in zip(grads, variables, strict=True)], variables
+        )
+
+    script = lambda model: model.fit(X, Y, batch_size=BATCH, epochs=2, verbose=0)  # noqa: E731
+    (plain, _), (ours, _) = both(lambda: custom(slower), script)
+    assert_same_weights(plain, ours)
+    (same, _), _ = both(lambda: custom(lambda model, *given: model.optimizer.apply(*given)), script)
+    assert not np.allclose(plain.get_weights()[1], same.get_weights()[1])
+
+
 @pytest.mark.parametrize(
     ("body", "words"),
     [

@@ -22,6 +22,14 @@ def begin(index: int, address: str, shared: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
 
 
+def joins(run: Path) -> int:
+    """How often a worker 0 has joined."""
+    lines = (run / "decisions.jsonl").read_text().splitlines()
+    # The last line may be on its way.
+    entries = (json.loads(line) for line in lines if line.endswith("}") and '"join"' in line)
+    return sum(entry["kind"] == "join" and entry["worker"] == "w0" for entry in entries)
+
+
 def test_nobody_takes_over_from_a_killed_worker_0_until_another_one_joins_in_its_place(
     tmp_path: Path,
 ) -> None:
@@ -41,12 +49,16 @@ def test_nobody_takes_over_from_a_killed_worker_0_until_another_one_joins_in_its
             assert sorted(path.name for path in tmp_path.glob("*.keras")) == ["1.keras"]
             again = begin(0, address, tmp_path)
             started.append(again)
+            wait_until(lambda: joins(tmp_path / "run") == 2, "a new worker 0", PATIENCE)
+            (tmp_path / "back").touch()
             said = {each: each.communicate(timeout=PATIENCE)[1] for each in (other, again)}
             assert other.returncode == again.returncode == 0, said
     finally:
         for each in started:
             each.kill()
             each.wait()
+            assert each.stderr is not None
+            each.stderr.close()
     told: list[dict[str, Any]] = [json.loads((tmp_path / f"{index}.json").read_text()) for index in range(2)]
     assert "an epoch ended without validation: worker 0" in said[other]
     assert told[1]["epochs"] == [0, 1, 2, 3] and len(told[1]["loss"]) == 4
@@ -58,6 +70,4 @@ def test_nobody_takes_over_from_a_killed_worker_0_until_another_one_joins_in_its
     assert told[0]["weight"] == told[1]["weight"]
     log = [json.loads(line) for line in (tmp_path / "run" / "decisions.jsonl").read_text().splitlines()]
     assert verify(log).ok
-    assert [
-        e["kind"] for e in log if e.get("worker") == "w0" and e["kind"] in ("join", "leave", "lost")
-    ].count("join") == 2
+    assert any(entry["kind"] == "lost" and entry["worker"] == "w0" for entry in log)

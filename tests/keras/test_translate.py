@@ -111,6 +111,11 @@ def test_constraints_are_refused_and_excluded_variables_named() -> None:
     with pytest.raises(pk.TranslationError, match="has a constraint"):
         pk.distribute(model)
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2, name="last")])
+    model.compile(optimizer="sgd", loss="mse")
+    model.trainable_variables[0].overwrite_with_gradient = True
+    with pytest.raises(pk.TranslationError, match="takes its gradient as its new value"):
+        pk.distribute(model)
+    model.trainable_variables[0].overwrite_with_gradient = False
     optimizer = keras.optimizers.SGD(weight_decay=0.1)
     optimizer.exclude_from_weight_decay(var_names=["bias"])
     model.compile(optimizer=optimizer, loss="mse")
