@@ -1,9 +1,5 @@
 """A server that is asked whether an update is finite and never answers: it has a name in status, and a limit."""
 
-import asyncio
-import threading
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -21,9 +17,8 @@ from pswire.exits import ExitCode
 from pswire.model.plan import VariableSpec, make_plan
 from pswire.patience import SLOWEST_LINK
 from pswire.v1 import coordinator_pb2 as pb
-from pswire.v1 import shard_pb2
 from tests.service.peer import Peer
-from tests.service.serving import VARIABLES, Cluster, serving, wait_until
+from tests.service.serving import VARIABLES, serving, wait_until
 
 
 def test_who_has_not_answered_is_known() -> None:
@@ -87,20 +82,6 @@ def test_what_a_server_is_waited_for() -> None:
     assert told.waited() == ("answer", 26.0)
 
 
-def hang(cluster: Cluster) -> threading.Event:
-    """Server 1 takes no order any more until the event is set; its connections stand."""
-    goes_on, served = threading.Event(), cluster.servers[1].server._follow
-    assert served is not None
-    take = served._take
-
-    async def wait(request: shard_pb2.FollowRequest, call: Any) -> None:
-        await asyncio.to_thread(goes_on.wait)
-        await take(request, call)
-
-    served._take = wait  # type: ignore[method-assign]
-    return goes_on
-
-
 @pytest.mark.parametrize("ordered", [True, False])
 def test_a_server_that_takes_no_orders_is_named_and_lost_in_the_end(
     monkeypatch: pytest.MonkeyPatch, ordered: bool
@@ -111,7 +92,7 @@ def test_a_server_that_takes_no_orders_is_named_and_lost_in_the_end(
     with serving(2) as cluster, Peer(cluster, "w0") as peer:
         peer.step()
         assert "waiting for server" not in cluster.status().note
-        goes_on = hang(cluster)
+        goes_on = cluster.servers[1].probe.hang()
         if ordered:
             peer.send(ready=pb.Ready())
             peer.receive("grant")
@@ -135,15 +116,7 @@ def test_a_server_that_is_busy_says_how_far_it_is(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(follow, "TELL_EVERY", 0.05)
     with serving(2) as cluster, Peer(cluster, "w0") as peer:
         peer.step()
-        host, heard = cluster.servers[1].probe.host, []
-        follower = cluster.servers[0].probe.job.routes.followers[0]
-        received = follower._received
-
-        def hear(reply: shard_pb2.FollowReply) -> None:
-            heard.append(reply.executed)
-            received(reply)
-
-        follower._received = hear  # type: ignore[method-assign]
+        host, heard = cluster.servers[1].probe.host, cluster.servers[0].probe.heard()
         execute = host.orders.execute_submitted
         host.orders.execute_submitted = lambda: None  # type: ignore[method-assign]
         peer.send(ready=pb.Ready())
