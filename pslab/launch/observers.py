@@ -7,6 +7,7 @@ the run goes on. It is found by the path of the run folder; the run folder itsel
 import hashlib
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,14 +28,18 @@ def place_of(run: Path) -> Path:
 
 @contextmanager
 def remembered(run: Path, security: RunSecurity | None) -> Iterator[None]:
-    """For as long as the block lasts. Raises OSError where this user cannot write."""
+    """For as long as the block lasts. Where this user cannot write, a note says that nobody else can look."""
     if security is None:
         yield
         return
     place = place_of(run)
-    place.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
-        TlsFiles.in_folder(place, NAME).write(security.observer, replace=True)
+        try:
+            place.mkdir(mode=0o700, parents=True, exist_ok=True)
+            TlsFiles.in_folder(place, NAME).write(security.observer, replace=True)
+        except OSError as error:
+            said = f"{place}: {error.strerror or error}"
+            print(f"note: ps-lab status will not be answered elsewhere: {said}", file=sys.stderr)
         yield
     finally:
         shutil.rmtree(place, ignore_errors=True)

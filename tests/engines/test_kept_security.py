@@ -10,7 +10,7 @@ import pytest
 from pslab.commands.observing import observer_credentials
 from pslab.display.progress import Quiet
 from pslab.launch.engines.launcher import EngineError
-from pslab.launch.observers import options_for, place_of
+from pslab.launch.observers import options_for, place_of, remembered
 from pslab.launch.security import RunSecurity
 from pslab.launch.status_poll import StatusClient, StatusUntrusted
 from pslab.launch.tasks import Daemons
@@ -110,6 +110,15 @@ def test_a_run_may_say_that_it_needs_none(tmp_path: Path) -> None:
     looking = Looking(tmp_path)
     looking.run(security={"insecure": True})
     assert looking.found["stranger"] in PHASES and not looking.found["kept"]
+
+
+def test_a_user_who_can_write_nowhere_is_told(
+    tmp_path: Path, state_home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state_home.touch()
+    with remembered(tmp_path / "run", RunSecurity("run")):
+        assert "ps-lab status will not be answered elsewhere" in capsys.readouterr().err
+        assert options_for(tmp_path / "run") == SecurityOptions()
 
 
 def test_certificates_that_cannot_be_made_are_an_engines_matter(monkeypatch: pytest.MonkeyPatch) -> None:
