@@ -1,9 +1,10 @@
 """The command ps-lab, and ``python -m pslab``."""
 
-from pswire.process import quietly_interrupted
+from pswire.process import quiet_grpc, quietly_interrupted
 
 
 def run() -> None:
+    quiet_grpc()
     with quietly_interrupted():
         from pslab.cli import main
     main()

@@ -1,9 +1,10 @@
 """The command ps-server, and ``python -m psserver``."""
 
-from pswire.process import quietly_interrupted
+from pswire.process import quiet_grpc, quietly_interrupted
 
 
 def run() -> None:
+    quiet_grpc()
     with quietly_interrupted():
         from psserver.cli import main
     main(prog_name="ps-server")

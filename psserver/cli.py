@@ -373,7 +373,8 @@ def announce_text(event: str, fields: Mapping[str, Any]) -> None:
             if "out" in fields:
                 print(f"run folder: {fields['out']}", flush=True)
             if "metrics" in fields:
-                print(f"metrics: http://{fields['metrics']}/metrics", flush=True)
+                scheme = "https" if fields["security"] in ("tls", "tokens") else "http"
+                print(f"metrics: {scheme}://{fields['metrics']}/metrics", flush=True)
         case "plan":
             print(fields["text"], flush=True)
         case "stopped":

@@ -31,6 +31,12 @@ def quietly_interrupted() -> Iterator[None]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def quiet_grpc() -> None:
+    """Before gRPC is loaded, which reads it then: otherwise its library writes a line to standard error for each
+    handshake that fails, and strangers could fill a disk with them."""
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+
+
 def keep_large_blocks() -> bool:
     """Keep freed blocks of up to 32 MiB for the next payload instead of returning them to the system.
 

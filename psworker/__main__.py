@@ -1,9 +1,10 @@
 """The command ps-worker, and ``python -m psworker``."""
 
-from pswire.process import quietly_interrupted
+from pswire.process import quiet_grpc, quietly_interrupted
 
 
 def run() -> None:
+    quiet_grpc()
     with quietly_interrupted():
         from psworker.cli import main
     main(prog_name="ps-worker")

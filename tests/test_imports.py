@@ -113,6 +113,7 @@ RULES = (
     # Extras: `ps-lab` starts without them.
     Rule("pslab", never=("kubernetes_validate",), but=("pslab.manifests.checking",)),
     Rule("pslab.manifests", only=(*STDLIB, "pslab.manifests", "pswire", "kubernetes_validate"), never=IMPURE),
+    Rule("pslab", never=("ray",), but=("pslab.launch.engines.ray",)),
     # An extra: everything but the page does without it.
     Rule("pslab", never=("starlette", "uvicorn"), but=("pslab.dashboard.app", "pslab.dashboard.serve")),
     # Chance comes from generators that are passed in; nobody may ask the clock or the network.

@@ -28,6 +28,9 @@ STYLES = {
 LARGE = 1e9
 
 
+INSECURE = "not protected (--insecure): whoever reaches the servers can join, read the model and change it"
+
+
 class SampleRate:
     """Samples per second over the last few seconds, from statuses as they come."""
 
@@ -127,6 +130,8 @@ def status_view(status: pb.StatusReply, rate: float | None = None) -> Renderable
         parts.append(_servers(status))
     if rate is None:
         parts += [Text(sentence) for sentence in memory_sentences(status)]
+    if status.security == "insecure":
+        parts.append(Text(INSECURE, style="red"))
     if status.note:
         parts.append(Text(status.note, style="yellow"))
     # A view that renews itself leaves out the short waits of every step.

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from pslab.display.progress import Display
+from pslab.launch import observers
 from pslab.launch.engines.launcher import Launcher
 from pslab.launch.engines.local import LocalLauncher
 from pslab.launch.run import RealRun
+from pslab.launch.security import security_of
 from pslab.launch.supervisor import RunResult
 from pslab.launch.tasks import Daemons
 from pslab.observe.live import Observing, Sink
@@ -104,16 +106,17 @@ def run_real(
     """Run an experiment as processes that `launcher` starts; `out` is ``runs/<name>`` where not given.
 
     `sinks` are given the run's metrics while it goes on. Raises RunError when the folder cannot be used, TrackerError
-    when a sink does not start.
+    when a sink does not start, EngineError where the run cannot be protected.
     """
+    security = security_of(experiment, launcher.remote)
     if going_on is None:
         folder = make_folder(out or free_folder(experiment.run.name), force)
     else:
         assert out is not None
         folder = Run(out).path.resolve()
-    run = RealRun(experiment, folder, display, launcher, daemons, going_on)
+    run = RealRun(experiment, folder, display, launcher, daemons, going_on, security)
     info = RunInfo(experiment.run.name, folder, experiment.model_dump(), virtual=False)
-    with display:
+    with display, observers.remembered(folder, security):
         with Observing(info, sinks) as observing:
             result = run.run()
         for warning in observing.warnings:

@@ -26,6 +26,7 @@ from pslab.launch.events import (
     StatusFailure,
     Unplaced,
 )
+from pslab.launch.security import RunSecurity, credentials_of
 from pslab.launch.signals import signals_to
 from pslab.launch.status_poll import StatusPoller
 from pslab.launch.supervisor import DuplicateOutput, ExitTracker, Restarts, RunResult, Verdict, end_text
@@ -55,12 +56,16 @@ class RealRun:
         launcher: Launcher,
         daemons: Daemons | None = None,
         going_on: str | None = None,
+        security: RunSecurity | None = None,
     ) -> None:
-        """`going_on`: the checkpoint from which the run in the folder goes on."""
+        """`going_on`: the checkpoint from which the run in the folder goes on. `security`: the certificates of this
+        run, for `launcher` if it is remote."""
         self._going_on = going_on
         self._experiment, self._folder, self._display = experiment, folder, display
         self._daemons, self._launcher = daemons or Daemons(), launcher
-        self._tasks = Tasks(experiment, folder, self._daemons, launcher.remote, secrets.token_hex(32))
+        secret = secrets.token_hex(32)
+        self._tasks = Tasks(experiment, folder, self._daemons, launcher.remote, secret, security)
+        self._credentials = credentials_of(security)
         self._servers, self._workers = self._tasks.servers, self._tasks.workers
         self._events: EventQueue = EventQueue()
         self._processes: dict[str, Process] = {}
@@ -139,7 +144,7 @@ class RealRun:
             return verdict
         for name in self._workers:
             self._start_worker(name)
-        self._poller = StatusPoller(self._addresses[self._servers[0]], self._events)
+        self._poller = StatusPoller(self._addresses[self._servers[0]], self._events, self._credentials)
         return None
 
     def _start_worker(self, name: str) -> None:

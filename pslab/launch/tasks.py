@@ -3,13 +3,16 @@ node settles. Pure."""
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from pslab.launch.engines.launcher import Resources, Task, Wanted
 from pslab.launch.keeping.blanks import BIND, FOLDER, OWN, PARENT, file
+from pslab.launch.security import ENVIRONMENT, RunSecurity
 from pslab.runs.folder import EXPERIMENT
 from pswire.config.experiment import Experiment
+from pswire.security.names import Role
 
 
 @dataclass(frozen=True)
@@ -38,14 +41,20 @@ class Tasks:
     """The tasks of one run, by name: server-0, server-1, ..., worker-0, ...
 
     `remote`: as the run's `Launcher` has it. `secret`: known to this run's servers only, so that no other process can
-    give them orders.
+    give them orders. `security`: every process gets a certificate.
     """
 
     def __init__(
-        self, experiment: Experiment, folder: Path, daemons: Daemons, remote: bool, secret: str
+        self,
+        experiment: Experiment,
+        folder: Path,
+        daemons: Daemons,
+        remote: bool,
+        secret: str,
+        security: RunSecurity | None = None,
     ) -> None:
         self._experiment, self._folder, self._daemons = experiment, folder, daemons
-        self._remote, self._secret = remote, secret
+        self._remote, self._secret, self._security = remote, secret, security
         self.servers = [f"server-{n}" for n in range(experiment.cluster.servers)]
         self.workers = [f"worker-{n}" for n in range(experiment.cluster.workers)]
 
@@ -69,7 +78,7 @@ class Tasks:
         """`going_on`: the checkpoint from which it goes on."""
         options = [*self._place(self.servers.index(name), addresses), "--out", FOLDER]
         if self._remote:
-            options += ["--bind", BIND, "--insecure"]
+            options += ["--bind", BIND]
         if going_on is not None:
             options += ["--resume", going_on]
         command = self._daemon(self._daemons.server, options)
@@ -103,7 +112,13 @@ class Tasks:
         self, name: str, command: Sequence[str], told: Mapping[str, str], going_on: str | None = None
     ) -> Task:
         server = name in self.servers
-        files = {EXPERIMENT: self._experiment.to_toml().encode()} if self._remote else {}
         saves = bool(self._experiment.run.checkpoint_every) or going_on is not None
         resources = next(each.resources for each in self.wanted if each.name == name)
-        return Task(name, command, told, resources, files, folder=self._folder, needs_folder=server and saves)
+        task = Task(name, command, told, resources, folder=self._folder, needs_folder=server and saves)
+        if self._remote:
+            task = replace(task, files={EXPERIMENT: self._experiment.to_toml().encode()})
+        if self._security is None:
+            return task
+        role, known = (Role.SERVER, name) if server else (Role.WORKER, f"w{self.workers.index(name)}")
+        certified = partial(self._security.files, role, known)
+        return replace(task, environment={**told, **ENVIRONMENT}, more_files=certified)

@@ -107,7 +107,13 @@ def _place(network: Network) -> list[str]:
 
 def _server(request: Request, network: Network) -> list[str]:
     command = ["ps-server", *_place(network), "--bind", "0.0.0.0", "--data-port", str(network.data_port)]
+    if request.tls is None:
+        # Who reaches the pods is a matter of the cluster's network then.
+        command.append("--insecure")
     command += ["--config", f"{CONFIG}/{CONFIG_KEY}", "--out", request.run_folder]
+    if request.tls is None:
+        # Said once more, where a server would refuse to listen otherwise.
+        command.append("--insecure")
     return [*command, "--resume", "auto"] if request.saves else command
 
 

@@ -161,7 +161,11 @@ class Server:
             # Before anybody can join.
             self.job.open()
         await served.start()
-        ready = {"address": str(address), "task_index": self.settings.task_index}
+        ready = {
+            "address": str(address),
+            "task_index": self.settings.task_index,
+            "security": self.settings.security,
+        }
         if self.job is not None and self.settings.out is not None:
             ready["out"] = str(self.settings.out)
             self.job.routes.run_log.write_address(str(address))

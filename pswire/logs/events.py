@@ -57,6 +57,9 @@ EVENTS: Final[Mapping[str, Event]] = {
     "server_unreachable": Event(
         SERVER, ("server", "address", "seconds"), "another server does not answer yet"
     ),
+    "not_where_expected": Event(
+        SERVER, ("server", "address"), "server 0 looks for this server elsewhere, or takes another one for it"
+    ),
     "server_lost": Event(SERVER, ("server",), "another server is gone: the job ends"),
     "following": Event(SERVER, ("job",), "this server executes that job's log"),
     "shard_ready": Event(SERVER, ("bytes", "variables"), "this server holds its part of the model"),
@@ -128,6 +131,7 @@ EVENTS: Final[Mapping[str, Event]] = {
     "optimizer_anew": Event(WORKER, (), "Keras: the optimizer's earlier steps are not known to the servers"),
     "session_closed": Event(WORKER, (), "the coordinator closed the session; the worker joins again"),
     "session_refused": Event(WORKER, (), "the coordinator had given this worker up; it joins again"),
+    "server_moved": Event(WORKER, ("server", "address"), "a server is at another address since it came back"),
     "joined_again": Event(WORKER, ("incarnation", "job"), "as a new incarnation"),
     "rolled_back": Event(
         WORKER, ("batch",), "the job went back to a checkpoint; the next batch of this worker"

@@ -84,13 +84,13 @@ def read_file(path: Path, what: str, *, private: bool = False) -> bytes:
     try:
         with path.open("rb") as file:
             if private:
-                _refuse_what_others_read(path, os.fstat(file.fileno()))
+                _refuse_what_others_read(path, what, os.fstat(file.fileno()))
             return file.read(_MOST)
     except OSError as error:
         raise IdentityError(f"the {what} cannot be read: {path}: {error.strerror or error}") from error
 
 
-def _refuse_what_others_read(path: Path, found: os.stat_result) -> None:
+def _refuse_what_others_read(path: Path, what: str, found: os.stat_result) -> None:
     """As PostgreSQL's client does: root may own a key that a group reads, for that is how Kubernetes mounts secrets for
     processes that are not root."""
     if found.st_uid == os.geteuid():
@@ -99,13 +99,13 @@ def _refuse_what_others_read(path: Path, found: os.stat_result) -> None:
         allowed = 0o740
     else:
         raise IdentityError(
-            f"the key {path} belongs to user {found.st_uid}: expected one of this process's user "
+            f"the {what} {path} belongs to user {found.st_uid}: expected one of this process's user "
             f"({os.geteuid()}) or root"
         )
     mode = stat.S_IMODE(found.st_mode)
     if mode & ~allowed:
         raise IdentityError(
-            f"the key {path} can be read or written by others (mode {mode:04o}); run: chmod 600 {path}"
+            f"the {what} {path} can be read or written by others (mode {mode:04o}); run: chmod 600 {path}"
         )
 
 

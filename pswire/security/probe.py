@@ -74,14 +74,12 @@ def _with_tls(address: Address, credentials: Credentials, plain: socket.socket) 
         tls = context.wrap_socket(plain, server_hostname=address.host)
     except ssl.SSLCertVerificationError as error:
         return Problem(_of_server(address, error))
+    except (TimeoutError, ssl.SSLEOFError, ssl.SSLZeroReturnError, ConnectionError):
+        # A server that is busy or about to end; or one behind a proxy that is not there yet.
+        return Problem(f"{address} does not answer to TLS (yet)", False, True)
     except ssl.SSLError as error:
         alert = _alert(error)
         return Problem(_of_own(address, alert)) if alert else Problem(_no_tls(address))
-    except TimeoutError:
-        return Problem(f"{address} does not answer to TLS, and this process was given certificates", False)
-    except OSError:
-        # It ended the connection instead of an answer: a plain server does, and so does one that ends.
-        return Problem(_no_tls(address), False)
     with tls:
         return _after(address, credentials, tls)
 

@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pswire.security.names import Role
+from pswire.security.files import read_file
+from pswire.security.names import IdentityError, Role
 from pswire.security.secret import Secret
 
 VARIABLE: Final = "PS_TOKEN"
 # Of the 32 random bytes that a secret should be, in base64; in hexadecimal they are 64.
 LEAST: Final = 43
-# Of a whole file.
-MOST: Final = 2**20
 
 _SECRET = re.compile(rf"[A-Za-z0-9_=+/-]{{{LEAST},256}}")
 _HOLDER = re.compile(rf"({'|'.join(Role)})(?:/([A-Za-z0-9._-]{{1,64}}))?")
@@ -77,19 +76,11 @@ def bearer(token: Token) -> tuple[tuple[str, str], ...]:
 def read_tokens(path: Path) -> Tokens:
     """Raises TokenError for a file that others of this machine may read, or that is none."""
     try:
-        mode = path.stat().st_mode
-        if mode & 0o077:
-            raise TokenError(
-                f"{path}: others of this machine may read it (mode {mode & 0o777:04o}): chmod 600 {path}"
-            )
-        with path.open(encoding="ascii") as file:
-            text = file.read(MOST + 1)
-    except OSError as error:
-        raise TokenError(f"{path}: cannot be read: {error.strerror}") from error
+        text = read_file(path, "file of tokens", private=True).decode("ascii")
+    except IdentityError as error:
+        raise TokenError(str(error)) from error
     except UnicodeDecodeError as error:
         raise TokenError(f"{path}: expected lines such as 'worker/w0 SECRET', got other bytes") from error
-    if len(text) > MOST:
-        raise TokenError(f"{path}: expected at most {MOST} characters")
     return parse_tokens(text, str(path))
 
 

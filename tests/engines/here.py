@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pslab.display.progress import Display, Quiet
 from pslab.launch.engines.launcher import Task
-from pslab.launch.engines.nodes import NodesLauncher, keeper_command
+from pslab.launch.engines.nodes import CommandLauncher, keeper_command
 from pslab.launch.engines.placement import Node
 from pslab.launch.experiments import FinishedRun, run_real
 from pslab.launch.tasks import Daemons
@@ -16,7 +16,7 @@ from tests.lab.drive import FAKE, experiment
 ROOT = Path(__file__).parents[2]
 
 
-class HereLauncher(NodesLauncher):
+class HereLauncher(CommandLauncher):
     """`command`: what begins a keeper. `sees`: the nodes see the run folder."""
 
     def __init__(self, *, wait: float = 20.0, keeper: Sequence[str] = (), sees: bool = True, cpus: int = 9):

@@ -18,6 +18,8 @@ from tests.engines import slurm, sshd
 ROOT = Path(__file__).parents[2]
 # For each of four processes a place, and more.
 HOSTS = ("h0:3", "h1:3")
+# A variable of all processes of one site; engines pass on what begins with TF_.
+MARK = "TF_TEST_SITE"
 
 
 @dataclass(frozen=True)
@@ -38,9 +40,17 @@ class Site:
         ]
 
     def left(self) -> list[psutil.Process]:
-        """What runs on the nodes: below the daemons of this site, which are children of this process."""
+        """What this site's commands have started and has not ended, wherever it belongs by now; not its daemons."""
         daemons = [each for each in psutil.Process().children() if each.name() == self.agent]
-        return [child for daemon in daemons for child in daemon.children(recursive=True)]
+        below = [child for daemon in daemons for child in daemon.children(recursive=True)]
+        marked = [each for each in psutil.process_iter() if self._marked(each)]
+        return [each for each in {*below, *marked} if each not in daemons]
+
+    def _marked(self, process: psutil.Process) -> bool:
+        try:
+            return process.environ().get(MARK) == self.environment[MARK]
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            return False
 
     def assert_nothing_left(self, seconds: float = 10.0) -> None:
         deadline = time.monotonic() + seconds
@@ -52,12 +62,13 @@ class Site:
 @contextmanager
 def site(engine: str, folder: Path) -> Iterator[Site]:
     """Until the end of the block."""
+    more = {MARK: str(folder), "XDG_STATE_HOME": f"{folder}-state"}
     if engine == "slurm":
         with slurm.serving(folder) as cluster:
-            yield Site("slurm", cluster.lab_around(), (), cluster.environment, "slurmd")
+            yield Site("slurm", cluster.lab_around(), (), cluster.environment | more, "slurmd")
     else:
         with sshd.serving(folder) as daemon:
-            yield Site("ssh", (), ("--hosts", ",".join(HOSTS)), daemon.environment, "sshd")
+            yield Site("ssh", (), ("--hosts", ",".join(HOSTS)), daemon.environment | more, "sshd")
 
 
 def missing(engine: str) -> str | None:

@@ -68,7 +68,11 @@ def serving(folder: Path) -> Iterator[Slurm]:
         for node in NODES:
             stack.enter_context(_daemon(["slurmd", "-D", "-N", node, "-f", str(file)], slurm))
         _until_idle(slurm)
-        yield slurm
+        try:
+            yield slurm
+        finally:
+            # Of a test that failed: its tasks would outlive these daemons.
+            _cancel_all(slurm)
 
 
 @contextmanager
@@ -87,6 +91,12 @@ def _daemon(command: Sequence[str], slurm: Slurm) -> Iterator[None]:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+def _cancel_all(slurm: Slurm) -> None:
+    if slurm.ask("squeue", "--noheader"):
+        slurm.ask("scancel", "--user=root")
+        _until_idle(slurm)
 
 
 def _until_idle(slurm: Slurm) -> None:

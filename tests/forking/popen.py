@@ -24,8 +24,8 @@ _COMMANDS = {"ps-server": "psserver", "ps-worker": "psworker", "ps-lab": "pslab"
 # Variables that are read when modules are loaded: a command for which one of them differs is not forked.
 _AT_START = ("TF_", "KERAS_", "PYTHON", "GRPC_", "LD_", "XLA_")
 _LATER = ("TF_CONFIG", "PYTHONUNBUFFERED", "PYTHONPATH")
-# Few threads beside each other on few cores.
-_THREADS = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+# Few threads beside each other on few cores; and what the commands set before they load gRPC.
+_THREADS = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "GRPC_VERBOSITY": "ERROR"}
 
 
 class Forks:

@@ -171,3 +171,9 @@ def test_durations_have_two_units_at_most() -> None:
         "1 h 0 min",
         "1 d 1 h",
     ]
+
+
+def test_a_server_that_nothing_protects_says_so() -> None:
+    assert "not protected (--insecure)" in shown(a_status(security="insecure"))
+    for security in ("loopback", "tls", "tokens", ""):
+        assert "not protected" not in shown(a_status(security=security))

@@ -176,13 +176,19 @@ def test_a_client_whose_certificate_has_expired(protected: Cluster, identities: 
         psworker.connect(protected.hosts, ONES, tls_ca=files.ca, tls_cert=files.cert, tls_key=files.key)
 
 
-def test_a_server_that_says_nothing_is_no_server_without_tls(identities: Identities) -> None:
-    """It is waited for: nothing is certain."""
+@pytest.mark.parametrize("silent", [True, False], ids=["says nothing", "hangs up"])
+def test_a_server_that_does_not_answer_may_do_so_soon(identities: Identities, silent: bool) -> None:
+    """It is busy, ends, or is not there yet behind its proxy: nothing is certain, and it is waited for."""
     over = threading.Event()
-    with answering(lambda _: over.wait(PATIENCE)) as address:
-        problem = find_problem(parse_address(address), identities.credentials(Role.WORKER, "w0"), 0.1)
+    with answering(lambda _: over.wait(PATIENCE) if silent else None) as address:
+        worker = identities.credentials(Role.WORKER, "w0")
+        problem = find_problem(parse_address(address), worker, 0.1)
+        assert problem is not None and problem.passing and not problem.certain
+        assert "does not answer to TLS (yet)" in problem.sentence
+        if not silent:
+            with pytest.raises(psworker.Unreachable, match="does not answer to TLS"):
+                psworker.connect(address, ONES, credentials=worker, server_timeout=0.5)
         over.set()
-    assert problem is not None and not problem.certain and "does not answer to TLS" in problem.sentence
 
 
 def test_a_name_that_is_not_known_yet_is_retried_and_named() -> None:

@@ -30,9 +30,10 @@ def status(address: str, as_json: bool, watch: bool, security: SecurityOptions) 
     HOST:PORT is the server with task index 0, RUN the folder of a run that goes on. For every
     waiting worker there is a sentence that says what would release it and since when it waits.
     """
-    credentials = observer_credentials(security)
+    folder = Path(address) if Path(address).is_dir() else None
+    credentials = observer_credentials(security, folder)
     try:
-        place = address_of(Path(address)) if Path(address).is_dir() else address
+        place = address if folder is None else address_of(folder)
         client = StatusClient(str(parse_address(place)), credentials=credentials)
     except (AddressError, RunError) as error:
         raise Failure(error) from error

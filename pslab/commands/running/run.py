@@ -61,6 +61,18 @@ from psworker.job.errors import JobError
     "cluster.hosts.",
 )
 @click.option(
+    "--address",
+    metavar="HOST:PORT",
+    default="",
+    help="Engine ray: a cluster that there is. Default: RAY_ADDRESS.",
+)
+@click.option(
+    "--nodes",
+    type=click.IntRange(1, 64),
+    metavar="N",
+    help="Engine ray: make a cluster of N nodes on this machine, for this run only.",
+)
+@click.option(
     "--submit",
     is_flag=True,
     help="Engine slurm: write a batch script into the run folder, submit it, print the job's number, and end.",
@@ -75,7 +87,7 @@ from psworker.job.errors import JobError
     type=click.IntRange(0),
     metavar="N",
     help="Start processes that die again, so many times in all; servers only where checkpoints are taken.  [default: "
-    "3 where they are, else 0]",
+    "3 where they are, and on engines with nodes; else 0]",
 )
 @click.option(
     "--initial",
@@ -123,6 +135,8 @@ def run(
     out: Path | None,
     engine: str | None,
     hosts: str | None,
+    address: str,
+    nodes: int | None,
     submit: bool,
     resume: str | None,
     restarts: int | None,
@@ -169,7 +183,8 @@ def run(
         raise Failure(
             "--resume goes on in the folder of an experiment's run: expected --out RUN, without --force"
         )
-    options = Options(hosts=tuple(part for part in (hosts or "").split(",") if part.strip()))
+    machines = tuple(part for part in (hosts or "").split(",") if part.strip())
+    options = Options(hosts=machines, address=address, nodes=nodes or 0)
     how = How(out, force, resume, restarts, log_format, tensorboard, trackers, as_json, quiet, save, options)
     try:
         if save is not None:

@@ -6,6 +6,7 @@ registry    the engines by name
 local       processes on this machine
 placement   which process is on which node
 nodes       what engines with nodes share
+ray         actors of a Ray cluster
 slurm       steps of an allocation
 ssh         machines that take a login
 submitting  a batch job that runs ps-lab

@@ -1,4 +1,4 @@
-"""What engines with nodes share: each process is kept by a keeper at the far end of some command."""
+"""What engines with nodes share: each process is kept by a keeper at the far end of a pipe, mostly some command's."""
 
 import os
 import secrets
@@ -27,6 +27,8 @@ class NodesLauncher(ABC):
     """A launcher whose nodes and commands a subclass knows. `cwd`: the same path on all nodes."""
 
     remote = True
+    # Seconds from SIGTERM to SIGKILL for a process whose launcher is gone.
+    grace = 5.0
 
     def __init__(self, cwd: Path, wait: float) -> None:
         self.wait = wait
@@ -43,8 +45,8 @@ class NodesLauncher(ABC):
         """Those that there are. Raises PlaceError."""
 
     @abstractmethod
-    def command(self, node: Node, task: Task) -> list[str]:
-        """That begins a keeper there, as a child of this process."""
+    def pipe(self, node: Node, task: Task, log: int) -> Pipe:
+        """To a keeper there, which is not there yet perhaps. `log`: a descriptor. Raises OSError."""
 
     def reserve(self, wanted: Sequence[Wanted]) -> None:
         """As `Launcher.reserve`."""
@@ -56,7 +58,6 @@ class NodesLauncher(ABC):
         node = self._places[task.name]
         if task.folder is not None and self._marked is None:
             self._mark(task.folder)
-        command = self.command(node, task)
         done = self._turn(node)
 
         def ask(reached: str) -> wire.Request:
@@ -64,7 +65,7 @@ class NodesLauncher(ABC):
 
         def open(log: int) -> Pipe:
             done.acquire()
-            return CommandPipe(command, log)
+            return self.pipe(node, task, log)
 
         process = KeptProcess(task, node.name, ask, open, log, events, self.wait, done.release)
         self._processes.append(process)
@@ -83,6 +84,7 @@ class NodesLauncher(ABC):
             # Server 0 writes the log, the metrics and the model.
             mirror=task.name == "server-0",
             needs_folder=task.needs_folder,
+            grace=self.grace,
         )
 
     def _mark(self, folder: Path) -> None:
@@ -107,6 +109,18 @@ class NodesLauncher(ABC):
                 process.arrived.wait(STALLED)
             if self._marked is not None:
                 self._marked.unlink(missing_ok=True)
+
+
+class CommandLauncher(NodesLauncher):
+    """Keepers are begun by a command."""
+
+    @abstractmethod
+    def command(self, node: Node, task: Task) -> list[str]:
+        """That begins a keeper there, as a child of this process."""
+
+    def pipe(self, node: Node, task: Task, log: int) -> Pipe:
+        """As `NodesLauncher.pipe`."""
+        return CommandPipe(self.command(node, task), log)
 
 
 def passed_on() -> dict[str, str]:

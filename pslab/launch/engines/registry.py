@@ -17,6 +17,9 @@ class Options:
 
     # Of ssh: machines, as cluster.hosts.
     hosts: tuple[str, ...] = ()
+    # Of ray: the cluster that there is, or the number of nodes of one for this run.
+    address: str = ""
+    nodes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,14 @@ def _slurm(setting: Setting) -> Launcher:
     return SlurmLauncher(setting.cwd, setting.experiment.cluster.place.place_timeout, allocation())
 
 
+def _ray(setting: Setting) -> Launcher:
+    from pslab.launch.engines.ray.launcher import RayLauncher
+    from pslab.launch.engines.ray.options import chosen
+
+    options = chosen(setting.options.address, setting.options.nodes)
+    return RayLauncher(options, setting.cwd, setting.experiment.cluster.place.place_timeout)
+
+
 def _ssh(setting: Setting) -> Launcher:
     from pslab.launch.engines.ssh import SshLauncher
 
@@ -64,6 +75,15 @@ ENGINES: Final = {
     for engine in (
         Engine("local", "processes on this machine", _local),
         Engine("simulated", "a virtual clock, see [simulation]", None),
+        Engine(
+            "ray",
+            "actors of a Ray cluster, see --address and --nodes",
+            _ray,
+            honours=frozenset(
+                ("servers.cpus", "servers.memory", "servers.spread", "workers.cpus", "workers.gpus")
+            ),
+            takes=frozenset(("address", "nodes")),
+        ),
         Engine(
             "slurm",
             "steps of the allocation around it, or with --submit a batch job",

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pslab.launch.engines.launcher import EngineError, PlaceError, Task
-from pslab.launch.engines.nodes import NodesLauncher, keeper_command
+from pslab.launch.engines.nodes import CommandLauncher, keeper_command
 from pslab.launch.engines.placement import Node, cpus_of
 
 # Seconds that the controller may take to answer.
@@ -18,7 +18,7 @@ _TIMES = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 _NODE = re.compile(r"\bNodeName=(\S+).*?\bNodeAddr=(\S+)", re.DOTALL)
 
 
-class SlurmLauncher(NodesLauncher):
+class SlurmLauncher(CommandLauncher):
     """`environment`: of a step or batch script of the allocation. Raises EngineError where there is none."""
 
     def __init__(self, cwd: Path, wait: float, environment: Mapping[str, str]) -> None:

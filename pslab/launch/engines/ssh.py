@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pslab.launch.engines.launcher import EngineError, Task
-from pslab.launch.engines.nodes import NodesLauncher, keeper_command
+from pslab.launch.engines.nodes import CommandLauncher, keeper_command
 from pslab.launch.engines.placement import Node
 
 # Logins to one machine at a time: sshd drops some of more than ten (MaxStartups).
@@ -28,7 +28,7 @@ _HOST = re.compile(
 )
 
 
-class SshLauncher(NodesLauncher):
+class SshLauncher(CommandLauncher):
     """`hosts`: as `parse`. Raises EngineError where there is no ssh, or no host."""
 
     def __init__(self, cwd: Path, wait: float, hosts: Sequence[str]) -> None:

@@ -188,6 +188,8 @@ def keep(line: bytes, sender: Sender) -> None:
 
 def main() -> None:
     """Exits 0: the process's own end is told in a frame."""
+    # Whoever started this may ignore it, as Ray's processes may, and a child inherits that.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     sender = Sender(sys.stdout.fileno())
     told = {"host": socket.gethostname(), "pid": os.getpid(), "address": _own_address()}
     sender.send(wire.MAGIC + wire.frame_json(wire.HELLO, **told))

@@ -1,0 +1,135 @@
+"""A run on nodes makes its own certificates: whoever has none is not heard, and no key is left anywhere."""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from pslab.commands.observing import observer_credentials
+from pslab.display.progress import Quiet
+from pslab.launch.engines.launcher import EngineError
+from pslab.launch.observers import options_for, place_of, remembered
+from pslab.launch.security import RunSecurity
+from pslab.launch.status_poll import StatusClient, StatusUntrusted
+from pslab.launch.tasks import Daemons
+from pslab.runs.folder import address_of
+from pswire.config.experiment import parse_experiment
+from pswire.security.authority import described
+from pswire.security.names import Role
+from pswire.security.settings import SecurityOptions
+from tests.engines.here import run_here
+from tests.engines.test_kept_runs import NUMPY
+
+# Of a job whose first worker has joined.
+PHASES = ("waiting for workers", "initialising", "training")
+
+
+class Joined(Quiet):
+    """Tells when a worker has joined."""
+
+    def __init__(self) -> None:
+        self.joined = threading.Event()
+
+    def event(self, name: str, event: dict[str, Any]) -> None:
+        if event["event"] == "joined":
+            self.joined.set()
+
+
+def words_of_all() -> str:
+    """Command lines of everything below this process."""
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        try:
+            found.append(" ".join(child.cmdline()))
+        except psutil.NoSuchProcess:
+            continue
+    return "\n".join(found)
+
+
+class Looking:
+    """Looks at a run from beside it: the run itself, with its signals, is in the main thread."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self.joined, self.found = folder, Joined(), dict[str, Any]()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread.start()
+
+    def run(self, **more: object) -> None:
+        end = str(self._folder / "end")
+        job = {"script": "tests/cluster/numpy_worker.py", "arguments": ["--seconds", "0.02", "--until", end]}
+        what = parse_experiment({**NUMPY, "job": job, **more}, "test")
+        finished = run_here(self._folder / "run", Daemons(), display=self.joined, what=what)
+        self._thread.join(30)
+        assert finished.result.ok, finished
+        assert "error" not in self.found, self.found
+
+    def _look(self) -> None:
+        try:
+            assert self.joined.joined.wait(60)
+            self._ask(self._folder / "run")
+        except Exception as error:
+            self.found["error"] = repr(error)
+        finally:
+            (self._folder / "end").touch()
+
+    def _ask(self, run: Path) -> None:
+        self.found["words"] = words_of_all()
+        self.found["kept"] = place_of(run).is_dir()
+        address = address_of(run)
+        for who, credentials in (
+            ("observer", observer_credentials(SecurityOptions(), run)),
+            ("stranger", observer_credentials(SecurityOptions())),
+        ):
+            client = StatusClient(address, credentials=credentials)
+            try:
+                self.found[who] = client.ask().phase
+            except StatusUntrusted as error:
+                self.found[who] = error
+            finally:
+                client.close()
+
+
+@pytest.mark.cluster
+def test_only_who_has_a_certificate_is_heard_and_no_key_is_left(tmp_path: Path) -> None:
+    looking = Looking(tmp_path)
+    looking.run()
+    assert looking.found["observer"] in PHASES
+    assert isinstance(looking.found["stranger"], StatusUntrusted)
+    assert looking.found["kept"] and not place_of(tmp_path / "run").exists()
+    assert options_for(tmp_path / "run") == SecurityOptions()
+    words = looking.found["words"]
+    assert "psserver" in words and "PRIVATE" not in words and "secret" not in words.lower()
+    for path in (path for path in tmp_path.rglob("*") if path.is_file()):
+        assert b"PRIVATE KEY" not in path.read_bytes(), path
+
+
+@pytest.mark.cluster
+def test_a_run_may_say_that_it_needs_none(tmp_path: Path) -> None:
+    looking = Looking(tmp_path)
+    looking.run(security={"insecure": True})
+    assert looking.found["stranger"] in PHASES and not looking.found["kept"]
+
+
+def test_a_user_who_can_write_nowhere_is_told(
+    tmp_path: Path, state_home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state_home.touch()
+    with remembered(tmp_path / "run", RunSecurity("run")):
+        assert "ps-lab status will not be answered elsewhere" in capsys.readouterr().err
+        assert options_for(tmp_path / "run") == SecurityOptions()
+
+
+def test_certificates_that_cannot_be_made_are_an_engines_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pswire.security.authority.find_spec", lambda name: None)
+    with pytest.raises(EngineError, match="pip install 'paramserver.tls.', or set security.insecure=true"):
+        RunSecurity("run")
+
+
+def test_certificates_name_their_process_and_its_node() -> None:
+    security = RunSecurity("my run")
+    server = described(security.files(Role.SERVER, "server-1", "10.0.0.7")["cert.pem"])
+    worker = described(security.files(Role.WORKER, "w3", "10.0.0.8")["cert.pem"])
+    assert str(server.subject) == "ps://my-run/server/server-1" and "10.0.0.7" in server.hosts
+    assert str(worker.subject) == "ps://my-run/worker/w3" and worker.hosts == ()

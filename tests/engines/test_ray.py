@@ -1,0 +1,226 @@
+"""Engine ray against a real Ray cluster of three nodes on this machine: success, losses, ends, codes, places.
+
+Needs the extra `ray`; where it is missing they are skipped.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pslab.check.checker import check_run
+from pslab.launch.engines.ray.nodes import ThrowAway
+from pslab.runs.folder import Run
+from pswire.exits import ExitCode
+from tests.cluster.cluster import entries_of
+from tests.engines.codes import CODES
+from tests.engines.sites import ROOT, Running, running
+from tests.engines.test_real import endless, experiment
+from tests.lab.test_local import assert_gone
+from tests.repetitions import SOAK, usually
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.timeout(240),
+    pytest.mark.skipif(find_spec("ray") is None, reason="needs the extra ray"),
+]
+KEEPER = "pslab.launch.keeping.keeper"
+
+
+class Site:
+    """A cluster of three nodes with two CPUs each: the servers fill one, the workers another."""
+
+    def __init__(self, nodes: int = 3, cpus: int = 2) -> None:
+        self.cluster = ThrowAway(nodes, cpus)
+        self.environment = {**os.environ, **self.cluster.environment}
+
+    def run(self, *words: str) -> list[str]:
+        lab = [sys.executable, "-m", "pslab", "run", *words]
+        return [*lab, "--engine", "ray", "--address", self.cluster.address]
+
+    def processes(self) -> list[psutil.Process]:
+        return psutil.Process(self.cluster.pid).children(recursive=True)
+
+    def assert_nothing_left(self, seconds: float = 10.0) -> None:
+        """No keeper and nothing that one started."""
+        deadline = time.monotonic() + seconds
+        while (left := keepers(self.processes())) and time.monotonic() < deadline:
+            psutil.wait_procs(left, timeout=0.2)
+        assert not left, [process.cmdline() for process in left if process.is_running()]
+
+
+def keepers(processes: list[psutil.Process]) -> list[psutil.Process]:
+    found = []
+    for process in processes:
+        try:
+            if KEEPER in process.cmdline():
+                found.append(process)
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+@pytest.fixture(autouse=True)
+def no_process_left_behind() -> None:
+    """In place of the one of all tests: idle processes of Ray stay between tests, and end with the cluster, which
+    `place` holds to that. What servers and workers leave behind is `Site.assert_nothing_left`'s."""
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Site]:
+    made = Site()
+    yield made
+    left = made.processes()
+    made.cluster.close()
+    gone, alive = psutil.wait_procs(left, timeout=10)
+    assert not alive, alive
+
+
+def raylet_of(pid: int) -> psutil.Process:
+    [found] = [each for each in psutil.Process(pid).parents() if each.name() == "raylet"]
+    return found
+
+
+def joined(run: Running) -> list[int]:
+    """Both workers; their processes."""
+    pids = [int(run.until(f"worker-{n}", "where")["pid"]) for n in range(2)]
+    for n in range(2):
+        run.until(f"worker-{n}", "joined")
+    return pids
+
+
+def test_what_is_killed_comes_back_and_the_run_succeeds(place: Site, tmp_path: Path) -> None:
+    """The worker, its keeper, the actor that holds the keeper."""
+    command = place.run(endless(tmp_path), "--out", str(tmp_path / "run"))
+    with running(command, place.environment) as run:
+        run.until("worker-0", "where")
+        for generation in range(3):
+            pid = int(run.until("worker-1", "where")["pid"])
+            run.until("worker-1", "joined")
+            worker = psutil.Process(pid)
+            chain = [worker, *worker.parents()]
+            chain[generation].kill()
+            psutil.wait_procs([worker], timeout=1.0)
+            assert not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE
+        run.until("worker-1", "joined")
+        (tmp_path / "end").touch()
+        end = run.end()
+    assert (run.process.returncode, end["code"]) == (0, 0), end
+    assert len(end["warnings"]) == 3 and all("started again" in each for each in end["warnings"])
+    log = Run(tmp_path / "run")
+    assert check_run(log).ok
+    joins = [entry["incarnation"] for entry in entries_of(log, "join") if entry["worker"] == "w1"]
+    assert joins == [0, 1, 2, 3]
+    place.assert_nothing_left()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_nothing_is_left_however_ps_lab_ends(place: Site, tmp_path: Path, number: signal.Signals) -> None:
+    command = place.run(endless(tmp_path), "--out", str(tmp_path / "run"))
+    with running(command, place.environment) as run:
+        pids = joined(run)
+        run.process.send_signal(number)
+        if number == signal.SIGINT:
+            assert run.end()["reason"] == "stopped by SIGINT"
+            assert run.process.returncode == ExitCode.INTERRUPTED
+        else:
+            run.process.communicate(timeout=30)
+    assert_gone(pids)
+    place.assert_nothing_left()
+
+
+def test_a_lost_node_takes_its_workers_only_and_they_come_back_elsewhere(tmp_path: Path) -> None:
+    made = Site()
+    try:
+        command = made.run(endless(tmp_path), "--out", str(tmp_path / "run"))
+        with running(command, made.environment) as run:
+            pids = joined(run)
+            lost = raylet_of(pids[0])
+            servers = [each for each in keepers(made.processes()) if raylet_of(each.pid) != lost]
+            assert raylet_of(pids[1]) == lost and len(servers) == 2
+            lost.kill()
+            assert_gone(pids)
+            again = joined(run)
+            assert lost.pid not in {raylet_of(pid).pid for pid in again}
+            assert all(server.is_running() for server in servers)
+            (tmp_path / "end").touch()
+            end = run.end()
+        assert end["code"] == 0 and check_run(Run(tmp_path / "run")).ok, end
+    finally:
+        made.cluster.close()
+
+
+def test_exit_codes_arrive_as_they_are(place: Site, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.engines.codes", "ray", str(tmp_path)],
+        cwd=ROOT,
+        env={**place.environment, "RAY_ADDRESS": place.cluster.address},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    said = {path.name: path.read_text() for path in tmp_path.glob("*.log")}
+    assert json.loads(done.stdout) == {str(code): code for code in CODES}, said
+
+
+ROOM = [
+    ("cluster.place.workers.gpus=1", "1 GPU wanted, 0 GPU there, 0 GPU free"),
+    ("cluster.place.workers.cpus=3", "no node has room for worker-0, which wants 3 CPU"),
+    ("cluster.workers=9", "11 CPU wanted, 6 CPU there"),
+    ("cluster.servers=4", "4 nodes wanted, one for each server"),
+]
+
+
+@pytest.mark.parametrize(("wish", "words"), usually(ROOM[:1], ROOM))
+def test_what_finds_no_room_is_said_with_what_there_is(
+    place: Site, tmp_path: Path, wish: str, words: str
+) -> None:
+    wishes = ["--set", wish, "--set", "cluster.place.place_timeout=1.0"]
+    if "cluster.workers" not in wish:
+        wishes += ["--set", "cluster.workers=1"]
+    if "servers" in wish:
+        wishes += ["--set", "cluster.place.servers={spread=true}"]
+    command = place.run(experiment(tmp_path), "--out", str(tmp_path / "run"), *wishes)
+    began = time.monotonic()
+    with running(command, place.environment) as run:
+        end = run.end()
+    assert run.process.returncode == ExitCode.UNREACHABLE and time.monotonic() - began < 30
+    assert words in end["reason"], end
+    place.assert_nothing_left()
+
+
+def test_one_experiment_ends_with_the_same_weights_here_and_on_ray(place: Site, tmp_path: Path) -> None:
+    words = [experiment(tmp_path, "--batches", "30"), "--set", "policy.name=sync"]
+    here = [sys.executable, "-m", "pslab", "run", *words, "--out", str(tmp_path / "here")]
+    there = [*place.run(*words), "--out", str(tmp_path / "there")]
+    digests = []
+    for command, name in ((here, "here"), (there, "there")):
+        with running(command, place.environment) as run:
+            assert run.end()["code"] == 0, run.said[-3:]
+        log = Run(tmp_path / name)
+        assert check_run(log).ok and log.summary.versions == 30
+        digests.append(log.summary.weights_sha256)
+    assert digests[0] and digests[0] == digests[1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL] if SOAK else [signal.SIGKILL])
+def test_a_cluster_of_ones_own_ends_with_ps_lab(tmp_path: Path, number: signal.Signals) -> None:
+    lab = [sys.executable, "-m", "pslab", "run", endless(tmp_path), "--out", str(tmp_path / "run")]
+    with running([*lab, "--engine", "ray", "--nodes", "3"], os.environ) as run:
+        joined(run)
+        left = psutil.Process(run.process.pid).children(recursive=True)
+        assert len([each for each in left if each.name() == "raylet"]) == 3
+        run.process.send_signal(number)
+        run.process.communicate(timeout=60)
+    gone, alive = psutil.wait_procs(left, timeout=20)
+    assert not alive, [each.cmdline() for each in alive]

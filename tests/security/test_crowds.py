@@ -1,0 +1,146 @@
+"""Strangers at a port with TLS, silent ones and such as begin a handshake, keep no invited worker waiting."""
+
+import gc
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+
+import numpy as np
+import psutil
+
+import psworker
+from psserver.service.limits.table import UNAUTHENTICATED
+from pswire.security.names import Role
+from pswire.transport import framed_socket
+from pswire.transport.framed_socket import SocketError
+from tests.security.authorities import worker
+from tests.security.identities import Identities
+from tests.security.test_line import WORKER, line_to, listening
+from tests.service.serving import PATIENCE, serving, wait_until
+
+STRANGERS = 200
+# Half handshakes, per second and in all.
+PACE = 200
+HALVES = 300
+# What a worker may be late by; seconds.
+LATE = 1.0
+MESSAGE = bytes(1 << 20)
+
+
+def hello() -> bytes:
+    """The first words of a client that goes no further: a server answers with all that costs it time."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    with suppress(ssl.SSLWantReadError):
+        WORKER.client_context().wrap_bio(incoming, outgoing, server_hostname="localhost").do_handshake()
+    return outgoing.read()
+
+
+@contextmanager
+def strangers(port: int, count: int, said: bytes, pace: float = 0.0) -> Iterator[threading.Event]:
+    """So many connections, each of which says that and no more; at most `pace` in a second. All stay open, as far as
+    the server lets them. The event is set when all have come."""
+    over, ended = threading.Event(), threading.Event()
+
+    def come() -> None:
+        with ExitStack() as stack:
+            for _ in range(count):
+                stranger = stack.enter_context(socket.create_connection(("127.0.0.1", port), PATIENCE))
+                stranger.sendall(said)
+                if pace:
+                    ended.wait(1 / pace)
+            over.set()
+            assert ended.wait(PATIENCE)
+
+    thread = threading.Thread(target=come)
+    thread.start()
+    try:
+        yield over
+    finally:
+        ended.set()
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+
+
+def test_invited_workers_are_served_among_strangers() -> None:
+    """One that is there already, and ones that come."""
+    with listening() as opened, ExitStack() as stack:
+        here = stack.enter_context(closing(line_to(opened)))
+        threads = threading.active_count()
+        silent = stack.enter_context(strangers(opened.port, STRANGERS, b""))
+        assert silent.wait(PATIENCE)
+        took, held = [], []
+        for _ in range(2):
+            # The first of them take up all the room that there is for strangers.
+            begun = stack.enter_context(strangers(opened.port, HALVES // 2, hello(), PACE))
+            while not begun.is_set() or len(took) < 5:
+                since = time.monotonic()
+                with closing(line_to(opened)) as coming:
+                    coming.send([MESSAGE])
+                    assert coming.receive() == (MESSAGE, 0)
+                here.send([MESSAGE])
+                assert here.receive() == (MESSAGE, 0)
+                took.append(time.monotonic() - since)
+                assert opened.unauthenticated <= UNAUTHENTICATED.value
+            gc.collect()
+            held.append(psutil.Process().memory_info().rss)
+        assert max(took) < LATE, took
+        # Of the server none; three of the strangers.
+        assert threading.active_count() <= threads + 3
+        assert held[1] - held[0] < 32 << 20, held
+
+
+def test_strangers_with_certificates_of_others_are_sent_away_at_once() -> None:
+    """They cost what a handshake costs, and nothing stays of them."""
+    foreign = worker(cluster="other")
+    with listening() as opened, closing(line_to(opened)) as here:
+        for _ in range(20):
+            with suppress(SocketError):
+                line_to(opened, foreign, bytes(framed_socket.TOKEN_BYTES))
+        wait_until(lambda: not opened.unauthenticated, "the server to let go")
+        here.send([MESSAGE])
+        assert here.receive() == (MESSAGE, 0)
+
+
+def test_a_training_goes_on_among_strangers_at_both_ports(identities: Identities) -> None:
+    """Acceptance 8: gRPC's port and the line's."""
+    ones = {"v": np.ones(1 << 16, np.float32)}
+    own = identities.options(Role.WORKER, "w0")
+    files = {"tls_ca": own.tls_ca, "tls_cert": own.tls_cert, "tls_key": own.tls_key}
+    with ExitStack() as stack:
+        cluster = stack.enter_context(
+            serving(
+                security=lambda index: identities.options(Role.SERVER, f"server-{index}"),
+                credentials=identities.credentials(Role.OBSERVER),
+            )
+        )
+        session = stack.enter_context(
+            psworker.connect(cluster.hosts, ones, transport="socket", server_timeout=5.0, **files)
+        )
+        step(session)
+        assert session.transport == ("socket",)
+        sockets = cluster.servers[0].server.sockets
+        ports = (
+            int(cluster.hosts.rpartition(":")[2]),
+            cluster.servers[0].server.owner.ask(lambda: sockets.port),
+        )
+        threads = threading.active_count()
+        for port in ports:
+            assert stack.enter_context(strangers(port, STRANGERS // 2, b"")).wait(PATIENCE)
+        floods = [stack.enter_context(strangers(port, HALVES // 2, hello(), PACE // 2)) for port in ports]
+        took = []
+        while not all(flood.is_set() for flood in floods) or len(took) < 5:
+            since = time.monotonic()
+            step(session)
+            took.append(time.monotonic() - since)
+        assert max(took) < LATE, took
+        # The four of the strangers, and gRPC's own, of which it starts a few more under load.
+        assert threading.active_count() <= threads + 4 + 4
+
+
+def step(session: psworker.Session) -> None:
+    grant = session.ready()
+    assert grant is not None
+    session.contribute(grant, session.pull_flat(grant), samples=1)

@@ -1,0 +1,76 @@
+"""/metrics by the same identity: TLS, and observers only."""
+
+import http.client
+import secrets
+import ssl
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from psserver.settings import Options
+from pswire.addresses import parse_address
+from pswire.security.names import Role
+from pswire.security.settings import SecurityOptions
+from tests.security.identities import Identities
+from tests.service.serving import PATIENCE, Served
+
+pytest.importorskip("prometheus_client", reason="needs the extra metrics")
+
+Serve = Callable[[SecurityOptions], str]
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """Starts a server; its metrics' address."""
+    started: list[Served] = []
+
+    def serving(security: SecurityOptions) -> str:
+        started.append(Served(Options(ps_hosts="127.0.0.1:0", metrics_port=0, security=security)))
+        return str(started[-1].events["ready"]["metrics"])
+
+    yield serving
+    for served in started:
+        served.interrupt()
+        served.ended()
+
+
+def get(address: str, context: ssl.SSLContext | None, **headers: str) -> tuple[int, str]:
+    place = parse_address(address)
+    if context is None:
+        connection = http.client.HTTPConnection(place.host, place.port, timeout=PATIENCE)
+    else:
+        connection = http.client.HTTPSConnection(place.host, place.port, timeout=PATIENCE, context=context)
+    try:
+        connection.request("GET", "/metrics", headers=headers)
+        reply = connection.getresponse()
+        return reply.status, reply.read().decode()
+    finally:
+        connection.close()
+
+
+def test_metrics_are_for_observers_over_tls(serve: Serve, identities: Identities) -> None:
+    address = serve(identities.options(Role.SERVER, "s0"))
+    for role, status in ((Role.OBSERVER, 200), (Role.ADMIN, 200), (Role.SERVER, 200), (Role.WORKER, 403)):
+        context = identities.credentials(role, "any").identity.client_context()
+        code, text = get(address, context)
+        assert code == status
+        assert ("paramserver_certificate_expiry_timestamp_seconds{" in text) == (status == 200)
+    believing = ssl.create_default_context(cafile=str(identities.files(Role.OBSERVER).ca))
+    for context in (None, believing):
+        with pytest.raises((ssl.SSLError, ConnectionError, http.client.HTTPException)):
+            get(address, context)
+
+
+def test_metrics_by_a_token(serve: Serve, identities: Identities, tmp_path: Path) -> None:
+    tokens = {role: secrets.token_hex(32) for role in ("observer", "worker")}
+    file = tmp_path / "tokens"
+    file.touch(mode=0o600)
+    file.write_text("".join(f"{role} {secret}\n" for role, secret in tokens.items()))
+    files = identities.files(Role.SERVER, "s0")
+    address = serve(SecurityOptions(str(files.ca), str(files.cert), str(files.key), str(file)))
+    context = ssl.create_default_context(cafile=str(files.ca))
+    assert get(address, context, Authorization=f"Bearer {tokens['observer']}")[0] == 200
+    assert get(address, context, Authorization=f"Bearer {tokens['worker']}")[0] == 403
+    assert get(address, context, Authorization="Bearer guess")[0] == 401
+    assert get(address, context)[0] == 401
