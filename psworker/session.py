@@ -91,7 +91,7 @@ class Session:
                 admit,
                 registration.session,
                 backoff,
-                self._servers.pointless,
+                self._servers.give_up,
                 numbered=work is None,
             )
         except BaseException:

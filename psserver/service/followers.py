@@ -8,6 +8,7 @@ from typing import Any
 import grpc
 
 from psserver.checkpoint import CheckpointError, FileFacts
+from psserver.service.limits.silence import NAMED_AFTER, Silence
 from psserver.service.loop.waits import Changes
 from psserver.service.rpc.adapters import apply_to_wire, order_to_wire
 from psserver.shard import Apply, Order
@@ -71,6 +72,7 @@ class Follower:
         # What became of its parts of the newest checkpoints, by entry.
         self._saved: dict[int, shard_pb2.Saved] = {}
         self._asked = 0.0
+        self._silence = Silence()
         # It refused to publish a version that is not finite, and executes nothing any more.
         self.diverged = False
         self._opening = opening
@@ -108,6 +110,8 @@ class Follower:
 
     def send(self, orders: Sequence[tuple[int, Order]]) -> None:
         self._orders.extend(orders)
+        if orders:
+            self._silence.order(orders[-1][0] + 1, self._loop.time())
         self._filled.set()
 
     def try_update(self, trial: int, update: Apply) -> None:
@@ -121,6 +125,31 @@ class Follower:
         if now - self._asked >= ASK_EVERY:
             self._asked = now
             self._put(shard_pb2.FollowRequest(decisions=shard_pb2.Decisions()))
+
+    def silent(self, patience: float) -> tuple[str, float, float] | None:
+        """What the server is waited for to do, while its connection stands, since when (monotonic), and for how many
+        seconds at most: `patience`, or less where it is to come back. None while it does what it should.
+
+        To be called now and then: it is asked."""
+        if self.state in ("ended", "lost") or self._closing.is_set():
+            return None
+        now = self._loop.time()
+        if self._silence.ask(now) and self.state == "ready":
+            self._put(shard_pb2.FollowRequest(decisions=shard_pb2.Decisions()))
+        waited = self._silence.waited()
+        if waited is None or now - waited[1] < NAMED_AFTER:
+            return None
+        if self.state == "connecting" and self._patience is not None:
+            patience = min(patience, self._patience)
+        return f"server {self.server} to {waited[0]}", waited[1], patience
+
+    def give_up(self, why: str) -> None:
+        """Its process hangs: it counts as one that is gone, and finds out when it goes on."""
+        cause, self.state = LOST if self.state == "ready" else "server", "lost"
+        if self._task is not None:
+            self._task.cancel()
+        self._on_lost(self.server, cause, f"server {self.server} at {self.address} was lost: {why}")
+        self._changes.notify()
 
     def _put(self, message: shard_pb2.FollowRequest) -> None:
         self._seal()
@@ -203,6 +232,7 @@ class Follower:
             response_deserializer=shard_pb2.FollowReply.FromString,
         )(metadata=self.metadata)
         sender = asyncio.create_task(self._send(call))
+        self._silence.began(self._loop.time())
         try:
             while (reply := await call.read()) is not grpc.aio.EOF:
                 check(reply)
@@ -282,6 +312,7 @@ class Follower:
             self._followed.set()
             told = event("server_ready", server=self.server, address=str(self.address))
             log.info("server %d at %s is ready", self.server, self.address, extra=told)
+        self._silence.hear(reply.executed, self._loop.time())
         self.executed, self.nbytes, self.diverged = reply.executed, reply.bytes, reply.diverged
         if reply.HasField("memory"):
             self.memory = reply.memory

@@ -229,6 +229,7 @@ class Job(Joining):
                 return
             self._open_without_workers()
         self._end_unanswered()
+        self._give_up_silent()
         self._input(lambda c, now: c.tick(now))
         self._progress.look(self._coordinator, time.monotonic())
         present = self._coordinator.roster.present.values()
@@ -259,7 +260,7 @@ class Job(Joining):
     def report(self) -> JobReport:
         """From any thread."""
         found, epoch, answers = self.look(
-            lambda c, now: (report(c, now), self._epoch_awaited(c, now), self.unanswered)
+            lambda c, now: (report(c, now), self._epoch_awaited(c, now), self.unanswered or self.silent)
         )
         return _with_wait(_with_wait(found, epoch), self.awaited or answers)
 

@@ -40,12 +40,12 @@ class Control:
         admit: Callable[[pb.JoinReply], None],
         session: str,
         backoff: Backoff,
-        pointless: threading.Event,
+        pointless: Callable[[], object],
         *,
         numbered: bool = True,
     ) -> None:
         """`admit` is called with every answer of `join`, once the tickets of another membership are void. `pointless`
-        is set as soon as no payload is of use any more: the job or this session has failed. `numbered`: what is
+        is called as soon as no payload is of use any more: the job or this session has failed. `numbered`: what is
         committed are batches of this worker's own data."""
         self._join, self._admit = join, admit
         self._session = session
@@ -231,7 +231,7 @@ class Control:
     def _fail(self, error: SessionError) -> None:
         with self._lock:
             self._failure = error
-            self._pointless.set()
+            self._pointless()
             self._notify()
 
     def _wait_for(self, condition: Callable[[], object]) -> None:
@@ -352,7 +352,7 @@ class Control:
     def _after_events(self) -> None:
         engine = self._engine
         if engine.refusal is not None or (engine.stop is not None and self._job_failed):
-            self._pointless.set()
+            self._pointless()
         self._notify()
 
 

@@ -333,6 +333,10 @@ class ShardClient:
             )
         return values
 
+    def cut(self) -> None:
+        """What is under way ends, as where the connection breaks. From any thread."""
+        self._transport.cut()
+
     def close(self) -> None:
         """From any thread."""
         self._transport.close()

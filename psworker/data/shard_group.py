@@ -128,6 +128,12 @@ class ShardGroup:
             raise SessionError(f"the coordinator told where a server is, and {error}") from error
         return tuple(hosts)
 
+    def give_up(self) -> None:
+        """No more payload is of use: whoever waits for a server, which may hang, waits no more. From any thread."""
+        self.pointless.set()
+        for shard in self.shards:
+            shard.cut()
+
     def close(self) -> None:
         self.closing.set()
         self.pointless.set()

@@ -104,6 +104,10 @@ class Transport:
             self._agreed = True
         return self.attachment
 
+    def cut(self) -> None:
+        """What is under way ends; a socket ends with its gRPC stream. From any thread."""
+        self._over_grpc.close()
+
     def close(self) -> None:
         """From any thread."""
         socket = self._over_socket

@@ -6,6 +6,7 @@ until it has (`wait_until`). What disturbs them is done by that thread.
 """
 
 import asyncio
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -14,9 +15,11 @@ import pytest
 from psserver.coordinator import Coordinator
 from psserver.coordinator.outputs import Record
 from psserver.service.job import Job
+from psserver.service.rpc.registration import Call
 from psserver.service.server import Server
 from psserver.service.shard.host import ShardHost
 from psserver.shard import Shard
+from pswire.v1 import shard_pb2
 
 
 class Probe:
@@ -45,6 +48,32 @@ class Probe:
         """That versions lie in. They are made when needed and never given back but for those of evicted readers:
         without one, the most that there were."""
         return self.shard.arena.buffers
+
+    def hang(self) -> threading.Event:
+        """It takes no order of its coordinator any more until the event is set; its connections stand."""
+        goes_on, served = threading.Event(), self.server._follow
+        assert served is not None, "expected another server than 0"
+        take = served._take
+
+        async def wait(request: shard_pb2.FollowRequest, call: Call) -> None:
+            await asyncio.to_thread(goes_on.wait)
+            await take(request, call)
+
+        served._take = wait  # type: ignore[method-assign]
+        return goes_on
+
+    def heard(self) -> list[int]:
+        """On server 0: how far server 1 says that it is, from now on."""
+        found: list[int] = []
+        follower = self.job.routes.followers[0]
+        received = follower._received
+
+        def hear(reply: shard_pb2.FollowReply) -> None:
+            found.append(reply.executed)
+            received(reply)
+
+        follower._received = hear  # type: ignore[method-assign]
+        return found
 
     @property
     def staging_peak(self) -> int:

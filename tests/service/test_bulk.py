@@ -3,7 +3,9 @@
 import asyncio
 import socket
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -177,3 +179,63 @@ def test_a_thread_goes_on_with_what_the_loop_began(ends: tuple[socket.socket, so
 
     assert asyncio.run(live()) == [b"first", b"third"]
     assert taken == [(SMALL, "payload")]
+
+
+# Peers that never rest, and are slow
+
+# Within which a thread is free again, though a frame is in the middle; the peers go on for longer.
+SOON, LONG = 1.0, 3.0
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No peer counts as one that rests, however busy this machine is."""
+    monkeypatch.setattr(bulk, "REST", 1000 * int(LONG))
+
+
+@contextmanager
+def trickle(step: Callable[[], object]) -> Iterator[None]:
+    """`step` again and again."""
+    over, end = threading.Event(), time.monotonic() + LONG
+
+    def run() -> None:
+        while not over.wait(0.001) and time.monotonic() < end:
+            step()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    began = time.monotonic()
+    yield
+    took = time.monotonic() - began
+    over.set()
+    thread.join()
+    assert took < SOON, "the peer has a thread for itself"
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_peer_that_sends_byte_by_byte_holds_no_thread(ends: tuple[socket.socket, socket.socket]) -> None:
+    here, there = ends
+    there.sendall(HEAD.pack(FRAME_BYTES, 0))
+    with trickle(lambda: there.send(b"x")):
+        frames, begun = received(here)
+    assert frames == [] and begun[: HEAD.size] == HEAD.pack(FRAME_BYTES, 0)
+
+
+@pytest.mark.usefixtures("patient")
+def test_nor_with_one_large_frame(ends: tuple[socket.socket, socket.socket]) -> None:
+    here, there = ends
+    with trickle(lambda: there.send(b"x")):
+        filled = bulk.fill(here, memoryview(bytearray(FRAME_BYTES)), 0)
+    assert 0 < filled < FRAME_BYTES
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_peer_that_reads_little_by_little_holds_no_thread(
+    ends: tuple[socket.socket, socket.socket],
+) -> None:
+    here, there = ends
+    here.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2**14)
+    payload = bytes(FRAME_BYTES - 100)
+    with trickle(lambda: there.recv(256)):
+        rest = bulk.send(here, iter([(b"head", payload)]))
+    assert 0 < len(rest) <= len(payload)

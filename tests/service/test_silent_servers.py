@@ -3,8 +3,12 @@
 import numpy as np
 import pytest
 
+from psserver.service import followers
 from psserver.service.deciding import decider
 from psserver.service.followers import Follower
+from psserver.service.limits import silence
+from psserver.service.limits.silence import Silence
+from psserver.service.rpc import follow
 from psserver.service.saving.whole import PATIENCE as LEAST
 from psserver.service.saving.whole import limit
 from psserver.service.trials import TrialAnswers
@@ -12,6 +16,7 @@ from psserver.shard import Apply
 from pswire.exits import ExitCode
 from pswire.model.plan import VariableSpec, make_plan
 from pswire.patience import SLOWEST_LINK
+from pswire.v1 import coordinator_pb2 as pb
 from tests.service.peer import Peer
 from tests.service.serving import VARIABLES, serving, wait_until
 
@@ -58,6 +63,69 @@ def test_a_server_that_hangs_while_its_connection_stands_ends_the_job(
         )
         peer.leave()
         assert {served.ended() for served in cluster.servers} == {ExitCode.UNREACHABLE}
+
+
+def test_what_a_server_is_waited_for() -> None:
+    told = Silence()
+    assert told.waited() is None and not told.ask(5.0)
+    told.began(10.0)
+    assert told.waited() == ("answer", 10.0)
+    assert [told.ask(now) for now in (10.5, 11.0, 11.5, 12.0)] == [False, True, False, True]
+    told.hear(0, 12.0)
+    told.order(3, 20.0)
+    told.hear(0, 21.0)
+    told.order(9, 22.0)
+    assert told.waited() == ("execute entry 0 of the log", 20.0), "it lives, and gets no further"
+    told.hear(2, 25.0)
+    assert told.waited() == ("execute entry 2 of the log", 25.0), "much is left, and it gets on"
+    told.hear(9, 26.0)
+    assert told.waited() == ("answer", 26.0)
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_a_server_that_takes_no_orders_is_named_and_lost_in_the_end(
+    monkeypatch: pytest.MonkeyPatch, ordered: bool
+) -> None:
+    """Also where nothing was ordered: then workers wait for it, and the coordinator for them."""
+    monkeypatch.setattr(followers, "NAMED_AFTER", 0.3)
+    monkeypatch.setattr(silence, "ASK_EVERY", 0.1)
+    with serving(2) as cluster, Peer(cluster, "w0") as peer:
+        peer.step()
+        assert "waiting for server" not in cluster.status().note
+        goes_on = cluster.servers[1].probe.hang()
+        if ordered:
+            peer.send(ready=pb.Ready())
+            peer.receive("grant")
+        waiting = "waiting for server 1 to " + ("execute entry" if ordered else "answer (since ")
+        note = wait_until(lambda: waiting in (said := cluster.status().note) and said, "the name in status")
+        assert note.endswith(f"at most {LEAST + 4 * 10 + 1:g} s)"), note
+        assert cluster.status().servers[1].state == "ready"
+        # It is over now.
+        monkeypatch.setattr(decider, "limit", lambda *_: 0.5)
+        stop = peer.receive("stop")
+        assert not stop.success and "was lost: waited 0.5 s for server 1 to " in stop.reason
+        peer.leave()
+        assert cluster.servers[0].ended() == ExitCode.UNREACHABLE
+        # It goes on, and finds out.
+        goes_on.set()
+        assert cluster.servers[1].ended() == ExitCode.UNREACHABLE
+
+
+def test_a_server_that_is_busy_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One long order, or many: it is not silent."""
+    monkeypatch.setattr(follow, "TELL_EVERY", 0.05)
+    with serving(2) as cluster, Peer(cluster, "w0") as peer:
+        peer.step()
+        host, heard = cluster.servers[1].probe.host, cluster.servers[0].probe.heard()
+        execute = host.orders.execute_submitted
+        host.orders.execute_submitted = lambda: None  # type: ignore[method-assign]
+        peer.send(ready=pb.Ready())
+        peer.receive("grant")
+        wait_until(lambda: len(heard) > 5, "several words of a server that executes nothing")
+        assert len(set(heard)) == 1
+        host.orders.execute_submitted = execute  # type: ignore[method-assign]
+        host.owner.tell(execute)
+        wait_until(lambda: heard[-1] > heard[0], "it goes on")
 
 
 def test_once_they_have_answered_nobody_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

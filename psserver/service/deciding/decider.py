@@ -26,7 +26,7 @@ from psserver.service.log.flushing import Flushing, LogFlush
 from psserver.service.log.json_lines import LogError
 from psserver.service.log.run_log import RunLog
 from psserver.service.routes import Routes
-from psserver.service.saving.whole import Checkpoints, limit
+from psserver.service.saving.whole import PATIENCE, Checkpoints, limit
 from psserver.service.shard.host import ShardHost
 from psserver.service.trials import TrialAnswers
 from pswire.exits import ExitCode
@@ -175,6 +175,28 @@ class Decider:
         reason = f"waited {waited[2]:g} s for {waited[0]}: not lost, but silent (see its process and its log)"
         log.error("%s", reason, extra=event("trial_unanswered", servers=self._answers.missing))
         self._input(lambda c, now: c.stop(reason, now, success=False, cause="server"))
+
+    @property
+    def silent(self) -> tuple[str, float, float] | None:
+        """A server that hangs while its connection stands, as `unanswered`: the one that is silent for longest."""
+        found = [waited for follower in self.routes.followers if (waited := follower.silent(self._patience))]
+        return min(found, key=lambda waited: waited[1], default=None)
+
+    @property
+    def _patience(self) -> float:
+        """Seconds for a server that may have much to do."""
+        timeout = self.terms.worker_timeout
+        return PATIENCE + 4 * timeout if self.plan is None else limit(self.plan, timeout)
+
+    def _give_up_silent(self) -> None:
+        """A server that hangs is lost, like one that is gone."""
+        if self._coordinator.stopped is not None:
+            # The end has limits of its own.
+            return
+        for follower in self.routes.followers:
+            waited = follower.silent(self._patience)
+            if waited is not None and time.monotonic() - waited[1] >= waited[2]:
+                follower.give_up(f"waited {waited[2]:g} s for {waited[0]} (see its process and its log)")
 
     def _fail(self, reason: str, code: ExitCode) -> None:
         """The end of a job that can decide nothing more: every worker is sent that, and nothing else."""

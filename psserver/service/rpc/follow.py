@@ -31,6 +31,8 @@ from pswire.v1 import shard_pb2
 log = logging.getLogger("ps-server")
 
 
+# Seconds after which the coordinator is told how far a long order is.
+TELL_EVERY = 1.0
 # Seconds between two looks at the memory that the coordinator is told of.
 MEMORY_EVERY = 0.5
 
@@ -83,7 +85,7 @@ class FollowRpc:
         try:
             await call.reply(self._progress())
             while (request := await _next(call)) is not None:
-                await self._take(request)
+                await self._take(request, call)
                 await call.reply(self._progress())
         finally:
             if self.ending is None:
@@ -125,7 +127,7 @@ class FollowRpc:
         self._host.open(message.job, message.secret)
         log.info("following job %s", message.job, extra=event("following", job=message.job))
 
-    async def _take(self, request: shard_pb2.FollowRequest) -> None:
+    async def _take(self, request: shard_pb2.FollowRequest, call: Call) -> None:
         match request.WhichOneof("message"):
             case "configure":
                 await self._configure(request.configure)
@@ -144,7 +146,9 @@ class FollowRpc:
                 self._host.orders.submit(orders)
                 if orders:
                     self._next_entry = orders[-1][0] + 1
-                    await self._host.execute(self._next_entry)
+                    while not await self._host.execute(self._next_entry, TELL_EVERY):
+                        # Much was ordered, or much is to be computed: how far it is.
+                        await call.reply(self._progress())
             case "trial":
                 await self._try(request.trial)
             case "shutdown":

@@ -344,11 +344,11 @@ class ShardHost:
         if shard is not None and shard.arena.lent:
             self._reads.cut(shard.arena.lent, self.memory.versions_beyond)
 
-    async def execute(self, count: int) -> None:
-        """Execute what was submitted, up to `count` entries; it ends early where nothing is executed any more."""
+    async def execute(self, count: int, seconds: float) -> bool:
+        """Execute what was submitted, up to `count` entries, and wait for that so long at most. True when it is done,
+        and where nothing is executed any more."""
         self.orders.execute_submitted()
-        if self.state.executed < count:
-            await self.wait_executed(count, float("inf"))
+        return self.state.executed >= count or await self.wait_executed(count, seconds) or self.state.over
 
     async def wait_executed(self, count: int, seconds: float) -> bool:
         """True once `count` entries are executed; False after `seconds` or when closed or failed."""

@@ -45,14 +45,14 @@ def receive(
     filled = len(begun)
     frame[:filled] = begun
     while True:
-        filled = _fill(connected, frame, filled, HEAD.size, poll)
+        filled = _fill(connected, frame, filled, HEAD.size, poll, end + TURN)
         if filled < HEAD.size:
             return bytes(frame[:filled])
         length, _ = HEAD.unpack_from(frame)
         if length > most:
             raise SocketError(f"expected a frame of at most {most} bytes, got one of {length}")
         whole = HEAD.size + length
-        filled = _fill(connected, frame, filled, whole, poll)
+        filled = _fill(connected, frame, filled, whole, poll, end + TURN)
         if filled < whole:
             return bytes(frame[:filled])
         if not take(frame[HEAD.size : whole]) or time.monotonic() > end:
@@ -71,10 +71,10 @@ def send(connected: Carrier, messages: Iterator[Parts]) -> memoryview:
     for *few, payload in messages:
         length = sum(map(len, few)) + len(payload)
         head = memoryview(b"".join((HEAD.pack(length, 0), *few)))
-        rest = _give(connected, head, MORE, poll)
+        rest = _give(connected, head, MORE, poll, end + TURN)
         if rest:
             return memoryview(b"".join((rest, payload)))
-        rest = _give(connected, memoryview(payload), 0, poll)
+        rest = _give(connected, memoryview(payload), 0, poll, end + TURN)
         if rest:
             return rest
         if time.monotonic() > end:
@@ -90,17 +90,22 @@ def _poll(connected: Carrier, event: int) -> Callable[[], bool]:
 
 
 def fill(connected: Carrier, frame: memoryview, filled: int) -> int:
-    """Receive the rest of one frame, until the peer rests: how much of it is there. Raises SocketError as `receive`."""
-    return _fill(connected, frame, filled, len(frame), _poll(connected, select.POLLIN))
+    """Receive the rest of one frame, until the turn is over or the peer rests: how much of it is there. Raises
+    SocketError as `receive`."""
+    end = time.monotonic() + TURN
+    return _fill(connected, frame, filled, len(frame), _poll(connected, select.POLLIN), end)
 
 
-def _fill(connected: Carrier, view: memoryview, filled: int, size: int, ready: Callable[[], bool]) -> int:
-    """Receive until `size` bytes are there, or the peer rests: how many are."""
+def _fill(
+    connected: Carrier, view: memoryview, filled: int, size: int, ready: Callable[[], bool], end: float
+) -> int:
+    """Receive until `size` bytes are there, the peer rests, or makes the thread wait beyond `end`: how many are."""
     while filled < size:
         try:
             count = connected.recv_into(view[filled:size])
         except (BlockingIOError, InterruptedError):
-            if not ready():
+            # One that sends byte by byte never rests. Others have a second turn, for the end of a frame.
+            if time.monotonic() > end or not ready():
                 return filled
             continue
         except OSError as error:
@@ -111,13 +116,15 @@ def _fill(connected: Carrier, view: memoryview, filled: int, size: int, ready: C
     return filled
 
 
-def _give(connected: Carrier, view: memoryview, flags: int, ready: Callable[[], bool]) -> memoryview:
-    """Send `view`, or as much of it as the peer takes: the rest."""
+def _give(
+    connected: Carrier, view: memoryview, flags: int, ready: Callable[[], bool], end: float
+) -> memoryview:
+    """Send `view`, or as much of it as the peer takes until it makes the thread wait beyond `end`: the rest."""
     while view:
         try:
             view = view[connected.send(view, flags) :]
         except (BlockingIOError, InterruptedError):
-            if not ready():
+            if time.monotonic() > end or not ready():
                 return view
         except OSError as error:
             raise SocketError(f"the other end is gone: {error.strerror}") from error

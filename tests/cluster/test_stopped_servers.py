@@ -1,0 +1,31 @@
+"""A server that stands still for good (SIGSTOP): it has a name in status, and the job ends for everybody."""
+
+import time
+from pathlib import Path
+from signal import SIGCONT, SIGSTOP
+
+import pytest
+
+from tests.cluster.cluster import Cluster
+
+pytestmark = pytest.mark.cluster
+
+TIMEOUT = 4.0
+
+
+@pytest.mark.parametrize("transport", ["socket", "grpc"])
+def test_a_server_that_is_stopped_for_good_ends_the_job(tmp_path: Path, transport: str) -> None:
+    """Workers wait for it in the middle of a step, and would wait for as long as a slow link may take."""
+    with Cluster(tmp_path) as cluster:
+        cluster.start_servers(2, "--workers", "2", "--policy", "sync", timeout=TIMEOUT)
+        flags = ["--until", str(tmp_path / "never"), "--transport", transport]
+        workers = [cluster.start_worker(*flags) for _ in range(2)]
+        cluster.wait_for(lambda status: status.version >= 5, "training")
+        first, stopped = cluster.servers
+        stopped.send(SIGSTOP)
+        began = time.monotonic()
+        cluster.wait_for(lambda status: "waiting for server 1 to " in status.note, "its name in status")
+        assert [process.wait_exit() for process in (first, *workers)] == [3, 3, 3]
+        assert time.monotonic() - began < 4 * TIMEOUT
+        stopped.send(SIGCONT)
+        assert stopped.wait_exit() == 3
