@@ -340,6 +340,10 @@ class ClientEngine:
         newest, made = self._newest, self._unanswered.get(self._exchanged or 0)
         in_hand = self.held if self.held is not None else self._exchanged
         initialises = newest is not None and newest.initialise and newest.ticket == in_hand
+        if self.held is None and self._exchanged is not None and made is None:
+            # The stream has told its fate already, or a membership before this one has ended. It is the last batch that
+            # was used, so it counts where all do; what has been given up once is not counted any more.
+            return initialises or (in_hand != self._forfeited and not self.undone(next_batch))
         return initialises or (made is not None and made.batch < next_batch)
 
     def undone(self, next_batch: int) -> int:

@@ -553,6 +553,33 @@ def test_a_commit_that_counts_although_its_answer_was_lost_is_not_worked_on_agai
     assert engine.commit(Commit(5, batch=3)) == [] and engine.undone(4) == 0
 
 
+def test_nor_is_one_whose_fate_the_stream_has_told() -> None:
+    engine = holding(5)
+    engine.begin_commit(Commit(5, batch=3))
+    engine.receive(Disposition(5, "applied", version=1))
+    engine.renew("lost", 4)
+    assert engine.commit(Commit(5, batch=3)) == []
+    engine = holding(5)
+    engine.begin_commit(Commit(5, batch=3))
+    engine.receive(Disposition(5, "applied", version=1))
+    engine.renew("went back", 2, again=True)
+    with pytest.raises(Voided):
+        engine.commit(Commit(5, batch=3))
+
+
+@pytest.mark.parametrize(("next_batch", "counts"), [(3, False), (4, True)])
+def test_whether_it_counts_does_not_change_with_another_membership(next_batch: int, counts: bool) -> None:
+    engine = holding(5)
+    engine.begin_commit(Commit(5, batch=3))
+    for reason in ("lost", "lost again"):
+        engine.renew(reason, next_batch)
+    if counts:
+        assert engine.commit(Commit(5, batch=3)) == []
+    else:
+        with pytest.raises(Voided):
+            engine.commit(Commit(5, batch=3))
+
+
 def test_initial_values_that_came_too_late_are_no_error() -> None:
     engine = ClientEngine()
     engine.ready()
