@@ -61,7 +61,7 @@ def main(
     """Measure this parameter server beside TensorFlow's ParameterServerStrategy, on one machine.
 
     \b
-    transport   communication only: a step pulls all weights, pushes as large a gradient
+    transport   communication only: a step pulls all weights, pushes as large a gradient; over TLS, too
     training    real steps: an MLP of 17M parameters, a CNN on digits, 200 small variables
     optimizers  update kernels against the machine's memory bandwidth
     scaling     several workers and servers
@@ -143,6 +143,9 @@ def _section(name: str, stage: Stage, wanted: Sequence[str], results: Results) -
     for title, rows in measured.items():
         if rows:
             console.print(tables.scaling(title, rows) if name == "scaling" else tables.ratios(title, rows))
+    against = tables.encrypted(measured.get("transport", ()))
+    if against is not None:
+        console.print(against)
 
 
 @contextmanager

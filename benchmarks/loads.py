@@ -14,6 +14,8 @@ GRPC_BF16 = "grpc-bf16"
 SOCKET = "socket"
 SOCKET_BF16 = "socket-bf16"
 SHM = "shm"
+GRPC_TLS = "grpc-tls"
+SOCKET_TLS = "socket-tls"
 ALONE = "alone"
 
 

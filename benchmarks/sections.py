@@ -4,7 +4,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks import loads
-from benchmarks.loads import ALONE, GRPC, GRPC_BF16, SHM, SOCKET, SOCKET_BF16, TF, TF_PACKED, Load
+from benchmarks.loads import (
+    ALONE,
+    GRPC,
+    GRPC_BF16,
+    GRPC_TLS,
+    SHM,
+    SOCKET,
+    SOCKET_BF16,
+    SOCKET_TLS,
+    TF,
+    TF_PACKED,
+    Load,
+)
 from benchmarks.measures import kernels
 from benchmarks.measures.rounds import SHORT, Mode, Progress, Row
 from benchmarks.stage import Stage
@@ -19,8 +31,8 @@ THINK = 0.05
 
 
 def transport(stage: Stage, chosen: Chosen) -> dict[str, list[Row]]:
-    """Communication only."""
-    peers = stage.choose(*COMPARED)
+    """Communication only, in the clear and over TLS."""
+    peers = stage.choose(*COMPARED, GRPC_TLS, SOCKET_TLS)
     return {"transport": [stage.measure(load, peers) for load in loads.TRANSPORT if chosen(load)]}
 
 

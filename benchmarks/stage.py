@@ -3,13 +3,26 @@
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Self
 
-from benchmarks.loads import ALONE, GRPC, GRPC_BF16, SHM, SOCKET, SOCKET_BF16, TF, TF_PACKED, Load
+from benchmarks.loads import (
+    ALONE,
+    GRPC,
+    GRPC_BF16,
+    GRPC_TLS,
+    SHM,
+    SOCKET,
+    SOCKET_BF16,
+    SOCKET_TLS,
+    TF,
+    TF_PACKED,
+    Load,
+)
 from benchmarks.measures.limits import Limits
 from benchmarks.measures.rounds import Mode, Row, measure
-from benchmarks.peers import Peer
+from benchmarks.peers import Peer, tls
 from benchmarks.peers.ours import Alone, Ours, WorkerPool
 from benchmarks.peers.theirs import Clusters, Theirs
 
@@ -23,6 +36,8 @@ LABELS = {
     SOCKET: "ours, socket",
     SOCKET_BF16: "ours, socket, bfloat16",
     SHM: "ours, shared memory",
+    GRPC_TLS: "ours, gRPC, TLS",
+    SOCKET_TLS: "ours, socket, TLS",
     ALONE: "our step alone",
 }
 
@@ -35,6 +50,8 @@ KINDS = {
     SOCKET_BF16: ("socket", "bfloat16"),
     SHM: ("shared-memory", "float32"),
 }
+# The same over TLS, with certificates of both ends, and which each is to be held against.
+TLS_KINDS = {GRPC_TLS: GRPC, SOCKET_TLS: SOCKET}
 # Added to the name of a peer whose code is that of another checkout.
 OTHER = " of the other"
 
@@ -66,7 +83,9 @@ class Stage:
         self._stack.callback(self._pool.close)
         self._clusters = Clusters(self._logs)
         self._stack.callback(self._clusters.close)
-        self.peers = {peer.name: peer for peer in (*self._theirs(), *self._ours(self._pool))}
+        self.peers = {
+            peer.name: peer for peer in (*self._theirs(), *self._ours(self._pool), *self._encrypted())
+        }
         self.peers[ALONE] = Alone(ALONE, LABELS[ALONE], self._pool)
         return self
 
@@ -96,6 +115,22 @@ class Stage:
         peers: list[Peer] = [Theirs(TF, LABELS[TF], self._clusters)]
         if self.mode.packed:
             peers.append(Theirs(TF_PACKED, LABELS[TF_PACKED], self._clusters, PACK))
+        return peers
+
+    def _encrypted(self) -> list[Peer]:
+        """Certificates in a folder that nobody else can read, and that goes with the stage."""
+        if not any(name in self._wanted or not self._wanted for name in TLS_KINDS):
+            return []
+        folder = Path(self._stack.enter_context(TemporaryDirectory(prefix="bench-")))
+        server, worker = tls.make(folder)
+        peers: list[Peer] = []
+        for name, plain in TLS_KINDS.items():
+            transport, dtype = KINDS[plain]
+            connect = {"wire_dtype": dtype, "transport": transport, **tls.keywords(worker)}
+            options = ["--transport", transport, *tls.options(server)]
+            peer = Ours(name, LABELS[name], self._pool, self._logs, connect, options)
+            self._stack.callback(peer.close)
+            peers.append(peer)
         return peers
 
     def _ours(self, pool: WorkerPool, logs: Path | None = None, suffix: str = "") -> list[Peer]:

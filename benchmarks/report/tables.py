@@ -11,7 +11,7 @@ from benchmarks.measures.kernels import Row as KernelRow
 from benchmarks.measures.limits import MEANING
 from benchmarks.measures.rounds import Row
 from benchmarks.measures.samples import Samples, collected
-from benchmarks.stage import LABELS, OTHER
+from benchmarks.stage import LABELS, OTHER, TLS_KINDS
 
 # From this size on bandwidth is what limits a step, and a share of it means something.
 LARGE = 10 * MB
@@ -48,6 +48,23 @@ def ratios(title: str, rows: Sequence[Row]) -> Table:
     for row in rows:
         table.add_row(row.load.name, *(_cell(row, name) for name in names))
     return table
+
+
+def encrypted(rows: Sequence[Row]) -> Table | None:
+    """How many times as long a step takes over TLS: round by round, with its quartiles. None without a pair."""
+    table = Table(title="TLS against plain: time of a step", title_justify="left", header_style="bold")
+    for column in ("load", "over", "plain ms", "TLS ms", "times as long", "quartiles"):
+        table.add_column(column, justify="left" if column in ("load", "over") else "right")
+    for row in rows:
+        for name, bare in TLS_KINDS.items():
+            if name not in row.bursts or bare not in row.bursts:
+                continue
+            ratio = row.rate(bare).per(row.rate(name))
+            low, _, high = quantiles(ratio.values, n=4) if len(ratio.values) > 1 else [ratio.median] * 3
+            each = [1e3 * row.load.workers / row.rate(peer).median for peer in (bare, name)]
+            cells = (*map(number, each), f"{ratio.median:.2f}", f"{low:.2f} - {high:.2f}")
+            table.add_row(row.load.name, LABELS[bare], *cells)
+    return table if table.rows else None
 
 
 def checkouts(rows: Sequence[Row]) -> Table:

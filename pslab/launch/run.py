@@ -40,6 +40,8 @@ from pswire.exits import ExitCode
 RESTARTS = 3
 # Answers of the status that agree: one may be older than a worker's arrival.
 SEEN = 8
+# In the status.
+BEFORE_THE_END = ("waiting for workers", "initialising", "training")
 
 
 class RealRun:
@@ -87,6 +89,8 @@ class RealRun:
         self._restarts = Restarts(usual if self._daemons.restarts is None else self._daemons.restarts)
         # Answers in a row that show a start which waits for nobody who can come.
         self._too_few = 0
+        # Answers in a row by which the job goes on, although a worker has ended well.
+        self._early = 0
         self._poller: StatusPoller | None = None
 
     def run(self) -> RunResult:
@@ -180,7 +184,9 @@ class RealRun:
         deadline = float("inf")
         verdict: Verdict | None = None
         while verdict is None:
-            if self._exits.workers_over and deadline == float("inf"):
+            if not self._exits.workers_over:
+                deadline = float("inf")
+            elif deadline == float("inf"):
                 deadline = time.monotonic() + self._allowed
             verdict = self._step(deadline)
             if verdict is None and time.monotonic() >= deadline:
@@ -242,9 +248,12 @@ class RealRun:
                     return
                 self._ended.add(name)
                 self._warn_of(name, self._exits.exited(name, code))
+                if name == self._servers[0] and code == ExitCode.OK:
+                    self._dismiss_late_servers()
             case StatusAnswer(status):
                 members = sum(worker.state not in ("left", "lost") for worker in status.workers)
                 self._too_few = self._too_few + 1 if self._exits.too_few(status.phase, members) else 0
+                self._recall_workers(status.phase)
                 self._display.status(status, time.monotonic())
             case StatusFailure(reason):
                 self._display.no_status(reason)
@@ -256,8 +265,9 @@ class RealRun:
         server = name in self._servers
         if self._poller is None or self._stopping or self._signals or self._exits.verdict is not None:
             return False
-        # Without workers it would wait for nobody who can come.
-        if server and (not self._saves or self._exits.workers_over):
+        # Another server than the first is of no use once the workers have ended: the first says what became of the job.
+        late = self._exits.workers_over and name != self._servers[0]
+        if server and (not self._saves or late or self._servers[0] in self._ended):
             return False
         if not self._restarts.take(code):
             return False
@@ -266,11 +276,38 @@ class RealRun:
         self._warnings.append(warning)
         self._display.warning(warning, self.tail(name))
         self._again.add(name)
-        if server:
-            self._start_server(name, "auto")
-        else:
+        if not server:
             self._start_worker(name)
+            return True
+        self._start_server(name, "auto")
+        if name == self._servers[0]:
+            for other in [other for other in self._servers[1:] if other in self._ended]:
+                self._run_again(other)
+                self._start_server(other, "auto")
         return True
+
+    def _run_again(self, name: str) -> None:
+        self._ended.discard(name)
+        self._exits.started_again(name)
+        self._again.add(name)
+
+    def _recall_workers(self, phase: str) -> None:
+        """A worker has ended well, and the job goes on: it went back to a checkpoint from before its end."""
+        ended = self._exits.finished_workers() if phase in BEFORE_THE_END else []
+        self._early = self._early + 1 if ended else 0
+        if self._early < SEEN or self._stopping or self._signals:
+            return
+        self._early = 0
+        for name in ended:
+            self._display.warning(f"{name} is needed again: the job went back to before its end", "")
+            self._run_again(name)
+            self._start_worker(name)
+
+    def _dismiss_late_servers(self) -> None:
+        """One that was started again while the job ended has met nobody who tells it that."""
+        for name in self._servers[1:]:
+            if name in self._again and name not in self._ended:
+                self._processes[name].send(signal.SIGTERM)
 
     def _warn_of(self, name: str, warning: str | None) -> None:
         verdict = self._exits.verdict

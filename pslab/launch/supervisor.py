@@ -1,7 +1,7 @@
 """From the ends of processes to the end of a run: pure, without processes or clocks.
 
-- Every server exits 0: the job is done.
-- A server fails: the job fails.
+- Server 0 exits 0, and the others end: the job is done.
+- A server fails: the job fails. Once every worker has ended well, server 0 alone says so.
 - A worker fails: a warning, the others go on. Every worker fails: the job fails.
 - What dies of something passing is started again, a few times in all, and counts as running (`Restarts`).
 - A worker fails before it has joined, and the others have: the start waits for nobody who can come, and the job fails.
@@ -72,18 +72,34 @@ class ExitTracker:
         all_ = f"{len(self._workers)} workers"
         return self._blame(self.failed_workers[0], f"the job cannot start, for it waits for {all_}")
 
+    def started_again(self, name: str) -> None:
+        """It had ended, and runs once more."""
+        self._exits.pop(name, None)
+
+    def finished_workers(self) -> list[str]:
+        """Those that ended well: they have heard that the job has succeeded."""
+        return [name for name in self._workers if self._exits.get(name) == 0]
+
     @property
     def verdict(self) -> Verdict | None:
+        said = self._exits.get(self._servers[0])
+        if said == 0 or (said is None and self._leaves_it_to_the_first):
+            # Server 0 has the weights, or says that it has not. A server that was lost since takes nothing away.
+            ended = all(name in self._exits for name in self._servers)
+            return Verdict(ExitCode.OK, "the job succeeded") if ended else None
         failed = [name for name in self._servers if self._exits.get(name, 0) != 0]
         if failed:
             culprit = self._cause(failed)
             return self._blame(culprit, "the job failed")
-        if all(name in self._exits for name in self._servers):
-            return Verdict(ExitCode.OK, "the job succeeded")
         if self.workers_over and len(self.failed_workers) == len(self._workers):
             first = next(name for name in self._exits if name in self._workers)
             return self._blame(first, "every worker failed", self._alike(first))
         return None
+
+    @property
+    def _leaves_it_to_the_first(self) -> bool:
+        """The job has succeeded, as its workers were told, and is about to end."""
+        return self.workers_over and not self.failed_workers
 
     def _cause(self, failed: list[str]) -> str:
         """The server that failed by itself: losing another one is a consequence, not a cause."""

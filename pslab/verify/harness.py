@@ -9,11 +9,13 @@ from typing import Any, TypeVar
 from pslab.check.checker import CheckResult, check_log
 from pslab.runs import log as log_entries
 from psserver.coordinator import CommitFacts, Coordinator, JobTerms, Output, Record, Send, Trial
-from psserver.coordinator.entries import Entry
+from psserver.coordinator.entries import Checkpoint, Entry
 from psserver.coordinator.members.roster import Member
 from psserver.coordinator.outputs import GrantNotice, RefusalNotice
+from psserver.coordinator.state import CoordinatorState, reopened
 from psserver.coordinator.work.units import WorkTerms
 from psserver.policies import Policy, build
+from pswire.generations import Generation
 
 E = TypeVar("E", bound=Entry)
 N = TypeVar("N")
@@ -37,28 +39,48 @@ class CoordinatorHarness:
     # What shards were asked, in order.
     trials: list[Trial] = field(default_factory=list)
     coordinator: Coordinator = field(init=False)
+    # How often the servers have gone back, and the newest state to which they would.
+    generation: int = 0
+    saved: CoordinatorState | None = None
 
     def __post_init__(self) -> None:
-        policy = self.policy
-        if isinstance(policy, str):
-            policy = build(policy, self.knobs, self.workers)
-        settings: dict[str, Any] = {
-            "job": "j",
-            "optimizer": {"name": "sgd"},
-            "workers": self.workers,
-            "worker_timeout": 9.0,
-        }
-        self.coordinator = Coordinator(JobTerms(**settings | dict(self.terms)), policy, self.now)
+        self.coordinator = self._new()
         self.take(self.coordinator.opening())
         if self.work is not None:
             self.take(self.coordinator.declare_work(self.work, self.now))
+
+    def _policy(self) -> Policy:
+        return build(self.policy, self.knobs, self.workers) if isinstance(self.policy, str) else self.policy
+
+    def _new(self) -> Coordinator:
+        settings: dict[str, Any] = {
+            "job": Generation("j", self.generation).name,
+            "optimizer": {"name": "sgd"},
+            "workers": self.workers,
+            "worker_timeout": 9.0,
+            "generation": self.generation,
+        }
+        return Coordinator(JobTerms(**settings | dict(self.terms)), self._policy(), self.now)
 
     def take(self, outputs: list[Output]) -> list[Output]:
         self.outputs += outputs
         self.log += [output for output in outputs if isinstance(output, Record)]
         self.told += [output for output in outputs if isinstance(output, Send)]
         self.trials += [output for output in outputs if isinstance(output, Trial)]
+        if outputs and isinstance(outputs[-1], Record) and isinstance(outputs[-1].entry, Checkpoint):
+            self.saved = self.coordinator.state()
         return outputs
+
+    # What becomes of servers
+
+    def servers_crash(self) -> list[Output]:
+        """All begin again from the newest checkpoint, which has to be the newest entry of some input."""
+        assert self.saved is not None, "nothing is saved"
+        kept, self.generation = self.saved.entries, self.generation + 1
+        void, self.log = len(self.log) - kept, self.log[:kept]
+        self.coordinator = self._new()
+        self.coordinator.restore(reopened(self.saved, self._policy()))
+        return self.take(self.coordinator.resume(void, self.now))
 
     # What workers do
 

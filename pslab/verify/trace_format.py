@@ -9,6 +9,7 @@ comment. Only the head and the lines at the margin are read when it is replayed.
 the shards are asked about the update ("-> shards"), which "shards answer finite" or "shards answer nonfinite" ends.
 "work: units=3 epochs=2 batches=4" in the head: the job deals work units; "w0 commits ends" and "w0 abandons ends" say
 that the unit has no more.
+"servers crash": all begin again from the newest checkpoint, and the log behind it is void; workers join anew.
 """
 
 import re
@@ -113,6 +114,8 @@ def _do(harness: CoordinatorHarness, line: str) -> Iterator[str]:
             harness.connects(who, harness.member(who).session)
         case "seconds", ["pass"]:
             harness.passes(float(who))
+        case "crash", []:
+            harness.servers_crash()
         case "waits", ["why?"]:
             yield explain(harness.coordinator, harness.member(who), harness.now)[0]
         case _:

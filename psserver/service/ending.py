@@ -81,6 +81,15 @@ class Results:
         if self._writing is None:
             self._writing = asyncio.create_task(self._write())
 
+    @property
+    def hopeless(self) -> bool:
+        """The job had succeeded, but a server was lost that had a part of the weights, and they are nowhere: a restart
+        may make up for it."""
+        stopped = self._job.coordinator.stopped
+        lost = any(follower.state == "lost" for follower in self._job.routes.followers)
+        ended_well = stopped is not None and stopped.success
+        return ended_well and lost and self._writing is not None and self._writing.done() and self._incomplete
+
     async def conclude(self) -> ExitCode:
         """The exit code of the whole. Call once the job is over.
 

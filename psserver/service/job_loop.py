@@ -48,6 +48,10 @@ class JobLoop:
             job.tick()
             if job.stopped() is not None:
                 results.begin()
+            if results.hopeless:
+                # Who evaluates the last version waits for the same server.
+                await self._let_leave()
+                return
             if self._host.state.failure is not None:
                 cause = "diverged" if self._host.state.diverged else "server"
                 job.stop(self._host.state.failure, success=False, cause=cause)

@@ -15,10 +15,19 @@ from numpy.typing import NDArray
 
 from psworker.data.payloads import Payload
 
+# Bytes from which a copy takes longer than to avoid one.
+LARGE = 1 << 20
+
 
 def tensor_of(flat: NDArray[Any]) -> Any:
-    """A flat payload (float32, float16, bfloat16) as a tensor; bfloat16 as its bits."""
-    return tf.convert_to_tensor(flat.view(np.uint16) if flat.dtype == tf.bfloat16.as_numpy_dtype else flat)
+    """A flat payload (float32, float16, bfloat16) as a tensor of its own, copied; bfloat16 as its bits."""
+    bits = flat.view(np.uint16) if flat.dtype == tf.bfloat16.as_numpy_dtype else flat
+    if bits.nbytes < LARGE or not tf.executing_eagerly():
+        return tf.convert_to_tensor(bits)
+    # `convert_to_tensor` copies in numpy, to where TensorFlow then has to copy it again: numpy does not align for it.
+    with tf.device("CPU:0"):
+        shared = tf.__internal__.EagerTensor(bits, tf.constant(0).device, None)
+        return tf.raw_ops.DeepCopy(x=shared)
 
 
 def widened(tensor: Any) -> Any:

@@ -23,12 +23,22 @@ from unittest import mock
 import numpy as np
 
 from pswire.transport import frames
-from psworker import Refused, Session, SessionError, Unreachable, Untrusted, WorkUnits, connect, loop
+from psworker import (
+    JobOver,
+    Refused,
+    Session,
+    SessionError,
+    Unreachable,
+    Untrusted,
+    WorkUnits,
+    connect,
+    loop,
+)
 from psworker.work import Unit
 from tests.probes import SessionProbe
 
 MOMENTS = ("initialising", "pulling", "computing", "pushing", "pushed")
-CODES = {Unreachable: 3, Refused: 5, loop.Diverged: 8, Untrusted: 10}
+CODES = {JobOver: 0, Unreachable: 3, Refused: 5, loop.Diverged: 8, Untrusted: 10}
 
 
 def say(event: str, **fields: object) -> None:
@@ -164,6 +174,7 @@ def main() -> int:
     parser.add_argument("--epochs", type=int, default=1)
     # The moments to hold at are between chunks, which shared memory does not have.
     parser.add_argument("--transport", help="default: auto, or grpc with --hold")
+    parser.add_argument("launched", nargs="*", help="in place of psworker.script: its parent and its script")
     options = parser.parse_args()
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.INFO)
     moment, _, batch = options.hold.partition("@")

@@ -16,7 +16,7 @@ from psserver.coordinator.state import reopened
 from psserver.policies import build
 from psworker.engine import ClientEngine, Commit, Event, Request
 from psworker.errors import Voided
-from tests.repetitions import repetitions
+from tests.repetitions import repetitions, seeds
 
 WORKERS, BATCHES, TIMEOUT = 2, 8, 3.0
 POLICIES: list[tuple[str, dict[str, object]]] = [
@@ -256,6 +256,22 @@ class Servers:
 def test_every_batch_counts_once_whenever_the_servers_crash(
     policy: tuple[str, dict[str, object]], crashes: set[int], seed: int
 ) -> None:
+    play(policy, crashes, seed)
+
+
+def test_every_batch_counts_once_in_many_schedules() -> None:
+    """Ten times as many in the same time, for nobody shrinks them: a failure names its seed, and the test above its
+    crashes."""
+    for seed in seeds(200, soak=100_000):
+        drawn = Random(seed)
+        policy, crashes = drawn.choice(POLICIES), set(drawn.sample(range(251), drawn.randrange(7)))
+        try:
+            play(policy, crashes, seed)
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {policy}, crashes at {sorted(crashes)}") from error
+
+
+def play(policy: tuple[str, dict[str, object]], crashes: set[int], seed: int) -> None:
     servers = Servers(*policy, seed)
     servers.run(crashes)
     assert servers.coordinator.stopped is not None and servers.coordinator.stopped.success

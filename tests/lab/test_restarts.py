@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pslab.launch.supervisor import Restarts
+from pslab.launch.supervisor import ExitTracker, Restarts
 from pswire.exits import ExitCode
 from tests.lab.drive import run_fakes
 
@@ -37,3 +37,32 @@ def test_a_killed_worker_takes_part_again(tmp_path: Path) -> None:
     )
     log = (tmp_path / "run" / "logs" / "worker-1.log").read_text()
     assert log.count('"event": "started"') == 1
+
+
+def tracker(*exits: tuple[str, int]) -> ExitTracker:
+    made = ExitTracker(["server-0", "server-1"], ["worker-0", "worker-1"])
+    for name, code in exits:
+        made.exited(name, code)
+    return made
+
+
+ENDED_WELL = (("worker-0", 0), ("worker-1", 0))
+
+
+def test_once_all_workers_have_ended_well_the_first_server_says_how_the_job_ends() -> None:
+    killed = ("server-1", -signal.SIGKILL)
+    assert tracker(*ENDED_WELL, killed).verdict is None
+    done = tracker(*ENDED_WELL, killed, ("server-0", 0)).verdict
+    assert done is not None and done.code == ExitCode.OK
+    failed = tracker(*ENDED_WELL, killed, ("server-0", 3)).verdict
+    assert failed is not None and failed.code == ExitCode.UNREACHABLE
+    early = tracker(("worker-0", 0), killed).verdict
+    assert early is not None and early.code == ExitCode.UNREACHABLE and early.culprit == "server-1"
+
+
+def test_a_process_that_runs_again_has_not_ended() -> None:
+    made = tracker(*ENDED_WELL, ("server-0", -signal.SIGKILL))
+    assert made.workers_over and made.finished_workers() == ["worker-0", "worker-1"]
+    for name in ("server-0", "worker-1"):
+        made.started_again(name)
+    assert not made.workers_over and made.finished_workers() == ["worker-0"] and made.verdict is None

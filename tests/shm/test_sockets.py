@@ -358,3 +358,36 @@ def test_a_connection_that_is_closed_here_is_over() -> None:
         connection = FramedSocket(one)
         connection.close()
         assert connection.receive() is None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_frame_that_comes_while_nobody_waits_for_it_is_kept(kind: str) -> None:
+    """Its beginning was received in bulk; the rest comes while the method does something else."""
+    rests, sent = threading.Event(), threading.Event()
+    first, second = bytes(2 << 20), os.urandom(150_000)
+    got: list[object] = []
+
+    async def busy(stream: Stream) -> None:
+        await stream.receive()
+        await stream.receive_many(lambda message: True)
+        rests.set()
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(None, sent.wait, PATIENCE)
+        for _ in range(5):
+            # Turns of the loop, which sees what has come.
+            await loop.run_in_executor(None, int)
+        message = await stream.receive()
+        got.append(None if message is None else bytes(message))
+        await stream.send([b"taken"])
+        await stream.receive()
+
+    with listening(busy) as opened, closing(stream_to(opened, kind=kind)) as stream:
+        whole = framed_socket.HEAD.pack(len(second), 0) + second
+        stream.send([b"begin"])
+        send_raw(stream.connection, framed_socket.HEAD.pack(len(first), 0) + first + whole[:100_000])
+        assert rests.wait(PATIENCE)
+        # So little that the sockets hold it.
+        send_raw(stream.connection, whole[100_000:])
+        sent.set()
+        assert stream.receive() == b"taken"
+        assert got == [second]

@@ -101,3 +101,15 @@ def test_a_result_in_the_processors_memory_is_not_copied():
     tensor = tf.constant([1.0, 2.0])
     payload = payload_of(tensor)
     assert array_of(payload).ctypes.data == array_of(payload).ctypes.data
+
+
+@pytest.mark.parametrize("shift", [0, 1, 3])
+@pytest.mark.parametrize("elements", [10, 600_000])
+def test_a_tensor_keeps_its_numbers_when_the_payload_is_used_again(shift: int, elements: int) -> None:
+    """However the payload lies in memory, and where it may only be read."""
+    payload = np.arange(elements + 4, dtype=np.float32)[shift : shift + elements]
+    shown = payload.view()
+    shown.flags.writeable = False
+    expected, found = payload.copy(), tensor_of(shown)
+    payload[:] = -1
+    np.testing.assert_array_equal(found.numpy(), expected)

@@ -180,10 +180,14 @@ class KeptProcess:
             self.kill()
 
     def _write(self, pipe: Pipe) -> None:
+        # The request is the first line, however long the keeper takes to begin.
+        asked = False
         while True:
             try:
                 content = self._outgoing.get(timeout=wire.HERE_EVERY)
             except queue.Empty:
+                if not asked:
+                    continue
                 content = wire.HERE
                 self._silent += 1
                 # Counted, for this process may have stood still itself.
@@ -193,6 +197,7 @@ class KeptProcess:
                     return
             if content is None:
                 return
+            asked = True
             try:
                 pipe.write(content)
             except OSError:

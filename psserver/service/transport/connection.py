@@ -184,10 +184,12 @@ class Connection:
         self._steps.resume(frame)
 
     def _readable(self) -> None:
-        if self._large is not None:
+        waits = self._waits_for == "frame"
+        if waits and self._large is not None:
             self._fill()
             return
-        if self._waits_for != "frame" and len(self._ahead) >= AHEAD:
+        # A large frame that was begun in bulk is given to nobody but who waits for it.
+        if not waits and (self._large is not None or len(self._ahead) >= AHEAD):
             self._paused = True
             self._stop_reading()
             return

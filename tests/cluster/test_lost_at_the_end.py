@@ -1,0 +1,88 @@
+"""A server is killed while the job ends: at each step of that, with a supervisor and without one."""
+
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from pslab.check.checker import check_run
+from pslab.display.progress import JsonLines
+from pslab.launch.experiments import FinishedRun, run_local
+from pslab.launch.tasks import Daemons
+from pslab.runs.folder import Run
+from pswire.config.experiment import parse_experiment
+from pswire.exits import ExitCode
+from tests.cluster.cluster import entries_of
+from tests.cluster.dying_server import COORDINATOR, SHARD
+from tests.repetitions import usually
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
+
+BATCHES = 8
+MOMENTS = [*COORDINATOR, *SHARD]
+NEVER = "never"
+
+
+def run(folder: Path, moment: str, restarts: int, going_on: str | None = None) -> FinishedRun:
+    """Each batch of two workers makes one version."""
+    experiment = parse_experiment(
+        {
+            "run": {"name": "end", "checkpoint_every": "3v"},
+            "cluster": {"servers": 2, "workers": 2, "worker_timeout": 3.0},
+            "policy": {"name": "sync"},
+            "optimizer": {"name": "adam", "learning_rate": 0.05},
+            "job": {
+                "script": "tests/cluster/numpy_worker.py",
+                "arguments": ["--batches", str(BATCHES), "--server-timeout", "5"],
+            },
+        },
+        "test",
+    )
+    server = (sys.executable, "-m", "tests.cluster.dying_server", moment, str(folder / "died"), str(BATCHES))
+    worker = (sys.executable, "-m", "tests.cluster.numpy_worker")
+    daemons = Daemons(server=server, script=worker, restarts=restarts)
+    return run_local(experiment, JsonLines(), out=folder / "run", daemons=daemons, going_on=going_on)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str | None:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    finished = run(folder, NEVER, 0)
+    assert finished.result.ok and not (folder / "died").exists()
+    return Run(finished.folder).summary.weights_sha256
+
+
+def check_whole(folder: Path, undisturbed: str | None) -> None:
+    """Every batch counts once, and the weights are those of a run that nobody disturbed."""
+    found = Run(folder)
+    assert found.summary.weights_sha256 == undisturbed is not None
+    assert check_run(found).violations == ()
+    commits = Counter((entry["worker"], entry["batch"]) for entry in entries_of(found, "commit"))
+    assert set(commits.values()) == {1} and len(commits) == 2 * BATCHES
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_what_is_lost_at_the_end_is_made_up_for(tmp_path: Path, undisturbed: str | None, moment: str) -> None:
+    finished = run(tmp_path, moment, restarts=3)
+    assert (tmp_path / "died").exists()
+    assert finished.result.ok, (finished.result, finished.tail)
+    check_whole(finished.folder, undisturbed)
+
+
+@pytest.mark.parametrize(
+    "moment", usually(["last checkpoint", "weights", "its part", "its weights"], MOMENTS)
+)
+def test_without_a_supervisor_a_resume_has_the_same_weights(
+    tmp_path: Path, undisturbed: str | None, moment: str
+) -> None:
+    """Without weights it is a failure that says so. Where server 0 had them, the loss of another takes nothing away."""
+    finished = run(tmp_path, moment, restarts=0)
+    assert (tmp_path / "died").exists()
+    code = finished.result.verdict.code
+    assert code in (ExitCode.OK, ExitCode.UNREACHABLE), (finished.result, finished.tail)
+    if code == ExitCode.OK:
+        assert Run(finished.folder).summary.weights_sha256 == undisturbed
+    again = run(tmp_path, moment, restarts=0, going_on="latest")
+    assert again.result.ok, (again.result, again.tail)
+    check_whole(again.folder, undisturbed)
