@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -334,8 +335,9 @@ def test_a_server_that_is_not_there_is_named_again_and_again(start: Start) -> No
         address = first.wait_event("ready")["address"]
         sentence = f"server 1 at {second} cannot be reached"
         wait_until(lambda: first.errors.count(sentence) >= 2, "two warnings")
-        for seconds in ("0.5", "1.5"):
-            assert f"{sentence} (tried for {seconds} s, still trying)" in first.errors
+        tried = re.findall(rf"{re.escape(sentence)} \(tried for ([\d.]+) s, still trying\)", first.errors)
+        # Pauses of half a second and of one; a busy machine adds to them.
+        assert float(tried[0]) >= 0.5 and float(tried[1]) >= float(tried[0]) + 1.0
     other = start(
         "second", "-m", "psserver", "--ps-hosts", f"{address},{second}", "--task-index", "1", "--json"
     )
