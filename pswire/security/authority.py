@@ -211,6 +211,7 @@ def _host(text: str) -> "x509.GeneralName":
     try:
         return x509.IPAddress(ipaddress.ip_address(text))
     except ValueError:
+        # A name, then.
         pass
     try:
         return x509.DNSName(text)

@@ -96,8 +96,8 @@ def _after(address: Address, credentials: Credentials, tls: ssl.SSLSocket) -> Pr
         if alert := _alert(error):
             return Problem(_of_own(address, alert))
     except OSError:
+        # It hung up, as a server of gRPC does that refuses a certificate: it says nothing more.
         pass
-    # A server of gRPC says nothing more.
     why = (
         "it probably refuses the certificate of this process: is it of this cluster's authority, and still good?"
         if credentials.identity.cert

@@ -92,6 +92,7 @@ def test_many_joins_and_leaves_leave_nothing_behind(tmp_path: Path) -> None:
             while True:
                 come_and_go(cluster, peer, names.get_nowait())
         except Empty:
+            # Every name has come and gone.
             pass
         except BaseException as error:
             failures.append(error)
