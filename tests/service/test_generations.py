@@ -1,7 +1,11 @@
 """Servers of several generations of one job: the later one is right, whoever comes first."""
 
-import grpc
+import asyncio
 
+import grpc
+import pytest
+
+from psserver.service.rpc import registration
 from psserver.service.succession.patience import MOST_FRUITLESS, Patience
 from pswire.exits import ExitCode
 from pswire.model.plan import make_plan
@@ -10,14 +14,26 @@ from pswire.v1 import shard_pb2_grpc
 from tests.service.peer import Peer, join_request
 from tests.service.serving import PATIENCE, VARIABLES, Options, Served, refused, serving
 
+# Of the event loop: more than a server's end takes.
+TURNS = 1000
+
 
 def opening(job: str, recover: float = 0.0) -> pb.FollowRequest:
     fields = {"job": job, "task_index": 1, "servers": 2, "secret": b"secret", "recover_timeout": recover}
     return pb.FollowRequest(open=pb.Open(**fields))  # type: ignore[arg-type]
 
 
-def test_a_shard_lets_go_of_an_earlier_generation() -> None:
-    """And is to begin again; a stale coordinator that comes back does not get it."""
+def test_a_shard_lets_go_of_an_earlier_generation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And is to begin again; a stale coordinator that comes back does not get it. The later one hears why, however long
+    its answer takes: the server's end, which cuts all calls, waits for it."""
+    at_once = registration.abort
+
+    async def after_many_turns(*arguments: object) -> None:
+        for _ in range(TURNS):
+            await asyncio.sleep(0)
+        await at_once(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(registration, "abort", after_many_turns)
     served = Served(Options(ps_hosts="127.0.0.1:0,127.0.0.1:0", task_index=1))
     with grpc.insecure_channel(served.address) as channel:
         stub = shard_pb2_grpc.ShardStub(channel)

@@ -56,7 +56,7 @@ class FollowRpc:
         host: ShardHost,
         servers: int,
         job_secret: bytes = b"",
-        ended: Callable[[], object] = lambda: None,
+        ended: Callable[[], None] = lambda: None,
         former: str = "",
     ) -> None:
         """`ended` is called when this server may end, and `ending` says why. `former`: the generation that this process
@@ -81,7 +81,7 @@ class FollowRpc:
         first = await _next(call)
         if first is None or first.WhichOneof("message") != "open":
             raise invalid("expected a FollowRequest with open first")
-        self._open(first.open)
+        self._open(first.open, call)
         try:
             await call.reply(self._progress())
             while (request := await _next(call)) is not None:
@@ -91,7 +91,7 @@ class FollowRpc:
             if self.ending is None:
                 self._end(ExitCode.UNREACHABLE, "the coordinator (server 0) is gone", recover=self._recover)
 
-    def _open(self, message: shard_pb2.Open) -> None:
+    def _open(self, message: shard_pb2.Open, call: Call) -> None:
         """At most once in this server's life. Raises Refused, with nothing changed."""
         if not opens(self._secret, message.job, message.task_index, message.secret, message.proof):
             raise precondition(
@@ -106,10 +106,11 @@ class FollowRpc:
                 f"got {message.job}, which is over"
             )
         if follows(message.job, self._host.job):
-            # What it holds is void. It begins again, and takes the next call.
-            self._end(
-                ExitCode.UNREACHABLE, f"the job goes on as {message.job}", recover=message.recover_timeout
-            )
+            # What it holds is void. It begins again, and takes the next call. Its end cuts all calls: not before this
+            # one has its answer.
+            reason = f"the job goes on as {message.job}"
+            self.ending = Ending(ExitCode.UNREACHABLE, reason, recover=message.recover_timeout)
+            call.when_over(self._ended)
             raise Refused(
                 grpc.StatusCode.UNAVAILABLE,
                 f"server {self._host.server} lets go of {self._host.job}: try again",

@@ -154,6 +154,11 @@ class Call:
     async def reply(self, message: Message) -> None:
         await self.send((message.SerializeToString(),))
 
+    def when_over(self, function: Callable[[], None]) -> None:
+        """Calls `function` once this call has ended, its status with it on the wire."""
+        # The stubs name a class here, where any function will do.
+        self.context.add_done_callback(lambda _: function())  # type: ignore[arg-type]
+
 
 class Registration:
     """Makes handlers of methods. `watch` holds every call to its deadlines; `patience` as of `Call`; `gate` lets in.
