@@ -19,6 +19,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.forking.popen import server_pids
+from tests.patience import PATIENCE
 from tests.repetitions import EFFORT, repetitions
 
 # No deadlines: two busy cores say nothing about the code. On CI the examples are always the same ones. A test with
@@ -105,9 +106,6 @@ def regenerate(request: pytest.FixtureRequest) -> bool:
     return bool(request.config.getoption("--regenerate"))
 
 
-ORPHANS_TIMEOUT = 5.0  # seconds
-
-
 @pytest.fixture(autouse=True)
 def no_process_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     """A test marked `cluster` ends all processes that it started. Those of wider fixtures are not its own."""
@@ -118,8 +116,8 @@ def no_process_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     before = set(me.children(recursive=True))
     yield
     started = {child for child in me.children(recursive=True) if child.pid not in server_pids()} - before
-    _, left = psutil.wait_procs(started, timeout=ORPHANS_TIMEOUT)
+    _, left = psutil.wait_procs(started, timeout=PATIENCE)
     names = [" ".join(process.cmdline()) for process in left if process.is_running()]
     for process in left:
         process.kill()
-    assert not left, f"processes left behind {ORPHANS_TIMEOUT:g} s after the test: {names}"
+    assert not left, f"processes left behind {PATIENCE:g} s after the test: {names}"

@@ -10,7 +10,7 @@ from pslab.runs.folder import Run
 from tests.cluster.cluster import entries_of
 from tests.cluster.test_run_resume import lab
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 BATCHES = 100
 # By which the first three kills are of one process of each role.

@@ -16,12 +16,12 @@ from pslab.check.checker import check_run
 from pslab.launch.status_poll import StatusClient, StatusError
 from pslab.runs.folder import Run
 from pswire.v1 import coordinator_pb2 as pb
+from tests import patience
 from tests.forking.popen import forking
 
 ROOT = Path(__file__).parents[2]
 
-# How long anything may take before a test calls it hung, in seconds. Two busy cores say nothing about code.
-PATIENCE = 60.0
+PATIENCE = patience.PATIENCE
 LOOK_EVERY = 0.02
 
 
@@ -168,14 +168,14 @@ class Cluster:
         self,
         count: int = 1,
         *flags: str,
-        timeout: float = 3.0,
+        timeout: float = 10.0,
         every: Sequence[str] = (),
         **environment: str,
     ) -> str:
         """All servers; the --ps-hosts of the workers. `flags` go to server 0, those of `every` and `environment` to
         all.
 
-        `timeout` is worker_timeout.
+        `timeout` is worker_timeout: so large that a busy machine loses nobody. A killed process is noticed at once.
         """
         self.addresses = ["127.0.0.1:0"] * count
         self.servers = []

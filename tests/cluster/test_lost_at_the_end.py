@@ -17,7 +17,7 @@ from tests.cluster.cluster import entries_of
 from tests.cluster.dying_server import COORDINATOR, SHARD
 from tests.repetitions import usually
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 BATCHES = 8
 MOMENTS = [*COORDINATOR, *SHARD]

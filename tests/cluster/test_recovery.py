@@ -11,7 +11,7 @@ from pslab.runs.folder import Run
 from psserver.checkpoint import Store
 from tests.cluster.cluster import Cluster, Process, entries_of
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 BATCHES = 40
 SYNC = ("--workers", "2", "--policy", "sync", "--optimizer", "adam", "--learning-rate", "0.05")

@@ -17,7 +17,7 @@ from psserver.checkpoint import Store
 from tests.cluster.cluster import PATIENCE, ROOT, entries_of, wait_until
 from tests.forking.popen import executing
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 BATCHES = 60
 EXPERIMENT = f"""

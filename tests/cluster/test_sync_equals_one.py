@@ -11,7 +11,7 @@ from pslab.runs.folder import WEIGHTS, Run
 from tests.cluster.cluster import Cluster
 from tests.repetitions import SOAK
 
-pytestmark = [pytest.mark.cluster, pytest.mark.tensorflow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.cluster, pytest.mark.tensorflow, pytest.mark.timeout(600)]
 
 # By workers: 80, 60 and 60 versions. Each worker is a process that loads TensorFlow, so four of them are for soaks.
 EPOCHS = {1: 2, 2: 3, **({4: 6} if SOAK else {})}

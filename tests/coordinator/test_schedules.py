@@ -119,7 +119,7 @@ AHEAD = (
 )
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_random_schedules_of_workers_that_ask_ahead() -> None:
     """The same scenes with two tickets of a worker, where the policy grants them."""
     ahead: Counter[str] = Counter()

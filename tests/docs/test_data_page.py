@@ -19,7 +19,7 @@ SERVER = f"ps-server --ps-hosts {ADDRESS} --workers 2 --learning-rate 0.05 --out
 
 @pytest.mark.cluster
 @pytest.mark.tensorflow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_job_whose_data_is_dealt(tmp_path: Path) -> None:
     """1,797 images in 57 batches, for two epochs."""
     (tmp_path / "dealt_job.py").write_text(named(PAGE, "dealt_job.py"), encoding="utf-8")

@@ -29,7 +29,7 @@ from tests.repetitions import SOAK, usually
 
 pytestmark = [
     pytest.mark.cluster,
-    pytest.mark.timeout(240),
+    pytest.mark.timeout(600),
     pytest.mark.skipif(find_spec("ray") is None, reason="needs the extra ray"),
 ]
 KEEPER = "pslab.launch.keeping.keeper"

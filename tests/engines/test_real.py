@@ -22,7 +22,7 @@ from tests.engines.sites import HOSTS, ROOT, Site, missing, running, site
 from tests.lab.test_local import assert_gone
 from tests.repetitions import SOAK
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 EXPERIMENT = """
 [run]

@@ -10,8 +10,7 @@ from pslab.launch.engines.launcher import Task
 from pslab.launch.events import EventQueue, Exited
 from pslab.launch.keeping import wire
 from pslab.launch.keeping.kept import KeptProcess
-
-PATIENCE = 20.0
+from tests.patience import PATIENCE
 
 
 class SlowPipe:

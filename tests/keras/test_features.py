@@ -20,7 +20,7 @@ from tests.service.serving import wait_until
 
 pytestmark = [
     pytest.mark.tensorflow,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(600),
     pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:Could not reach RemoteMonitor:UserWarning"),
 ]

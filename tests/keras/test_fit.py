@@ -15,7 +15,7 @@ from tests.repetitions import SOAK, usually
 pytestmark = [
     pytest.mark.tensorflow,
     pytest.mark.cluster,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(600),
     # Between Keras and numpy, when a rate is read or a model saved.
     pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
 ]

@@ -8,7 +8,7 @@ import pytest
 
 from psworker.errors import SessionError
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.tensorflow, pytest.mark.cluster, pytest.mark.timeout(600)]
 
 pk = pytest.importorskip("psworker.keras")
 keras = pytest.importorskip("keras")

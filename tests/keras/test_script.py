@@ -43,7 +43,7 @@ def kinds(folder: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.tensorflow
 @pytest.mark.cluster
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_script_runs_as_several_workers_with_its_arguments(tmp_path: Path) -> None:
     done = run_script(tmp_path / "run", 2)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -62,7 +62,7 @@ def test_a_script_runs_as_several_workers_with_its_arguments(tmp_path: Path) -> 
 
 @pytest.mark.tensorflow
 @pytest.mark.cluster
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_script_that_raises_leaves_and_the_others_go_on(tmp_path: Path) -> None:
     done = run_script(tmp_path / "run", 1, "raises")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -74,7 +74,7 @@ def test_a_script_that_raises_leaves_and_the_others_go_on(tmp_path: Path) -> Non
 
 @pytest.mark.tensorflow
 @pytest.mark.cluster
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_different_models_on_two_workers_end_the_run_with_a_sentence(tmp_path: Path) -> None:
     """Either may come first: the other one is refused, and the job cannot start."""
     done = run_script(tmp_path / "run", 1, "other model")
@@ -85,7 +85,7 @@ def test_different_models_on_two_workers_end_the_run_with_a_sentence(tmp_path: P
 
 @pytest.mark.tensorflow
 @pytest.mark.cluster
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_an_optimizer_that_servers_do_not_have_ends_the_run_with_the_nearest(tmp_path: Path) -> None:
     done = run_script(tmp_path / "run", 1, "muon", workers=1)
     assert done.returncode == ExitCode.JOB_FAILED

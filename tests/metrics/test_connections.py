@@ -17,9 +17,10 @@ from prometheus_client import CollectorRegistry, Gauge
 from psserver.metrics import endpoint
 from psserver.metrics.connections import MOST
 from psserver.metrics.endpoint import Metrics
+from tests import patience
 
 # Seconds: what does not happen by then does not happen.
-PATIENCE = 30.0
+PATIENCE = patience.PATIENCE
 # Seconds from a connection's accept to its end.
 DEADLINE = 0.5
 

@@ -114,7 +114,7 @@ def test_the_commands_know_it(run: Run) -> None:
     assert "nothing at all" in explained and "a whole number >= 1 and <= workers" in explained
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_it_is_run_checked_and_forecast(run: Run, tree: Path) -> None:
     done = run("pslab", "run", "example.toml", "--engine", "simulated", "--out", "run", "--quiet", "--force")
     assert done.returncode == 0, done.stderr
@@ -124,7 +124,7 @@ def test_it_is_run_checked_and_forecast(run: Run, tree: Path) -> None:
     assert "(n - 1) / K" in compared.stdout, compared.stdout + compared.stderr
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_the_tests_of_all_policies_are_its_tests(run: Run) -> None:
     files = (
         *("policies/test_loading.py", "policies/test_builtin_knobs.py", "policies/test_builtin_command.py"),
@@ -134,7 +134,7 @@ def test_the_tests_of_all_policies_are_its_tests(run: Run) -> None:
     assert passed(run, files, "-k", "example or checker_knows or without_a_gu") >= 10
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_no_test_of_the_whole_shelf_wants_to_be_told(run: Run) -> None:
     """Save and restore, the pages and the names are tests of all policies at once: no list there has to grow."""
     files = ("state/test_schedules.py", "docs/test_generated.py", "policies/test_builtin_advice.py")
@@ -152,7 +152,7 @@ def passed(run: Run, files: Sequence[str], *options: str) -> int:
     return int(found[1])
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_what_it_promises_is_held_against_it(run: Run, tree: Path) -> None:
     """Facts are not taken from the code that they are about."""
     code = tree / "psserver/policies/builtin/example.py"
@@ -164,7 +164,7 @@ def test_what_it_promises_is_held_against_it(run: Run, tree: Path) -> None:
     assert done.returncode == 9 and "example applies at most 1 gradients at a time, here 2" in done.stdout
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_without_the_checkers_knowledge_it_is_no_breach(run: Run, tree: Path) -> None:
     known = tree / "pslab/check/policies/known.py"
     text = known.read_text()

@@ -16,7 +16,7 @@ from pslab.runs.folder import Run
 from pswire.config.experiment import parse_experiment
 from tests.repetitions import usually
 
-pytestmark = [pytest.mark.cluster, pytest.mark.tensorflow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.cluster, pytest.mark.tensorflow, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).parents[2]
 

@@ -8,6 +8,7 @@ until it has (`wait_until`). What disturbs them is done by that thread.
 import asyncio
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,11 +16,16 @@ import pytest
 from psserver.coordinator import Coordinator
 from psserver.coordinator.outputs import Record
 from psserver.service.job import Job
-from psserver.service.rpc.registration import Call
+from psserver.service.rpc import registration
+from psserver.service.rpc.registration import Call, Registration
 from psserver.service.server import Server
 from psserver.service.shard.host import ShardHost
 from psserver.shard import Shard
 from pswire.v1 import shard_pb2
+from tests.patience import PATIENCE
+
+# Of the event loop: more than a server's end takes.
+TURNS = 10_000
 
 
 class Probe:
@@ -61,6 +67,10 @@ class Probe:
 
         served._take = wait  # type: ignore[method-assign]
         return goes_on
+
+    def patient(self, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+        """From now on a call waits for so long for an entry of the log."""
+        monkeypatch.setattr(self.host, "options", replace(self.host.options, patience=seconds))
 
     def heard(self) -> list[int]:
         """On server 0: how far server 1 says that it is, from now on."""
@@ -110,7 +120,7 @@ class Probe:
         """As a kill would: all calls break, and the address is free."""
         served = self.server._grpc
         assert served is not None
-        asyncio.run_coroutine_threadsafe(served.stop(0), self.server.owner.loop).result(30.0)
+        asyncio.run_coroutine_threadsafe(served.stop(0), self.server.owner.loop).result(PATIENCE)
 
     @property
     def sessions(self) -> int:
@@ -161,3 +171,25 @@ class Probe:
             append(record)
 
         monkeypatch.setattr(run_log, "append", call_and_append)
+
+
+def late_status(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A schedule: the status of a call, of whatever kind, comes long after what the call has caused. A server that ends
+    without waiting for it cuts it."""
+    refuse, serve = registration.abort, Registration._served
+
+    async def refused(*arguments: Any) -> None:
+        await _turns()
+        await refuse(*arguments)
+
+    async def served(*arguments: Any) -> None:
+        await serve(*arguments)
+        await _turns()
+
+    monkeypatch.setattr(registration, "abort", refused)
+    monkeypatch.setattr(Registration, "_served", served)
+
+
+async def _turns() -> None:
+    for _ in range(TURNS):
+        await asyncio.sleep(0)

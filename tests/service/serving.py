@@ -21,10 +21,10 @@ from pswire.security.settings import SecurityOptions
 from pswire.transport.connecting import open_channel
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import coordinator_pb2_grpc, shard_pb2_grpc
+from tests import patience
 from tests.service.probe import Probe
 
-# How long anything may take before a test calls it hung, in seconds.
-PATIENCE = 30.0
+PATIENCE = patience.PATIENCE
 LOOK_EVERY = 0.01
 
 VARIABLES = (
@@ -55,9 +55,10 @@ class Served:
         self.server = Server(settings, self._announce)
         self.probe = Probe(self.server)
         self.code: ExitCode | None = None
+        self.error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
-        assert self._ready.wait(PATIENCE)
+        assert self._ready.wait(PATIENCE) and self.error is None, self.error
         self.address = str(self.events["ready"]["address"])
 
     def _announce(self, event: str, fields: Any) -> None:
@@ -66,7 +67,12 @@ class Served:
             self._ready.set()
 
     def _run(self) -> None:
-        self.code = self.server.run()
+        try:
+            self.code = self.server.run()
+        except BaseException as error:
+            # Of whoever asks how it ended, not of the test that runs by then.
+            self.error = error
+            self._ready.set()
 
     def interrupt(self) -> None:
         self.server.interrupt(SIGTERM, None)
@@ -74,6 +80,8 @@ class Served:
     def ended(self) -> ExitCode | None:
         self._thread.join(PATIENCE)
         assert not self._thread.is_alive(), "the server did not end"
+        if self.error is not None:
+            raise self.error
         return self.code
 
 
@@ -151,7 +159,7 @@ def serving(
         "optimizer.learning_rate=1.0",
         *overrides,
     ]
-    waits = {"patience": 0.5, "lease": 0.5, **options}
+    waits = {"patience": PATIENCE, "lease": 0.5, **options}
     addresses = ["127.0.0.1:0"] * servers
     started: list[Served] = []
     try:
@@ -172,7 +180,7 @@ def serving(
         cluster.close()
     finally:
         for served in started:
-            if served.code is None:
+            if served.code is None and served.error is None:
                 served.interrupt()
         for served in started:
             served.ended()

@@ -1,8 +1,6 @@
 """Workers and models of another job do not become this one's: a rejoin names its job, and a model counts once it
 is installed."""
 
-import time
-
 import grpc
 import numpy as np
 import pytest
@@ -16,6 +14,7 @@ from tests.service.peer import Peer, Stream, join_request
 from tests.service.serving import PATIENCE, VARIABLES, Cluster, Served, refused, serving, wait_until
 
 OTHER = (VariableSpec("other", (3,)),)
+FOR_EVER = 3600.0
 
 
 def test_a_rejoin_of_another_job_is_refused_before_anything_is_adopted() -> None:
@@ -34,24 +33,23 @@ def test_a_rejoin_of_another_job_is_refused_before_anything_is_adopted() -> None
 
 @pytest.mark.parametrize("model", [VARIABLES, OTHER], ids=["same model", "another model"])
 def test_workers_of_a_job_that_is_gone_end_with_a_sentence(model: tuple[VariableSpec, ...]) -> None:
-    """Another job listens where theirs did. They notice at once, not after waits for a log that is not theirs."""
+    """Another job listens where theirs did. They notice at once: waits for a log that is not theirs would outlast this
+    test."""
     values = [(spec, np.zeros(spec.shape, np.float32)) for spec in model]
     with serving(workers=1) as cluster:
-        session = psworker.connect(cluster.hosts, values, server_timeout=20.0)
+        session = psworker.connect(cluster.hosts, values, server_timeout=FOR_EVER)
         grant = session.ready()
         assert grant is not None
         port = cluster.servers[0].address
         # As a kill would: the streams break, and nobody is told of an end.
         cluster.servers[0].probe.stop_listening()
         plan = Options(ps_hosts=port, overrides=["cluster.workers=2", "optimizer.learning_rate=1.0"])
-        restarted = Served(plan)
+        restarted = Served(plan, patience=FOR_EVER)
         try:
-            began = time.monotonic()
             with pytest.raises(Refused, match="this worker belongs to job"):
                 while True:
                     session.commit(grant, samples=1)
                     session.ready()
-            assert time.monotonic() - began < 15
             session.close()
             newer = Cluster([restarted])
             assert list(newer.status().workers) == []

@@ -1,6 +1,7 @@
 """Payloads and reads that make no sense: one clear refusal each, and nothing has changed."""
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import grpc
 import numpy as np
@@ -97,6 +98,14 @@ def test_a_stream_that_is_no_payload(
         peer.push_messages(0, stream(peer))  # type: ignore[operator]
 
 
+@contextmanager
+def impatient(peer: Peer) -> Iterator[None]:
+    """Server 0 waits 0.5 s for an entry of the log: the one that is asked for never comes."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        peer.cluster.servers[0].probe.patient(monkeypatch, 0.5)
+        yield
+
+
 HEADERS = {
     "no dtype": ({"dtype": WIRE_DTYPE_UNSPECIFIED}, INVALID, ["unknown wire dtype number 0; known: float32"]),
     "unknown dtype": ({"dtype": 99}, INVALID, ["unknown wire dtype number 99"]),
@@ -130,7 +139,7 @@ HEADERS = {
 def test_a_header_that_does_not_fit(
     peer: Peer, unharmed: Unharmed, changed: dict[str, object], code: grpc.StatusCode, words: list[str]
 ) -> None:
-    with unharmed(), refused(code, *words):
+    with unharmed(), impatient(peer), refused(code, *words):
         peer.push_messages(0, whole(peer, **changed))
 
 
@@ -252,7 +261,7 @@ def test_a_read_that_cannot_be(
     words: list[str],
 ) -> None:
     steady.step()
-    with unharmed(), refused(code, *words):
+    with unharmed(), impatient(peer), refused(code, *words):
         peer.pull_bytes(peer.ready(), 0, **changed)
 
 

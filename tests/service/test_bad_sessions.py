@@ -444,7 +444,7 @@ def test_a_peer_that_never_reads_its_session_is_cut_off(
 ) -> None:
     """Its notices would fill the server's memory; it is lost like a broken connection, and the others go on."""
     monkeypatch.setattr(outbox_module, "OUTBOX_LIMIT", 50)
-    with serving(policy="sync", overrides=["cluster.worker_timeout=1.0"]) as cluster:
+    with serving(policy="sync", overrides=["cluster.worker_timeout=4.0"]) as cluster:
         mute = Peer(cluster, "mute")
         mute.ready()
 

@@ -2,7 +2,6 @@
 no thread."""
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -50,6 +49,10 @@ class Idle:
             call: Callable[..., Any] = channel.stream_stream(f"/pswire.v1.{method}", None, None)
             self.calls.append(call(self._nothing()))
 
+    @property
+    def ended(self) -> int:
+        return sum(not call.is_active() for call in self.calls)
+
     def _nothing(self) -> Iterator[bytes]:
         self._over.wait()
         yield from ()
@@ -66,8 +69,10 @@ def stack() -> Iterator[ExitStack]:
         yield made
 
 
-def test_idle_calls_keep_nobody_out(stack: ExitStack) -> None:
+def test_idle_calls_keep_nobody_out(monkeypatch: pytest.MonkeyPatch, stack: ExitStack) -> None:
     """Join, Status and running workers are served meanwhile, and no thread is started for any of them."""
+    # However long it takes to open them all.
+    monkeypatch.setattr(watch, "FIRST_MESSAGE", Limit(10 * PATIENCE, "test"))
     with serving() as cluster, Peer(cluster, "worker") as worker:
         worker.step()
         idle = Idle(cluster, stack)
@@ -75,18 +80,18 @@ def test_idle_calls_keep_nobody_out(stack: ExitStack) -> None:
         server = cluster.servers[0].server
         before = threading.active_count()
         idle.open(1100)
-        wait_until(lambda: server.watch.silent >= server.watch.most_silent, "idle calls to arrive")
+        most = server.watch.most_silent
+        wait_until(lambda: idle.ended >= 1100 - most, "idle calls to arrive, and all but so many to be cut")
+        assert server.watch.silent == most
         # Those of its clients' channels and calls, which are in this process, too; a server has none of either.
         clients = {"_run", "channel_spin", "consume_request_iterator", "_channel_managed_call_management"}
         named = [t.name for t in threading.enumerate() if not any(c in t.name for c in clients)]
         assert len(named) <= before + 20, named
-        began = time.monotonic()
         assert worker.step().version == 2
         with Peer(cluster, "late") as late:
             assert late.step().version == 3
         assert cluster.status().version == 3
-        assert time.monotonic() - began < 10
-        assert server.watch.silent <= server.watch.most_silent + 1
+        assert server.watch.silent <= most + 1
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -113,10 +118,10 @@ def test_a_call_that_says_nothing_is_cut(
 def test_a_payload_that_stops_half_way_is_cut(
     way: str, monkeypatch: pytest.MonkeyPatch, stack: ExitStack
 ) -> None:
-    for module in (shard, exchange):
-        monkeypatch.setattr(module, "CHUNK_SECONDS", 0.0)
     with serving(worker_timeout=0.5) as cluster, Peer(cluster, "worker") as peer:
         grant = peer.ready()
+        for module in (shard, exchange):
+            monkeypatch.setattr(module, "CHUNK_SECONDS", 0.0)
         header, *chunks = messages(peer.header(grant, 0), bytes(peer.plan.shards[0].nbytes), size=16)
         over = threading.Event()
         stack.callback(over.set)
@@ -132,6 +137,7 @@ def test_a_payload_that_stops_half_way_is_cut(
         with pytest.raises(grpc.RpcError) as caught:
             list(cluster.raw(0, f"/pswire.v1.Shard/{way}")(half(), timeout=PATIENCE))
         assert caught.value.code() == CUT
+        monkeypatch.undo()
         assert peer.step().version == 1
 
 
@@ -146,10 +152,10 @@ def test_of_those_that_wait_for_the_log_the_farthest_is_refused(
         wait_until(lambda: host.awaiting == 2, "two to wait")
         third = cluster.shards[0].Pull(peer.request(grant, after=2**52 + 5))
         stack.callback(lambda: [call.cancel() for call in (*waiting, third)])
-        began = time.monotonic()
         with refused(grpc.StatusCode.DEADLINE_EXCEEDED, "expected more than"):
             list(third)
-        assert time.monotonic() - began < PATIENCE / 2
+        # It waited for nothing: those that came before it wait still.
+        assert host.awaiting == 2
         assert peer.step().version == 1
 
 
@@ -184,12 +190,11 @@ def test_readers_without_a_ticket_that_do_not_read_hold_up_no_update(stack: Exit
 def test_members_that_take_grants_and_do_not_read_are_given_up() -> None:
     """Each keeps another version from being recycled; they are waited for once, and dropped after the timeout."""
     with (
-        serving(lease=0.8, patience=10.0, overrides=["cluster.worker_timeout=2.0"]) as cluster,
+        serving(lease=0.8, patience=10.0, overrides=["cluster.worker_timeout=4.0"]) as cluster,
         Peer(cluster, "worker") as worker,
     ):
         worker.step()
         lazy = [Peer(cluster, f"lazy{n}") for n in range(3)]
-        began = time.monotonic()
         for peer in lazy:
             peer.ready()
             worker.step()
@@ -200,5 +205,4 @@ def test_members_that_take_grants_and_do_not_read_are_given_up() -> None:
             return any(states[peer.worker] == "left" for peer in lazy)
 
         wait_until(given_up, "one that does not read to be given up")
-        assert time.monotonic() - began < 10
         assert worker.step().fate == pb.Disposition.FATE_APPLIED

@@ -21,7 +21,7 @@ import pytest
 import psworker
 from pswire.exits import ExitCode
 from tests.cluster.cluster import ROOT, Cluster, Process
-from tests.service.serving import wait_until
+from tests.service.serving import PATIENCE, wait_until
 
 pytestmark = pytest.mark.cluster
 
@@ -77,7 +77,7 @@ def say(cases: Sequence[Sequence[str]]) -> list[tuple[int, str, str]]:
         env={"PATH": ""},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=4 * PATIENCE,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -367,9 +367,9 @@ def test_malformed_calls_do_not_keep_a_server_from_ending(start: Start, path: st
     with grpc.insecure_channel(server.wait_event("ready")["address"]) as channel:
         for _ in range(5):
             with pytest.raises(grpc.RpcError):
-                list(channel.stream_stream(path, None, None)(iter([b"\xff" * 9]), timeout=10))
+                list(channel.stream_stream(path, None, None)(iter([b"\xff" * 9]), timeout=PATIENCE))
     server.send(signal.SIGTERM)
-    assert server.wait_exit(20) == ExitCode.TERMINATED
+    assert server.wait_exit() == ExitCode.TERMINATED
 
 
 MODULES = """
@@ -423,7 +423,12 @@ def test_a_server_without_a_folder_makes_one_and_says_so(tmp_path: Path) -> None
 
     def ran(*options: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [*command, *options], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
+            [*command, *options],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
         )
 
     done = ran()

@@ -141,7 +141,7 @@ def swarm(folder: Path, name: str, hosts: str, sessions: int) -> Iterator[Child]
 @pytest.mark.cluster
 def test_half_of_the_workers_are_killed_at_once_and_the_barrier_goes_on_without_them(tmp_path: Path) -> None:
     out, half = tmp_path / "run", CROWD // 2
-    patient = ["cluster.worker_timeout=6", "cluster.ticket_timeout=0"]
+    patient = ["cluster.worker_timeout=12", "cluster.ticket_timeout=0"]
     with serving(workers=CROWD, policy="sync", out=out, overrides=patient) as cluster:
         with (
             swarm(tmp_path, "killed", cluster.hosts, half) as killed,

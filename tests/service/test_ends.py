@@ -9,15 +9,18 @@ import grpc
 import numpy as np
 import pytest
 
+from psserver.coordinator import JobTerms
+from psserver.coordinator.members import waits
 from psserver.service import ending
 from psserver.service.transport.payloads import Outgoing
 from psserver.weights_file import load
 from pswire.exits import ExitCode
 from pswire.v1 import coordinator_pb2 as pb
 from tests.service.peer import Peer
-from tests.service.serving import Cluster, serving, wait_until
+from tests.service.serving import PATIENCE, Cluster, serving, wait_until
 
-QUICK = ["cluster.worker_timeout=0.5"]  # six of it: 3 s to leave, 30 s to report
+# That the test below waits for; seconds.
+NO_ANSWER = 5.0
 
 
 def finished(cluster: Cluster, *peers: Peer) -> None:
@@ -28,9 +31,12 @@ def finished(cluster: Cluster, *peers: Peer) -> None:
 
 
 @pytest.mark.parametrize("servers", [1, 2])
-def test_results_are_written_while_a_member_stays(tmp_path: Path, servers: int) -> None:
-    out = tmp_path / "run"
-    with serving(servers, workers=2, overrides=QUICK, out=out) as cluster:
+def test_results_are_written_while_a_member_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, servers: int
+) -> None:
+    out, limit = tmp_path / "run", [10 * PATIENCE]
+    monkeypatch.setattr(JobTerms, "leave_limit", property(lambda _: limit[0]))
+    with serving(servers, workers=2, out=out) as cluster:
         a, b = Peer(cluster, "a"), Peer(cluster, "b")
         a.send(ready=pb.Ready())
         first = a.receive("grant")
@@ -45,6 +51,7 @@ def test_results_are_written_while_a_member_stays(tmp_path: Path, servers: int) 
         assert json.loads((out / "summary.json").read_text())["weights_sha256"]
         assert "waiting for a to evaluate the last version and leave" in cluster.status().note
         assert "waiting for b to leave" in cluster.status().note
+        limit[0] = 0.0
         wait_until(lambda: "waiting for b" not in cluster.status().note, "b to be given up")
         a.send(report=pb.Report(version=1, metrics={"accuracy": 0.5}))
         a.send(leave=pb.Leave(reason="finished"))
@@ -64,26 +71,32 @@ def test_a_server_that_gives_no_weights_keeps_nobody(
         await asyncio.Event().wait()
         raise AssertionError("nobody wakes it")
 
-    monkeypatch.setattr(ending, "transfer", lambda *_: 2.0)
-    with serving(2, overrides=QUICK, out=out) as cluster:
+    monkeypatch.setattr(ending, "transfer", lambda *_: NO_ANSWER)
+    with serving(2, out=out) as cluster:
         with Peer(cluster, "a") as peer:
             peer.step()
             monkeypatch.setattr(Outgoing, "begin", silent)
             finished(cluster, peer)
             named = "waiting for the final weights of server 1 (since"
             wait_until(lambda: named in cluster.status().note, "the wait to be named")
-            assert "at most 2 s" in cluster.status().note
+            assert f"at most {NO_ANSWER:g} s" in cluster.status().note
         assert cluster.servers[0].ended() == ExitCode.UNREACHABLE
         assert asked.is_set()
     assert json.loads((out / "summary.json").read_text())["weights_sha256"] is None
     assert "server 1 did not give its final weights: no answer in time" in caplog.text
 
 
-def test_a_member_that_is_given_up_while_its_connection_stands_joins_again() -> None:
-    with serving(workers=1, overrides=["cluster.ticket_timeout=0.5"]) as cluster:
+def test_a_member_that_is_given_up_while_its_connection_stands_joins_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    limit = [PATIENCE]
+    monkeypatch.setattr(waits, "_ticket_limit", lambda _: (limit[0], True))
+    with serving(workers=1) as cluster:
         slow = Peer(cluster, "slow")
         slow.ready()
+        limit[0] = 0.0
         assert slow.stream.ended() == grpc.StatusCode.OK
+        limit[0] = PATIENCE
         again = Peer(cluster, "slow")
         assert again.reply.incarnation == 1
         left = [w for w in cluster.status().workers if w.name == "slow"]

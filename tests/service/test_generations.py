@@ -1,21 +1,16 @@
 """Servers of several generations of one job: the later one is right, whoever comes first."""
 
-import asyncio
-
 import grpc
 import pytest
 
-from psserver.service.rpc import registration
 from psserver.service.succession.patience import MOST_FRUITLESS, Patience
 from pswire.exits import ExitCode
 from pswire.model.plan import make_plan
 from pswire.v1 import shard_pb2 as pb
 from pswire.v1 import shard_pb2_grpc
 from tests.service.peer import Peer, join_request
+from tests.service.probe import late_status
 from tests.service.serving import PATIENCE, VARIABLES, Options, Served, refused, serving
-
-# Of the event loop: more than a server's end takes.
-TURNS = 1000
 
 
 def opening(job: str, recover: float = 0.0) -> pb.FollowRequest:
@@ -26,14 +21,7 @@ def opening(job: str, recover: float = 0.0) -> pb.FollowRequest:
 def test_a_shard_lets_go_of_an_earlier_generation(monkeypatch: pytest.MonkeyPatch) -> None:
     """And is to begin again; a stale coordinator that comes back does not get it. The later one hears why, however long
     its answer takes: the server's end, which cuts all calls, waits for it."""
-    at_once = registration.abort
-
-    async def after_many_turns(*arguments: object) -> None:
-        for _ in range(TURNS):
-            await asyncio.sleep(0)
-        await at_once(*arguments)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(registration, "abort", after_many_turns)
+    late_status(monkeypatch)
     served = Served(Options(ps_hosts="127.0.0.1:0,127.0.0.1:0", task_index=1))
     with grpc.insecure_channel(served.address) as channel:
         stub = shard_pb2_grpc.ShardStub(channel)
@@ -55,7 +43,11 @@ def _open_for_ever(message: pb.FollowRequest):  # type: ignore[no-untyped-def]
     threading.Event().wait(PATIENCE)
 
 
-def test_a_shard_whose_coordinator_is_gone_waits_for_as_long_as_that_one_said() -> None:
+def test_a_shard_whose_coordinator_is_gone_waits_for_as_long_as_that_one_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The call whose end is the reason has its status first."""
+    late_status(monkeypatch)
     for recover, again in ((0.0, None), (9.0, "the coordinator (server 0) is gone")):
         served = Served(Options(ps_hosts="127.0.0.1:0,127.0.0.1:0", task_index=1))
         with grpc.insecure_channel(served.address) as channel:

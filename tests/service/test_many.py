@@ -21,6 +21,8 @@ from tests.service.peer import Peer
 from tests.service.serving import PATIENCE, refused, serving, wait_until
 
 STRANGERS = 1000
+# One thread for each would show.
+WORKERS = 36
 
 
 @pytest.mark.skipif(
@@ -108,9 +110,10 @@ def test_workers_cost_no_threads(tmp_path: Path) -> None:
             assert grant is not None
             session.contribute(grant, session.pull_flat(grant), samples=1)
 
-        step("first", "grpc")
+        for number, transport in enumerate(("grpc", "socket", "shared-memory")):
+            step(f"first{number}", transport)
         before = len(os.listdir(f"/proc/{pid}/task"))
-        for number in range(24):
+        for number in range(WORKERS):
             step(f"w{number}", ("grpc", "socket", "shared-memory")[number % 3])
-        # gRPC has a few of its own, as many as the machine has cores; the passes over arrays have two.
-        assert len(os.listdir(f"/proc/{pid}/task")) <= before + 8
+        # gRPC has a few of its own, more where it is kept waiting for a processor; the passes over arrays have two.
+        assert len(os.listdir(f"/proc/{pid}/task")) < before + WORKERS // 2

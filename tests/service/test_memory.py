@@ -156,7 +156,7 @@ def kilobytes(pid: int, field: str) -> int:
 
 @pytest.mark.cluster
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads /proc")
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_sixteen_workers_on_25_million_parameters() -> None:
     """100 MB each. What the kernel counts for the server grows by far less than 16 payloads."""
     elements = 25_000_000

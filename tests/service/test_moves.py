@@ -6,10 +6,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import grpc
+import pytest
 
 from psserver.receipts import moving
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import coordinator_pb2_grpc
+from tests.service.probe import late_status
 from tests.service.serving import PATIENCE, Options, Served, refused, serving, wait_until
 
 SECRET = "known to the servers"
@@ -64,7 +66,11 @@ class Server0:
         return self.prove().address == ELSEWHERE
 
 
-def test_a_server_that_is_missed_is_believed_where_it_is(tmp_path: Path) -> None:
+def test_a_server_that_is_missed_is_believed_where_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And hears so before the next generation begins, which cuts all calls."""
+    late_status(monkeypatch)
     with nobody() as missing, Server0(tmp_path / "run", missing) as server:
         assert server.ask().address == missing
         wait_until(server.moves, "server 1 to be missed")

@@ -65,7 +65,7 @@ def test_a_script_of_ones_own_exits_0(over: Cluster, tmp_path: Path) -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=4 * PATIENCE,
         check=False,
     )
     assert done.returncode == ExitCode.OK, done.stderr

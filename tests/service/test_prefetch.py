@@ -203,5 +203,5 @@ raise SystemExit(3)
 def test_a_program_that_does_not_close_its_session_ends() -> None:
     with serving(policy="sync") as cluster:
         command = [sys.executable, "-c", FORGETFUL, cluster.hosts]
-        ended = subprocess.run(command, timeout=PATIENCE, check=False, cwd=Path(__file__).parents[2])
+        ended = subprocess.run(command, timeout=4 * PATIENCE, check=False, cwd=Path(__file__).parents[2])
         assert ended.returncode == 3

@@ -14,6 +14,16 @@ from tests.service.serving import PATIENCE, VARIABLES, Cluster, serving, wait_un
 BATCHES = 25
 
 
+def sessions() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == "session"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def before() -> set[threading.Thread]:
+    """What other files have left in this process."""
+    return sessions()
+
+
 def work(cluster: Cluster, name: str, abandon_every: int) -> Stop:
     """All batches of one worker. It asks with its commit, now and then gives a ticket back, and says done."""
     zeros = [(spec, np.zeros(spec.shape, np.float32)) for spec in VARIABLES]
@@ -37,7 +47,12 @@ def work(cluster: Cluster, name: str, abandon_every: int) -> Stop:
 
 @pytest.mark.parametrize("policy", ["sync", "async"])
 def test_lines_that_break_at_every_version(policy: str) -> None:
-    with serving(workers=2, policy=policy) as cluster, ThreadPoolExecutor(2) as pool:
+    # Of which a third is theirs to come back.
+    overrides = [f"cluster.worker_timeout={3 * PATIENCE}"]
+    with (
+        serving(workers=2, policy=policy, overrides=overrides) as cluster,
+        ThreadPoolExecutor(2) as pool,
+    ):
         ends: list[Future[Stop]] = [
             pool.submit(work, cluster, "anna", 7),
             pool.submit(work, cluster, "berta", 5),
@@ -96,6 +111,6 @@ def test_asking_while_a_ticket_is_open_is_the_programs_mistake() -> None:
         assert session.ready() is not None
 
 
-def test_threads_are_gone() -> None:
+def test_threads_are_gone(before: set[threading.Thread]) -> None:
     """The tests above have closed what they opened."""
-    wait_until(lambda: not [t for t in threading.enumerate() if t.name == "session"], "sessions to end")
+    wait_until(lambda: not sessions() - before, "sessions to end")

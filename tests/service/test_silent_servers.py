@@ -91,7 +91,7 @@ def test_a_server_that_takes_no_orders_is_named_and_lost_in_the_end(
     monkeypatch.setattr(silence, "ASK_EVERY", 0.1)
     with serving(2) as cluster, Peer(cluster, "w0") as peer:
         peer.step()
-        assert "waiting for server" not in cluster.status().note
+        wait_until(lambda: "waiting for server" not in cluster.status().note, "server 1 to answer")
         goes_on = cluster.servers[1].probe.hang()
         if ordered:
             peer.send(ready=pb.Ready())
@@ -116,6 +116,8 @@ def test_a_server_that_is_busy_says_how_far_it_is(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(follow, "TELL_EVERY", 0.05)
     with serving(2) as cluster, Peer(cluster, "w0") as peer:
         peer.step()
+        # Nothing is to be executed, nor to be heard of it.
+        cluster.picture()
         host, heard = cluster.servers[1].probe.host, cluster.servers[0].probe.heard()
         execute = host.orders.execute_submitted
         host.orders.execute_submitted = lambda: None  # type: ignore[method-assign]

@@ -11,11 +11,10 @@ from psserver.coordinator.epochs import EpochError, Report
 from psserver.coordinator.outputs import RefusalNotice, StopNotice
 from psserver.coordinator.work.units import WorkError
 from psserver.policies import LocalRule
-from psserver.service.access.peers import Names
+from psserver.service.access.peers import Names, Peer
 from psserver.service.agreement import FROM_JOB
 from psserver.service.errors import Refused, invalid, precondition
 from psserver.service.job import Job
-from psserver.service.limits.watch import Caller
 from psserver.service.log.tail import lines
 from psserver.service.outbox import Outbox
 from psserver.service.pace import Arrivals, Pace
@@ -82,7 +81,7 @@ class CoordinatorRpc:
 
     # Join
 
-    async def join(self, request: pb.JoinRequest, caller: Caller) -> pb.JoinReply:
+    async def join(self, request: pb.JoinRequest, call: Call) -> pb.JoinReply:
         terms = self._job.terms
         if follows(request.job, terms.job):
             raise Refused(
@@ -100,7 +99,7 @@ class CoordinatorRpc:
                 "give every process the same --ps-hosts"
             )
         _check_name(request.worker)
-        request.worker = self._name_of(request, caller)
+        request.worker = self._name_of(request, call.caller.peer)
         if not self._joins.may(request.worker):
             # A worker tries again in a while, as it does for the next stream.
             raise Refused(grpc.StatusCode.UNAVAILABLE, "too many workers join at once: wait")
@@ -128,7 +127,7 @@ class CoordinatorRpc:
         if not await self._job.flushing.written():
             raise Refused(grpc.StatusCode.UNAVAILABLE, "the decision log cannot be written: the job is over")
         self._joins.came(member.worker)
-        self._names.came(caller.peer, member.worker)
+        self._names.came(call.caller.peer, member.worker)
         log.info(
             "%s joins (incarnation %d, task index %d)",
             *(member.worker, member.incarnation, member.rank),
@@ -153,14 +152,14 @@ class CoordinatorRpc:
             moved=self._moved,
         )
 
-    def _name_of(self, request: pb.JoinRequest, caller: Caller) -> str:
+    def _name_of(self, request: pb.JoinRequest, peer: Peer) -> str:
         """Raises Refused for a name that belongs to another credential."""
         asked = str(request.worker)
-        if caller.peer.role is not None and not (asked or caller.peer.name):
+        if peer.role is not None and not (asked or peer.name):
             # The name that it would be given is looked at before it has it.
             free = self._job.coordinator.roster.free_rank()
             asked = f"w{request.task_index if request.HasField('task_index') else free}"
-        return self._names.of(caller.peer, asked)
+        return self._names.of(peer, asked)
 
     # Session
 
@@ -280,7 +279,7 @@ class CoordinatorRpc:
 
     # Epochs
 
-    async def gather_epoch(self, request: pb.GatherEpochRequest, caller: Caller) -> pb.GatherEpochReply:
+    async def gather_epoch(self, request: pb.GatherEpochRequest, call: Call) -> pb.GatherEpochReply:
         claim = receipts.Claim(request.job, request.worker, request.incarnation, request.membership_token)
         if request.job != self._job.terms.job or not claim.proven(self._job.host.secret):
             raise Refused(
@@ -298,14 +297,14 @@ class CoordinatorRpc:
 
     # Servers on other addresses
 
-    async def locate(self, request: pb.LocateRequest, caller: Caller) -> pb.LocateReply:
+    async def locate(self, request: pb.LocateRequest, call: Call) -> pb.LocateReply:
         said = Located(request.task_index, request.servers, request.address, request.job, request.proof)
-        address = self._moves.locate(said)
+        address = self._moves.locate(said, call.when_over)
         return pb.LocateReply(job=self._job.terms.job, address=str(address))
 
     # Status
 
-    async def status(self, request: pb.StatusRequest, caller: Caller) -> pb.StatusReply:
+    async def status(self, request: pb.StatusRequest, call: Call) -> pb.StatusReply:
         job = self._job
         reply = report_to_wire(job.report())
         progress = job.progress()

@@ -84,12 +84,14 @@ class FollowRpc:
         self._open(first.open, call)
         try:
             await call.reply(self._progress())
-            while (request := await _next(call)) is not None:
+            while self.ending is None and (request := await _next(call)) is not None:
                 await self._take(request, call)
                 await call.reply(self._progress())
         finally:
             if self.ending is None:
                 self._end(ExitCode.UNREACHABLE, "the coordinator (server 0) is gone", recover=self._recover)
+            # The end cuts all calls: not before this one has its status.
+            call.when_over(self._ended)
 
     def _open(self, message: shard_pb2.Open, call: Call) -> None:
         """At most once in this server's life. Raises Refused, with nothing changed."""
@@ -106,10 +108,10 @@ class FollowRpc:
                 f"got {message.job}, which is over"
             )
         if follows(message.job, self._host.job):
-            # What it holds is void. It begins again, and takes the next call. Its end cuts all calls: not before this
-            # one has its answer.
-            reason = f"the job goes on as {message.job}"
-            self.ending = Ending(ExitCode.UNREACHABLE, reason, recover=message.recover_timeout)
+            # What it holds is void. It begins again, and takes the next call.
+            self._end(
+                ExitCode.UNREACHABLE, f"the job goes on as {message.job}", recover=message.recover_timeout
+            )
             call.when_over(self._ended)
             raise Refused(
                 grpc.StatusCode.UNAVAILABLE,
@@ -226,7 +228,6 @@ class FollowRpc:
 
     def _end(self, code: ExitCode, reason: str, *, recover: float = 0.0, next_folder: int = 0) -> None:
         self.ending = Ending(code, reason, recover, next_folder)
-        self._ended()
 
 
 async def follow_nobody(call: Call) -> None:

@@ -214,12 +214,12 @@ class Registration:
             await abort(call.context, Refused(grpc.StatusCode.CANCELLED, "the server ended this call"))
 
     def unary(
-        self, path: str, function: Callable[[Any, Caller], Awaitable[Message]], request: type[Message]
+        self, path: str, function: Callable[[Any, Call], Awaitable[Message]], request: type[Message]
     ) -> "Method":
         """One message in, one out."""
 
         async def serve(call: Call) -> None:
-            reply = await function(await call.only(request), call.caller)
+            reply = await function(await call.only(request), call)
             with self._answers.one(call.caller):
                 await call.reply(reply)
 

@@ -36,13 +36,16 @@ class Moves:
         own: Address,
         job_secret: bytes,
         recovers: bool,
-        move: Callable[[int, Address], object],
+        move: Callable[[int, Address], None],
     ) -> None:
         """`move` begins the next generation, with that server at that address."""
         self._job, self._own, self._secret, self._recovers, self._move = job, own, job_secret, recovers, move
 
-    def locate(self, said: Located) -> Address:
-        """Where this server looks for that one, which may be elsewhere from now on. Raises Refused."""
+    def locate(self, said: Located, when_answered: Callable[[Callable[[], None]], None]) -> Address:
+        """Where this server looks for that one, which may be elsewhere from now on. Raises Refused.
+
+        `when_answered` has something done once the answer is on the wire: the end of this generation cuts all calls.
+        """
         terms = self._job.terms
         if said.servers != terms.servers or not 1 <= said.server < terms.servers:
             raise precondition(
@@ -59,7 +62,12 @@ class Moves:
         self._check(said, address)
         if not follower.missing:
             return follower.address
-        self._move(said.server, address)
+
+        def begin() -> None:
+            if self._job.stopped() is None:
+                self._move(said.server, address)
+
+        when_answered(begin)
         return address
 
     def _check(self, said: Located, address: Address) -> None:
