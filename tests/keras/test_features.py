@@ -29,7 +29,7 @@ pk = pytest.importorskip("psworker.keras")
 keras = pytest.importorskip("keras")
 tf = pytest.importorskip("tensorflow")
 
-from psworker.keras.fit.epochs import EpochMetrics  # noqa: E402
+from psworker.keras.fit.around.epochs import EpochMetrics  # noqa: E402
 
 BATCH = 16
 X = np.random.default_rng(0).normal(size=(96, 8)).astype(np.float32)
@@ -250,7 +250,7 @@ def test_labels_out_of_range_end_their_worker_and_nobody_waits_for_it(tmp_path: 
 
 
 def test_callbacks_that_write_act_in_worker_0_only() -> None:
-    from psworker.keras.fit.callbacks import WRITERS, guarded
+    from psworker.keras.fit.around.callbacks import WRITERS, guarded
 
     for name in ("ModelCheckpoint", "BackupAndRestore", "TensorBoard", "CSVLogger", "OrbaxCheckpoint"):
         kind = getattr(keras.callbacks, name)

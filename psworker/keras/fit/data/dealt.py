@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from psworker.keras.errors import FitError
-from psworker.keras.fit.batches import DatasetBatches
+from psworker.keras.fit.data.batches import DatasetBatches
 from psworker.work import Unit, WorkUnits
 
 # Of `fit`, and what to give instead.

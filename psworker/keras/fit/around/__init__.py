@@ -1,0 +1,1 @@
+"""What happens around the batches of a `fit`: callbacks, the ends of epochs, backups."""

@@ -1,0 +1,1 @@
+"""The data of one `fit`, where the coordinator deals it."""

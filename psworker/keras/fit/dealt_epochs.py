@@ -1,0 +1,53 @@
+"""Keras' epochs where the data is dealt: each ends when the next part is one of another epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from psworker.keras.fit.data.dealt import DealtData
+from psworker.keras.fit.steps import Steps
+
+
+class DealtEpochs:
+    """What `Distributed` does with the dealt data of a fit."""
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+        # Keras is told to stop only because the next part is one of another epoch.
+        self._pausing = False
+
+    def begin(self) -> None:
+        """Join the job before Keras counts its epochs: where others have gone through some, this fit, and its history,
+        begin with the one that the job is in."""
+        steps, model = self._steps, self._steps.model
+        if steps.dealt is None:
+            return
+        steps.prepare(steps.dealt.first)
+        steps.hold()
+        part = steps.grant.part if steps.grant is not None else None
+        if part is not None and steps.dealt.keras_epoch(part.epoch) > (model._initial_epoch or 0):
+            model._initial_epoch = steps.dealt.keras_epoch(part.epoch)
+
+    def train(self, dealt: DealtData) -> Mapping[str, Any]:
+        """The batches of the parts that came with the grants, until one is of another epoch than Keras is in."""
+        steps, model = self._steps, self._steps.model
+        steps.hold()
+        logs: Mapping[str, Any] = model.get_metrics_result()
+        for _ in range(model.steps_per_execution):
+            grant = steps.grant
+            if grant is None or model.stop_training:
+                break
+            assert grant.part is not None
+            if grant.part.epoch <= dealt.epoch:
+                logs = steps(dealt.batch(steps.session.unit(grant)))
+        grant = steps.grant
+        if grant is not None and grant.part is not None and grant.part.epoch > dealt.epoch:
+            self._pausing = not model.stop_training
+            model.stop_training = True
+        return logs
+
+    def end_epoch(self) -> None:
+        """Keras has ended an epoch, and goes on."""
+        if self._pausing:
+            self._steps.model.stop_training = self._pausing = False

@@ -1,0 +1,226 @@
+"""Batch after batch of one worker: its ticket, the version in the model, and what it contributes.
+
+The weights that Keras sees after a batch are those of the version that the servers granted for the next one, so
+callbacks, validation and metrics meet what plain `fit` would show them. The ticket for the next batch is held between
+batches, epochs and, if the job stays open, between two `fit`s.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from pswire.logs.events import event
+from psworker.engine import Grant
+from psworker.errors import SessionError, Voided
+from psworker.keras.errors import FitError
+from psworker.keras.fit.around.backups import Backups
+from psworker.keras.fit.contributions import Contributions
+from psworker.keras.fit.data.dealt import DealtData
+from psworker.keras.fit.fates import Fates
+from psworker.keras.fit.gradients import GradientStep
+from psworker.keras.fit.membership import Membership, named
+from psworker.keras.fit.rate import SetRate
+from psworker.keras.fit.unchanged import Unchanged
+from psworker.keras.translate import translate, unwrapped
+from psworker.session import Session
+from psworker.tensorflow.variables import ModelVariables, collect
+
+log = logging.getLogger("ps-worker")
+
+
+class Steps:
+    """One worker's part of a job, from joining to the last version. `deals`: its data is dealt by the coordinator."""
+
+    def __init__(self, model: Any, membership: Membership, wire_dtype: str, *, deals: bool) -> None:
+        self.model, self.membership = model, membership
+        self._wire_dtype = wire_dtype
+        self.compiled = model.optimizer
+        # Refused now, not after minutes of preparing data.
+        self.optimizer = translate(model.optimizer, named(model) if model.built else ())
+        self._rate = SetRate(model.optimizer)
+        self.contributions = Contributions(model.optimizer, self._rate)
+        self.fates = Fates()
+        self._variables: ModelVariables | None = None
+        self._step: GradientStep | None = None
+        self.grant: Grant | None = None
+        # The payloads that the model's weights were made from.
+        self._weights: list[Any] = []
+        self.unchanged, self.backups = Unchanged(), Backups()
+        # The data of the present fit, where it is dealt.
+        self._deals = deals
+        self.dealt: DealtData | None = None
+        # This is worker 0, as far as it is known; and its part of the job is over.
+        self.first, self.finished = True, False
+
+    @property
+    def session(self) -> Session:
+        """Joins the job if that has not been done, with the weights of this moment."""
+        if self.membership.session is None:
+            self._open()
+        assert self.membership.session is not None
+        return self.membership.session
+
+    @property
+    def version(self) -> int:
+        """Of the weights in the model; 0 before the first batch."""
+        return self.grant.version if self.grant is not None else 0
+
+    # Beginning
+
+    def _open(self) -> None:
+        """Start a server if need be, join the job with the model's weights, lay the step out."""
+        model = self.model
+        self._check_joins()
+        if not model.optimizer.built:
+            model.optimizer.build(model.trainable_variables)
+        self.optimizer = translate(model.optimizer, named(model))
+        self._rate.begin()
+        self._warn_of_steps_before()
+        self._variables = variables = collect(model)
+        dealt = {} if self.dealt is None else {"work": self.dealt.work, "epochs": self.dealt.epochs}
+        session = self.membership.open(variables, self.optimizer, dealt)
+        self._step = GradientStep(model, variables, session.plan, self._wire_dtype)
+        self.contributions.begin(session)
+        self.first = session.worker_index == 0
+
+    def _check_joins(self) -> None:
+        if self.finished:
+            raise FitError(
+                "this worker's part of the job ended with the first fit: for several fits in one job call "
+                "distribute(model, stay=True), for a new job call distribute(model) again"
+            )
+        if not self.model.built:
+            raise FitError(
+                "the model has no variables yet: build it, or let fit see its first batch before joining"
+            )
+        if self._deals and self.dealt is None:
+            raise FitError(
+                'sharding="units" joins the job with the data of fit: expected fit before .session'
+            )
+
+    def _warn_of_steps_before(self) -> None:
+        taken = int(unwrapped(self.model.optimizer)._iterations)
+        if taken and not self.membership.joined_before:
+            log.warning(
+                "the optimizer has taken %d steps before; on the servers it begins anew, at version 0 and with nothing "
+                "remembered",
+                taken,
+                extra=event("optimizer_anew"),
+            )
+
+    def begin_fit(self) -> None:
+        """Before other callbacks see the beginning of training. Raises FitError for what changed since the last one."""
+        if self.model.optimizer is not self.compiled:
+            raise FitError(
+                "the model was compiled again after distribute(): call psworker.keras.distribute(model) again, which "
+                "starts a new job with the new optimizer"
+            )
+        if self.membership.session is not None and self._variables is not None:
+            if collect(self.model).specs != self._variables.specs:
+                raise FitError(
+                    "variables were frozen or thawed, or the model was changed, in the middle of a job: compile "
+                    "the model and call psworker.keras.distribute(model) again, as Keras wants it compiled again, too"
+                )
+        self.unchanged.due = True
+        self.backups.restore(self.model, self.membership, self._variables, self._joins_as_first)
+
+    def _joins_as_first(self) -> bool:
+        return self.session.worker_index == 0
+
+    # One batch
+
+    def prepare(self, data: Any) -> None:
+        """Join, and trace the step for batches such as `data`."""
+        if not self.model.built:
+            self.model._symbolic_build(data_batch=data)
+        if self.membership.session is None:
+            self._open()
+        assert self._step is not None
+        self._step.prepare(data)
+
+    def hold(self) -> None:
+        """A ticket, and its version in the model, unless the job is over."""
+        if self.grant is None and self.session.stop is None:
+            self._next()
+
+    def __call__(self, data: Any) -> Mapping[str, Any]:
+        """Train on one batch; the logs of Keras' own step."""
+        if self._step is None:
+            self.prepare(data)
+        assert self._step is not None
+        if self.grant is None:
+            self._next()
+        self.unchanged.check(self._step, self._weights)
+        result = self._step(data)
+        if result.payloads is not None and self.grant is not None:
+            self.contributions.send(self.session, self.grant, result)
+            self._next()
+        return result.logs
+
+    def _next(self) -> None:
+        """The next ticket, and its version into the model. At the end of the job Keras is told to stop."""
+        session = self.session
+        assert self._step is not None
+        self.unchanged.check_given(self.membership, self._variables)
+        self.grant = None
+        while (grant := session.ready()) is not None:
+            self.backups.check(session, grant)
+            try:
+                with session.view_flat(grant, narrow=True) as flats:
+                    self._weights = self._step.assign(flats, grant.version)
+            except Voided as reason:
+                log.info("%s", reason, extra=event("contribution_void"))
+                session.abandon(grant, "cancelled")
+                continue
+            self.grant, self.membership.given = grant, None
+            return
+        self.model.stop_training = True
+        self._finish(session)
+
+    # End
+
+    def end(self, reason: str) -> None:
+        """This worker has no more data; wait for the others, then take the job's last version. `reason`: why the job
+        is to end for all, at once."""
+        self.grant = None
+        session = self.session
+        session.done(reason)
+        self._finish(session)
+
+    def _finish(self, session: Session) -> None:
+        """The job is over: its last version into the model."""
+        stop = session.stop
+        if stop is None or self.finished:
+            return
+        self.finished = True
+        self.count_fates()
+        if not stop.success:
+            raise SessionError(f"the job failed at version {stop.version}: {stop.reason}")
+        assert self._step is not None
+        self._weights = self._step.assign(list(session.pull_final()), stop.version)
+        unwrapped(self.compiled).finalize_variable_values(self.model.trainable_weights)
+
+    def leave(self, reason: str) -> None:
+        """Without having done one's part; nobody waits for what will not come."""
+        self.grant = None
+        self.membership.leave(reason)
+
+    def close(self) -> None:
+        """This worker's part is done; a server of one's own ends with it."""
+        self.grant = None
+        self.membership.close()
+
+    # What became of it
+
+    def count_fates(self) -> None:
+        """What the servers have told since the last call."""
+        if self.membership.session is not None:
+            self.fates.take(self.membership.session)
+
+    def progress(self) -> dict[str, float]:
+        """At the end of a batch, before other callbacks: what the progress bar shows."""
+        self.unchanged.after_batch()
+        self.count_fates()
+        return self.fates.progress(self.version)
