@@ -88,7 +88,7 @@ def resolve(options: Options, tf_config: str | None) -> ServerSettings:
         optimizer.check_aggregator(policy.tensors.aggregator)
     source = "TF_CONFIG" if options.ps_hosts is None else "--ps-hosts"
     bind = _bind(options.bind, hosts[index], source)
-    credentials = _credentials(options, experiment, len(hosts))
+    credentials = _credentials(options, experiment, index, len(hosts))
     exposed = _exposure(bind, credentials)
     return ServerSettings(
         hosts=hosts,
@@ -247,9 +247,11 @@ PROTECTED = (
 )
 
 
-def _credentials(options: Options, experiment: Experiment, servers: int) -> Credentials:
+def _credentials(options: Options, experiment: Experiment, index: int, servers: int) -> Credentials:
     try:
-        found = credentials_for(Role.SERVER, options.security, options.environment, experiment.security)
+        found = credentials_for(
+            Role.SERVER, options.security, options.environment, experiment.security, name=f"server-{index}"
+        )
         if servers > 1:
             # Any server may have to show its own: server 0 does, to all others.
             _ = found.metadata

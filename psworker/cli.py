@@ -174,7 +174,8 @@ def main(
         experiment = read_experiment(config, (*given, *overrides), place)
         if save_best is not None and not experiment.job.evaluate_every:
             raise UsageError("--save-best: needs --evaluate-every, '1 epoch', say")
-        credentials = credentials_for(Role.WORKER, security, os.environ, experiment.security)
+        own = name or ("" if index is None else f"w{index}")
+        credentials = credentials_for(Role.WORKER, security, os.environ, experiment.security, name=own)
     except IdentityError as error:
         raise fail(str(error), ExitCode.UNTRUSTED) from error
     except (UsageError, AddressError, ExperimentError, SecurityError, TokenError) as error:

@@ -2,52 +2,127 @@
 
 The certificate of an observer, which may read the status and no more, is kept in the user's state folder as long as
 the run goes on. It is found by the path of the run folder; the run folder itself holds no key.
+
+Beside it is a file that the run's process keeps locked. A run that was killed has left both, and no lock: the next
+command that looks here removes them (`clear`).
 """
 
+import fcntl
 import hashlib
 import os
 import shutil
+import socket
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from pslab.launch.security import RunSecurity
+from pslab.launch.security import Protection
 from pswire.security.files import TlsFiles
+from pswire.security.identity import Identity
 from pswire.security.settings import SecurityOptions
 
 NAME = "observer"
+LOCK = ".lock"
 
 
 def place_of(run: Path) -> Path:
     """Where the certificate for a run folder is, if there is one: below $XDG_STATE_HOME, else ~/.local/state."""
-    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     digest = hashlib.sha256(os.fsencode(run.resolve())).hexdigest()[:32]
-    return Path(state) / "paramserver" / "runs" / digest
+    return _folder() / digest
 
 
 @contextmanager
-def remembered(run: Path, security: RunSecurity | None) -> Iterator[None]:
+def remembered(run: Path, security: Protection | None) -> Iterator[None]:
     """For as long as the block lasts. Where this user cannot write, a note says that nobody else can look."""
-    if security is None:
+    clear()
+    if security is None or security.observer is None:
         yield
         return
     place = place_of(run)
-    try:
+    with ExitStack() as stack:
         try:
-            place.mkdir(mode=0o700, parents=True, exist_ok=True)
-            TlsFiles.in_folder(place, NAME).write(security.observer, replace=True)
+            stack.enter_context(_kept(place, security.observer))
         except OSError as error:
             said = f"{place}: {error.strerror or error}"
             print(f"note: ps-lab status will not be answered elsewhere: {said}", file=sys.stderr)
         yield
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
 
 
 def options_for(run: Path) -> SecurityOptions:
-    """What to show to the run's servers; nothing where the run has no certificates of its own."""
+    """What to show to the run's servers; nothing where the run has no certificates of its own, or is over."""
+    clear()
     files = TlsFiles.in_folder(place_of(run), NAME)
     if files.cert is None or files.key is None or not files.cert.is_file():
         return SecurityOptions()
     return SecurityOptions(str(files.ca), str(files.cert), str(files.key))
+
+
+def clear() -> None:
+    """Remove what runs have left that were killed, of this machine: what another one has locked is not always seen on
+    a shared file system. What cannot be removed stays for the next time."""
+    if not _folder().is_dir():
+        return
+    with suppress(OSError), _alone():
+        for lock in sorted(_folder().glob(f"?*{LOCK}")):
+            # One that cannot be removed is in nobody's way.
+            with suppress(OSError):
+                _clear(lock)
+
+
+def _folder() -> Path:
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(state) / "paramserver" / "runs"
+
+
+@contextmanager
+def _kept(place: Path, observer: Identity) -> Iterator[None]:
+    """Raises OSError, also where another run that goes on has this place."""
+    with ExitStack() as stack:
+        with _alone():
+            lock = stack.enter_context(_lock_of(place).open("a+", encoding="utf-8"))
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock.truncate(0)
+            lock.write(socket.gethostname())
+            lock.flush()
+            stack.callback(_remove, place)
+            place.mkdir(mode=0o700, exist_ok=True)
+            TlsFiles.in_folder(place, NAME).write(observer, replace=True)
+        yield
+
+
+def _lock_of(place: Path) -> Path:
+    return place.with_name(place.name + LOCK)
+
+
+def _remove(place: Path) -> None:
+    """Of this process's own run."""
+    # What stays is cleared later.
+    with suppress(OSError), _alone():
+        shutil.rmtree(place)
+        _lock_of(place).unlink()
+
+
+def _clear(lock: Path) -> None:
+    """What belongs to that file, if its run is over. Raises OSError."""
+    with lock.open("r+", encoding="utf-8") as file:
+        if file.read() != socket.gethostname():
+            return
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            # The run goes on.
+            return
+        place = lock.with_name(lock.name.removesuffix(LOCK))
+        if place.is_dir():
+            shutil.rmtree(place)
+        lock.unlink()
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """No other process of this user makes or removes one meanwhile: a few milliseconds. Raises OSError."""
+    _folder().mkdir(mode=0o700, parents=True, exist_ok=True)
+    with (_folder() / LOCK).open("w", encoding="utf-8") as guard:
+        fcntl.flock(guard, fcntl.LOCK_EX)
+        yield

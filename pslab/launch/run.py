@@ -26,7 +26,7 @@ from pslab.launch.events import (
     StatusFailure,
     Unplaced,
 )
-from pslab.launch.security import RunSecurity, credentials_of
+from pslab.launch.security import Protection, credentials_of
 from pslab.launch.signals import signals_to
 from pslab.launch.status_poll import StatusPoller
 from pslab.launch.supervisor import DuplicateOutput, ExitTracker, Restarts, RunResult, Verdict, end_text
@@ -58,10 +58,10 @@ class RealRun:
         launcher: Launcher,
         daemons: Daemons | None = None,
         going_on: str | None = None,
-        security: RunSecurity | None = None,
+        security: Protection | None = None,
     ) -> None:
-        """`going_on`: the checkpoint from which the run in the folder goes on. `security`: the certificates of this
-        run, for `launcher` if it is remote."""
+        """`going_on`: the checkpoint from which the run in the folder goes on. `security`: who the processes are to
+        each other; None: nobody in particular."""
         self._going_on = going_on
         self._experiment, self._folder, self._display = experiment, folder, display
         self._daemons, self._launcher = daemons or Daemons(), launcher

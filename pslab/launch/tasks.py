@@ -4,12 +4,11 @@ node settles. Pure."""
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 from pslab.launch.engines.launcher import Resources, Task, Wanted
 from pslab.launch.keeping.blanks import BIND, FOLDER, OWN, PARENT, file
-from pslab.launch.security import ENVIRONMENT, RunSecurity
+from pslab.launch.security import Protection
 from pslab.runs.folder import EXPERIMENT
 from pswire.config.experiment import Experiment
 from pswire.security.names import Role
@@ -41,7 +40,7 @@ class Tasks:
     """The tasks of one run, by name: server-0, server-1, ..., worker-0, ...
 
     `remote`: as the run's `Launcher` has it. `secret`: known to this run's servers only, so that no other process can
-    give them orders. `security`: every process gets a certificate.
+    give them orders. `security`: every process is somebody to the others.
     """
 
     def __init__(
@@ -51,7 +50,7 @@ class Tasks:
         daemons: Daemons,
         remote: bool,
         secret: str,
-        security: RunSecurity | None = None,
+        security: Protection | None = None,
     ) -> None:
         self._experiment, self._folder, self._daemons = experiment, folder, daemons
         self._remote, self._secret, self._security = remote, secret, security
@@ -120,5 +119,4 @@ class Tasks:
         if self._security is None:
             return task
         role, known = (Role.SERVER, name) if server else (Role.WORKER, f"w{self.workers.index(name)}")
-        certified = partial(self._security.files, role, known)
-        return replace(task, environment={**told, **ENVIRONMENT}, more_files=certified)
+        return self._security.protected(task, role, known)

@@ -233,7 +233,8 @@ class SecuritySection(Section):
     """authorities whose certificates are believed (PEM); from then on TLS is spoken, and nothing else"""
 
     cert: str = ""
-    """the process's own certificate (PEM), with the name `ps://CLUSTER/ROLE/NAME`"""
+    """the process's own certificate (PEM), with the name `ps://CLUSTER/ROLE/NAME`; `{name}` in a path is the process's
+    name: `server-0`, `w0`, and `observer-0` for who looks"""
 
     key: str = ""
     """its private key, which nobody else may read"""

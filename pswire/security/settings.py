@@ -20,6 +20,11 @@ VARIABLES: Final = {
 }
 
 
+# In a path: the name of the process that reads it.
+BLANK: Final = "{name}"
+# As `ps-lab certs` calls the one that looks.
+OBSERVER: Final = "observer-0"
+
 # Of one process: a child is given its own, or none.
 PERSONAL: Final = ("PS_JOB_SECRET", VARIABLE, *VARIABLES.values())
 
@@ -73,6 +78,20 @@ class SecurityOptions:
             self.insecure or section.insecure,
         )
 
+    def named(self, name: str) -> "SecurityOptions":
+        """Paths for the process of that name, which stands for ``{name}`` in them: so one experiment file is for all.
+
+        Raises SecurityError where a path asks for a name and there is none.
+        """
+        said = {option: getattr(self, option) for option in VARIABLES}
+        asking = next((path for path in said.values() if path and BLANK in path), None)
+        if asking is not None and not name:
+            raise SecurityError(
+                f"{asking}: expected to know which worker this is: its task index, its name, or a path without {BLANK}"
+            )
+        filled = {option: path and path.replace(BLANK, name) for option, path in said.items()}
+        return SecurityOptions(**filled, insecure=self.insecure)
+
     @property
     def given(self) -> bool:
         return any(getattr(self, field.name) for field in fields(self))
@@ -83,12 +102,15 @@ def credentials_for(
     options: SecurityOptions,
     environment: Mapping[str, str],
     section: SecuritySection | None = None,
+    *,
+    name: str = "",
 ) -> Credentials:
-    """An option counts before its variable, and that before the file; PS_TOKEN holds a token itself.
+    """An option counts before its variable, and that before the file; PS_TOKEN holds a token itself. `name`: of this
+    process, where it is known.
 
     Raises SecurityError for what does not fit together, TokenError and IdentityError for what is wrong in a file.
     """
-    said = options.with_environment(environment).with_section(section)
+    said = options.with_environment(environment).with_section(section).named(name)
     tokens = _tokens(said.token_file, environment)
     live = _identity(role, said, tokens)
     if live is None and tokens is not None:

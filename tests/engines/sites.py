@@ -87,8 +87,8 @@ class Running:
     def lab(self) -> psutil.Process:
         """ps-lab itself, whatever stands before it."""
         me = psutil.Process(self.process.pid)
-        inner = [child for child in me.children() if "pslab" in child.cmdline()]
-        return inner[0] if inner else me
+        inner = [child for child in me.children(recursive=True) if "pslab" in child.cmdline()]
+        return inner[-1] if inner else me
 
     def until(self, process: str, event: str, seconds: float = 60.0) -> Mapping[str, Any]:
         """What that process said in that event, not counting what was returned before."""

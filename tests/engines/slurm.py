@@ -1,6 +1,8 @@
-"""A real Slurm for tests: slurmctld and three slurmd on this machine, as nodes n1, n2, n3 of four processors each.
+"""A real Slurm for tests: slurmctld and three slurmd, as nodes n1, n2, n3 of four processors each; all on this machine,
+or on one each of tests.machines.
 
-Without authentication (auth/none, cred/none): on loopback, for as long as the tests take, and nowhere else.
+Without authentication (auth/none, cred/none): on loopback or such machines, for as long as the tests take, and nowhere
+else.
 """
 
 import os
@@ -12,6 +14,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.engines.hosts import Host, this_machine
 
 ROOT = Path(__file__).parents[2]
 NODES = ("n1", "n2", "n3")
@@ -33,21 +37,34 @@ def missing() -> str | None:
 
 @dataclass(frozen=True)
 class Slurm:
-    """A running one. `environment`: of its commands."""
+    """A running one. `environment`: of its commands, which run at `control`."""
 
     folder: Path
     environment: dict[str, str]
+    control: Host
 
     def ask(self, *command: str) -> str:
         done = subprocess.run(
-            command, env=self.environment, capture_output=True, text=True, timeout=30, check=False
+            [*self.control.prefix, *command],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
         )
         assert done.returncode == 0, f"{command}: {done.stderr}"
         return done.stdout
 
     def lab_around(self, nodes: int = 3) -> list[str]:
         """What makes a command run in an allocation of so many whole nodes."""
-        return ["salloc", "--quiet", f"--nodes={nodes}", "--exclusive", "--immediate=60"]
+        return [
+            *self.control.prefix,
+            "salloc",
+            "--quiet",
+            f"--nodes={nodes}",
+            "--exclusive",
+            "--immediate=60",
+        ]
 
     def steps(self) -> list[str]:
         """Names of those that run."""
@@ -55,18 +72,20 @@ class Slurm:
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[Slurm]:
-    """Until the end of the block; ends the daemons that it started, by their numbers."""
+def serving(folder: Path, control: Host | None = None, nodes: Sequence[Host] = ()) -> Iterator[Slurm]:
+    """Until the end of the block; ends the daemons that it started, by their numbers. `nodes`: where n1, n2, n3 are."""
+    control = control or this_machine()
+    nodes = nodes or (control,) * len(NODES)
     folder.mkdir()
     file = folder / "slurm.conf"
-    file.write_text(_configuration(folder), encoding="utf-8")
+    file.write_text(_configuration(folder, control, nodes), encoding="utf-8")
     environment = {key: value for key, value in os.environ.items() if not key.startswith("SLURM_")}
     environment |= {"SLURM_CONF": str(file), "PYTHONPATH": str(ROOT)}
-    slurm = Slurm(folder, environment)
+    slurm = Slurm(folder, environment, control)
     with ExitStack() as stack:
-        stack.enter_context(_daemon(["slurmctld", "-D", "-i", "-f", str(file)], slurm))
-        for node in NODES:
-            stack.enter_context(_daemon(["slurmd", "-D", "-N", node, "-f", str(file)], slurm))
+        stack.enter_context(_daemon(["slurmctld", "-D", "-i", "-f", str(file)], slurm, control))
+        for node, host in zip(NODES, nodes, strict=True):
+            stack.enter_context(_daemon(["slurmd", "-D", "-N", node, "-f", str(file)], slurm, host))
         _until_idle(slurm)
         try:
             yield slurm
@@ -76,21 +95,20 @@ def serving(folder: Path) -> Iterator[Slurm]:
 
 
 @contextmanager
-def _daemon(command: Sequence[str], slurm: Slurm) -> Iterator[None]:
+def _daemon(command: Sequence[str], slurm: Slurm, host: Host) -> Iterator[None]:
     name = "-".join([command[0], *command[3:4]]).replace("/", "_")
     with (slurm.folder / f"{name}.out").open("wb") as output:
         process = subprocess.Popen(
-            command, env=slurm.environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+            [*host.prefix, *command],
+            env=slurm.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
         )
     try:
         yield
     finally:
-        process.terminate()
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        host.end(process)
 
 
 def _cancel_all(slurm: Slurm) -> None:
@@ -104,7 +122,7 @@ def _until_idle(slurm: Slurm) -> None:
     states = ""
     while time.monotonic() < deadline:
         done = subprocess.run(
-            ["sinfo", "--noheader", "--Node", "--format=%N=%t"],
+            [*slurm.control.prefix, "sinfo", "--noheader", "--Node", "--format=%N=%t"],
             env=slurm.environment,
             capture_output=True,
             text=True,
@@ -126,18 +144,17 @@ def _ports(number: int) -> list[int]:
         return [each.getsockname()[1] for each in sockets]
 
 
-def _configuration(folder: Path) -> str:
-    control, *ports = _ports(1 + len(NODES))
-    host = socket.gethostname().partition(".")[0]
+def _configuration(folder: Path, control: Host, hosts: Sequence[Host]) -> str:
+    first, *ports = _ports(1 + len(NODES))
     nodes = [
-        f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={CPUS} RealMemory=1000"
-        for node, port in zip(NODES, ports, strict=True)
+        f"NodeName={node} NodeHostname={host.name} NodeAddr={host.address} Port={port} CPUs={CPUS} RealMemory=1000"
+        for node, host, port in zip(NODES, hosts, ports, strict=True)
     ]
     (folder / "state").mkdir()
     settings = {
         "ClusterName": "tests",
-        "SlurmctldHost": f"{host}(127.0.0.1)",
-        "SlurmctldPort": control,
+        "SlurmctldHost": f"{control.name}({control.address})",
+        "SlurmctldPort": first,
         "SlurmUser": "root",
         "SlurmdUser": "root",
         "AuthType": "auth/none",

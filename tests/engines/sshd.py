@@ -1,4 +1,5 @@
-"""A real sshd for tests, on loopback, with keys of its own; hosts h0, h1, ... are names for it in a configuration.
+"""A real sshd for tests, with keys of its own: on loopback, where h0, h1, ... are names for it in a configuration, or
+one on each of tests.machines.
 
 The command `ssh` that is found first is a script that adds this configuration; nothing of the user's is changed.
 """
@@ -9,10 +10,12 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.engines.hosts import Host
 
 ROOT = Path(__file__).parents[2]
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
@@ -27,17 +30,20 @@ def missing() -> str | None:
     return None if os.geteuid() == 0 else "sshd needs root, for its folder of privilege separation"
 
 
+# Every name that begins so is this machine.
+LOOPBACK = Host("h*", "127.0.0.1")
+
+
 @dataclass(frozen=True)
 class Sshd:
-    """A running one. `environment`: for commands that are to find its hosts; `pid`: of the daemon."""
+    """A running one. `environment`: for commands that are to find its hosts."""
 
     environment: dict[str, str]
-    pid: int
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[Sshd]:
-    """Until the end of the block."""
+def serving(folder: Path, hosts: Sequence[Host] = (LOOPBACK,)) -> Iterator[Sshd]:
+    """Until the end of the block. `hosts`: a daemon on each, by the name that ssh is given."""
     folder.mkdir()
     for name in ("host", "user"):
         command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)]
@@ -45,14 +51,11 @@ def serving(folder: Path) -> Iterator[Sshd]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     (folder / "authorized").write_bytes((folder / "user.pub").read_bytes())
-    (folder / "sshd_config").write_text(
-        f"ListenAddress 127.0.0.1:{port}\nHostKey {folder}/host\nAuthorizedKeysFile {folder}/authorized\n"
-        f"PidFile none\nStrictModes no\nUsePAM no\nPasswordAuthentication no\nPermitRootLogin yes\n"
-    )
     kind, key, *_ = (folder / "host.pub").read_text().split()
-    (folder / "known").write_text(f"[127.0.0.1]:{port} {kind} {key}\n")
+    (folder / "known").write_text("".join(f"[{host.address}]:{port} {kind} {key}\n" for host in hosts))
+    named = "".join(f"Host {host.name}\n  HostName {host.address}\n" for host in hosts)
     (folder / "ssh_config").write_text(
-        f"Host h*\n  HostName 127.0.0.1\n  Port {port}\n  User {getpass.getuser()}\n  IdentityFile {folder}/user\n"
+        f"{named}Host *\n  Port {port}\n  User {getpass.getuser()}\n  IdentityFile {folder}/user\n"
         f"  IdentitiesOnly yes\n  UserKnownHostsFile {folder}/known\n"
     )
     commands = folder / "bin"
@@ -62,24 +65,34 @@ def serving(folder: Path) -> Iterator[Sshd]:
     # The folder that Debian's package makes when its service begins.
     Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
     environment = os.environ | {"PATH": f"{commands}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
-    with (folder / "log").open("wb") as log:
-        daemon = [str(SSHD), "-D", "-e", "-f", str(folder / "sshd_config")]
+    with ExitStack() as stack:
+        for host in hosts:
+            stack.enter_context(_daemon(folder, host, port))
+        yield Sshd(environment)
+
+
+@contextmanager
+def _daemon(folder: Path, host: Host, port: int) -> Iterator[None]:
+    settings, said = folder / f"{host.address}.config", folder / f"{host.address}.log"
+    settings.write_text(
+        f"ListenAddress {host.address}:{port}\nHostKey {folder}/host\nAuthorizedKeysFile {folder}/authorized\n"
+        f"PidFile none\nStrictModes no\nUsePAM no\nPasswordAuthentication no\nPermitRootLogin yes\n"
+    )
+    with said.open("wb") as log:
+        daemon = [*host.prefix, str(SSHD), "-D", "-e", "-f", str(settings)]
         process = subprocess.Popen(daemon, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
     try:
-        _until_listening(port, process, folder / "log")
-        yield Sshd(environment, process.pid)
+        _until_listening(process, said)
+        yield
     finally:
-        process.terminate()
-        process.wait(10)
+        host.end(process)
 
 
-def _until_listening(port: int, process: "subprocess.Popen[bytes]", log: Path) -> None:
+def _until_listening(process: "subprocess.Popen[bytes]", log: Path) -> None:
     deadline = time.monotonic() + BEGIN
     while time.monotonic() < deadline and process.poll() is None:
-        try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
+        if "Server listening on" in log.read_text():
             return
-        except OSError:
-            # Until it listens, there is nothing to wait on.
-            subprocess.run(["sleep", "0.05"], check=True)
+        # Until it says so, there is nothing to wait on.
+        subprocess.run(["sleep", "0.05"], check=True)
     raise AssertionError(f"sshd did not begin: {log.read_text()}")

@@ -13,10 +13,12 @@ import pytest
 from pslab.check.checker import check_run
 from pslab.launch.engines.launcher import EngineError
 from pslab.launch.engines.registry import Options, Setting, launcher_for
+from pslab.launch.observers import options_for, place_of
 from pslab.launch.tasks import Daemons
 from pslab.runs.folder import Run
 from pswire.config.experiment import parse_experiment
 from pswire.exits import ExitCode
+from pswire.security.settings import SecurityOptions
 from tests.engines.here import ROOT, HereLauncher, fakes, run_here
 from tests.lab.test_local import Notes, assert_gone
 
@@ -108,6 +110,10 @@ def test_nothing_is_left_however_the_launcher_ends(tmp_path: Path, number: signa
         process.communicate(timeout=30)
     assert process.returncode == code
     assert_gone(pids)
+    # The certificate for who looks: a killed run cannot remove it, the next look does.
+    assert place_of(tmp_path / "run").exists() == (number == signal.SIGKILL)
+    assert options_for(tmp_path / "run") == SecurityOptions()
+    assert not place_of(tmp_path / "run").exists()
 
 
 @pytest.mark.cluster

@@ -19,6 +19,7 @@ from pswire.config.experiment import parse_experiment
 from pswire.security.authority import described
 from pswire.security.names import Role
 from pswire.security.settings import SecurityOptions
+from pswire.v1 import coordinator_pb2 as pb
 from tests.engines.here import run_here
 from tests.engines.test_kept_runs import NUMPY
 
@@ -27,14 +28,17 @@ PHASES = ("waiting for workers", "initialising", "training")
 
 
 class Joined(Quiet):
-    """Tells when a worker has joined."""
+    """Tells when a worker has joined, and when the run itself was told its status."""
 
     def __init__(self) -> None:
-        self.joined = threading.Event()
+        self.joined, self.answered = threading.Event(), threading.Event()
 
     def event(self, name: str, event: dict[str, Any]) -> None:
         if event["event"] == "joined":
             self.joined.set()
+
+    def status(self, status: pb.StatusReply, now: float) -> None:
+        self.answered.set()
 
 
 def words_of_all() -> str:
@@ -67,7 +71,7 @@ class Looking:
 
     def _look(self) -> None:
         try:
-            assert self.joined.joined.wait(60)
+            assert self.joined.joined.wait(60) and self.joined.answered.wait(60)
             self._ask(self._folder / "run")
         except Exception as error:
             self.found["error"] = repr(error)

@@ -16,7 +16,19 @@ def reason() -> str | None:
 @pytest.fixture
 def two() -> Iterator[machines.Machines]:
     """Machines; where none can be made the test is skipped, and says why."""
+    with made(2) as two:
+        yield two
+
+
+@pytest.fixture
+def four() -> Iterator[machines.Machines]:
+    """As `two`."""
+    with made(4) as four:
+        yield four
+
+
+def made(count: int) -> machines.Machines:
+    """Not entered yet."""
     if (why := reason()) is not None:
         pytest.skip(why)
-    with machines.Machines(2) as made:
-        yield made
+    return machines.Machines(count)

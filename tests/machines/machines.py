@@ -1,7 +1,7 @@
 """Machines for tests: network namespaces on one switch, with addresses, names and a link of 1 Gbit/s each.
 
-A process of a machine has process numbers, IPC and a host name of that machine, too: nothing but the network leads from
-one to another. Only root can make them.
+Process numbers, IPC, shared memory and the host name are a machine's own, too: nothing but the network leads from one
+to another, and the file system, which all share (but what `Machine.keeps` for itself). Only root can make them.
 """
 
 import os
@@ -10,15 +10,19 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import psutil
 
-from tests.cluster.cluster import PATIENCE, Process
+from tests.cluster.cluster import PATIENCE, ROOT, Process
+from tests.engines.hosts import Host
 
 RATE = "1gbit"
+# A machine's first process: who ends is cleared away, though it waits for nobody.
+FIRST = 'hostname "$0" && mount -t tmpfs tmpfs /dev/shm && trap "" CHLD && echo up && exec sleep infinity'
 # Where `ip netns exec` finds the files that are a namespace's own.
 OWN_FILES = Path("/etc/netns")
 
@@ -53,21 +57,64 @@ class Machine:
     def __init__(self, namespace: str, name: str, address: str) -> None:
         self.namespace, self.name, self.address = namespace, name, address
         self.processes: list[Remote] = []
+        self._started: subprocess.Popen[str] | None = None
+
+    def start(self) -> None:
+        """Raises MachineError."""
+        inside = ["ip", "netns", "exec", self.namespace, "unshare", "--pid", "--fork", "--kill-child=KILL"]
+        self._started = subprocess.Popen(
+            [*inside, "--mount-proc", "--ipc", "--uts", "sh", "-c", FIRST, self.name],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        assert self._started.stdout is not None
+        said = self._started.stdout.readline()
+        if said != "up\n":
+            raise MachineError(f"{self.name} did not start: {said.strip()}")
+
+    def stop(self) -> None:
+        """With all its processes, at once."""
+        for process in self.processes:
+            process.close()
+        if self._started is not None:
+            self._started.kill()
+            self._started.wait(PATIENCE)
+            assert self._started.stdout is not None
+            self._started.stdout.close()
 
     @property
-    def prefix(self) -> list[str]:
-        """What starts a command there; it ends with the process that is started for it."""
-        inside = ["ip", "netns", "exec", self.namespace, "unshare"]
-        inside += ["--pid", "--fork", "--kill-child=KILL", "--mount-proc", "--ipc", "--uts"]
-        return [*inside, "sh", "-c", 'hostname "$0" && exec "$@"', self.name]
+    def host(self) -> Host:
+        """For who starts daemons."""
+        assert self._started is not None
+        (first,) = psutil.Process(self._started.pid).children()
+        own = ("--mount", "--uts", "--ipc", "--net", "--pid")
+        # Whoever enters another file system's namespace stands at its root.
+        prefix = ("nsenter", "--target", str(first.pid), *own, "--", "env", f"--chdir={ROOT}")
+        return Host(self.name, self.address, prefix)
+
+    def keeps(self, folder: Path) -> None:
+        """What is in it from now on is this machine's own, and empty at first."""
+        folder.mkdir(parents=True, exist_ok=True)
+        _do(*self.host.prefix, "mount", "-t", "tmpfs", "tmpfs", str(folder))
 
     def python(self, label: str, log: Path, *arguments: str, **environment: str) -> "Remote":
         """`python ARGUMENTS...` there."""
         inherited = {key: value for key, value in os.environ.items() if key != "TF_CONFIG"}
         quiet = {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-        started = Remote(label, arguments, log, {**inherited, **quiet, **environment}, self.prefix)
+        started = Remote(label, arguments, log, {**inherited, **quiet, **environment}, self.host.prefix)
         self.processes.append(started)
         return started
+
+    def running(self) -> list[psutil.Process]:
+        """Everything there, the first process and all that were started."""
+        found = []
+        for pid in pids_in(self.namespace):
+            # It may have ended since.
+            with suppress(psutil.NoSuchProcess):
+                found.append(psutil.Process(pid))
+        return found
 
 
 class Remote(Process):
@@ -76,6 +123,11 @@ class Remote(Process):
     def send(self, number: signal.Signals) -> None:
         (there,) = psutil.Process(self.pid).children()
         there.send_signal(number)
+
+    def close(self) -> None:
+        if self.running:
+            end_all([each.pid for each in psutil.Process(self.pid).children()])
+        super().close()
 
 
 class Machines:
@@ -130,14 +182,19 @@ class Machines:
             for inside, device in ((there, "eth0"), (switch, port)):
                 shaped = ("root", "tbf", "rate", self._rate, "burst", "1mb", "latency", "50ms")
                 _do("tc", "-n", inside, "qdisc", "add", "dev", device, *shaped)
+            each.start()
 
     def _remove(self) -> None:
-        for process in [process for each in self.machines for process in each.processes]:
-            process.close()
+        for each in self.machines:
+            each.stop()
         for namespace in [each.namespace for each in self.machines] + [self._switch]:
             end_all(pids_in(namespace))
             subprocess.run(["ip", "netns", "del", namespace], capture_output=True, timeout=PATIENCE)
             shutil.rmtree(OWN_FILES / namespace, ignore_errors=True)
+
+    def running(self) -> list[psutil.Process]:
+        """On all of them."""
+        return [process for each in self.machines for process in each.running()]
 
     def cut(self, place: int) -> None:
         """Pull the cable of a machine."""
