@@ -50,8 +50,7 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     "there and back by a bare gRPC stream, with both payloads": (GRPC,),
     "there and back by a bare TCP socket, with both payloads": (SOCKET,),
     "worker: chunks into its array (copy)": (GRPC, SOCKET),
-    "server: check that all numbers are finite": (SHM,),
-    "server: chunks into staging, checked (one pass)": (GRPC, SOCKET),
+    "server: payload into staging, checked (one pass)": (SHM, GRPC, SOCKET),
     "server: decide (coordinator, policy, log entries)": (SHM, GRPC, SOCKET),
     "server: update (SGD, one pass)": (SHM, GRPC, SOCKET),
 }
@@ -113,7 +112,6 @@ def parts_of(size: int, backend: FastBackend, carry: Carry) -> dict[str, Callabl
                 lambda: carry["stream"](gradient),
                 lambda: carry["socket"](gradient),
                 lambda: _in_chunks(out, gradient),
-                lambda: arithmetic.first_nonfinite(gradient, backend),
                 lambda: arithmetic.copy_squares(out, gradient, arithmetic.LARGEST, backend),
                 step,
                 lambda: optimizer.update(

@@ -49,7 +49,7 @@ def _overview() -> str:
         "These are built in. `--policy NAME` chooses one for `ps-server`, `[policy] name` in an experiment file;\n"
         "`ps-lab policies NAME` explains it in the terminal. [Your own](../guides/policy.md) is a few lines.\n\n"
         + "\n".join(_family(title, family) for title, family in FAMILIES.items())
-        + "\nHow they are composed of gate, trigger, staleness rule, weight and cancel rule is in "
+        + "\nWhat each is composed of (gate, trigger, staleness rule, and more) is in "
         "[Policies decide](../design/policy.md).\n\n" + _weights() + "\n" + _local_rules()
     )
 

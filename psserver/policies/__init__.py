@@ -6,8 +6,8 @@ receives events and answers with decisions; it sees tickets and never tensors. T
 decisions, always.
 
 A policy of one's own derives from `Policy` and answers each event itself, or
-from `ComposedPolicy` with a `Composition` of gate, trigger, staleness rule,
-weight and cancel rule, or from `PolicySpec`, which adds knobs with ranges and
+from `ComposedPolicy` with a `Composition` (a gate, a trigger, a staleness rule,
+and more), or from `PolicySpec`, which adds knobs with ranges and
 what is to be known about them. All that it needs is exported here.
 """
 

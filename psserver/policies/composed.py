@@ -1,6 +1,6 @@
-"""One small machine that composes gate, trigger, staleness rule, weight and cancel.
+"""One small state machine that is composed of parts: gate, trigger, staleness rule, and what else a `Composition` has.
 
-Each built-in policy is a choice of these five (see `builtin`).
+Each built-in policy is a `Composition` (see `builtin`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,8 +27,9 @@ TOO_FEW = "too few"
 
 @dataclass(frozen=True, slots=True)
 class Composition:
-    """The five choices, and the order of summation that makes runs repeatable.
+    """What a policy is composed of.
 
+    `gate`: who may start. `trigger`: which contributions make an update. `staleness`: what becomes of an old one.
     `weight`: what a contribution counts by its staleness, on top of the
     staleness rule's factor; None: 1. `norm`: "mean" scales an update by 1/K for
     its K contributions (not by the sum of their weights), "sum" by 1.

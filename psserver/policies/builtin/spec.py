@@ -73,7 +73,7 @@ class PolicySpec:
     label: ClassVar[str] = ""
 
     def compose(self, workers: int) -> Composition:
-        """The five choices, for a job that starts with `workers` workers. Knobs are within their ranges."""
+        """What the policy is made of, for a job that starts with `workers` workers. Knobs are within their ranges."""
         raise NotImplementedError(f"{type(self).__name__}.compose(workers) is missing: return a Composition")
 
     def facts(self, workers: int) -> Facts:

@@ -1,1 +1,1 @@
-"""The five choices a policy is composed of: gate, trigger, staleness rule, weight, cancel."""
+"""The parts that a policy is composed of: gate, trigger, staleness rule, weight, cancel rule."""

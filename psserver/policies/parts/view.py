@@ -1,4 +1,4 @@
-"""What the five choices look at: who is here, what is open, what is committed.
+"""What the parts of a policy look at: who is here, what is open, what is committed.
 
 Every question that is asked once per event is answered in constant time
 (amortised), so that a policy with 10,000 workers is as quick as one with ten.

@@ -1,0 +1,56 @@
+"""Pages that list what the code has a table of name all of it."""
+
+import re
+from collections.abc import Iterable
+from typing import get_args
+
+import pytest
+
+from pslab.runs import log
+from psserver.coordinator import entries
+from psserver.service.access.roles import ROLES
+from psserver.shard import orders
+from tests.docs.markdown import ROOT
+
+DOCS = ROOT / "docs"
+
+
+def missing(words: Iterable[str], text: str) -> list[str]:
+    """Those that are no word of `text`."""
+    return [word for word in words if not re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text)]
+
+
+def row(page: str, first: str) -> str:
+    """The line of a table that begins with `first`."""
+    (found,) = (line for line in (DOCS / page).read_text().splitlines() if line.startswith(f"| {first}"))
+    return found
+
+
+def test_a_missing_word_is_found() -> None:
+    assert missing(("Push", "Pull"), "| `Push`, `Puller` |") == ["Pull"]
+
+
+def test_the_log_has_every_kind_of_entry() -> None:
+    kinds = [kind for kind in entries.KINDS if kind != "job"]
+    table = [
+        line.split("|")[1] for line in (DOCS / "design/log.md").read_text().splitlines() if line[:3] == "| `"
+    ]
+    assert not missing((f"`{kind}`" for kind in kinds), " ".join(table))
+
+
+def test_the_commands_read_every_kind_of_entry() -> None:
+    assert set(log.KINDS) == set(entries.KINDS)
+
+
+def test_the_vocabulary_has_every_order() -> None:
+    named = (kind.__name__.lower() for kind in get_args(orders.Order) if kind is not orders.Note)
+    assert not missing(named, row("vocabulary.md", "order |"))
+
+
+@pytest.mark.parametrize("service", ["Coordinator", "Shard"])
+def test_the_table_of_roles_has_every_method(service: str) -> None:
+    """gRPC's own are there as health and reflection."""
+    methods = [path.rpartition("/")[2] for path in ROLES if path.startswith(f"/pswire.v1.{service}/")]
+    page = (DOCS / "security.md").read_text()
+    table = page.partition("| methods | for |")[2].partition("\n\n")[0]
+    assert methods and not missing((f"`{method}`" for method in methods), table)
