@@ -7,6 +7,7 @@ import psworker
 from pslab.simulator.problems import numpy_problem
 from pslab.simulator.problems.problem import NumpyTrainer
 from psworker import loop
+from tests.patience import PATIENCE
 
 # Elements of the model: small, so that messages are many.
 DIMENSIONS = 24
@@ -80,7 +81,7 @@ class Honest(threading.Thread):
             task_index=self._index,
             transport=self._transport,
             local_rules=True,
-            server_timeout=10.0,
+            server_timeout=PATIENCE,
         ) as session:
             model.attach(session.plan)
             self.joined.set()

@@ -17,9 +17,10 @@ from pslab.replay.log_entries import read_steps
 from pslab.replay.run_folder import prove
 from pslab.runs.folder import Run
 from psworker.local import Trainer
+from tests.patience import PATIENCE
 
 # How long threads and descriptors of the attack may take to go, in seconds.
-SETTLING = 10.0
+SETTLING = PATIENCE
 # Log lines of one round, in bytes: a few of every kind.
 LOG_BYTES = 512 * 1024
 

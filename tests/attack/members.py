@@ -16,6 +16,7 @@ from pswire.transport.segments import Place, SegmentError
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
 from pswire.v1.model_pb2 import Chunk
+from tests import patience
 from tests.attack.doors import Broken, Refusal
 from tests.attack.lines import HEAD
 from tests.attack.target import COORDINATOR, SHARD, Attacker
@@ -72,7 +73,7 @@ class Session:
     def end(self, *, broken: bool = False) -> None:
         self._out.put(BREAK if broken else None)
         self._out.put(None)
-        self._thread.join(10.0)
+        self._thread.join(patience.PATIENCE)
         assert not self._thread.is_alive(), "a session goes on after its stream of requests has ended"
 
 

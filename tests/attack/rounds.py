@@ -17,12 +17,13 @@ from tests.attack.honest import Gate, Honest, problems, trainer
 from tests.attack.lines import SocketStranger
 from tests.attack.members import Liar
 from tests.attack.scenarios import Scenario
-from tests.attack.stages import TIMEOUT, Stage, inside, outside
+from tests.attack.stages import AMONG_MEMBERS, Stage, inside, outside
 from tests.attack.strangers import Stranger, WireStranger
 from tests.attack.target import Attacker, Tally, Target
+from tests.patience import PATIENCE
 
 # Seconds in which a round must end after its last message.
-ENDING = 30.0
+ENDING = PATIENCE
 # The norm of a gradient that spoils a model: honest ones, and what liars draw, are far below.
 LARGE = 1e3
 # One round's model has a hundred bytes: what stays is not its arrays.
@@ -48,7 +49,7 @@ class Result:
     @property
     def judged(self) -> bool:
         """The machine gave this process the time that servers and workers give each other."""
-        return self.stood_still < TIMEOUT / 3
+        return self.stood_still < AMONG_MEMBERS / 3
 
 
 def play(scenario: Scenario, messages: int, *, processes: bool = False) -> Result:
@@ -118,7 +119,7 @@ def _attack(scenario: Scenario, stage: Stage, result: Result) -> list[str]:
 def _explained(target: Target) -> list[str]:
     """What the servers say themselves about why somebody waits."""
     try:
-        (reply,) = target.doors[0].call("/pswire.v1.Coordinator/Status", [b""], 5.0)
+        (reply,) = target.doors[0].call("/pswire.v1.Coordinator/Status", [b""], PATIENCE)
     except (Refusal, RuntimeError) as refusal:
         # The latter where the server's loop has ended.
         return [f"no status: {refusal}"]

@@ -15,11 +15,12 @@ from tests.attack.doors import Door, HandlerDoor, WireDoor, listing_methods
 from tests.attack.scenarios import Scenario
 from tests.attack.target import Line
 from tests.cluster.cluster import Cluster as Processes
-from tests.service.serving import Cluster, Served, serving
+from tests.service.serving import PATIENCE, Cluster, Served, serving
 
 # Known to the servers only.
 SECRET = "of the servers"
-TIMEOUT = 2.0  # worker_timeout, seconds
+# Among members that attack: where one goes without a word, honest ones wait for a third of this; seconds.
+AMONG_MEMBERS = 6.0
 # Kinds of memory that end with a membership, whatever streams are still to be closed.
 LASTING = ("payloads", "contributions", "base versions", "optimizer")
 # A server without a model of any size, and what an attack may add to it; bytes.
@@ -76,7 +77,7 @@ def _wrong_account(served: Served) -> list[str]:
 
 @contextmanager
 def inside(scenario: Scenario, out: Path) -> Iterator[Inside]:
-    overrides = [*options(scenario), f"cluster.worker_timeout={TIMEOUT}"]
+    overrides = [*options(scenario), f"cluster.worker_timeout={worker_timeout(scenario)}"]
     with (
         listing_methods() as methods,
         serving(
@@ -86,7 +87,6 @@ def inside(scenario: Scenario, out: Path) -> Iterator[Inside]:
             overrides=overrides,
             out=out,
             job_secret=SECRET,
-            patience=0.05,
         ) as cluster,
     ):
         # The last server is started first.
@@ -131,7 +131,7 @@ class Outside:
         for server in self.processes.servers:
             if server.running:
                 self.peak = max(self.peak, _peak(server.pid))
-            code = server.wait_exit(30.0)
+            code = server.wait_exit()
             if code != 0:
                 found.append(f"{server.name} ended with {code}")
             if "Traceback" in server.errors:
@@ -149,8 +149,15 @@ def outside(scenario: Scenario, out: Path) -> Iterator[Outside]:
         processes.out = out
         given = [f"policy.name={scenario.policy}", *options(scenario)]
         flags = ["--workers", str(scenario.workers), *(f"--set={each}" for each in given)]
-        processes.start_servers(scenario.servers, *flags, timeout=TIMEOUT, PS_JOB_SECRET=SECRET)
+        processes.start_servers(
+            scenario.servers, *flags, timeout=worker_timeout(scenario), PS_JOB_SECRET=SECRET
+        )
         yield Outside(processes)
+
+
+def worker_timeout(scenario: Scenario) -> float:
+    """Seconds. Strangers are no members: nobody waits for one, and a busy machine must not lose an honest worker."""
+    return AMONG_MEMBERS if scenario.company == "members" else PATIENCE
 
 
 def options(scenario: Scenario) -> list[str]:

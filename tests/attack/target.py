@@ -12,6 +12,7 @@ from pswire.model.plan import Plan
 from pswire.v1 import coordinator_pb2 as pb
 from tests.attack.doors import Door, Refusal
 from tests.attack.mutations import Mutator
+from tests.patience import PATIENCE
 
 COORDINATOR, SHARD = "/pswire.v1.Coordinator", "/pswire.v1.Shard"
 
@@ -81,7 +82,7 @@ class Attacker:
         self.mutate.words.append(self.job)
 
     def _status(self) -> pb.StatusReply:
-        (reply,) = self.target.doors[0].call(f"{COORDINATOR}/Status", [b""], 5.0)
+        (reply,) = self.target.doors[0].call(f"{COORDINATOR}/Status", [b""], PATIENCE)
         return pb.StatusReply.FromString(reply)
 
     def send(

@@ -3,7 +3,8 @@
     python -m tests.cluster.numpy_worker --ps-hosts H:P,... [--batches N | --until FILE] [--hold MOMENT@BATCH]
 
 It minimises |w - target|^2 / 2 with `psworker.loop.train`, the loop of the real worker. At MOMENT of batch
-BATCH it prints {"event": "held"} and stands still until a line comes in on standard input. As the script of a
+BATCH it prints {"event": "held"} and stands still until a line comes in on standard input. Before a step of `--gate` it
+waits for a file: so that a run does not end before somebody has come to kill a server. As the script of a
 `ps-lab run` it is told in its environment where the servers are.
 """
 
@@ -14,8 +15,8 @@ import math
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -37,6 +38,8 @@ from psworker import (
 from psworker.work import Unit
 from tests.probes import SessionProbe
 
+# For the file of a gate, in seconds.
+LOOK_EVERY = 0.02
 MOMENTS = ("initialising", "pulling", "computing", "pushing", "pushed")
 CODES = {JobOver: 0, Unreachable: 3, Refused: 5, loop.Diverged: 8, Untrusted: 10}
 
@@ -119,6 +122,9 @@ class Trainer:
     narrow: bool = False
     samples: int = 0
     work: WorkUnits | None = None
+    # Files by the numbers of steps that wait for them.
+    gates: Mapping[int, Path] = field(default_factory=dict)
+    steps: int = 0
 
     def batches(
         self, worker_index: int, worker_count: int, seed: int, epochs: int, skip: int
@@ -143,6 +149,10 @@ class Trainer:
 
     def step(self, flats: list[np.ndarray], batch: Any) -> Result:
         self.hold.reach("computing")
+        gate = self.gates.get(self.steps)
+        while gate is not None and not gate.exists():
+            threading.Event().wait(LOOK_EVERY)
+        self.steps += 1
         if self.seconds:
             threading.Event().wait(self.seconds)
         gradients = [flat - np.float32(self.target) for flat in flats]
@@ -166,6 +176,8 @@ def main() -> int:
     parser.add_argument("--hold", default="@-1", metavar="MOMENT@BATCH")
     parser.add_argument("--elements", type=int, default=1000)
     parser.add_argument("--seconds", type=float, default=0.0, help="per step")
+    gate = {"nargs": 2, "action": "append", "default": [], "metavar": ("STEP", "FILE")}
+    parser.add_argument("--gate", **gate, help="computes step number STEP, from 0, once there is this file")
     parser.add_argument("--nonfinite", action="store_true")
     parser.add_argument("--server-timeout", type=float, default=60.0)
     parser.add_argument("--samples", type=int, default=0, help="work units of them")
@@ -188,7 +200,10 @@ def main() -> int:
         work = WorkUnits(samples=options.samples, unit=options.unit, batch_size=10)
     elif options.files:
         work = WorkUnits(files=options.files)
-    trainer = Trainer(hold, more, options.seconds, options.nonfinite, samples=options.samples, work=work)
+    gates = {int(step): Path(file) for step, file in options.gate}
+    trainer = Trainer(
+        hold, more, options.seconds, options.nonfinite, samples=options.samples, work=work, gates=gates
+    )
     start = {"w": np.full((options.elements // 10, 10), 0.5, np.float32), "b": np.ones(3, np.float32)}
     try:
         with connect(

@@ -29,12 +29,12 @@ def run(folder: Path, moment: str, restarts: int, going_on: str | None = None) -
     experiment = parse_experiment(
         {
             "run": {"name": "end", "checkpoint_every": "3v"},
-            "cluster": {"servers": 2, "workers": 2, "worker_timeout": 3.0},
+            "cluster": {"servers": 2, "workers": 2, "worker_timeout": 10.0},
             "policy": {"name": "sync"},
             "optimizer": {"name": "adam", "learning_rate": 0.05},
             "job": {
                 "script": "tests/cluster/numpy_worker.py",
-                "arguments": ["--batches", str(BATCHES), "--server-timeout", "5"],
+                "arguments": ["--batches", str(BATCHES), "--server-timeout", "60" if restarts else "5"],
             },
         },
         "test",

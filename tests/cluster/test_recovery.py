@@ -34,13 +34,27 @@ def start(cluster: Cluster, servers: int, batches: int = BATCHES, *workers: str)
         cluster.start_worker("--batches", str(batches), "--task-index", str(index), *workers)
 
 
+def gate(cluster: Cluster, name: str = "gate") -> Path:
+    return cluster.folder / name
+
+
+def until_killed(cluster: Cluster, name: str = "gate", step: int = 12) -> tuple[str, ...]:
+    """Both workers wait before that step, behind two checkpoints at least, until a server is killed (`kill`)."""
+    return ("--gate", str(step), str(gate(cluster, name)))
+
+
+def kill(cluster: Cluster, index: int, name: str = "gate") -> None:
+    cluster.servers[index].kill()
+    gate(cluster, name).touch()
+
+
 def again(cluster: Cluster, index: int, at: str = "") -> Process:
     """The server of that index, with the same command, or at another address."""
     cluster.servers[index].close()
     addresses = [at if at and n == index else address for n, address in enumerate(cluster.addresses)]
     hosts = ("--ps-hosts", ",".join(addresses), "--task-index", str(index))
     every = ("--out", str(cluster.out), "--resume", "auto", "--checkpoint-every", "5v")
-    flags = (*hosts, "--json", "--worker-timeout", "3.0", *every, *(SYNC if index == 0 else ()))
+    flags = (*hosts, "--json", "--worker-timeout", "10", *every, *(SYNC if index == 0 else ()))
     cluster.servers[index] = cluster.launch(f"server-{index}-again", "-m", "psserver", *flags, **SECRET)
     return cluster.servers[index]
 
@@ -72,9 +86,9 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str | None:
 def test_a_run_that_lost_a_server_ends_with_the_bits_of_one_that_did_not(
     cluster: Cluster, undisturbed: str | None, killed: int
 ) -> None:
-    start(cluster, 2, BATCHES, "--seconds", "0.02")
+    start(cluster, 2, BATCHES, *until_killed(cluster))
     cluster.wait_for(lambda _: len(saved(cluster)) >= 2, "two checkpoints are complete")
-    cluster.servers[killed].kill()
+    kill(cluster, killed)
     again(cluster, killed)
     run = cluster.wait_end(worker_codes=[0, 0])
     assert run.summary.weights_sha256 == undisturbed is not None
@@ -87,13 +101,13 @@ def test_a_run_that_lost_a_server_ends_with_the_bits_of_one_that_did_not(
 
 def test_a_server_that_comes_back_elsewhere(cluster: Cluster, undisturbed: str | None) -> None:
     """On another port, which its own command alone has. It is found again by a server 0 that knows nothing of that."""
-    start(cluster, 2, BATCHES, "--seconds", "0.02")
+    start(cluster, 2, BATCHES, *until_killed(cluster), *until_killed(cluster, "second", 24))
     cluster.wait_for(lambda _: len(saved(cluster)) >= 2, "two checkpoints are complete")
-    cluster.servers[1].kill()
+    kill(cluster, 1)
     elsewhere = again(cluster, 1, "127.0.0.1:0").wait_event("ready")["address"]
     assert elsewhere != cluster.addresses[1]
     cluster.wait_for(lambda s: s.servers[1].address == elsewhere and s.phase == "training", "it is found")
-    cluster.servers[0].kill()
+    kill(cluster, 0, "second")
     again(cluster, 0)
     run = cluster.wait_end(worker_codes=[0, 0])
     assert run.summary.weights_sha256 == undisturbed is not None
@@ -103,9 +117,9 @@ def test_a_server_that_comes_back_elsewhere(cluster: Cluster, undisturbed: str |
 
 def test_a_server_that_dies_during_the_recovery_from_another(cluster: Cluster) -> None:
     """The shard has just been told to begin again when server 0 dies, and then the shard itself."""
-    start(cluster, 2, BATCHES, "--seconds", "0.02")
+    start(cluster, 2, BATCHES, *until_killed(cluster))
     cluster.wait_for(lambda _: len(saved(cluster)) >= 1, "a checkpoint is complete")
-    cluster.servers[0].kill()
+    kill(cluster, 0)
     cluster.servers[1].wait_event("recovering")
     cluster.servers[1].kill()
     again(cluster, 0)
@@ -120,7 +134,7 @@ def test_a_server_that_does_not_come_back_ends_the_job(cluster: Cluster) -> None
     cluster.start_servers(2, *SYNC, every=every)
     for index in range(2):
         # One that does not meet server 0 between the loss and the end looks for it for so long.
-        patience = ("--server-timeout", "2")
+        patience = ("--server-timeout", "5")
         cluster.start_worker("--task-index", str(index), "--seconds", "0.01", *patience)
     cluster.wait_for(lambda _: len(saved(cluster)) >= 1, "a checkpoint is complete")
     cluster.servers[1].kill()
@@ -135,10 +149,10 @@ def test_work_units_that_were_dealt_since_are_dealt_again(cluster: Cluster) -> N
     every = ("--out", str(cluster.out), "--resume", "auto", "--checkpoint-every", "5v")
     cluster.start_servers(2, "--workers", "2", "--policy", "async", every=every, **SECRET)
     for index in range(2):
-        units = ("--samples", "1200", "--unit", "60", "--seconds", "0.02")
-        cluster.start_worker("--task-index", str(index), *units)
+        units = ("--samples", "1200", "--unit", "60")
+        cluster.start_worker("--task-index", str(index), *units, *until_killed(cluster))
     cluster.wait_for(lambda _: len(saved(cluster)) >= 2, "two checkpoints are complete")
-    cluster.servers[1].kill()
+    kill(cluster, 1)
     again(cluster, 1)
     run = cluster.wait_end(worker_codes=[0, 0])
     granted = {entry["ticket"]: (entry["unit"], entry["part"]) for entry in entries_of(run, "grant")}

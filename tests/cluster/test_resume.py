@@ -24,13 +24,15 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         yield started
 
 
-def start(cluster: Cluster, servers: int, *flags: str, batches: int = BATCHES) -> None:
-    """Servers that share the run folder, and two workers."""
+def start(
+    cluster: Cluster, servers: int, *flags: str, batches: int = BATCHES, workers: tuple[str, ...] = ()
+) -> None:
+    """Servers that share the run folder, and two workers with those options."""
     cluster.start_servers(
         servers, *SYNC, "--checkpoint-every", "5v", *flags, every=("--out", str(cluster.out))
     )
     for index in range(2):
-        cluster.start_worker("--batches", str(batches), "--task-index", str(index))
+        cluster.start_worker("--batches", str(batches), "--task-index", str(index), *workers)
 
 
 def saved(cluster: Cluster) -> list[int]:
@@ -57,12 +59,14 @@ def test_killed_servers_go_on_with_the_same_bits_on_other_numbers_of_servers(tmp
     with Cluster(tmp_path / "whole") as other:
         start(other, 2)
         whole = other.wait_end(worker_codes=[0, 0])
+    # They wait behind two checkpoints: no life of the run ends by itself before it is killed.
+    waits = ("--gate", "12", str(tmp_path / "never"))
     with processes(tmp_path, "first") as cluster:
-        start(cluster, 2)
+        start(cluster, 2, workers=waits)
         cluster.wait_for(lambda _: len(saved(cluster)) >= 2, "two checkpoints are complete")
     with processes(tmp_path, "second") as cluster:
         before = max(saved(cluster))
-        start(cluster, 3, "--resume", "latest")
+        start(cluster, 3, "--resume", "latest", workers=waits)
         cluster.wait_for(lambda _: max(saved(cluster)) > before, "one more is complete")
     with processes(tmp_path, "third") as cluster:
         start(cluster, 1, "--resume", "latest")

@@ -26,7 +26,7 @@ checkpoint_every = "5v"
 [cluster]
 servers = 2
 workers = 2
-worker_timeout = 3.0
+worker_timeout = 10.0
 [policy]
 name = "sync"
 [optimizer]
@@ -34,13 +34,14 @@ name = "adam"
 learning_rate = 0.05
 [job]
 script = "tests/cluster/numpy_worker.py"
-arguments = ["--batches", "{BATCHES}", "--seconds", "0.01"]
+arguments = ["--batches", "{BATCHES}", "--gate", "12", "GATE"]
 """
 
 
 def command(folder: Path, *options: str) -> list[str]:
     file = folder / "experiment.toml"
-    file.write_text(EXPERIMENT)
+    # Behind two checkpoints the workers wait for a file: the run does not end before it is killed.
+    file.write_text(EXPERIMENT.replace("GATE", str(folder / "gate")))
     return [
         sys.executable,
         "-m",
@@ -58,7 +59,7 @@ def command(folder: Path, *options: str) -> list[str]:
 
 def lab(command: list[str]) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=2 * PATIENCE
+        command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=4 * PATIENCE
     )
 
 
@@ -106,7 +107,8 @@ def test_a_run_goes_on_by_the_command_that_began_it(tmp_path: Path) -> None:
     ) as launcher:
         wait_until(lambda: complete(out) >= 2, "two checkpoints are complete")
         kill_coordinator(launcher.pid)
-        said, _ = launcher.communicate(timeout=PATIENCE)
+        (tmp_path / "gate").touch()
+        said, _ = launcher.communicate(timeout=2 * PATIENCE)
     assert launcher.returncode == 3, said
     assert "server-0 was killed by SIGKILL" in said
     assert "go on with --out" in said and "--resume latest" in said

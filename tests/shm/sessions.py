@@ -23,11 +23,15 @@ Flats = list[np.ndarray]
 
 
 def connect(
-    hosts: str, transport: str = "shared-memory", name: str | None = None, wire_dtype: str = "float32"
+    hosts: str,
+    transport: str = "shared-memory",
+    name: str | None = None,
+    wire_dtype: str = "float32",
+    server_timeout: float = PATIENCE,
 ) -> psworker.Session:
     ones = [(spec, np.ones(spec.shape, np.float32)) for spec in VARIABLES]
     return psworker.connect(
-        hosts, ones, name=name, transport=transport, wire_dtype=wire_dtype, server_timeout=2.0
+        hosts, ones, name=name, transport=transport, wire_dtype=wire_dtype, server_timeout=server_timeout
     )
 
 

@@ -103,6 +103,7 @@ with connect(sys.argv[1], name="stopped") as session:
     with session.view_flat(grant) as (weights,):
         before = weights.tobytes()
         print("reading", flush=True)
+        sys.stdin.readline()
         os.kill(os.getpid(), signal.SIGSTOP)
         same = weights.tobytes() == before and not weights.flags.writeable
     print("same" if same else "changed", flush=True)
@@ -116,7 +117,7 @@ def test_a_stopped_process_holds_nobody_up_and_wakes_to_the_same_weights() -> No
         stopped = worker(STOPPED, cluster.hosts)
         assert line(stopped) == "reading"
         with connect(cluster.hosts, name="third") as third, connect(cluster.hosts, name="other") as other:
-            wait_until(lambda: state(stopped.pid) == "T", "the worker to stop")
+            stop(stopped)
             step(other, 0)
             held = granted(third)
             with third.view_flat(held):
@@ -124,8 +125,8 @@ def test_a_stopped_process_holds_nobody_up_and_wakes_to_the_same_weights() -> No
                     step(other, number)
             os.kill(stopped.pid, signal.SIGCONT)
             assert line(stopped) == "same"
-            assert stopped.wait(30) == 0
-            stopped.stdout.close()  # type: ignore[union-attr]
+            assert stopped.wait(PATIENCE) == 0
+            stopped.communicate()
             third.abandon(held, "seen")
 
 
@@ -137,9 +138,9 @@ def test_nothing_is_kept_of_a_stopped_process(kind: str) -> None:
         probe = cluster.servers[0].probe
         stopped = worker(STOPPED.replace("sys.argv[1],", f"sys.argv[1], {kind!r},"), cluster.hosts)
         assert line(stopped) == "reading"
-        assert probe.sockets == 1
+        wait_until(lambda: probe.sockets == 1, "its socket")
         lent = len(segments_of("self"))
-        wait_until(lambda: state(stopped.pid) == "T", "the worker to stop")
+        stop(stopped)
         wait_until(lambda: not probe.sockets and not probe.tokens, "the socket to be cut")
         slots = SLOTS if kind == "shared-memory" else 0
         wait_until(lambda: len(segments_of("self")) <= lent - slots, "its slots to be freed")
@@ -150,12 +151,27 @@ def test_nothing_is_kept_of_a_stopped_process(kind: str) -> None:
 def worker(program: str, hosts: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", program, hosts]
     root = Path(__file__).parents[2]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=root)
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        cwd=root,
+    )
 
 
 def line(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
     return process.stdout.readline().strip()
+
+
+def stop(process: subprocess.Popen[str]) -> None:
+    """A process of the program STOPPED, which reads: once it has stopped itself."""
+    assert process.stdin is not None
+    process.stdin.write("stop\n")
+    process.stdin.flush()
+    wait_until(lambda: state(process.pid) == "T", "the worker to stop")
 
 
 def state(pid: int) -> str:
@@ -190,7 +206,7 @@ def test_a_worker_that_ends_leaves_no_segment(end: signal.Signals) -> None:
         assert line(killed) == "shared-memory"
         assert len(segments_of("self") - mine) >= 2, "expected a control word and a slot more"
         killed.send_signal(end)
-        killed.communicate(timeout=30)
+        killed.communicate(timeout=PATIENCE)
         # The arena may have come to its third version meanwhile.
         wait_until(lambda: len(segments_of("self") - mine) <= 1, "the server to let the slots go")
         for number in range(1, 4):
@@ -204,13 +220,14 @@ def test_a_server_that_ends_leaves_no_segment(end: signal.Signals) -> None:
     command = [sys.executable, "-m", "psserver", "--ps-hosts", "127.0.0.1:0", "--json", "--policy", "async"]
     command.append("--no-out")
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
-    session = connect(json.loads(line(server))["address"])
+    # How long it looks for a server that was killed.
+    session = connect(json.loads(line(server))["address"], server_timeout=5.0)
     step(session, 0)
     grant = granted(session)
     with session.view_flat(grant) as (weights,):
         before = weights.tobytes()
         server.send_signal(end)
-        server.communicate(timeout=30)
+        server.communicate(timeout=PATIENCE)
         # The memory lives as long as somebody reads it.
         assert weights.tobytes() == before
     # Killed, it does not answer; interrupted, it had time to say that the job is over.

@@ -53,7 +53,7 @@ def test_a_refusal_reaches_a_peer_that_is_still_sending(kind: str) -> None:
 def test_a_bad_number_early_in_a_large_payload_is_named(transport: str) -> None:
     ones = [(BIG, np.ones(BIG.shape, np.float32))]
     with serving() as cluster:
-        with psworker.connect(cluster.hosts, ones, transport=transport, server_timeout=2.0) as session:
+        with psworker.connect(cluster.hosts, ones, transport=transport, server_timeout=PATIENCE) as session:
             grant = granted(session)
             session.pull_flat(grant)
             bad = np.ones(BIG.shape, np.float32)
@@ -174,7 +174,9 @@ def test_a_server_that_goes_away_while_it_is_dialled_is_asked_again(monkeypatch:
 def test_a_server_without_a_part_needs_no_memory() -> None:
     ones = [(VariableSpec("only", (1,)), np.ones(1, np.float32))]
     with serving(servers=2) as cluster:
-        with psworker.connect(cluster.hosts, ones, transport="shared-memory", server_timeout=2.0) as session:
+        with psworker.connect(
+            cluster.hosts, ones, transport="shared-memory", server_timeout=PATIENCE
+        ) as session:
             step_once(session)
             assert session.transport[0] == "shared-memory"
 
@@ -207,7 +209,7 @@ def test_a_worker_that_never_reads_holds_up_no_other() -> None:
 
 def connected(cluster: Cluster, name: str) -> psworker.Session:
     ones = [(BIG, np.ones(BIG.shape, np.float32))]
-    return psworker.connect(cluster.hosts, ones, name=name, transport="socket", server_timeout=5.0)
+    return psworker.connect(cluster.hosts, ones, name=name, transport="socket", server_timeout=PATIENCE)
 
 
 def asked(session: psworker.Session, grant: psworker.Grant) -> bytes:

@@ -9,6 +9,8 @@ import struct
 import time
 from collections import Counter
 
+from tests.patience import PATIENCE
+
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, SETTINGS, PING, GOAWAY, WINDOW_UPDATE = 0, 1, 4, 6, 7, 8
 ACK, END_HEADERS = 1, 4
@@ -28,7 +30,7 @@ class Connection:
 
     def __init__(self, address: str, window: int = 65_535) -> None:
         host, _, port = address.rpartition(":")
-        self._socket = socket.create_connection((host, int(port)), timeout=5.0)
+        self._socket = socket.create_connection((host, int(port)), timeout=PATIENCE)
         self._received = b""
         # What may be sent: in all, on a stream from its begin, and on each less what was sent.
         self._window, self._initial = 65_535, 65_535
