@@ -20,12 +20,12 @@ from psserver.checkpoint.rewind import RewindError
 from psserver.optimizers import OptimizerError
 from psserver.optimizers import names as optimizer_names
 from psserver.policies import PolicyError
-from psserver.service.agreement import FROM_JOB
+from psserver.service.job.agreement import FROM_JOB
 from psserver.service.limits.workers import raise_descriptors
 from psserver.service.log.run_log import FolderError
 from psserver.service.loop.garbage import spare_what_is_here
 from psserver.service.server import ResourcesError
-from psserver.service.server_settings import ServerSettings
+from psserver.service.serving.settings import ServerSettings
 from psserver.service.succession.servers import Servers
 from psserver.service.transport.listening import BindError
 from psserver.settings import Options, SettingsError, UntrustedError, resolve

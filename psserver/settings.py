@@ -12,9 +12,9 @@ from psserver.coordinator import JobTerms
 from psserver.optimizers import Optimizer
 from psserver.optimizers import build as build_optimizer
 from psserver.policies import build as build_policy
-from psserver.service.agreement import FROM_JOB
+from psserver.service.job.agreement import FROM_JOB
 from psserver.service.log.flushing import LogFlush, parse_flush
-from psserver.service.server_settings import ServerSettings, new_job_name
+from psserver.service.serving.settings import ServerSettings, new_job_name
 from psserver.service.shard.host import HostOptions
 from pswire.addresses import Address, parse_hosts
 from pswire.config.checkpoints import Every, parse_every

@@ -24,7 +24,7 @@ from psserver.metrics.snapshot import (
     shard_numbers,
 )
 from psserver.service.access.gate import Gate
-from psserver.service.job import Job
+from psserver.service.job.job import Job
 from psserver.service.shard.host import ShardHost
 from psserver.shard import Apply, Order
 from pswire.security.credentials import NO_TLS, Credentials
@@ -52,13 +52,13 @@ class ServerCollector(Collector):
         yield from security_families(self._credentials, self._gate)
         if self._job is None or self._counts is None:
             return
-        terms, policy = self._job.terms, self._job.policy.name
+        terms, policy = self._job.terms, self._job.agreement.policy.name
         about = {"job": terms.job, "policy": policy, "optimizer": str(terms.optimizer.get("name", ""))}
         yield InfoMetricFamily(f"{PREFIX}job", "What is trained, and how.", about)
         numbers = job_numbers(self._job, self._counts)
         yield from job_families(numbers)
         yield from worker_families(numbers.workers)
-        yield _evaluation(dict(self._job.metrics))
+        yield _evaluation(dict(self._job.evaluations.final))
         executed = {f.server: f.executed for f in self._job.routes.followers}
         lag = {str(server): max(numbers.entries - at, 0) for server, at in executed.items()}
         yield _gauges("follower_lag_entries", "Entries that a server has not executed yet.", "server", lag)

@@ -18,7 +18,7 @@ from psserver.service.access.gate import Gate
 from psserver.service.access.peers import ANYBODY, Peer
 from psserver.service.access.roles import METRICS
 from psserver.service.errors import Refused
-from psserver.service.job import Job
+from psserver.service.job.job import Job
 from psserver.service.shard.host import ShardHost
 from pswire.addresses import Address
 from pswire.security.credentials import NO_TLS, Credentials

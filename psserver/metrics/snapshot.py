@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from psserver.coordinator import Coordinator
 from psserver.coordinator.status import holdup, phase
 from psserver.metrics.counts import Counts
-from psserver.service.job import Job
+from psserver.service.job.job import Job
 from psserver.service.shard.host import ShardHost
 
 # Workers with series of their own, in the order in which they joined; all others are one, `OTHERS`.

@@ -10,7 +10,7 @@ from psserver.coordinator.entries import Entry
 from psserver.coordinator.outputs import StopNotice
 from psserver.coordinator.sentences import named
 from psserver.order_translation import OrderTranslator
-from psserver.service.followers import Follower
+from psserver.service.followers.follower import Follower
 from psserver.service.log.run_log import RunLog
 from psserver.service.log.tail import LogTail
 from psserver.service.outbox import Outboxes

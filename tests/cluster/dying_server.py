@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 from unittest import mock
 
-from psserver.service import ending
-from psserver.service.followers import Follower
+from psserver.service.followers.follower import Follower
 from psserver.service.log import run_log
 from psserver.service.rpc.follow import FollowRpc
 from psserver.service.saving import part, whole
+from psserver.service.serving import results
 from psserver.service.transport import payloads
 
 # Server 0: what it is about to do.
@@ -68,11 +68,11 @@ class Death:
 
     def install(self, versions: int) -> None:
         """`versions`: that the job makes."""
-        self.before(ending.Results, "begin", "end")
+        self.before(results.Results, "begin", "end")
         self.before(
             whole.Checkpoints, "_complete", "last checkpoint", lambda _, m, *__: m.version == versions
         )
-        self.before(ending, "_final_weights", "final pull")
+        self.before(results, "_final_weights", "final pull")
         self.before(run_log.RunLog, "write_summary", "summary")
         self.before(Follower, "shutdown", "farewell")
         self.before(part, "save_shard", "its part", lambda _, __, state: state.facts.version == versions)

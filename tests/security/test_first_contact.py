@@ -15,7 +15,7 @@ from click.testing import CliRunner
 import psworker
 from pslab.cli import cli
 from pslab.commands.failure import Failure
-from psserver.service.followers import FIRST_PAUSE
+from psserver.service.followers.follower import FIRST_PAUSE
 from psserver.settings import Options
 from pswire.addresses import parse_address
 from pswire.exits import ExitCode

@@ -15,7 +15,7 @@ import pytest
 
 from psserver.coordinator import Coordinator
 from psserver.coordinator.outputs import Record
-from psserver.service.job import Job
+from psserver.service.job.job import Job
 from psserver.service.rpc import registration
 from psserver.service.rpc.registration import Call, Registration
 from psserver.service.server import Server
@@ -57,15 +57,16 @@ class Probe:
 
     def hang(self) -> threading.Event:
         """It takes no order of its coordinator any more until the event is set; its connections stand."""
-        goes_on, served = threading.Event(), self.server._follow
+        goes_on, served = threading.Event(), self.server.following
         assert served is not None, "expected another server than 0"
-        take = served._take
+        rpc = served.rpc
+        take = rpc._take
 
         async def wait(request: shard_pb2.FollowRequest, call: Call) -> None:
             await asyncio.to_thread(goes_on.wait)
             await take(request, call)
 
-        served._take = wait  # type: ignore[method-assign]
+        rpc._take = wait  # type: ignore[method-assign]
         return goes_on
 
     def patient(self, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
@@ -118,7 +119,7 @@ class Probe:
 
     def stop_listening(self) -> None:
         """As a kill would: all calls break, and the address is free."""
-        served = self.server._grpc
+        served = self.server.listeners.grpc
         assert served is not None
         asyncio.run_coroutine_threadsafe(served.stop(0), self.server.owner.loop).result(PATIENCE)
 

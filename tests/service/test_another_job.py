@@ -28,7 +28,7 @@ def test_a_rejoin_of_another_job_is_refused_before_anything_is_adopted() -> None
                 cluster.coordinator.Join(request, timeout=PATIENCE)
         status = cluster.status()
         assert list(status.workers) == [] and "waiting for 2 of 2 workers" in status.note
-        assert cluster.servers[0].probe.job.plan is None
+        assert cluster.servers[0].probe.job.agreement.plan is None
 
 
 @pytest.mark.parametrize("model", [VARIABLES, OTHER], ids=["same model", "another model"])
@@ -111,7 +111,7 @@ def test_a_model_that_does_not_fit_replaces_nothing(monkeypatch: pytest.MonkeyPa
     with serving() as cluster:
         cluster.coordinator.Join(join_request(make_plan(VARIABLES, 1), worker="first"), timeout=PATIENCE)
         job = cluster.servers[0].probe.job
-        before = job.plan
+        before = job.agreement.plan
 
         def configure(*_: object) -> None:
             raise MemoryError
@@ -119,5 +119,5 @@ def test_a_model_that_does_not_fit_replaces_nothing(monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(job.host, "configure", configure)
         with refused(grpc.StatusCode.RESOURCE_EXHAUSTED):
             cluster.coordinator.Join(join_request(make_plan(OTHER, 1)), timeout=PATIENCE)
-        assert job.plan is before
+        assert job.agreement.plan is before
         assert [worker.name for worker in cluster.status().workers] == ["first"]

@@ -11,7 +11,7 @@ import pytest
 
 from psserver.coordinator import JobTerms
 from psserver.coordinator.members import waits
-from psserver.service import ending
+from psserver.service.serving import results
 from psserver.service.transport.payloads import Outgoing
 from psserver.weights_file import load
 from pswire.exits import ExitCode
@@ -71,7 +71,7 @@ def test_a_server_that_gives_no_weights_keeps_nobody(
         await asyncio.Event().wait()
         raise AssertionError("nobody wakes it")
 
-    monkeypatch.setattr(ending, "transfer", lambda *_: NO_ANSWER)
+    monkeypatch.setattr(results, "transfer", lambda *_: NO_ANSWER)
     with serving(2, out=out) as cluster:
         with Peer(cluster, "a") as peer:
             peer.step()

@@ -33,7 +33,10 @@ def test_a_shard_lets_go_of_an_earlier_generation(monkeypatch: pytest.MonkeyPatc
         with refused(grpc.StatusCode.UNAVAILABLE, "lets go of job.1: try again"):
             list(stub.Follow(iter([opening("job.2", 30.0)]), timeout=PATIENCE))
     assert served.ended() == ExitCode.UNREACHABLE
-    assert served.server.again == "the job goes on as job.2" and served.server.recover == 30.0
+    assert (
+        served.server.continuation.again == "the job goes on as job.2"
+        and served.server.continuation.recover == 30.0
+    )
 
 
 def _open_for_ever(message: pb.FollowRequest):  # type: ignore[no-untyped-def]
@@ -53,7 +56,7 @@ def test_a_shard_whose_coordinator_is_gone_waits_for_as_long_as_that_one_said(
         with grpc.insecure_channel(served.address) as channel:
             list(shard_pb2_grpc.ShardStub(channel).Follow(iter([opening("job", recover)]), timeout=PATIENCE))
         assert served.ended() == ExitCode.UNREACHABLE
-        assert served.server.again == again
+        assert served.server.continuation.again == again
 
 
 def test_a_worker_of_an_earlier_generation_is_taken_and_one_of_a_later_is_told_to_wait() -> None:

@@ -107,7 +107,7 @@ def test_a_model_that_cannot_fit_is_refused_with_the_numbers() -> None:
         words = ("its part has 1024.0 MiB, which takes 8192.0 MiB at least", "--memory-limit is 100.0 MiB")
         with refused(grpc.StatusCode.RESOURCE_EXHAUSTED, *words):
             cluster.coordinator.Join(join_request(big), timeout=PATIENCE)
-        assert cluster.servers[0].probe.job.plan is None
+        assert cluster.servers[0].probe.job.agreement.plan is None
         with Peer(cluster, "worker") as peer:
             assert peer.step().version == 1
 

@@ -75,8 +75,9 @@ def test_a_server_that_is_missed_is_believed_where_it_is(
         assert server.ask().address == missing
         wait_until(server.moves, "server 1 to be missed")
         server.served.ended()
-        assert server.served.server.again == f"server 1 came back at {ELSEWHERE}"
-        assert str(server.served.server.hosts[1]) == ELSEWHERE and server.served.server.moved == {1}
+        following = server.served.server.continuation
+        assert following.again == f"server 1 came back at {ELSEWHERE}"
+        assert str(following.hosts[1]) == ELSEWHERE and following.moved == {1}
 
 
 def test_nobody_is_believed_without_the_secret_for_this_generation_and_address(tmp_path: Path) -> None:
@@ -91,7 +92,7 @@ def test_nobody_is_believed_without_the_secret_for_this_generation_and_address(t
                 server.ask(job=job, proof=wrong)
         # One that was overheard in another generation asks, and no more.
         assert server.prove(job=f"{job}.1").address == missing
-        assert server.served.server.again is None
+        assert server.served.server.continuation.again is None
 
 
 def test_without_a_secret_nobody_is(tmp_path: Path) -> None:
@@ -126,7 +127,7 @@ def test_a_server_that_is_there_is_not_replaced(tmp_path: Path) -> None:
         proof = moving(SECRET.encode(), known.job, 1, ELSEWHERE)
         request = pb.LocateRequest(task_index=1, servers=2, address=ELSEWHERE, job=known.job, proof=proof)
         assert cluster.coordinator.Locate(request).address == cluster.servers[1].address
-        assert cluster.servers[0].server.again is None
+        assert cluster.servers[0].server.continuation.again is None
 
 
 def test_a_server_that_nobody_follows_says_where_it_is(tmp_path: Path) -> None:
@@ -134,6 +135,6 @@ def test_a_server_that_nobody_follows_says_where_it_is(tmp_path: Path) -> None:
         hosts = f"{server.served.address},127.0.0.1:0"
         other = Served(Options(ps_hosts=hosts, task_index=1, job_secret=SECRET))
         assert server.served.ended() is not None
-        assert server.served.server.again == f"server 1 came back at {other.address}"
+        assert server.served.server.continuation.again == f"server 1 came back at {other.address}"
         other.interrupt()
         other.ended()

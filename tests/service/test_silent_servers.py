@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from psserver.service import followers
-from psserver.service.deciding import decider
-from psserver.service.followers import Follower
+from psserver.service.followers import follower
+from psserver.service.followers.follower import Follower
+from psserver.service.followers.trials import TrialAnswers
+from psserver.service.job import silent_servers
 from psserver.service.limits import silence
 from psserver.service.limits.silence import Silence
 from psserver.service.rpc import follow
 from psserver.service.saving.whole import PATIENCE as LEAST
 from psserver.service.saving.whole import limit
-from psserver.service.trials import TrialAnswers
 from psserver.shard import Apply
 from pswire.exits import ExitCode
 from pswire.model.plan import VariableSpec, make_plan
@@ -54,7 +54,7 @@ def test_a_server_that_hangs_while_its_connection_stands_ends_the_job(
         note = wait_until(lambda: waiting in (said := cluster.status().note) and said, "the name in status")
         assert note.endswith(f"at most {LEAST + 4 * 10 + 1:g} s)"), note
         # It is over now.
-        monkeypatch.setattr(decider, "limit", lambda *_: 0.0)
+        monkeypatch.setattr(silent_servers, "limit", lambda *_: 0.0)
         stop = peer.receive("stop")
         assert not stop.success
         assert stop.reason == (
@@ -87,7 +87,7 @@ def test_a_server_that_takes_no_orders_is_named_and_lost_in_the_end(
     monkeypatch: pytest.MonkeyPatch, ordered: bool
 ) -> None:
     """Also where nothing was ordered: then workers wait for it, and the coordinator for them."""
-    monkeypatch.setattr(followers, "NAMED_AFTER", 0.3)
+    monkeypatch.setattr(follower, "NAMED_AFTER", 0.3)
     monkeypatch.setattr(silence, "ASK_EVERY", 0.1)
     with serving(2) as cluster, Peer(cluster, "w0") as peer:
         peer.step()
@@ -101,7 +101,7 @@ def test_a_server_that_takes_no_orders_is_named_and_lost_in_the_end(
         assert note.endswith(f"at most {LEAST + 4 * 10 + 1:g} s)"), note
         assert cluster.status().servers[1].state == "ready"
         # It is over now.
-        monkeypatch.setattr(decider, "limit", lambda *_: 0.5)
+        monkeypatch.setattr(silent_servers, "limit", lambda *_: 0.5)
         stop = peer.receive("stop")
         assert not stop.success and "was lost: waited 0.5 s for server 1 to " in stop.reason
         peer.leave()
@@ -145,5 +145,5 @@ def test_once_they_have_answered_nobody_is_waited_for(monkeypatch: pytest.Monkey
         peer.step(1e38)
         assert asked == [1]
         assert cluster.status().version == 2
-        assert cluster.servers[0].probe.job.unanswered is None
+        assert cluster.servers[0].probe.job.servers.unanswered is None
         assert "would be finite" not in cluster.status().note

@@ -16,12 +16,12 @@ from pslab.runs.folder import Run
 from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.outputs import Record
 from psserver.order_translation import OrderTranslator
-from psserver.service import job_loop
-from psserver.service.followers import Follower
+from psserver.service.followers.follower import Follower
 from psserver.service.log import json_lines
 from psserver.service.log.json_lines import JsonLines, LogError
 from psserver.service.outbox import Outboxes
 from psserver.service.routes import Routes
+from psserver.service.serving import job_loop
 from psserver.service.shard.executor import Executor
 from pswire.exits import ExitCode
 from pswire.v1 import coordinator_pb2 as pb

@@ -6,8 +6,8 @@ from psserver.coordinator import outputs
 from psserver.coordinator.entries import UNTOLD, CommitFacts, Times
 from psserver.coordinator.status import JobReport, WorkerReport
 from psserver.coordinator.work.units import MOST_DESCRIPTION, WorkTerms
+from psserver.service.job.progress import HowFar as Progress
 from psserver.service.limits.ledger import MemoryUse
-from psserver.service.progress import HowFar as Progress
 from psserver.shard import orders
 from pswire.logs.texts import escaped
 from pswire.v1 import coordinator_pb2 as pb

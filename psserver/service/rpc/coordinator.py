@@ -12,13 +12,13 @@ from psserver.coordinator.outputs import RefusalNotice, StopNotice
 from psserver.coordinator.work.units import WorkError
 from psserver.policies import LocalRule
 from psserver.service.access.peers import Names, Peer
-from psserver.service.agreement import FROM_JOB
 from psserver.service.errors import Refused, invalid, precondition
-from psserver.service.job import Job
+from psserver.service.job.agreement import FROM_JOB
+from psserver.service.job.job import Job
+from psserver.service.job.progress import Extent
 from psserver.service.log.tail import lines
 from psserver.service.outbox import Outbox
 from psserver.service.pace import Arrivals, Pace
-from psserver.service.progress import Extent
 from psserver.service.rpc.adapters import (
     add_events,
     facts_from_wire,
@@ -112,7 +112,7 @@ class CoordinatorRpc:
             work = work_from_wire(request)
             if self._succession is not None and not request.job and self._succession.open:
                 self._succession.ask(variables, request.plan, request.optimizer, work)
-            member = self._job.join(
+            member = self._job.joining.join(
                 variables,
                 request.plan,
                 request.worker,
@@ -145,7 +145,7 @@ class CoordinatorRpc:
             seed=terms.seed,
             next_batch=self._job.next_batch(member.worker),
             worker_timeout=terms.worker_timeout,
-            local_rule=_local_rule_to_wire(self._job.policy.local_rule),
+            local_rule=_local_rule_to_wire(self._job.agreement.policy.local_rule),
             membership_token=receipts.membership_token(
                 self._job.host.secret, terms.job, member.worker, member.incarnation
             ),
@@ -273,7 +273,7 @@ class CoordinatorRpc:
 
     def _report(self, message: pb.Report, hello: pb.Hello, outbox: Outbox) -> None:
         metrics = {str(name): float(value) for name, value in message.metrics.items()}
-        refusal = self._job.report_metrics(hello.worker, message.version, metrics)
+        refusal = self._job.evaluations.report(hello.worker, message.version, metrics)
         if refusal is not None:
             outbox.put(RefusalNotice(refusal))
 
@@ -288,7 +288,7 @@ class CoordinatorRpc:
             )
         report = Report(request.number, request.layout, list(request.sums), dict(request.values))
         try:
-            totals = self._job.gather_epoch(request.worker, request.incarnation, report)
+            totals = self._job.epochs.gather(request.worker, request.incarnation, report)
         except EpochError as error:
             raise precondition(str(error)) from error
         return pb.GatherEpochReply(
@@ -313,8 +313,9 @@ class CoordinatorRpc:
         reply.job = job.terms.job
         reply.security = self._security
         reply.seconds = time.monotonic() - job.began
-        reply.policy = job.policy.name
-        reply.optimizer = FROM_JOB if job.optimizer is None else job.optimizer.name
+        optimizer = job.agreement.optimizer
+        reply.policy = job.agreement.policy.name
+        reply.optimizer = FROM_JOB if optimizer is None else optimizer.name
         own = pb.ServerStatus(
             task_index=0,
             address=str(self._addresses[0]),

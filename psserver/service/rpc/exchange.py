@@ -8,7 +8,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from psserver.service.errors import MembershipOver, Refused, invalid
-from psserver.service.job import Job
+from psserver.service.job.job import Job
 from psserver.service.loop.heavy import LARGE
 from psserver.service.rpc.exchange_replies import committed, message, pulled
 from psserver.service.rpc.registration import bounded

@@ -8,7 +8,7 @@ import grpc
 
 from psserver.coordinator.outputs import GrantNotice, Notice
 from psserver.service.errors import Refused, invalid, precondition
-from psserver.service.job import Job
+from psserver.service.job.job import Job
 from psserver.service.rpc.adapters import add_events, facts_from_wire
 from psserver.service.shard.host import ShardHost
 from psserver.service.transport import in_place

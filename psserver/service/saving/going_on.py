@@ -10,7 +10,7 @@ from psserver.checkpoint.rewind import BEGINNING, DECISIONS, LogIndex, Mark, Rew
 from psserver.coordinator import JobTerms
 from psserver.optimizers import Optimizer
 from psserver.policies import Policy
-from psserver.service.server_settings import ServerSettings
+from psserver.service.serving.settings import ServerSettings
 from pswire.generations import Generation
 from pswire.logs.events import event
 

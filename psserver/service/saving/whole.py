@@ -20,7 +20,7 @@ from psserver.checkpoint import (
 )
 from psserver.coordinator import CoordinatorState, JobTerms, Record
 from psserver.policies import Policy
-from psserver.service.followers import Follower
+from psserver.service.followers.follower import Follower
 from psserver.service.log.json_lines import LogError
 from psserver.service.log.run_log import DECISIONS, METRICS, RunLog
 from psserver.service.shard.host import ShardHost

@@ -12,7 +12,7 @@ import grpc
 
 from psserver import receipts
 from psserver.service.errors import Refused, invalid, precondition
-from psserver.service.job import Job
+from psserver.service.job.job import Job
 from pswire.addresses import Address, AddressError, parse_address
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from psserver.service.saving.going_on import AUTO
 from psserver.service.server import Server
-from psserver.service.server_settings import ServerSettings
+from psserver.service.serving.settings import ServerSettings
 from psserver.service.succession.patience import Patience
 from psserver.service.succession.successor import Successor, numbered
 from psserver.service.transport.listening import BindError
@@ -50,7 +50,8 @@ class Servers:
         """Serve until no job follows. Raises as `Server.run`."""
         code = self._present.run()
         while self._signal is None:
-            lost, successor = self._present.again, self._present.successor
+            following = self._present.continuation
+            lost, successor = following.again, following.successor
             if lost is not None and self._worth_it():
                 log.warning("%s: beginning again from what is saved", lost, extra=event("begins_again"))
                 self._announce("recovering", {"reason": lost})
@@ -64,7 +65,7 @@ class Servers:
                     reason = f"{lost}; the job makes no progress"
                     self._announce("stopped", {"reason": reason, "exit_code": int(code)})
                 return code
-        if self._present.again is not None:
+        if self._present.continuation.again is not None:
             # Between two servers there is none whose job a signal could end.
             return ExitCode.INTERRUPTED if self._signal == signal.SIGINT else ExitCode.TERMINATED
         return code
@@ -80,8 +81,8 @@ class Servers:
         out = None if self._out is None else numbered(self._out, successor.folder)
         settings = replace(
             self._again(),
-            hosts=before.hosts,
-            moved=before.moved,
+            hosts=before.continuation.hosts,
+            moved=before.continuation.moved,
             metrics_port=before.metrics_port,
             out=out,
             resume="latest" if successor.goes_on else None,
@@ -101,12 +102,12 @@ class Servers:
         folder = before.folder
         settings = replace(
             self._again(),
-            hosts=before.hosts,
-            moved=before.moved,
+            hosts=before.continuation.hosts,
+            moved=before.continuation.moved,
             metrics_port=before.metrics_port,
             out=before.settings.out,
             resume=AUTO if before.settings.task_index == 0 else None,
-            recover=before.recover,
+            recover=before.continuation.recover,
             again=True,
             former=before.host.job or before.settings.former,
         )

@@ -17,10 +17,10 @@ from pathlib import Path
 import grpc
 
 from psserver.coordinator.work.units import WorkTerms
-from psserver.service.agreement import agreed
-from psserver.service.deciding.joining import REPLACED
 from psserver.service.errors import Refused, precondition
-from psserver.service.job import Job
+from psserver.service.job.agreement import agreed
+from psserver.service.job.job import Job
+from psserver.service.job.joining import REPLACED
 from psserver.service.saving.going_on import complete
 from pswire.model.plan import VariableSpec, make_plan
 
@@ -67,14 +67,14 @@ class Succession:
         proposed = make_plan(variables, job.terms.servers)
         if plan != proposed.fingerprint:
             raise precondition(f"plan fingerprint: expected {proposed.fingerprint}, got {plan!r}")
-        configured = job.configured
-        chosen = agreed(configured, optimizer)
+        agreement = job.agreement
+        chosen = agreed(agreement.configured, optimizer)
         if job.over and self.successor is None:
             same = (
-                job.plan is not None
-                and job.plan.fingerprint == proposed.fingerprint
-                and job.optimizer is not None
-                and job.optimizer.config == chosen.config
+                agreement.plan is not None
+                and agreement.plan.fingerprint == proposed.fingerprint
+                and agreement.optimizer is not None
+                and agreement.optimizer.config == chosen.config
                 and job.coordinator.work_terms == work
             )
             self.successor = self._choose(same)

@@ -6,8 +6,8 @@ import math
 import time
 from collections.abc import Callable
 
-from psserver.service.ending import Results
-from psserver.service.job import Job
+from psserver.service.job.job import Job
+from psserver.service.serving.results import Results
 from psserver.service.succession.successor import Succession
 from pswire.logs.events import event
 from pswire.patience import transfer

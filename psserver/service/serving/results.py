@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from psserver.coordinator import JobTerms
 from psserver.receipts import membership_token
-from psserver.service.followers import Follower
-from psserver.service.job import Job
+from psserver.service.followers.follower import Follower
+from psserver.service.job.job import Job
 from psserver.service.log.json_lines import LogError
 from psserver.summary import summarise
 from pswire.exits import ExitCode
@@ -118,7 +118,7 @@ class Results:
     def _incomplete(self) -> bool:
         """There is a model, and its weights are nowhere."""
         job = self._job
-        return job.plan is not None and job.coordinator.initialised and self._sha256 is None
+        return job.agreement.plan is not None and job.coordinator.initialised and self._sha256 is None
 
     async def _write(self) -> None:
         try:
@@ -135,7 +135,7 @@ class Results:
 
 async def _write_weights(job: Job) -> str | None:
     """The fingerprint of the last version, or None when there is none."""
-    weights, plan = await _final_weights(job), job.plan
+    weights, plan = await _final_weights(job), job.agreement.plan
     if weights is None or plan is None:
         return None
     named = dict(zip([variable.name for variable in plan.variables], weights, strict=True))
@@ -151,7 +151,7 @@ def summary(job: Job, sha256: str | None) -> dict[str, Any]:
     """summary.json. Only for a job that is over."""
     stopped = job.coordinator.stopped
     assert stopped is not None
-    metrics = dict(job.metrics)
+    metrics = dict(job.evaluations.final)
     if "loss" not in metrics and job.routes.run_log.last_loss is not None:
         metrics["loss"] = job.routes.run_log.last_loss
     begun, end = job.routes.first_grant, job.routes.stopped_at or stopped.at
@@ -162,7 +162,8 @@ def summary(job: Job, sha256: str | None) -> dict[str, Any]:
 
 async def _final_weights(job: Job) -> list[Floats] | None:
     """All variables of the last version, or None when no server can give them any more."""
-    if job.plan is None or not job.coordinator.initialised:
+    plan = job.agreement.plan
+    if plan is None or not job.coordinator.initialised:
         return None
     why: object
     entries, version = job.routes.sent, job.routes.version
@@ -187,9 +188,9 @@ async def _final_weights(job: Job) -> list[Floats] | None:
             )
             return None
         try:
-            limit = transfer(job.plan.shards[follower.server].nbytes, job.terms.worker_timeout)
+            limit = transfer(plan.shards[follower.server].nbytes, job.terms.worker_timeout)
             job.awaited = (f"the final weights of server {follower.server}", time.monotonic(), limit)
-            flats.append(await _read(follower, job.terms, job.host.secret, job.plan, version, limit))
+            flats.append(await _read(follower, job.terms, job.host.secret, plan, version, limit))
         except (grpc.RpcError, frames.FrameError) as error:
             why = reason(error) if isinstance(error, grpc.RpcError) else error
             log.error(
@@ -198,7 +199,7 @@ async def _final_weights(job: Job) -> list[Floats] | None:
                 extra=event("no_final_weights"),
             )
             return None
-    return job.plan.gather(flats)
+    return plan.gather(flats)
 
 
 async def _read(

@@ -1,20 +1,21 @@
 """Makes the job of server 0: its run folder, its log, the checkpoint that it goes on from, its followers."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from psserver.checkpoint import Store
 from psserver.checkpoint.rewind import Mark
 from psserver.receipts import new_secret, opening
-from psserver.service.followers import LOST, Follower
-from psserver.service.job import Job
+from psserver.service.followers.follower import LOST, Follower
+from psserver.service.job.job import Job
+from psserver.service.limits.workers import Capacity
 from psserver.service.log.run_log import RunLog
 from psserver.service.saving.going_on import FOLDER as CHECKPOINTS
 from psserver.service.saving.going_on import GoingOn, find, name_job
 from psserver.service.saving.whole import Checkpoints
-from psserver.service.server_settings import ServerSettings
+from psserver.service.serving.settings import ServerSettings
 from psserver.service.shard.host import ShardHost
 from pswire.addresses import Address
 from pswire.logs.events import event
@@ -40,7 +41,12 @@ def make_job(
 
     def lost(server: int, cause: str, reason: str) -> None:
         log.error("%s", reason, extra=event("server_lost", server=server))
-        if settings.recover and cause == LOST and job.checkpoints is not None and job.stopped() is None:
+        if (
+            settings.recover
+            and cause == LOST
+            and job.decider.checkpoints is not None
+            and job.stopped() is None
+        ):
             begin_again(reason)
         else:
             job.stop(reason, success=False, cause="server" if cause == LOST else cause)
@@ -62,14 +68,36 @@ def make_job(
         settings.log_flush,
         settings.security,
     )
-    if settings.terms.workers > job.capacity.workers:
-        log.warning(
-            "%d workers are expected, and this server has room for %d at once: %s",
-            *(settings.terms.workers, job.capacity.workers, job.capacity.why),
-            extra=event("too_many_workers", workers=settings.terms.workers, room=job.capacity.workers),
-        )
+    _warn_of_room(settings, job.capacity)
     secret = new_secret()
     host.open(settings.terms.job, secret)
+    job.routes.followers.extend(_followers(settings, hosts, secret, lost, job.decider.tried))
+    if settings.out is not None and settings.keep:
+        store, followers = Store(settings.out / CHECKPOINTS), job.routes.followers
+        job.decider.checkpoints = Checkpoints(settings.out, store, settings.keep, host, run_log, followers)
+    if going_on is not None and going_on.checkpoint is not None:
+        job.go_on(going_on.checkpoint, going_on)
+    return job
+
+
+def _warn_of_room(settings: ServerSettings, capacity: Capacity) -> None:
+    if settings.terms.workers > capacity.workers:
+        log.warning(
+            "%d workers are expected, and this server has room for %d at once: %s",
+            *(settings.terms.workers, capacity.workers, capacity.why),
+            extra=event("too_many_workers", workers=settings.terms.workers, room=capacity.workers),
+        )
+
+
+def _followers(
+    settings: ServerSettings,
+    hosts: tuple[Address, ...],
+    secret: bytes,
+    lost: Callable[[int, str, str], None],
+    tried: Callable[[int, int, bool, float], None],
+) -> Iterator[Follower]:
+    """The other servers."""
+    timeout, patience = settings.terms.worker_timeout, settings.recover if settings.again else None
     for server in range(1, len(hosts)):
         message = shard_pb2.Open(
             job=settings.terms.job,
@@ -80,16 +108,7 @@ def make_job(
             proof=opening(settings.job_secret, settings.terms.job, server, secret),
             recover_timeout=settings.recover,
         )
-        timeout, patience = settings.terms.worker_timeout, settings.recover if settings.again else None
-        job.routes.followers.append(
-            Follower(server, hosts[server], message, timeout, lost, job.tried, patience, settings.credentials)
-        )
-    if settings.out is not None and settings.keep:
-        store = Store(settings.out / CHECKPOINTS)
-        job.checkpoints = Checkpoints(settings.out, store, settings.keep, host, run_log, job.routes.followers)
-    if going_on is not None and going_on.checkpoint is not None:
-        job.go_on(going_on.checkpoint, going_on)
-    return job
+        yield Follower(server, hosts[server], message, timeout, lost, tried, patience, settings.credentials)
 
 
 def _run_log(settings: ServerSettings, going_on: Mark | None) -> RunLog:

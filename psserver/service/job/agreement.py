@@ -1,4 +1,4 @@
-"""Whose optimizer it is: the one that the server was started with, or the job's own.
+"""What a job's members agree on; and whose optimizer it is: the one that the server was started with, or the job's own.
 
 A worker that trains with a compiled Keras model says at Join which optimizer
 that is. A server that was started with one refuses any other. A server that
@@ -7,15 +7,36 @@ was started with `optimizer = "from-job"` takes that of the first worker.
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
+from psserver.coordinator import JobTerms
 from psserver.coordinator.work.units import WorkTerms
 from psserver.optimizers import Optimizer, OptimizerError, build
+from psserver.policies import Policy
 from psserver.service.errors import precondition
 from pswire.config.experiment import FROM_JOB
+from pswire.model.plan import Plan
 
-__all__ = ["FROM_JOB", "agreed", "explain_difference"]
+__all__ = ["FROM_JOB", "Agreement", "agreed", "explain_difference", "explain_other_work"]
+
+
+@dataclass(slots=True)
+class Agreement:
+    """What the job trains, and how, as far as that is known. The loop's thread owns it."""
+
+    terms: JobTerms
+    policy: Policy
+    # None until a worker names it.
+    optimizer: Optimizer | None
+    # The one that the server was started with; None where it is the first worker's.
+    configured: Optimizer | None = field(init=False)
+    # Of the model, once a worker has named it.
+    plan: Plan | None = None
+
+    def __post_init__(self) -> None:
+        self.configured = self.optimizer
 
 
 def agreed(configured: Optimizer | None, requested: str) -> Optimizer:

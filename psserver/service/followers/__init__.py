@@ -1,0 +1,1 @@
+"""The job's other servers, as server 0 sees them."""

@@ -1,0 +1,170 @@
+"""Deciding: each input goes three steps, and where one of them fails the job ends.
+
+The coordinator decides, the run log takes its entries, and only then are they sent
+(`psserver.service.routes`). The log may end early, but it has no gap, and nothing
+has happened that is not in it.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from psserver.assurance import ShardAssurance
+from psserver.coordinator import Coordinator, JoinDeferred, JoinRefused, Output, Record, entries
+from psserver.optimizers import Optimizer
+from psserver.policies import advice
+from psserver.service.followers.trials import TrialAnswers
+from psserver.service.job.agreement import Agreement
+from psserver.service.job.first_entries import FirstEntries
+from psserver.service.log.flushing import Flushing, LogFlush
+from psserver.service.log.json_lines import LogError
+from psserver.service.log.run_log import RunLog
+from psserver.service.routes import Routes
+from psserver.service.saving.whole import Checkpoints
+from psserver.service.shard.host import ShardHost
+from pswire.exits import ExitCode
+from pswire.logs.events import event
+
+log = logging.getLogger("ps-server")
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a job could not decide any more, and the exit code that says so."""
+
+    reason: str
+    code: ExitCode
+
+
+class Decider:
+    """The coordinator, what assures it, and where its outputs go. The loop's thread owns it.
+
+    `tell_over` is called once, when the job is over.
+    """
+
+    def __init__(
+        self,
+        agreement: Agreement,
+        host: ShardHost,
+        run_log: RunLog,
+        flush: LogFlush,
+        tell_over: Callable[[], object],
+    ) -> None:
+        terms, policy = agreement.terms, agreement.policy
+        self.agreement, self.host = agreement, host
+        self.routes = Routes(run_log, host.orders, terms.grace)
+        self.flushing = Flushing(run_log, flush, lambda: host.owner.loop, self._lost_log)
+        self.over = False
+        # Set at most once; nothing is decided or written afterwards.
+        self.failure: Failure | None = None
+        self.began = time.monotonic()
+        self.assurance = ShardAssurance(policy.tensors, agreement.optimizer)
+        self.coordinator = Coordinator(terms, policy, self.began, self.assurance)
+        self.trials = TrialAnswers(terms.servers)
+        self.first_entries = FirstEntries(wait=agreement.optimizer is None)
+        # The log has its first entry, or that waits.
+        self.opened = False
+        # Where the job takes some.
+        self.checkpoints: Checkpoints | None = None
+        self._tell_over = tell_over
+
+    def open(self, optimizer: Optimizer | None) -> None:
+        """The log's first entry."""
+        self.opened = True
+        if optimizer is not None:
+            self.agree(optimizer)
+        self.step(self.coordinator.opening)
+
+    def agree(self, optimizer: Optimizer) -> None:
+        """The coordinator knows the optimizer from now on."""
+        self.coordinator.agree(optimizer.config)
+        advised = advice(self.agreement.policy.name, optimizer.config)
+        if advised is not None:
+            log.warning("%s", advised, extra=event("advice"))
+
+    def take_up(self, coordinator: Coordinator) -> None:
+        """Go on with the coordinator of a checkpoint, whose log has its first entry."""
+        self.coordinator, self.opened = coordinator, True
+        self.first_entries.skip()
+
+    def input(self, decide: Callable[[Coordinator, float], list[Output]]) -> None:
+        """As `step`, and execute what was decided."""
+        self.step(lambda: decide(self.coordinator, time.monotonic()))
+        self.execute()
+
+    def step(self, decide: Callable[[], list[Output]]) -> None:
+        """Decide, write, send. A failure ends the job; JoinRefused is an answer, with nothing changed."""
+        if self.failure is not None:
+            return
+        try:
+            outputs = self._to_write(decide())
+            written = self.routes.write(outputs)
+            if written.orders:
+                self.flushing.taken()
+            self.routes.send(written, self.coordinator.version)
+            for trial in written.trials:
+                self.trials.expect(trial.number, time.monotonic())
+                self.routes.ask(trial, self.tried)
+            if self.checkpoints is not None:
+                self._save(outputs)
+        except (JoinRefused, JoinDeferred):
+            raise
+        except LogError as error:
+            self.fail(str(error), ExitCode.STORAGE)
+        except Exception as error:
+            log.exception("a decision of the job failed", extra=event("decision_failed"))
+            self.fail(f"a decision failed: {type(error).__name__}: {error}", ExitCode.INTERNAL)
+        else:
+            if self.coordinator.over:
+                self._end()
+
+    def execute(self) -> None:
+        """What this server's shard was ordered."""
+        self.host.orders.execute_submitted()
+
+    def tried(self, server: int, trial: int, finite: bool, largest: float) -> None:
+        """A server's answer to the question whether an update is finite."""
+        found = self.trials.take(server, trial, finite, largest)
+        if found is not None:
+            self.step(lambda: self.coordinator.tried(trial, *found, time.monotonic()))
+        self.execute()
+
+    def write_or_fail(self, write: Callable[[], None]) -> None:
+        """To the run folder, besides the log."""
+        if self.failure is None:
+            try:
+                write()
+            except LogError as error:
+                self._lost_log(error)
+
+    def fail(self, reason: str, code: ExitCode) -> None:
+        """The end of a job that can decide nothing more: every worker is sent that, and nothing else."""
+        log.error("the job ends: %s", reason, extra=event("job_failed"))
+        self.failure = Failure(reason, code)
+        self.routes.outboxes.post_all(self.routes.stop_notice(reason))
+        self._end()
+
+    def _to_write(self, outputs: list[Output]) -> list[Output]:
+        if not self.first_entries.waiting:
+            return outputs
+        settled = bool(self.coordinator.roster.here()) or self.coordinator.stopped is not None
+        return self.first_entries.release(outputs, settled=settled)
+
+    def _save(self, outputs: list[Output]) -> None:
+        """Where the last entry orders a checkpoint: the servers have been sent it."""
+        last, plan = outputs[-1] if outputs else None, self.agreement.plan
+        if self.checkpoints is None or plan is None or not isinstance(last, Record):
+            return
+        if isinstance(last.entry, entries.Checkpoint):
+            coordinator = self.coordinator
+            self.checkpoints.order(last, coordinator.state, coordinator.terms, self.agreement.policy, plan)
+
+    def _lost_log(self, error: LogError) -> None:
+        if self.failure is None:
+            self.fail(str(error), ExitCode.STORAGE)
+
+    def _end(self) -> None:
+        if not self.over:
+            self.over = True
+            self._tell_over()

@@ -1,0 +1,268 @@
+"""The job as its peers see it: sessions, work, time, and what its status says. Its parts do the work."""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
+
+from psserver.checkpoint import Checkpoint
+from psserver.coordinator import CommitFacts, Coordinator, JobTerms, Record
+from psserver.coordinator.outputs import StopNotice
+from psserver.coordinator.status import JobReport, holdup, report
+from psserver.optimizers import Optimizer
+from psserver.policies import Policy
+from psserver.service.errors import precondition
+from psserver.service.job.agreement import Agreement
+from psserver.service.job.decider import Decider, Failure
+from psserver.service.job.epochs import Epochs
+from psserver.service.job.evaluations import Evaluations
+from psserver.service.job.joining import Joining
+from psserver.service.job.memory import JobMemory
+from psserver.service.job.model import JobModel
+from psserver.service.job.progress import Extent, HowFar, Progress
+from psserver.service.job.resuming import resume
+from psserver.service.job.silent_servers import SilentServers, Wait
+from psserver.service.limits.workers import capacity
+from psserver.service.log.flushing import LogFlush
+from psserver.service.log.run_log import RunLog
+from psserver.service.outbox import InlineReply, Outbox
+from psserver.service.saving.going_on import GoingOn
+from psserver.service.shard.host import ShardHost
+from pswire.model.plan import Plan
+
+Seen = TypeVar("Seen")
+
+
+class Job:
+    """The coordinator among its peers. The loop's thread owns it and its parts; other threads may use `look` and
+    `report` only.
+
+    `announce` is called with the plan when it is known; `over` once, when the job is over.
+    """
+
+    def __init__(
+        self,
+        terms: JobTerms,
+        policy: Policy,
+        optimizer: Optimizer | None,
+        host: ShardHost,
+        run_log: RunLog,
+        announce: Callable[[Plan], None],
+        over: Callable[[], object],
+        flush: LogFlush,
+        security: str = "",
+    ) -> None:
+        """`security`: how its servers are protected, for the summary."""
+        self.host, self.security = host, security
+        self.agreement = Agreement(terms, policy, optimizer)
+        self.decider = decider = Decider(self.agreement, host, run_log, flush, over)
+        self.routes, self.flushing, self.began = decider.routes, decider.flushing, decider.began
+        self.capacity = capacity(host.memory.ledger.limit)
+        self.servers = SilentServers(decider)
+        self.evaluations = Evaluations(decider)
+        self.epochs = Epochs(decider)
+        self._model = JobModel(decider, announce)
+        self.joining = Joining(decider, self._model, self.capacity)
+        self._memory, self._progress = JobMemory(decider), Progress()
+        # Entries that were put aside, where it goes on from a checkpoint.
+        self._rolled_back: int | None = None
+        # What the end waits for beside members: what, since when (monotonic), and for how many seconds at most.
+        self.awaited: Wait | None = None
+
+    @property
+    def terms(self) -> JobTerms:
+        return self.agreement.terms
+
+    @property
+    def coordinator(self) -> Coordinator:
+        """For reading once the job is over; while it runs use `report`."""
+        return self.decider.coordinator
+
+    @property
+    def failure(self) -> Failure | None:
+        """Why the job cannot decide any more, if it cannot."""
+        return self.decider.failure
+
+    @property
+    def over(self) -> bool:
+        """Nobody is in it any more."""
+        return self.decider.over
+
+    # The beginning and the end
+
+    def go_on(self, checkpoint: Checkpoint, found: GoingOn) -> None:
+        """In place of a beginning; `open` comes next. Raises CheckpointError."""
+        resume(self.decider, self._model, checkpoint, found)
+        self._rolled_back = found.rolled_back
+
+    def open(self) -> None:
+        """The log's first entry; it names the optimizer, so it may have to wait for the first worker."""
+        rolled_back, optimizer = self._rolled_back, self.agreement.optimizer
+        if rolled_back is not None:
+            self.decider.input(lambda c, now: c.resume(rolled_back, now))
+        elif optimizer is not None:
+            self.decider.open(optimizer)
+            self.decider.execute()
+
+    def checkpoint(self) -> None:
+        """Save what there is, before a signal ends the job."""
+        if self.decider.checkpoints is not None:
+            self.decider.input(lambda c, now: c.checkpoint(now))
+
+    def stop(self, reason: str, *, success: bool, cause: str) -> None:
+        self._open_without_workers()
+        self.decider.input(lambda c, now: c.stop(reason, now, success=success, cause=cause))
+
+    def _open_without_workers(self) -> None:
+        """The end comes before any worker said what the optimizer is: the log begins all the same."""
+        if not self.decider.opened:
+            self.decider.open(None)
+            self.decider.execute()
+
+    def stopped(self) -> StopNotice | None:
+        """Set once the job has stopped."""
+        if self.failure is not None:
+            return self.routes.stop_notice(self.failure.reason)
+        stopped = self.coordinator.stopped
+        if stopped is None:
+            return None
+        return StopNotice(stopped.reason, stopped.version, stopped.success, 0)
+
+    # Members
+
+    def next_batch(self, worker: str) -> int:
+        return self.coordinator.roster.tally(worker).next_batch
+
+    def has_committed(self, worker: str) -> bool:
+        """A contribution of that name was taken, ever."""
+        tally = self.coordinator.roster.tallies.get(worker)
+        return tally is not None and tally.committed > 0
+
+    def attach(self, worker: str, incarnation: int, session: str, cut: Callable[[], object]) -> Outbox:
+        """A session stream stands; it takes the place of an older one of the same process.
+
+        `cut` breaks it off. Raises Refused for any other process, with nothing changed.
+        """
+        refusal = self.coordinator.unknown_session(worker, incarnation, session)
+        if refusal is not None:
+            raise precondition(refusal)
+        outbox = Outbox(self.host.owner.loop, session, cut)
+        self.routes.outboxes.open(worker, incarnation, outbox)
+        self.decider.step(lambda: self.coordinator.connect(worker, incarnation, session, time.monotonic()))
+        if self.failure is not None:
+            outbox.put(self.routes.stop_notice(self.failure.reason))
+        self.decider.execute()
+        return outbox
+
+    def detach(self, worker: str, incarnation: int, outbox: Outbox) -> None:
+        """The stream of `outbox` is over. A newer stream of the same worker is left alone."""
+        if self.routes.outboxes.close(worker, incarnation, outbox):
+            self.decider.step(lambda: self.coordinator.disconnect(worker, incarnation, time.monotonic()))
+        outbox.end()
+        self.decider.execute()
+
+    def begin_inline(self, worker: str, incarnation: int, session: str) -> tuple[Outbox, InlineReply]:
+        """Collect this worker's notices from now on, until `end_inline`.
+
+        Raises Refused: UNAVAILABLE while the session is not open, FAILED_PRECONDITION for another worker's.
+        """
+        return self.routes.outboxes.begin_inline(worker, incarnation, session)
+
+    def end_inline(self, outbox: Outbox, reply: InlineReply) -> None:
+        """What is not delivered goes to the worker's session after all."""
+        self.routes.outboxes.end_inline(outbox, reply)
+
+    def outboxes(self) -> list[Outbox]:
+        """Of the session streams that stand."""
+        return self.routes.outboxes.all()
+
+    # Work
+
+    def ready(self, worker: str, incarnation: int, holding: int = 0) -> None:
+        self.decider.input(lambda c, now: c.ready(worker, incarnation, now, holding=holding))
+
+    def commit(self, worker: str, incarnation: int, ticket: int, facts: CommitFacts, *, ready: bool) -> None:
+        self.decider.input(lambda c, now: c.commit(worker, incarnation, ticket, now, facts, ready=ready))
+
+    def repeated(self, worker: str, ticket: int) -> bool:
+        """The worker's ticket is no longer open: a commit of it is a repeated one and changes nothing."""
+        found = self.coordinator.tickets.find(ticket, worker)
+        return found is not None and found.state != "open"
+
+    def abandon(
+        self, worker: str, incarnation: int, ticket: int, reason: str, *, unit_ends: bool = False
+    ) -> None:
+        self.decider.input(
+            lambda c, now: c.abandon(worker, incarnation, ticket, reason, now, unit_ends=unit_ends)
+        )
+
+    def done(self, worker: str, incarnation: int, ends: str = "") -> None:
+        self.decider.input(lambda c, now: c.done(worker, incarnation, now, ends=ends))
+
+    def leave(self, worker: str, incarnation: int, reason: str) -> None:
+        self.decider.input(lambda c, now: c.leave(worker, incarnation, reason, now))
+
+    def tell_extent(self, worker: str, incarnation: int, extent: Extent) -> None:
+        """How much data a member has. Nobody else's is taken."""
+        member = self.coordinator.roster.present.get(worker)
+        if member is not None and member.incarnation == incarnation:
+            self._progress.told(worker, extent)
+
+    # Time and the outside world
+
+    def give_up(self, worker: str, reason: str) -> None:
+        self.decider.input(lambda c, now: c.give_up(worker, reason, now))
+
+    def tick(self) -> None:
+        idle = self.terms.idle_timeout
+        if not self.decider.opened:
+            if not idle or time.monotonic() - self.began < idle:
+                return
+            self._open_without_workers()
+        self.servers.tick()
+        self.decider.input(lambda c, now: c.tick(now))
+        self._progress.look(self.coordinator, time.monotonic())
+        present = self.coordinator.roster.present.values()
+        self.routes.outboxes.end_others({(m.worker, m.incarnation) for m in present})
+        self.decider.write_or_fail(lambda: self.flushing.tick(time.monotonic()))
+        self._memory.measure()
+
+    # What is asked of it
+
+    def look(self, read: Callable[[Coordinator, float], Seen]) -> Seen:
+        """What `read` makes of the coordinator and the present time. From any thread."""
+        return self.host.owner.ask(lambda: read(self.coordinator, time.monotonic()))
+
+    def progress(self) -> HowFar | None:
+        """How far the job is, where that is known. From any thread."""
+        return self.look(self._progress.how_far)
+
+    def report(self) -> JobReport:
+        """From any thread."""
+        found, epoch, servers = self.look(
+            lambda c, now: (
+                report(c, now),
+                self.epochs.awaited(now),
+                self.servers.unanswered or self.servers.silent,
+            )
+        )
+        return _with_wait(_with_wait(found, epoch), self.awaited or servers)
+
+    def entries(self, first: int) -> list[Record]:
+        """The decision log from entry `first` on, as far as it is remembered, a thousand entries at most."""
+        return self.routes.tail.since(first)
+
+    def holdup(self) -> tuple[float, str] | None:
+        return holdup(self.coordinator, time.monotonic())
+
+
+def _with_wait(found: JobReport, awaited: Wait | None) -> JobReport:
+    """The same, with what else is waited for in its note."""
+    if awaited is None:
+        return found
+    what, since, limit = awaited
+    waited = time.monotonic() - since
+    most = "" if math.isinf(limit) else f", at most {limit:g} s"
+    sentence = f"waiting for {what} (since {waited:.1f} s{most})"
+    return replace(found, note="; ".join(filter(None, (found.note, sentence))))

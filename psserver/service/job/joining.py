@@ -1,0 +1,173 @@
+"""Joining: which model, optimizer and work units the job has, and who becomes a member."""
+
+import time
+
+import grpc
+
+from psserver.coordinator import JobOver, JoinDeferred, JoinRefused, Output
+from psserver.coordinator.members.roster import Member
+from psserver.coordinator.work.units import WorkTerms
+from psserver.optimizers import Optimizer
+from psserver.service.errors import Refused, precondition
+from psserver.service.job.agreement import agreed, explain_other_work
+from psserver.service.job.decider import Decider
+from psserver.service.job.model import JobModel
+from psserver.service.limits.workers import Capacity
+from pswire.model.plan import Plan, VariableSpec, explain_mismatch, make_plan
+
+# Why a job ended that made room for another one (`psserver.service.succession`).
+REPLACED = "replaced"
+
+
+class Joining:
+    """Of one job. The loop's thread owns it."""
+
+    def __init__(self, decider: Decider, model: JobModel, capacity: Capacity) -> None:
+        self._decider, self._model, self._capacity = decider, model, capacity
+        self._agreement, self._first_entries = decider.agreement, decider.first_entries
+
+    def join(
+        self,
+        variables: tuple[VariableSpec, ...],
+        plan: str,
+        worker: str,
+        session: str,
+        rank: int | None,
+        optimizer: str = "",
+        work: WorkTerms | None = None,
+        remembers: bool = False,
+    ) -> Member:
+        """Raises Refused when model, optimizer or work units are other ones, PlanError when it cannot be planned.
+        `remembers`: the worker's codec does."""
+        agreement, decider = self._agreement, self._decider
+        proposed = self._proposed(variables, plan)
+        free = self._first_entries.waiting or (agreement.configured is None and self._barren)
+        chosen = agreed(None if free and optimizer else agreement.optimizer, optimizer)
+        self._settle(variables, proposed, chosen, work)
+        self._check_room(worker, proposed, chosen)
+        if not decider.opened:
+            decider.open(chosen)
+        try:
+            member = self._admit(worker, session, rank, proposed, work, remembers)
+        except JobOver as over:
+            raise Refused(grpc.StatusCode.OUT_OF_RANGE, str(over)) from over
+        except JoinRefused as refusal:
+            raise precondition(str(refusal)) from refusal
+        except JoinDeferred as deferred:
+            raise Refused(grpc.StatusCode.UNAVAILABLE, str(deferred)) from deferred
+        decider.execute()
+        return member
+
+    def _proposed(self, variables: tuple[VariableSpec, ...], plan: str) -> Plan:
+        servers = self._agreement.terms.servers
+        proposed = make_plan(variables, servers)
+        if plan != proposed.fingerprint:
+            raise precondition(
+                f"plan fingerprint: expected {proposed.fingerprint} for these variables on {servers} "
+                f"servers, got {plan!r}: is every --ps-hosts the same, and the software the same version?"
+            )
+        return proposed
+
+    def _settle(
+        self, variables: tuple[VariableSpec, ...], proposed: Plan, chosen: Optimizer, work: WorkTerms | None
+    ) -> None:
+        """The model, optimizer and work units are the job's, or take their place where that is free. Raises Refused,
+        with nothing changed."""
+        agreement, decider = self._agreement, self._decider
+        other = agreement.optimizer is not None and chosen.config != agreement.optimizer.config
+        known = agreement.plan is not None and proposed.fingerprint == agreement.plan.fingerprint
+        if known and not other and work == decider.coordinator.work_terms:
+            return
+        self._check_replaceable(variables, work, other)
+        # First of all, because it may fail: then nothing has changed.
+        self._model.hold(proposed, chosen)
+        agreement.optimizer = chosen
+        self._withdraw_plan()
+        if other:
+            # Nothing is written yet.
+            decider.agree(chosen)
+            self._first_entries.correct(chosen.config)
+
+    @property
+    def _barren(self) -> bool:
+        """Workers came, trained nothing, and have left: their model failed at its first step, say."""
+        roster = self._decider.coordinator.roster
+        return not roster.here() and not any(tally.committed for tally in roster.tallies.values())
+
+    def _check_replaceable(
+        self, variables: tuple[VariableSpec, ...], work: WorkTerms | None, other: bool
+    ) -> None:
+        """A model is this job's once it is installed, or while a member that named it has a session, or has lost it and
+        may come back. Until then a stray Join must not decide what the job trains. One that came to nothing ends for
+        it. `other`: the optimizer is. Raises Refused."""
+        present = self._agreement.plan
+        if present is None:
+            return
+        coordinator = self._decider.coordinator
+        held = bool(coordinator.roster.here())
+        said = coordinator.initialised or (other and not self._first_entries.waiting)
+        if said and self._barren and coordinator.stopped is None:
+            # What is in the log cannot be taken back: a new job.
+            reason = "nothing was trained, its workers have left, and one with another model came: a new job begins"
+            self._decider.input(lambda c, now: c.stop(reason, now, success=False, cause=REPLACED))
+            raise Refused(
+                grpc.StatusCode.UNAVAILABLE,
+                "the job before has ended, and another one begins: join again in a moment",
+            )
+        if coordinator.initialised or held:
+            if work != coordinator.work_terms:
+                raise precondition(explain_other_work(coordinator.work_terms, work))
+            difference = explain_mismatch(present.variables, variables)
+            raise precondition(f"this job trains another model: {difference}")
+
+    def _check_room(self, worker: str, plan: Plan, optimizer: Optimizer) -> None:
+        """A worker that has no place yet needs descriptors, and memory of its own under some policies. Raises
+        Refused."""
+        roster, memory = self._decider.coordinator.roster, self._decider.host.memory
+        present = roster.present
+        if worker not in roster.tallies:
+            memory.admit_name(roster.nbytes)
+        if worker not in present:
+            if len(present) >= self._capacity.workers:
+                raise Refused(
+                    grpc.StatusCode.RESOURCE_EXHAUSTED,
+                    f"server 0 has room for {self._capacity.workers} workers at once, and has them: "
+                    f"{self._capacity.why}",
+                )
+            memory.admit_members(len(present) + 1, plan, optimizer, self._agreement.policy.tensors)
+
+    def _withdraw_plan(self) -> None:
+        """Those who named the model before have no session, and are no members any more."""
+        if self._agreement.plan is None:
+            return
+        self._agreement.plan = None
+        reason = "named another model or optimizer than the workers that came"
+        coordinator = self._decider.coordinator
+        self._decider.step(lambda: coordinator.dismiss_absent(reason, time.monotonic()) or [])
+
+    def _admit(
+        self,
+        worker: str,
+        session: str,
+        rank: int | None,
+        plan: Plan,
+        work: WorkTerms | None,
+        remembers: bool,
+    ) -> Member:
+        """Raises JoinRefused, with nothing changed; Refused when the job has failed."""
+        admitted: list[Member] = []
+        decider, coordinator = self._decider, self._decider.coordinator
+
+        def decide() -> list[Output]:
+            now = time.monotonic()
+            member, outputs = coordinator.join(worker, session, rank, now, remembers=remembers)
+            if self._agreement.plan is None:
+                self._model.adopt(plan)
+                outputs += coordinator.declare_work(work, now)
+            admitted.append(member)
+            return outputs
+
+        decider.step(decide)
+        if decider.failure is not None:
+            raise Refused(grpc.StatusCode.UNAVAILABLE, f"the job is over: {decider.failure.reason}")
+        return admitted[0]

@@ -1,0 +1,77 @@
+"""Any server but 0: it follows the coordinator's decisions, and ends when that says so."""
+
+import asyncio
+from contextlib import suppress
+
+from psserver.service.rpc.follow import FollowRpc
+from psserver.service.serving.continuation import Continuation
+from psserver.service.serving.making import Announce
+from psserver.service.serving.settings import ServerSettings
+from psserver.service.shard.host import ShardHost
+from psserver.service.succession.announcing import Announcing
+from psserver.service.succession.successor import Successor
+from pswire.exits import ExitCode
+
+# Between looks of a server that waits, in seconds.
+LONGEST_SLEEP = 3600.0
+
+
+class Following:
+    """The loop's thread owns it. `rpc`: the method by which the coordinator gives its orders."""
+
+    def __init__(
+        self, settings: ServerSettings, host: ShardHost, continuation: Continuation, announce: Announce
+    ) -> None:
+        self._settings, self._host = settings, host
+        self._continuation, self._announce = continuation, announce
+        servers, wake = len(settings.hosts), continuation.wake.set
+        self.rpc = FollowRpc(host, servers, settings.job_secret, wake, settings.former)
+
+    async def run(self) -> ExitCode:
+        """Until the coordinator says so, or is gone, or a signal."""
+        index, settings, hosts = self._settings.task_index, self._settings, self._continuation.hosts
+        announcing = Announcing(
+            hosts[0],
+            hosts[index],
+            *(index, len(hosts), settings.job_secret, settings.terms.worker_timeout),
+            settings.credentials,
+        )
+        announced = asyncio.create_task(announcing.run(lambda: bool(self._host.job)))
+        try:
+            if not await self._ended():
+                reason = (
+                    f"the coordinator (server 0) did not come back within {self._continuation.recover:g} s"
+                )
+                return self._stopped(reason, ExitCode.UNREACHABLE)
+            return self._code()
+        finally:
+            announced.cancel()
+
+    async def _ended(self) -> bool:
+        """Wait for it. False: the coordinator that was to come back did not."""
+        loop, going, rpc = self._host.owner.loop, self._continuation, self.rpc
+        limit = loop.time() + going.recover if self._settings.again else float("inf")
+        while rpc.ending is None and going.signal is None:
+            left = float("inf") if self._host.job else limit - loop.time()
+            if left <= 0:
+                return False
+            with suppress(TimeoutError):
+                await asyncio.wait_for(going.wake.wait(), min(left, LONGEST_SLEEP))
+            going.wake.clear()
+        return True
+
+    def _code(self) -> ExitCode:
+        going, ending = self._continuation, self.rpc.ending
+        if ending is None:
+            code = ExitCode.INTERRUPTED if going.signal == "SIGINT" else ExitCode.TERMINATED
+            return self._stopped(f"stopped by {going.signal}", code)
+        if ending.recover and going.signal is None:
+            going.again, going.recover = ending.reason, ending.recover
+            return ending.exit_code
+        if ending.next_folder:
+            going.successor = Successor(ending.next_folder, goes_on=False)
+        return self._stopped(ending.reason, ending.exit_code)
+
+    def _stopped(self, reason: str, code: ExitCode) -> ExitCode:
+        self._announce("stopped", {"reason": reason, "exit_code": int(code)})
+        return code
