@@ -7,6 +7,7 @@ import numpy as np
 
 from psserver.optimizers.backend import Loop
 from psserver.optimizers.blocks import Array, Kernel
+from psserver.optimizers.magnitudes import Bounds, Magnitudes
 from pswire.knobs import number
 
 
@@ -55,6 +56,9 @@ class Rule(Protocol):
 
     def fused(self, rate: np.float32, step: int) -> Fused:
         """The same update as a loop; bit-equal to `kernel`."""
+
+    def bounds(self, rate: float, step: int, g: float, b: Magnitudes) -> Bounds:
+        """How large the numbers of that update can become: see `psserver.optimizers.magnitudes`."""
 
 
 def decay_knob(default: float = 0.0) -> Any:

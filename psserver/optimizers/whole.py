@@ -13,6 +13,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from psserver.optimizers.blocks import BLOCK, LARGEST, Array, clear_subnormals
+from psserver.optimizers.magnitudes import Bounds, Magnitudes
 
 
 class Part(NamedTuple):
@@ -58,6 +59,10 @@ class WholeRule(ABC):
 
         Reads `x`, leaves the new values in `out`, advances `state`; `g` is scratch afterwards.
         """
+
+    @abstractmethod
+    def bounds(self, rate: float, step: int, g: float, b: Magnitudes) -> Bounds:
+        """How large the numbers of that update can become: see `psserver.optimizers.magnitudes`."""
 
 
 def run(

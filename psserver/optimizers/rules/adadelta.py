@@ -8,6 +8,7 @@
 Zeiler (2012), algorithm 1, where the rate is 1; keras.optimizers.Adadelta. Bit-equal to Keras.
 """
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -15,6 +16,7 @@ import numpy as np
 
 from psserver.optimizers.backend import loop
 from psserver.optimizers.blocks import LARGEST, Array, Kernel, State
+from psserver.optimizers.magnitudes import LEAST, Bounds, Magnitudes, start_of
 from psserver.optimizers.rule import Fused, decay_knob, decay_of, decayed
 from pswire.knobs import number
 
@@ -64,6 +66,23 @@ class Adadelta:
     def fused(self, rate: np.float32, step: int) -> Fused:
         rho, gain, epsilon = np.float32(self.rho), np.float32(1 - self.rho), np.float32(self.epsilon)
         return Fused(adadelta, self.slots, (rate, rho, gain, epsilon, decay_of(self)))
+
+    def bounds(self, rate: float, step: int, g: float, b: Magnitudes) -> Bounds:
+        """The gradient is at most 1 / sqrt(1 - rho) times the root below it, unless its square is lost to rounding:
+        below 2**-60 / sqrt(1 - rho) it is small enough whatever the root."""
+        start, peak = start_of(self.weight_decay, rate, b["x"])
+        if not (self.epsilon > LEAST and 1 - self.rho > 2.0**-24):
+            return {"x": math.inf}, math.inf
+        least, gain = math.sqrt(self.epsilon), 1 - self.rho
+        ratio = min(g / least, max(1.01 / math.sqrt(gain), 2.0**-60 / math.sqrt(gain) / least))
+        deltas = b["accumulated_delta_var"]
+        moved = math.sqrt(deltas + self.epsilon) * ratio
+        found = {
+            "accumulated_grad": b["accumulated_grad"] * self.rho + g * g * gain,
+            "accumulated_delta_var": deltas * self.rho + moved * moved * gain,
+            "x": start + moved * rate,
+        }
+        return found, max(peak, g * g, math.sqrt(deltas + self.epsilon) * g, moved * moved)
 
 
 @loop("rrwwwffffffff")

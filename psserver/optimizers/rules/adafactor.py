@@ -25,6 +25,7 @@ from typing import ClassVar
 import numpy as np
 
 from psserver.optimizers.blocks import BLOCK, TINY, Array
+from psserver.optimizers.magnitudes import NORM, Bounds, Magnitudes, start_of
 from psserver.optimizers.rule import decay_knob, decayed
 from psserver.optimizers.whole import WholeRule, bounded, pieces, squares
 from pswire.knobs import number
@@ -79,6 +80,17 @@ class Adafactor(WholeRule):
             start = decayed(x[block], rate, decay, out[block])
             np.multiply(g[block], length, out=g[block])
             np.subtract(start, g[block], out=out[block])
+
+    def bounds(self, rate: float, step: int, g: float, b: Magnitudes) -> Bounds:
+        """u, clipped, has a norm of at most `clip_threshold` times the root of the number of elements."""
+        start, peak = start_of(self.weight_decay, rate, b["x"])
+        square = g * g + self.epsilon_1
+        rows, columns = max(b["rows"], square), max(b["columns"], square)
+        moved = max(self.epsilon_2, start) * rate * self.clip_threshold * NORM
+        # A row's mean is at most the number of rows times the mean of all.
+        product = columns * NORM * NORM
+        u = g / math.sqrt(float(TINY))
+        return {"rows": rows, "columns": columns, "x": start + moved}, max(peak, rows, product, u)
 
 
 def _factored(q: Array, state: Mapping[str, Array], kept: np.float32, fresh: np.float32) -> None:

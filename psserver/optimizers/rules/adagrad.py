@@ -4,6 +4,7 @@ Duchi, Hazan & Singer (JMLR 2011), the diagonal form; keras.optimizers.Adagrad,
 where epsilon is inside the root. Bit-equal to Keras.
 """
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,6 +12,7 @@ import numpy as np
 
 from psserver.optimizers import loops
 from psserver.optimizers.blocks import Array, Kernel, State
+from psserver.optimizers.magnitudes import LEAST, Bounds, Magnitudes, over, start_of
 from psserver.optimizers.rule import Fused, decay_knob, decay_of, decayed
 from pswire.knobs import number
 
@@ -49,3 +51,9 @@ class Adagrad:
 
     def fused(self, rate: np.float32, step: int) -> Fused:
         return Fused(loops.adagrad, ("accumulator",), (rate, np.float32(self.epsilon), decay_of(self)))
+
+    def bounds(self, rate: float, step: int, g: float, b: Magnitudes) -> Bounds:
+        start, peak = start_of(self.weight_decay, rate, b["x"])
+        total = b["accumulator"] + g * g
+        x = start + over(g * rate, math.sqrt(self.epsilon) if self.epsilon > LEAST else 0.0)
+        return {"x": x, "accumulator": total}, max(peak, g * rate)

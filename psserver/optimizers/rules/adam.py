@@ -24,6 +24,7 @@ import numpy as np
 
 from psserver.optimizers import loops
 from psserver.optimizers.blocks import Array, Kernel, State
+from psserver.optimizers.magnitudes import Bounds, Magnitudes, over, start_of
 from psserver.optimizers.rule import Fused, decay_knob, decay_of, decayed
 from pswire.knobs import flag, number
 
@@ -66,6 +67,16 @@ class Adam:
         decay = decay_of(self)
         scalars = (alpha, gain_1, gain_2, np.float32(self.epsilon), None if decay is None else rate, decay)
         return Fused(loops.adam, ("momentum", "velocity", hat), scalars)
+
+    def bounds(self, rate: float, step: int, g: float, b: Magnitudes) -> Bounds:
+        start, peak = start_of(self.weight_decay, rate, b["x"])
+        alpha = float(step_size(np.float32(rate), self.beta_1, self.beta_2, step))
+        found = {"momentum": max(b["momentum"], g), "velocity": max(b["velocity"], g * g)}
+        if self.amsgrad:
+            found["velocity_hat"] = max(b["velocity_hat"], found["velocity"])
+        moved = found["momentum"] * alpha
+        found["x"] = start + over(moved, self.epsilon)
+        return found, max(peak, g * g + b["velocity"], g + b["momentum"], moved)
 
 
 def step_size(rate: np.float32, beta_1: float, beta_2: float, step: int) -> np.float32:

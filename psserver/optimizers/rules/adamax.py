@@ -19,6 +19,7 @@ import numpy as np
 
 from psserver.optimizers.backend import loop
 from psserver.optimizers.blocks import LARGEST, Array, Kernel, State
+from psserver.optimizers.magnitudes import Bounds, Magnitudes, over, start_of
 from psserver.optimizers.rule import Fused, decay_knob, decay_of, decayed
 from pswire.knobs import number
 
@@ -67,6 +68,14 @@ class Adamax:
 
     def fused(self, rate: np.float32, step: int) -> Fused:
         return Fused(adamax, ("momentum", "norm"), (*self._scalars(rate, step), decay_of(self)))
+
+    def bounds(self, rate: float, step: int, g: float, b: Magnitudes) -> Bounds:
+        start, peak = start_of(self.weight_decay, rate, b["x"])
+        mean, norm = max(b["momentum"], g), max(b["norm"], g)
+        # As the rule has it: 1 - beta_1 ** step, rounded.
+        rest = 1.0 - float(np.float32(math.pow(np.float32(self.beta_1), step)))
+        found = {"momentum": mean, "norm": norm, "x": start + over(mean * rate, self.epsilon * rest)}
+        return found, max(peak, g + b["momentum"], mean * rate)
 
 
 @loop("rrwwwfffffffff")

@@ -21,6 +21,7 @@ import numpy as np
 
 from psserver.optimizers import loops
 from psserver.optimizers.blocks import Array, Kernel, State
+from psserver.optimizers.magnitudes import Bounds, Magnitudes
 from psserver.optimizers.rule import Fused
 from pswire.knobs import integer, number
 
@@ -79,3 +80,9 @@ class DelayedNesterov:
             *(np.float32(first), np.float32(last), weight),
         )
         return Fused(loops.delayed_nesterov, ("momentum", "period_sum"), scalars)
+
+    def bounds(self, rate: float, step: int, g: float, b: Magnitudes) -> Bounds:
+        total = b["period_sum"] + g * rate
+        velocity = max(b["momentum"], b["momentum"] * self.momentum + total)
+        # What the velocity weighs is at most 1.
+        return {"x": b["x"] + velocity + g * rate, "momentum": velocity, "period_sum": total}, g

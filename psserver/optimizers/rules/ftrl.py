@@ -15,6 +15,7 @@ becomes 0 at the first update. At a rate of 0, where Keras divides by zero,
 weights and sums stay as they are.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -23,6 +24,7 @@ import numpy as np
 
 from psserver.optimizers.backend import loop
 from psserver.optimizers.blocks import LARGEST, Array, Kernel, State
+from psserver.optimizers.magnitudes import LEAST, Bounds, Magnitudes, over, start_of
 from psserver.optimizers.rule import Fused, decay_knob, decay_of, decayed
 from pswire.knobs import number
 
@@ -92,6 +94,29 @@ class Ftrl:
 
     def fused(self, rate: np.float32, step: int) -> Fused:
         return Fused(ftrl, ("accumulator", "linear"), (*self._scalars(rate), decay_of(self)))
+
+    def bounds(self, rate: float, step: int, g: float, b: Magnitudes) -> Bounds:
+        """The sum of squares never falls below what it starts from. Its root grows by |g| at most, and by rounding."""
+        if rate == 0:
+            return dict(b), 0.0
+        start, peak = start_of(self.weight_decay, rate, b["x"])
+        total = b["accumulator"] + g * g
+        root = math.sqrt(total)
+        pull = over(g + root * 2.0**-20, rate)
+        shrinkage = 2 * self.l2_shrinkage_regularization_strength
+        linear = b["linear"] + g + start * (shrinkage + pull)
+        clipped = linear + self.l1_regularization_strength
+        least = self.initial_accumulator_value
+        divisor = over(math.sqrt(least), rate) if least > LEAST else 0.0
+        on_the_way = (
+            peak,
+            pull,
+            over(root, rate),
+            clipped,
+            self.beta / (2 * rate),
+            self.l2_regularization_strength,
+        )
+        return {"accumulator": total, "linear": linear, "x": over(clipped, divisor)}, max(*on_the_way)
 
 
 @loop("rrwwwfffffffff")

@@ -14,6 +14,7 @@ import numpy as np
 
 from psserver.optimizers.backend import loop
 from psserver.optimizers.blocks import LARGEST, Array, Kernel, State
+from psserver.optimizers.magnitudes import Bounds, Magnitudes, start_of
 from psserver.optimizers.rule import Fused, decay_knob, decay_of, decayed
 from pswire.knobs import number
 
@@ -59,6 +60,10 @@ class Lion:
 
     def fused(self, rate: np.float32, step: int) -> Fused:
         return Fused(lion, ("momentum",), (*self._scalars(rate), decay_of(self)))
+
+    def bounds(self, rate: float, step: int, g: float, b: Magnitudes) -> Bounds:
+        start, peak = start_of(self.weight_decay, rate, b["x"])
+        return {"x": start + rate, "momentum": b["momentum"] + g}, max(peak, b["momentum"] + g)
 
 
 @loop("rrwwfffffffff")

@@ -13,6 +13,7 @@ import numpy as np
 
 from psserver.optimizers import loops
 from psserver.optimizers.blocks import Array, Kernel, State
+from psserver.optimizers.magnitudes import Bounds, Magnitudes, start_of
 from psserver.optimizers.rule import Fused, decay_knob, decay_of, decayed
 from pswire.knobs import number
 
@@ -44,3 +45,8 @@ class Momentum:
 
     def fused(self, rate: np.float32, step: int) -> Fused:
         return Fused(loops.momentum, ("momentum",), (rate, np.float32(self.momentum), decay_of(self)))
+
+    def bounds(self, rate: float, step: int, g: float, b: Magnitudes) -> Bounds:
+        start, peak = start_of(self.weight_decay, rate, b["x"])
+        velocity = b["momentum"] * self.momentum + g * rate
+        return {"x": start + velocity, "momentum": velocity}, max(peak, g)

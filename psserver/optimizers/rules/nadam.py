@@ -22,6 +22,7 @@ import numpy as np
 
 from psserver.optimizers.backend import loop
 from psserver.optimizers.blocks import LARGEST, Array, Kernel, State
+from psserver.optimizers.magnitudes import Bounds, Magnitudes, over, start_of
 from psserver.optimizers.rule import Fused, decay_knob, decay_of, decayed
 from pswire.knobs import number
 
@@ -84,6 +85,15 @@ class Nadam:
 
     def fused(self, rate: np.float32, step: int) -> Fused:
         return Fused(nadam, ("momentum", "velocity"), (*self.scalars(rate, step), decay_of(self)))
+
+    def bounds(self, rate: float, step: int, g: float, b: Magnitudes) -> Bounds:
+        start, peak = start_of(self.weight_decay, rate, b["x"])
+        scalars = [float(scalar) for scalar in self.scalars(np.float32(rate), step)]
+        ahead, rest_ahead, fresh, rest, spread, epsilon = scalars[3:]
+        mean, square = max(b["momentum"], g), max(b["velocity"], g * g)
+        moved = over(mean * ahead, rest_ahead) + over(g * fresh, rest)
+        found = {"momentum": mean, "velocity": square, "x": start + over(moved * rate, epsilon)}
+        return found, max(peak, g * g + b["velocity"], g + b["momentum"], moved, over(square, spread))
 
 
 def _schedule(beta_1: float, step: int) -> Scalar:

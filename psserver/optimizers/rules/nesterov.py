@@ -12,6 +12,7 @@ import numpy as np
 
 from psserver.optimizers import loops
 from psserver.optimizers.blocks import Array, Kernel, State
+from psserver.optimizers.magnitudes import Bounds, Magnitudes, start_of
 from psserver.optimizers.rule import Fused, decay_of, decayed
 from psserver.optimizers.rules.momentum import Momentum
 
@@ -36,3 +37,9 @@ class Nesterov(Momentum):
 
     def fused(self, rate: np.float32, step: int) -> Fused:
         return Fused(loops.nesterov, ("momentum",), (rate, np.float32(self.momentum), decay_of(self)))
+
+    def bounds(self, rate: float, step: int, g: float, b: Magnitudes) -> Bounds:
+        start, peak = start_of(self.weight_decay, rate, b["x"])
+        velocity = b["momentum"] * self.momentum + g * rate
+        ahead = velocity * self.momentum + g * rate
+        return {"x": start + ahead, "momentum": velocity}, max(peak, g)

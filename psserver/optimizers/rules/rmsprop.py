@@ -12,6 +12,7 @@ with one exception: in the centered form, rounding can make d <= 0 for large
 and nearly constant gradients, and Keras then yields NaN; here d becomes epsilon.
 """
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -19,6 +20,7 @@ import numpy as np
 
 from psserver.optimizers import loops
 from psserver.optimizers.blocks import Array, Kernel, State
+from psserver.optimizers.magnitudes import LEAST, SMALLEST, Bounds, Magnitudes, start_of
 from psserver.optimizers.rule import Fused, decay_knob, decay_of, decayed
 from pswire.knobs import flag, number
 
@@ -82,6 +84,19 @@ class RMSprop:
         mean = "average_gradient" if self.centered else None
         scalars = (rate, rho, gain, epsilon, np.float32(self.momentum), decay_of(self))
         return Fused(loops.rmsprop, ("velocity", moving, mean), scalars)
+
+    def bounds(self, rate: float, step: int, g: float, b: Magnitudes) -> Bounds:
+        """Centered, the difference of two near numbers may cancel with epsilon down to the least number there is."""
+        start, peak = start_of(self.weight_decay, rate, b["x"])
+        found = {"velocity": b["velocity"] * self.rho + g * g * (1 - self.rho)}
+        spread = self.epsilon if self.epsilon > LEAST else 0.0
+        if self.centered:
+            mean = found["average_gradient"] = b["average_gradient"] * self.rho + g * (1 - self.rho)
+            peak, spread = max(peak, mean * mean + found["velocity"]), min(spread, SMALLEST)
+        moved = g * rate / math.sqrt(spread) if spread else math.inf
+        if self.momentum > 0:
+            moved = found["momentum"] = b["momentum"] * self.momentum + moved
+        return {**found, "x": start + moved}, max(peak, g * g, g * rate)
 
 
 def _blend(mean: Array, fresh: Array, rho: np.float32, gain: np.float32) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from psserver.optimizers import loops
 from psserver.optimizers.blocks import Array, Kernel, State
+from psserver.optimizers.magnitudes import Bounds, Magnitudes, start_of
 from psserver.optimizers.rule import Fused, decay_knob, decay_of, decayed
 
 
@@ -36,3 +37,7 @@ class SGD:
 
     def fused(self, rate: np.float32, step: int) -> Fused:
         return Fused(loops.sgd, (), (rate, decay_of(self)))
+
+    def bounds(self, rate: float, step: int, g: float, b: Magnitudes) -> Bounds:
+        start, peak = start_of(self.weight_decay, rate, b["x"])
+        return {"x": start + g * rate}, max(peak, g)
