@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from psserver.optimizers import build, names
-from psserver.optimizers.magnitudes import LIMIT, after
-from psserver.optimizers.registry import RULES
+from psserver.optimizers.magnitudes import LIMIT, Bounds, Magnitudes, after
 from tests.repetitions import seeds
 
 SIZE = 4096
@@ -133,9 +132,20 @@ def test_an_ordinary_training_is_bounded_for_many_updates(name: str) -> None:
     assert count >= fewest.get(name, 300), count
 
 
-def test_an_unknown_rule_is_not_bounded() -> None:
-    class Other:
-        slots = ()
+@pytest.mark.parametrize(
+    ("x", "peak"), [(float("inf"), 1.0), (float("nan"), 1.0), (LIMIT, 1.0), (1.0, LIMIT), (1.0, float("nan"))]
+)
+def test_a_bound_that_is_too_large_says_that_nobody_knows(x: float, peak: float) -> None:
+    class Fixed:
+        def bounds(self, rate: float, step: int, g: float, b: Magnitudes) -> Bounds:
+            return {"x": x}, peak
 
-    assert after(Other(), np.float32(0.1), 1, 1.0, {"x": 1.0}) is None  # type: ignore[arg-type]
-    assert len(RULES) == len(KNOBS)
+    assert after(Fixed(), np.float32(0.1), 1, 1.0, {"x": 1.0}) is None
+
+
+def test_an_overflow_says_that_nobody_knows() -> None:
+    class Overflowing:
+        def bounds(self, rate: float, step: int, g: float, b: Magnitudes) -> Bounds:
+            return {"x": 2.0 ** int(1e4 * g)}, g
+
+    assert after(Overflowing(), np.float32(0.1), 1, 1.0, {"x": 1.0}) is None
