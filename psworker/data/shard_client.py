@@ -22,7 +22,7 @@ from pswire.v1 import shard_pb2
 from psworker.control.backoff import MEANING, Backoff, insist, translated
 from psworker.control.contact import Contact
 from psworker.control.conversions import event_from_wire, fill_commit
-from psworker.data.payloads import Payload, array_of
+from psworker.data.payloads import Payload, Pieces, array_of
 from psworker.data.shared_memory import Received
 from psworker.data.transport import Identity, Transport
 from psworker.engine import Commit, Event, Grant
@@ -225,7 +225,7 @@ class ShardClient:
 
     def push(self, ticket: int, payload: Payload, after: int) -> bytes:
         """Stage it under `ticket`; the receipt. Raises PayloadRefused, Voided, Refused, Unreachable."""
-        values, admitted = self._checked(array_of(payload)), self._holding(ticket)
+        values, admitted = self._checked(payload), self._holding(ticket)
         with self.turn:
             reply, _ = insist(lambda: self._send(admitted, ticket, values, after), self._backoff())
         return bytes(reply.receipt)
@@ -254,7 +254,7 @@ class ShardClient:
         answer does not come; whether the commit counted is then for the session to find out.
         Otherwise as `push`.
         """
-        values, admitted = self._checked(array_of(payload)), self._holding(ticket)
+        values, admitted = self._checked(payload), self._holding(ticket)
         try:
             reply, chunk = self._send(admitted, ticket, values, after, commit, hello)
         except grpc.RpcError as error:
@@ -292,7 +292,7 @@ class ShardClient:
         self,
         admitted: _Admitted,
         ticket: int,
-        values: NDArray[Any],
+        values: NDArray[Any] | Pieces,
         after: int,
         commit: Commit | None = None,
         hello: pb.Hello | None = None,
@@ -318,11 +318,13 @@ class ShardClient:
                 kind = Voided if reply.code == _ABORTED else PayloadRefused
                 raise kind(f"server {self.server} at {self.address}: {reply.refusal}")
             request.slot = 0
-        payload = admitted.encoder.encode(ticket, np.ascontiguousarray(values))
+        payload = admitted.encoder.encode(ticket, np.ascontiguousarray(array_of(values)))
         header.dtype, header.bytes = self._codec.number, payload.nbytes
         return exchange.ask(_messages(request, payload))
 
-    def _checked(self, values: NDArray[Any]) -> NDArray[Any]:
+    def _checked(self, payload: Payload) -> NDArray[Any] | Pieces:
+        """Pieces stay apart until it is known where they go."""
+        values = payload if isinstance(payload, Pieces) else array_of(payload)
         dtype = values.dtype
         known = dtype is _FLOAT32 or dtype == _FLOAT32 or dtype == self._codec.array_dtype
         if values.shape != (self.elements,) or not known:

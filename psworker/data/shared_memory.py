@@ -8,8 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pswire.transport import segments
+from pswire.transport.copying import copy
 from pswire.transport.segments import Place, SegmentError
 from pswire.v1 import shard_pb2
+from psworker.data.payloads import Pieces
 from psworker.errors import Voided
 
 Floats = NDArray[np.float32]
@@ -75,14 +77,17 @@ class Attachment:
         """To write the next payload into; None where none was lent."""
         return self._slots[0] if self._slots else None
 
-    def filled(self, values: NDArray[Any]) -> int:
+    def filled(self, values: NDArray[Any] | Pieces) -> int:
         """The number of a slot that holds `values`, which are copied unless they are the slot; 0 without one."""
         for number, slot in enumerate(self._slots, 1):
             if slot is values:
                 return number
         if not self._slots:
             return 0
-        np.copyto(self._slots[0], values)
+        if isinstance(values, Pieces):
+            values.write(self._slots[0])
+        else:
+            copy(self._slots[0], values)
         return 1
 
     # Versions in

@@ -141,7 +141,7 @@ class Remote:
         trainable, state = self._split(gradients)
         self._grant = None
         norm = float(tf.linalg.global_norm(trainable))
-        payloads = [payload_of(flat) for flat in self._layout.join([*trainable, *state], self._dtypes)]
+        payloads = [payload_of(parts) for parts in self._layout.join([*trainable, *state], self._dtypes)]
         rate = self._changed_rate()
         try:
             if not math.isfinite(norm):

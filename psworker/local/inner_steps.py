@@ -63,8 +63,10 @@ def inner_steps(
         samples, norm = samples + result.samples, result.norm
         if not math.isfinite(norm):
             break
-        inner.step(moved, [flat[:size] for flat, size in zip(result.flats, trainable, strict=True)], slots)
-        for flat, change, size in zip(x, result.flats, trainable, strict=True):
+        # Asked for once: it may have to be joined.
+        flats = result.flats
+        inner.step(moved, [flat[:size] for flat, size in zip(flats, trainable, strict=True)], slots)
+        for flat, change, size in zip(x, flats, trainable, strict=True):
             flat[size:] += change[size:]
     return InnerSteps(x, slots, tuple(losses), samples, norm)
 

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from psworker.data.payloads import Payload
+from psworker.data.payloads import Payload, Pieces
 
 # Bytes from which a copy takes longer than to avoid one.
 LARGE = 1 << 20
@@ -44,9 +44,14 @@ def rounded(tensor: Any, dtype: Any) -> Any:
     return tf.cast(tensor, dtype)
 
 
-def payload_of(tensor: Any) -> Payload:
-    """A result, to be copied from the device (where it is not the CPU's memory already) when it is asked for."""
-    return partial(_array, tensor)
+def payload_of(parts: list[Any]) -> Payload:
+    """A result, of flat tensors that lie one behind the other: to be copied from the device (where it is not the CPU's
+    memory already) when it is asked for."""
+    if len(parts) == 1:
+        return partial(_array, parts[0])
+    dtype = tf.bfloat16 if parts[0].dtype == tf.uint16 else parts[0].dtype
+    elements = sum(int(part.shape[0]) for part in parts)
+    return Pieces([partial(_array, part) for part in parts], elements, dtype.as_numpy_dtype)
 
 
 def _array(tensor: Any) -> NDArray[Any]:

@@ -10,6 +10,9 @@ from pswire.model.plan import Plan
 from psworker.tensorflow.casts import rounded, widened
 from psworker.tensorflow.variables import ModelVariables
 
+# Elements from which a copy costs more than one more array to hand over (some 10 us).
+APART = 2**18
+
 
 class FlatLayout:
     """Where the elements of every variable lie in the payloads of `plan`, one per server: [trainable | state]."""
@@ -28,16 +31,36 @@ class FlatLayout:
             values.append(tf.cast(tf.reshape(whole, variable.shape), variable.dtype))
         return values
 
-    def join(self, values: list[Any], dtypes: list[Any]) -> list[Any]:
-        """One float32 tensor per variable to payloads of `dtypes`: each shard's rows, in the order of its slices."""
+    def join(self, values: list[Any], dtypes: list[Any]) -> list[list[Any]]:
+        """One float32 tensor per variable to payloads of `dtypes`: each shard's rows, in the order of its slices.
+
+        Of each payload, the parts that lie one behind the other: what is large stays as it is, for to join it here
+        would be a copy; see `psworker.data.payloads.Pieces`.
+        """
         specs = self._plan.variables
         rows = [tf.reshape(value, [spec.rows, -1]) for value, spec in zip(values, specs, strict=True)]
-        flats = []
+        payloads = []
         for shard, dtype in zip(self._plan.shards, dtypes, strict=True):
             parts = [rows[piece.variable][piece.start : piece.stop] for piece in shard.slices]
             flat = [rounded(tf.reshape(part, [-1]), dtype) for part in parts]
-            flats.append(tf.concat(flat, axis=0) if flat else tf.zeros([0], dtype))
-        return flats
+            runs = _runs(flat, [piece.size for piece in shard.slices])
+            joined = [run[0] if len(run) == 1 else tf.concat(run, axis=0) for run in runs]
+            payloads.append(joined or [tf.zeros([0], dtype)])
+        return payloads
+
+
+def _runs(parts: list[Any], sizes: list[int]) -> list[list[Any]]:
+    """Flat tensors in their order: each large one alone, small ones with their neighbours."""
+    runs: list[list[Any]] = []
+    open_run = False
+    for part, size in zip(parts, sizes, strict=True):
+        small = size < APART
+        if small and open_run:
+            runs[-1].append(part)
+        else:
+            runs.append([part])
+        open_run = small
+    return runs
 
 
 def _pieces(plan: Plan) -> list[list[tuple[int, int, int]]]:

@@ -111,7 +111,7 @@ class FlatStep:
         if not isinstance(batch, Group):
             out, loss, norm = self._traces(tensors, batch)
             return StepResult(
-                [payload_of(flat) for flat in out], float(loss), float(norm), count_samples(batch)
+                [payload_of(parts) for parts in out], float(loss), float(norm), count_samples(batch)
             )
         first, *between, last = batch.batches
         self._begun(tensors, first)
@@ -119,12 +119,12 @@ class FlatStep:
             self._continued(tensors, each)
         out, loss, norm = self._ended(tensors, last)
         samples = sum(map(count_samples, batch.batches))
-        return StepResult([payload_of(flat) for flat in out], float(loss), float(norm), samples)
+        return StepResult([payload_of(parts) for parts in out], float(loss), float(norm), samples)
 
     # Traced. Order: weights in, forward and backward, state out (automatic control dependencies keep reads and
     # writes of a variable in this order).
 
-    def _compute(self, flats: list[Any], batch: Any) -> tuple[list[Any], Any, Any]:
+    def _compute(self, flats: list[Any], batch: Any) -> tuple[list[list[Any]], Any, Any]:
         before = self._take(flats)
         loss, gradients = self._objective(batch)
         return self._finish(flats, before, loss, gradients)
@@ -140,7 +140,7 @@ class FlatStep:
         for total, value in zip(self._sums, [loss, *gradients], strict=True):
             total.assign_add(value)
 
-    def _end(self, flats: list[Any], batch: Any) -> tuple[list[Any], Any, Any]:
+    def _end(self, flats: list[Any], batch: Any) -> tuple[list[list[Any]], Any, Any]:
         loss, gradients = self._objective(batch)
         added = zip(self._sums, [loss, *gradients], strict=True)
         loss, *gradients = [(value + total) / self._process.every for total, value in added]
@@ -155,7 +155,7 @@ class FlatStep:
 
     def _finish(
         self, flats: list[Any], before: list[Any], loss: Any, gradients: list[Any]
-    ) -> tuple[list[Any], Any, Any]:
+    ) -> tuple[list[list[Any]], Any, Any]:
         gradients = self._process(gradients)
         state = self._model.variables[self._model.trainable :]
         deltas = [

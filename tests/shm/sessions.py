@@ -4,6 +4,7 @@ import os
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 
 import psworker
 from pswire.model.plan import VariableSpec
+from psworker.data.payloads import Pieces
 from tests.probes import SessionProbe
 from tests.service.serving import PATIENCE
 
@@ -65,11 +67,17 @@ def step(
     """A unit of work; the version that it started from. The gradient depends on what was read."""
     grant = grant or granted(session)
     flats = session.pull_flat(grant)
-    payload = [g + np.float32(0.01) * w for g, w in zip(gradient(session, number), flats, strict=True)]
+    payload: list[Any] = [
+        g + np.float32(0.01) * w for g, w in zip(gradient(session, number), flats, strict=True)
+    ]
     if how == "slots":
         for slot, values in zip(slots := session.slot_flat(grant), payload, strict=True):
             slot[...] = values
         payload = slots
+    if how == "parts":
+        # Of three sizes, one of them nothing.
+        cuts = [np.split(values, [0, values.size // 3]) for values in payload]
+        payload = [Pieces([partial(np.asarray, each) for each in cut], sum(map(len, cut))) for cut in cuts]
     if how == "apart":
         session.push_flat(grant, payload)
         session.commit(grant, samples=1, batch=number)

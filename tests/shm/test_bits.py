@@ -15,7 +15,7 @@ def final(
         return together(cluster.hosts, transports, steps=6, how=how)
 
 
-@pytest.mark.parametrize("how", ["contribute", "apart", "slots"])
+@pytest.mark.parametrize("how", ["contribute", "apart", "slots", "parts"])
 @pytest.mark.parametrize("servers", [1, 2])
 def test_one_worker(how: str, servers: int) -> None:
     expected = final(["grpc"], "apart", servers, "async")

@@ -43,7 +43,7 @@ def test_rounding_in_the_graph_gives_the_bits_of_rounding_on_the_host(dtype):
     values = numbers()
     kind = tensor_of(np.zeros(1, array_dtype(dtype))).dtype
     tensor = tf.function(partial(rounded, dtype=kind))(tf.constant(values))
-    array = array_of(payload_of(tensor))
+    array = array_of(payload_of([tensor]))
     assert array.dtype == array_dtype(dtype)
     expected = on_host(values, dtype)
     assert array.tobytes() == expected.tobytes()
@@ -99,7 +99,7 @@ def test_the_first_step_of_the_announced_dtypes_is_traced_beforehand(trained):
 
 def test_a_result_in_the_processors_memory_is_not_copied():
     tensor = tf.constant([1.0, 2.0])
-    payload = payload_of(tensor)
+    payload = payload_of([tensor])
     assert array_of(payload).ctypes.data == array_of(payload).ctypes.data
 
 
@@ -113,3 +113,14 @@ def test_a_tensor_keeps_its_numbers_when_the_payload_is_used_again(shift: int, e
     expected, found = payload.copy(), tensor_of(shown)
     payload[:] = -1
     np.testing.assert_array_equal(found.numpy(), expected)
+
+
+@pytest.mark.parametrize("dtype", ["float32", *NARROW])
+def test_a_result_in_parts_is_what_they_are_one_behind_the_other(dtype):
+    values = numbers()[:1000]
+    kind = tensor_of(np.zeros(1, array_dtype(dtype))).dtype
+    whole = tf.function(partial(rounded, dtype=kind))(tf.constant(values))
+    payload = payload_of(tf.split(whole, [300, 1, 699]))
+    assert payload.shape == (1000,) and payload.dtype == array_dtype(dtype)
+    joined = array_of(payload_of([whole]))
+    assert array_of(payload).tobytes() == joined.tobytes() == on_host(values, dtype).tobytes()

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from psworker.tensorflow.flats import APART
 from tests.probes import variables_of
 
 pytestmark = pytest.mark.tensorflow
@@ -27,6 +28,11 @@ def words(count=12):
 
 def mlp():
     return keras.Sequential([keras.Input((6,)), layers.Dense(40, "relu"), layers.Dense(3)])
+
+
+def wide():
+    """The first kernel is large enough to leave the graph by itself."""
+    return keras.Sequential([keras.Input((6,)), layers.Dense(APART // 6 + 1, "tanh"), layers.Dense(3)])
 
 
 def regularised():
@@ -93,6 +99,7 @@ def affine(model, batch):
 
 CASES = [
     (mlp, squared, rows),
+    (wide, squared, rows),
     (regularised, squared, rows),
     (cnn, crossed, images),
     (embedding, squared, words),

@@ -72,8 +72,9 @@ class Contributions:
         self._batch += 1
 
     def _finite(self, result: BatchResult) -> bool:
-        """Is the gradient finite? A dynamic loss scale follows from the answer, as in Keras."""
-        finite = math.isfinite(result.norm)
+        """Is the gradient finite, as far as this is asked here? A dynamic loss scale follows from the answer, as in
+        Keras."""
+        finite = result.norm is None or math.isfinite(result.norm)
         optimizer = self._optimizer
         if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
             if not finite:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -33,7 +34,8 @@ class BatchResult:
     logs: Mapping[str, Any]
     payloads: list[Payload] | None
     loss: float
-    norm: float
+    # Of the gradient; None where nothing here depends on it: servers refuse what is not finite, and say where.
+    norm: float | None
     samples: int
 
 
@@ -54,6 +56,8 @@ class GradientStep:
         )
         self._taken = self._samples = 0
         self._version = 0
+        # A dynamic loss scale follows from whether gradients are finite.
+        self._scales = isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
         self._eager = model.run_eagerly
         jit = bool(model.jit_compile)
         self._compute = self._traced(self._gradients, jit)
@@ -72,10 +76,11 @@ class GradientStep:
         if not last:
             logs = self._gather(data)
             self._taken += 1
-            return BatchResult(logs, None, float("nan"), 0.0, self._samples)
+            return BatchResult(logs, None, float("nan"), None, self._samples)
         logs, flats, loss, norm = self._compute(data)
         samples, self._taken, self._samples = self._samples, 0, 0
-        return BatchResult(logs, [payload_of(flat) for flat in flats], float(loss), float(norm), samples)
+        payloads = [payload_of(parts) for parts in flats]
+        return BatchResult(logs, payloads, float(loss), None if norm is None else float(norm), samples)
 
     def assign(self, flats: list[Any], version: int) -> list[Any]:
         """Payloads of `version` into the model. Returns them as tensors."""
@@ -122,7 +127,7 @@ class GradientStep:
             total.assign(gradient + total)
         return logs
 
-    def _gradients(self, data: Any) -> tuple[Any, list[Any], Any, Any]:
+    def _gradients(self, data: Any) -> tuple[Any, list[list[Any]], Any, Any]:
         state = self._variables.variables[self._variables.trainable :]
         before = [tf.identity(variable.read_value()) for variable in state]
         logs, gradients, loss = self._run(data)
@@ -136,7 +141,7 @@ class GradientStep:
             tf.cast(variable.read_value(), tf.float32) - tf.cast(value, tf.float32)
             for variable, value in zip(state, before, strict=True)
         ]
-        norm = tf.linalg.global_norm(gradients)
+        norm = tf.linalg.global_norm(gradients) if self._scales else None
         return logs, self._layout.join([*gradients, *deltas], self._dtypes), loss, norm
 
     def _take(self, flats: list[Any], version: Any, new: bool) -> None:
