@@ -20,6 +20,7 @@ import numpy as np
 import psutil
 
 from psserver.checkpoint import Store
+from pswire.command.options import CONTEXT, number_option
 from psworker import Session, connect
 
 WARM_UP = 3
@@ -168,18 +169,10 @@ def measured(folder: Path, elements: int, steps: int, compute: float) -> tuple[C
         return found, plain, server.ready
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.option("--mb", type=click.FloatRange(min=0.001), default=1000.0, show_default=True, help="Of weights.")
-@click.option(
-    "--steps", type=click.IntRange(min=3), default=10, show_default=True, help="Before the checkpoint."
-)
-@click.option(
-    "--compute",
-    type=click.FloatRange(min=0),
-    default=1.0,
-    show_default=True,
-    help="Seconds that a step computes, which costs no CPU here.",
-)
+@click.command(context_settings=CONTEXT)
+@number_option("--mb", 0.001, 1000.0, "Of weights.")
+@number_option("--steps", 3, 10, "Before the checkpoint.")
+@number_option("--compute", 0, 1.0, "Seconds that a step computes, which costs no CPU here.")
 @click.option(
     "--folder",
     type=click.Path(path_type=Path, file_okay=False),

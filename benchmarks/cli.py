@@ -19,6 +19,7 @@ from benchmarks.report import chart, tables
 from benchmarks.report.results import Results, machine_facts
 from benchmarks.sections import checkouts, optimizers, scaling, training, transport
 from benchmarks.stage import LABELS, Stage
+from pswire.command.options import CONTEXT
 
 SECTIONS = ("transport", "training", "optimizers", "scaling", "budget")
 USUAL = {"short": ("transport",), "full": ("transport", "training")}
@@ -27,7 +28,7 @@ USUAL = {"short": ("transport",), "full": ("transport", "training")}
 console = Console(width=None if sys.stdout.isatty() else 140)
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.command(context_settings=CONTEXT)
 @click.argument("sections", nargs=-1, type=click.Choice(SECTIONS))
 @click.option(
     "--mode",

@@ -21,6 +21,7 @@ import click
 import numpy as np
 
 from pslab.launch.status_poll import StatusClient, StatusError
+from pswire.command.options import number_option
 from pswire.generations import follows
 from pswire.v1 import coordinator_pb2 as pb
 from psworker import connect, train
@@ -170,7 +171,7 @@ def recover(cluster: Cluster, name: str) -> tuple[float, int]:
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--kills", type=click.IntRange(1), default=5, show_default=True, help="Of each role.")
+@number_option("--kills", 1, 5, "Of each role.")
 @click.option("--every", default="10v", show_default=True, help="Between checkpoints.")
 @click.option("--megabytes", type=float, default=4.0, show_default=True, help="Of the model.")
 @click.option("--worker", is_flag=True, hidden=True)

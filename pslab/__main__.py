@@ -1,6 +1,6 @@
 """The command ps-lab, and ``python -m pslab``."""
 
-from pswire.process import quiet_grpc, quietly_interrupted
+from pswire.command.process import quiet_grpc, quietly_interrupted
 
 
 def run() -> None:

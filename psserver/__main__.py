@@ -1,6 +1,6 @@
 """The command ps-server, and ``python -m psserver``."""
 
-from pswire.process import quiet_grpc, quietly_interrupted
+from pswire.command.process import quiet_grpc, quietly_interrupted
 
 
 def run() -> None:

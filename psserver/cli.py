@@ -30,12 +30,21 @@ from psserver.service.succession.servers import Servers
 from psserver.service.transport.listening import BindError
 from psserver.settings import Options, SettingsError, UntrustedError, resolve
 from pswire.addresses import AddressError
+from pswire.command.options import (
+    CONTEXT,
+    config_option,
+    json_lines_option,
+    log_format_option,
+    number_option,
+    overrides_option,
+    parent_option,
+)
+from pswire.command.process import die_with, keep_large_blocks
+from pswire.command.task_index import chosen_task_index
 from pswire.config.experiment import ExperimentError
 from pswire.exits import ExitCode, exit_codes_text
-from pswire.logs.events import FORMATS, event, last_words, set_up
-from pswire.process import die_with, keep_large_blocks
+from pswire.logs.events import event, last_words, set_up
 from pswire.security.options import insecure_option, security_options
-from pswire.task_index import chosen_task_index
 from pswire.transport.segments import SegmentError
 
 log = logging.getLogger("ps-server")
@@ -49,9 +58,7 @@ EPILOG = "\b\nExit codes:\n" + exit_codes_text()
 WRONG = (SettingsError, ExperimentError, AddressError, PolicyError, OptimizerError, SegmentError)
 
 
-@click.command(
-    epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
-)
+@click.command(epilog=EPILOG, context_settings=CONTEXT)
 @click.version_option(package_name="paramserver", prog_name="ps-server")
 @click.option("--ps-hosts", metavar="HOST:PORT,...", help="All servers, in task order. Default: TF_CONFIG.")
 @click.option(
@@ -78,7 +85,7 @@ WRONG = (SettingsError, ExperimentError, AddressError, PolicyError, OptimizerErr
     type=click.IntRange(0, 65535),
     help="Serve /metrics for Prometheus on this port of the --bind address; 0: a free one. Default: no metrics.",
 )
-@click.option("--config", type=click.Path(path_type=Path, dir_okay=False), help="Experiment file (TOML).")
+@config_option
 @click.option(
     "--policy", metavar="NAME", help=f"{' | '.join(policies.names())}, or module:Class. Default: sync."
 )
@@ -131,13 +138,7 @@ WRONG = (SettingsError, ExperimentError, AddressError, PolicyError, OptimizerErr
 @click.option(
     "--idle-timeout", type=float, help="Give up after this long without workers, seconds. Default: 600."
 )
-@click.option(
-    "--set",
-    "overrides",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Any key of an experiment file, e.g. policy.max_staleness=2. Repeatable.",
-)
+@overrides_option("Any key of an experiment file, e.g. policy.max_staleness=2. Repeatable.")
 @click.option(
     "--stay",
     is_flag=True,
@@ -179,12 +180,11 @@ WRONG = (SettingsError, ExperimentError, AddressError, PolicyError, OptimizerErr
     "for all that came at once; a killed process takes nothing that a worker knows, a machine that loses power takes "
     "what its system had not written yet. disk: on the disk (fsync) before a worker is told; not even that is lost.",
 )
-@click.option(
+@number_option(
     "--arena-versions",
-    type=click.IntRange(min=2),
-    default=3,
-    show_default=True,
-    help="Copies of the model that this server may hold. With 2 an update waits until granted versions are read, and "
+    2,
+    3,
+    "Copies of the model that this server may hold. With 2 an update waits until granted versions are read, and "
     "workers of this machine copy them rather than read them in place.",
 )
 @click.option(
@@ -192,13 +192,7 @@ WRONG = (SettingsError, ExperimentError, AddressError, PolicyError, OptimizerErr
     type=click.IntRange(min=1),
     help="Threads that an update of this server may use.  [default: one per core, at most 4]",
 )
-@click.option(
-    "--staging-limit",
-    type=click.IntRange(min=1),
-    default=4,
-    show_default=True,
-    help="Gradients held out of order under a barrier.",
-)
+@number_option("--staging-limit", 1, 4, "Gradients held out of order under a barrier.")
 @click.option(
     "--memory-limit",
     metavar="SIZE",
@@ -212,15 +206,9 @@ WRONG = (SettingsError, ExperimentError, AddressError, PolicyError, OptimizerErr
     show_default=True,
     help="Log why a worker waits, after this many seconds.",
 )
-@click.option(
-    "--log-format",
-    type=click.Choice(FORMATS),
-    default="text",
-    show_default=True,
-    help="Of standard error. json: an object per line, with a stable event name.",
-)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per line on standard output.")
-@click.option("--parent", type=int, hidden=True, help="Exit when the parent process is no longer this one.")
+@log_format_option("standard error")
+@json_lines_option
+@parent_option
 def main(
     as_json: bool,
     log_format: str,

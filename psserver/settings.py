@@ -17,6 +17,7 @@ from psserver.service.log.flushing import LogFlush, parse_flush
 from psserver.service.serving.settings import ServerSettings, new_job_name
 from psserver.service.shard.host import HostOptions
 from pswire.addresses import Address, parse_hosts
+from pswire.command.tf_config import cluster_from_tf_config
 from pswire.config.checkpoints import Every, parse_every
 from pswire.config.experiment import Experiment, ExperimentError, load_experiment, parse_experiment
 from pswire.config.overrides import OverrideError, apply_overrides
@@ -26,7 +27,6 @@ from pswire.security.names import IdentityError, Role
 from pswire.security.settings import SecurityError, SecurityOptions, credentials_for
 from pswire.security.tokens import TokenError
 from pswire.sizes import parse_size
-from pswire.tf_config import cluster_from_tf_config
 
 MOST_THREADS = 4
 

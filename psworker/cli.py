@@ -10,15 +10,23 @@ from types import FrameType
 import click
 
 from pswire.addresses import AddressError
+from pswire.command.options import (
+    CONTEXT,
+    config_option,
+    json_lines_option,
+    log_format_option,
+    overrides_option,
+    parent_option,
+)
+from pswire.command.process import die_with, keep_large_blocks
+from pswire.command.task_index import chosen_task_index
 from pswire.config.experiment import ExperimentError
 from pswire.exits import ExitCode, exit_codes_text
-from pswire.logs.events import FORMATS, set_up
-from pswire.process import die_with, keep_large_blocks
+from pswire.logs.events import set_up
 from pswire.security.names import IdentityError, Role
 from pswire.security.options import security_options
 from pswire.security.settings import SecurityError, SecurityOptions, credentials_for
 from pswire.security.tokens import TokenError
-from pswire.task_index import chosen_task_index
 from psworker.command.place import UsageError, check_new, find_place, read_experiment
 from psworker.command.reporter import Reporter, fail
 from psworker.command.running import run
@@ -26,9 +34,7 @@ from psworker.command.running import run
 EPILOG = "\b\nExit codes:\n" + exit_codes_text()
 
 
-@click.command(
-    epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
-)
+@click.command(epilog=EPILOG, context_settings=CONTEXT)
 @click.version_option(package_name="paramserver", prog_name="ps-worker")
 @click.option("--ps-hosts", metavar="HOST:PORT,...", help="All servers, in task order. Default: TF_CONFIG.")
 @click.option("--job", metavar="MODULE:NAME", help="What to train: package.module:name or path/file.py:name.")
@@ -74,14 +80,8 @@ EPILOG = "\b\nExit codes:\n" + exit_codes_text()
     help="Measure the held-out data while training, too: '1 epoch', '200 versions', '30 s' (worker 0).",
 )
 @click.option("--device", help="auto | cpu | gpu:N. Default: auto.")
-@click.option("--config", type=click.Path(path_type=Path, dir_okay=False), help="Experiment file (TOML).")
-@click.option(
-    "--set",
-    "overrides",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Any key of an experiment file. Repeatable.",
-)
+@config_option
+@overrides_option("Any key of an experiment file. Repeatable.")
 @click.option(
     "--wire-dtype",
     help="How numbers travel outside shared memory: float32 | bfloat16 | float16. Default: float32.",
@@ -105,16 +105,10 @@ EPILOG = "\b\nExit codes:\n" + exit_codes_text()
     show_default=True,
     help="Seconds to keep trying a server that does not answer.",
 )
-@click.option(
-    "--log-format",
-    type=click.Choice(FORMATS),
-    default="text",
-    show_default=True,
-    help="Of standard error. json: an object per line, with a stable event name.",
-)
+@log_format_option("standard error")
 @security_options
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per line on standard output.")
-@click.option("--parent", type=int, hidden=True, help="Exit when the parent process is no longer this one.")
+@json_lines_option
+@parent_option
 def main(
     ps_hosts: str | None,
     job: str | None,

@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 from types import FrameType
 
+from pswire.command.process import die_with
 from pswire.exits import ExitCode
 from pswire.logs.events import last_words
-from pswire.process import die_with
 from psworker.errors import JobOver, Refused, SessionError, Unreachable, Unsupported, Untrusted
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from pswire.addresses import Address, AddressError, parse_address, parse_hosts
+from pswire.command.tf_config import cluster_from_tf_config
 from pswire.security.settings import PERSONAL
-from pswire.tf_config import cluster_from_tf_config
 from psworker.errors import Unsupported
 
 # Seconds. A server starts in about one, on a busy machine in several; it ends by itself when its job is over.

@@ -53,11 +53,11 @@ RULES = (
             *(*STDLIB, "pswire", "numpy", "ml_dtypes", "grpc", "google.protobuf", *PYDANTIC),
             # An extra, of one module only: see the next rule.
             "cryptography",
-            # Of one module, too: options that every command has.
+            # Options that several commands have.
             "click",
         ),
     ),
-    Rule("pswire", never=("click",), but=("pswire.security.options",)),
+    Rule("pswire", never=("click",), but=("pswire.security.options", "pswire.command.options")),
     # TLS itself is Python's and gRPC's; to make certificates is an extra.
     *(Rule(package, never=("cryptography",), but=("pswire.security.authority",)) for package in PACKAGES),
     Rule(

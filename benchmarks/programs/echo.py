@@ -22,7 +22,7 @@ import grpc
 from psserver.service.loop.owner import Owner
 from psserver.service.transport.sockets import SocketListener
 from psserver.service.transport.streams import Stream
-from pswire.process import keep_large_blocks
+from pswire.command.process import keep_large_blocks
 from pswire.transport.channels import SERVER_OPTIONS
 
 BUFFER = 2 << 20

@@ -16,8 +16,8 @@ import numpy as np
 
 import psworker
 from benchmarks.programs.json_commands import serve
+from pswire.command.process import keep_large_blocks
 from pswire.model.plan import Plan, make_plan
-from pswire.process import keep_large_blocks
 from psworker import Grant, Session, Voided
 from psworker.data.payloads import Payload
 

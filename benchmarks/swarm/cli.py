@@ -12,6 +12,7 @@ from benchmarks.peers.child import ROOT
 from benchmarks.report.results import machine_facts
 from benchmarks.swarm import coordinator, report
 from benchmarks.swarm.cells import POLICIES, Cell, Say, Terms, ceiling, measure
+from pswire.command.options import CONTEXT, number_option
 
 SESSIONS = "8,100,250,500,1000,2000"
 # On the coordinator alone, per policy and number of workers; seconds.
@@ -32,7 +33,7 @@ def _numbers(_: click.Context, parameter: click.Parameter, text: str) -> tuple[i
     return found
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.command(context_settings=CONTEXT)
 @click.option(
     "--sessions",
     default=SESSIONS,
@@ -56,12 +57,8 @@ def _numbers(_: click.Context, parameter: click.Parameter, text: str) -> tuple[i
     metavar="N,N,...",
     help="Numbers of servers. With one a commit travels with its payload, with more by the session.",
 )
-@click.option(
-    "--seconds",
-    type=click.FloatRange(min=0.1),
-    default=5.0,
-    show_default=True,
-    help="Of each burst; a fifth of it, at most a second, comes before and is not counted.",
+@number_option(
+    "--seconds", 0.1, 5.0, "Of each burst; a fifth of it, at most a second, comes before and is not counted."
 )
 @click.option(
     "--bytes",
@@ -79,13 +76,7 @@ def _numbers(_: click.Context, parameter: click.Parameter, text: str) -> tuple[i
     "at their limit.",
 )
 @click.option("--log/--no-log", default=True, show_default=True, help="Servers write the decision log.")
-@click.option(
-    "--patience",
-    type=click.FloatRange(min=1),
-    default=120.0,
-    show_default=True,
-    help="Seconds in which all workers must have joined.",
-)
+@number_option("--patience", 1, 120.0, "Seconds in which all workers must have joined.")
 @click.option(
     "--checkout",
     type=click.Path(path_type=Path, exists=True, file_okay=False),

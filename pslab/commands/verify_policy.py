@@ -15,6 +15,7 @@ from pslab.display.progress import print_json
 from pslab.verify.schedules.play import Case
 from pslab.verify.schedules.search import Finding, Report, verify
 from psserver.policies import PolicyError
+from pswire.command.options import number_option
 from pswire.config.overrides import OverrideError, apply_overrides
 from pswire.exits import ExitCode
 
@@ -30,16 +31,8 @@ LINE_INTERVAL = 2.0
 @click.option(
     "--workers", type=click.IntRange(1, 64), default=3, show_default=True, help="Workers of the job."
 )
-@click.option(
-    "--schedules",
-    type=click.IntRange(min=1),
-    default=1000,
-    show_default=True,
-    help="Random schedules to play.",
-)
-@click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the first schedule."
-)
+@number_option("--schedules", 1, 1000, "Random schedules to play.")
+@number_option("--seed", 0, 0, "Of the first schedule.")
 @click.option(
     "--save",
     type=click.Path(path_type=Path, dir_okay=False),

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from pswire.addresses import Address, parse_hosts
+from pswire.command.tf_config import cluster_from_tf_config
 from pswire.config.experiment import Experiment, ExperimentError, load_experiment, parse_experiment
 from pswire.config.overrides import OverrideError, apply_overrides
-from pswire.tf_config import cluster_from_tf_config
 
 
 class UsageError(ValueError):

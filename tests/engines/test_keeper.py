@@ -27,7 +27,7 @@ pytestmark = pytest.mark.cluster
 # As our daemons do: it ends when the keeper is not its parent any more.
 WATCHING = """
 import json, os, sys, threading
-from pswire.process import die_with
+from pswire.command.process import die_with
 die_with(int(sys.argv[1]))
 print(json.dumps({"event": "ready", "pid": os.getpid()}), flush=True)
 threading.Event().wait()

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from pswire.addresses import Address, AddressError
-from pswire.task_index import TaskIndex, task_index_from
-from pswire.tf_config import TfCluster, cluster_from_tf_config
+from pswire.command.task_index import TaskIndex, task_index_from
+from pswire.command.tf_config import TfCluster, cluster_from_tf_config
 
 
 def tf_config(task: dict[str, Any], **cluster: Any) -> str:

@@ -16,6 +16,7 @@ from pslab.display.progress import choose, print_json
 from pslab.launch.experiments import load, run_local
 from pslab.launch.tasks import Daemons
 from pslab.runs.folder import Run, RunError, make_folder
+from pswire.command.options import number_option
 from pswire.config.experiment import Experiment, ExperimentError
 from pswire.exits import ExitCode
 
@@ -25,26 +26,13 @@ NO_LIMIT = 10**6
 
 @click.command(epilog=EPILOG)
 @click.argument("experiment", type=click.Path(path_type=Path, dir_okay=False))
-@click.option(
-    "--minutes",
-    type=click.FloatRange(min=0),
-    default=10.0,
-    show_default=True,
-    help="Begin no disturbance and no run after that; the last run ends by itself.",
+@number_option(
+    "--minutes", 0, 10.0, "Begin no disturbance and no run after that; the last run ends by itself."
 )
 @click.option("--runs", type=click.IntRange(min=1), help="So many runs at most.")
 @click.option("--kills", type=click.IntRange(min=1), help="So many disturbances in each run at most.")
-@click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of what is done, and when."
-)
-@click.option(
-    "--every",
-    type=click.IntRange(min=1),
-    default=20,
-    show_default=True,
-    metavar="VERSIONS",
-    help="Between two disturbances, on the average.",
-)
+@number_option("--seed", 0, 0, "Of what is done, and when.")
+@number_option("--every", 1, 20, "Between two disturbances, on the average.", metavar="VERSIONS")
 @click.option(
     "--kind",
     "kinds",
@@ -54,13 +42,7 @@ NO_LIMIT = 10**6
     "connections of a worker, or to a server.  [default: all]",
 )
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a key. Repeatable.")
-@click.option(
-    "--tolerance",
-    type=click.FloatRange(min=0),
-    default=0.05,
-    show_default=True,
-    help="So much less accuracy than that of the run which is left alone.",
-)
+@number_option("--tolerance", 0, 0.05, "So much less accuracy than that of the run which is left alone.")
 @click.option(
     "--reference/--no-reference",
     default=True,

@@ -18,9 +18,9 @@ from pslab.launch.outcome import outcome_json, outcome_text
 from pslab.observe.trackers import TrackerError
 from pslab.runs.folder import Run, RunError
 from psserver.optimizers import OptimizerError
+from pswire.command.options import log_format_option, overrides_option
 from pswire.config.experiment import Experiment, ExperimentError, load_experiment
 from pswire.exits import ExitCode
-from pswire.logs.events import FORMATS
 from psworker.job.errors import JobError
 
 
@@ -36,13 +36,7 @@ from psworker.job.errors import JobError
 @click.option("--workers", type=click.IntRange(1, 65536), metavar="N", help="cluster.workers.")
 @click.option("--servers", type=click.IntRange(1), metavar="N", help="cluster.servers.")
 @click.option("--policy", metavar="NAME", help="policy.name.")
-@click.option(
-    "--set",
-    "overrides",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Override a key: policy.name=async. Repeatable.",
-)
+@overrides_option("Override a key: policy.name=async. Repeatable.")
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
@@ -113,13 +107,7 @@ from psworker.job.errors import JobError
     metavar="MODULE:CLASS",
     help="Give the metrics to a class of your own, beside those of [trackers]. Repeatable.",
 )
-@click.option(
-    "--log-format",
-    type=click.Choice(FORMATS),
-    default="text",
-    show_default=True,
-    help="Of the logs of servers and workers. json: an object per line, with a stable event name.",
-)
+@log_format_option("the logs of servers and workers")
 @click.option("--force", is_flag=True, help="Replace a former run in --out.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line instead of a live table.")
 @click.option("--quiet", is_flag=True, help="No progress; warnings and the outcome only.")

@@ -14,6 +14,7 @@ from pslab.display.progress import print_json
 from pslab.launch.engines.launcher import EngineError
 from pslab.launch.engines.registry import Options
 from pslab.runs.folder import RunError
+from pswire.command.options import number_option
 from pswire.config.experiment import ExperimentError
 from pswire.exits import ExitCode
 from psworker.job.errors import JobError
@@ -28,13 +29,7 @@ from psworker.job.errors import JobError
     metavar="KEY=V1,V2,...",
     help="The values of a key. Repeatable: every combination is run.",
 )
-@click.option(
-    "--repeat",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="Seeds per combination, counted from the experiment's own.",
-)
+@number_option("--repeat", 1, 1, "Seeds per combination, counted from the experiment's own.")
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a key in every run.")
 @click.option(
     "--engine",

@@ -13,7 +13,7 @@ from multiprocessing import get_context
 
 from pslab.dashboard.playground.play import Budget, played
 from pslab.dashboard.playground.settings import read_play
-from pswire.process import die_with
+from pswire.command.process import die_with
 
 # Plays that wait for a process, and answers that are remembered, in bytes.
 MOST_WAITING, MOST_REMEMBERED = 64, 64 * 2**20

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pswire.addresses import AddressError
+from pswire.command.tf_config import cluster_from_tf_config
 from pswire.logs.events import event
-from pswire.tf_config import cluster_from_tf_config
 
 AUTO = "auto"
 # In this order: of Slurm's steps, of Kubernetes' Indexed Jobs, of Volcano's tasks.
