@@ -111,6 +111,9 @@ EVENTS: Final[Mapping[str, Event]] = {
         SERVER, ("version",), "one was due while the one before it was being written"
     ),
     "checkpoint_passed_over": Event(SERVER, (), "a checkpoint is damaged, or is none of this run's"),
+    "generation_damaged": Event(
+        SERVER, (), "a file was damaged: the job's generations are counted on further ahead"
+    ),
     "resumed": Event(SERVER, ("version", "rolled_back"), "the job goes on from a checkpoint"),
     "begins_anew": Event(SERVER, ("rolled_back",), "a job that was cut off before its first checkpoint"),
     "begins_again": Event(

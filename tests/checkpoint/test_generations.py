@@ -29,3 +29,19 @@ def test_the_log_of_another_job_is_followed(tmp_path: Path) -> None:
 
 def test_a_folder_without_a_job_gets_a_new_one(tmp_path: Path) -> None:
     assert generations.begin_next(Store(tmp_path / "checkpoints"), "", "fresh") == "fresh"
+
+
+def test_a_damaged_file_is_noticed_and_its_numbers_are_passed_over(tmp_path: Path) -> None:
+    """One bit less, and it would be the number of a generation that there was, whose workers may still be there."""
+    store = Store(tmp_path / "checkpoints")
+    assert generations.begin_next(store, "1f0c.2", "fresh") == "1f0c.3"
+    path = store.root / generations.FILE
+    path.write_bytes(path.read_bytes().replace(b"1f0c.3", b"1f0c.2"))
+    assert generations.begin_next(store, "1f0c.1", "fresh") == f"1f0c.{1 + generations.LEAP}"
+    # Of a folder without a log the checkpoints know which job it is.
+    path.write_bytes(b"")
+    (store.root / "0000000812-1f0c.7").mkdir()
+    assert generations.begin_next(store, "", "fresh") == f"1f0c.{7 + generations.LEAP}"
+    path.write_bytes(b"1f0c")
+    (store.root / "0000000812-1f0c.7").rmdir()
+    assert generations.begin_next(store, "", "fresh") == "fresh"

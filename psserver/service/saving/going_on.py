@@ -52,6 +52,11 @@ def name_job(settings: ServerSettings) -> JobTerms:
     if settings.resume is None:
         name = generations.begin(store, terms.job)
     else:
+        if generations.damaged(store):
+            path, told = store.root / generations.FILE, event("generation_damaged")
+            log.warning(
+                "%s is damaged: the job's name goes on %d further", path, generations.LEAP, extra=told
+            )
         logged = LogIndex(out).job if (out / DECISIONS).is_file() else ""
         name = generations.begin_next(store, logged, terms.job)
     return replace(terms, job=name, generation=Generation.named(name).number, regather=settings.recover)
