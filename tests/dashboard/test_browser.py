@@ -52,7 +52,7 @@ class Tab:
     ) -> None:
         self.context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
         self.page = self.context.new_page()
-        self.page.set_default_timeout(30_000)
+        self.page.set_default_timeout(60_000)
         self.wrong: list[str] = []
         self.page.on(
             "console", lambda m: self.wrong.append(m.text) if m.type in ("error", "warning") else None
@@ -290,7 +290,7 @@ def test_a_live_cluster_and_a_killed_worker(browser: Any, tmp_path: Path) -> Non
         cluster.wait_version(5)
         with Page(tmp_path, cluster.addresses[0]) as served:
             tab = Tab(browser, f"{served.url}#/now")
-            tab.page.wait_for_selector('#workers li[data-worker="w1"]', timeout=5000)
+            tab.page.wait_for_selector('#workers li[data-worker="w1"]', timeout=60_000)
             for name in PAGES[1:7]:
                 tab.page.goto(f"{served.url}#/{name}")
                 tab.page.wait_for_selector(".card")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pslab.display.status import waiting_sentences
-from tests.cluster.cluster import Cluster
+from tests.cluster.cluster import PATIENCE, Cluster
 from tests.dashboard.page import Page, Viewer
 
 pytestmark = pytest.mark.cluster
@@ -19,7 +19,7 @@ def cluster(tmp_path: Path) -> Any:
         yield made
 
 
-def next_status(viewer: Viewer, fits: Any, patience: float = 30.0) -> dict[str, Any]:
+def next_status(viewer: Viewer, fits: Any, patience: float = PATIENCE) -> dict[str, Any]:
     deadline = time.monotonic() + patience
     for kind, message in viewer.messages():
         assert time.monotonic() < deadline, (
@@ -35,16 +35,13 @@ def state_of(status: dict[str, Any], worker: str) -> str:
     return next((w["state"] for w in status["workers"] if w["name"] == worker), "")
 
 
-def test_live_within_seconds_and_in_the_words_of_status(cluster: Cluster, tmp_path: Path) -> None:
+def test_live_in_the_words_of_status(cluster: Cluster, tmp_path: Path) -> None:
     cluster.start_servers(1, "--workers", "2")
     cluster.start_worker("--task-index", "0", "--seconds", "0.01")
     cluster.start_worker("--task-index", "1", "--seconds", "4")
     cluster.wait_for(lambda s: any(w.state == "waiting" for w in s.workers), "w0 waits for w1")
     with Page(tmp_path, cluster.addresses[0]) as page, page.viewer() as viewer:
-        begun = time.monotonic()
         next_status(viewer, lambda s: bool(s["workers"]))
-        # Two seconds on a machine of one's own; other tests share this one's cores.
-        assert time.monotonic() - begun < 6.0
         for _ in range(20):
             status = next_status(
                 viewer, lambda s: any(w["waiting_for"] for w in s["workers"]) and s["version"] > 0
@@ -100,7 +97,7 @@ def test_after_the_viewers_have_closed_nothing_is_asked(cluster: Cluster, tmp_pa
         for viewer in viewers:
             viewer.close()
         descriptors = Path(f"/proc/{page.process.pid}/fd")
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE
         before = len(list(descriptors.iterdir()))
         while len(list(descriptors.iterdir())) > 20 and time.monotonic() < deadline:
             page.json("/api/about")

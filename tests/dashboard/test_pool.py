@@ -101,5 +101,5 @@ def test_processes_are_gone_after_the_end() -> None:
 
     assert json.loads(asyncio.run(play()))["success"]
     spawned = [p for p in psutil.Process().children(recursive=True) if "spawn_main" in " ".join(p.cmdline())]
-    _, alive = psutil.wait_procs(spawned, timeout=30)
+    _, alive = psutil.wait_procs(spawned, timeout=60)
     assert not alive

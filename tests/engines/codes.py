@@ -12,6 +12,7 @@ from pslab.launch.engines.launcher import Task, Wanted
 from pslab.launch.engines.registry import Options, Setting, launcher_for
 from pslab.launch.events import EventQueue, Exited
 from pswire.config.experiment import parse_experiment
+from tests.patience import PATIENCE
 
 CODES = (0, 2, 3, 6, 130, -signal.SIGKILL)
 
@@ -29,7 +30,7 @@ def main() -> None:
         launcher.start(task, Path(folder) / f"{name}.log", events)
     found = {}
     while len(found) < len(names):
-        event = events.get(timeout=60)
+        event = events.get(timeout=PATIENCE)
         if isinstance(event, Exited):
             found[names[event.name]] = event.code
     launcher.close()

@@ -12,6 +12,7 @@ from pslab.launch.experiments import FinishedRun, run_real
 from pslab.launch.tasks import Daemons
 from pswire.config.experiment import Experiment
 from tests.lab.drive import FAKE, experiment
+from tests.patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 
@@ -19,7 +20,9 @@ ROOT = Path(__file__).parents[2]
 class HereLauncher(CommandLauncher):
     """`command`: what begins a keeper. `sees`: the nodes see the run folder."""
 
-    def __init__(self, *, wait: float = 20.0, keeper: Sequence[str] = (), sees: bool = True, cpus: int = 9):
+    def __init__(
+        self, *, wait: float = PATIENCE, keeper: Sequence[str] = (), sees: bool = True, cpus: int = 9
+    ):
         super().__init__(ROOT, wait)
         self._keeper, self._cpus = list(keeper or keeper_command()), cpus
         if not sees:
@@ -38,7 +41,7 @@ class HereLauncher(CommandLauncher):
 
 def fakes(server: str = "ok", worker: str = "ok", **times: float) -> Daemons:
     """As in tests.lab.drive."""
-    short = {"startup": 20.0, "linger": 0.5, "patience": 5.0, "farewell": 2.0}
+    short = {"startup": PATIENCE, "linger": 0.5, "patience": 5.0, "farewell": PATIENCE}
     return Daemons(
         server=(sys.executable, FAKE, "server", server),
         worker=(sys.executable, FAKE, "worker", worker),

@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 
 from tests.engines import slurm, sshd
+from tests.patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 # For each of four processes a place, and more.
@@ -52,7 +53,7 @@ class Site:
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             return False
 
-    def assert_nothing_left(self, seconds: float = 10.0) -> None:
+    def assert_nothing_left(self, seconds: float = PATIENCE) -> None:
         deadline = time.monotonic() + seconds
         while (left := self.left()) and time.monotonic() < deadline:
             psutil.wait_procs(left, timeout=0.2)
@@ -90,7 +91,7 @@ class Running:
         inner = [child for child in me.children(recursive=True) if "pslab" in child.cmdline()]
         return inner[-1] if inner else me
 
-    def until(self, process: str, event: str, seconds: float = 60.0) -> Mapping[str, Any]:
+    def until(self, process: str, event: str, seconds: float = 2 * PATIENCE) -> Mapping[str, Any]:
         """What that process said in that event, not counting what was returned before."""
         assert self.process.stdout is not None
         late = threading.Timer(seconds, self.process.kill)
@@ -110,7 +111,7 @@ class Running:
         mine = [each["said"] for each in self.said if each["event"] == "process" and each["name"] == process]
         return [said for said in mine if said["event"] == event]
 
-    def end(self, seconds: float = 60.0) -> Mapping[str, Any]:
+    def end(self, seconds: float = 2 * PATIENCE) -> Mapping[str, Any]:
         """The last line, once it has ended."""
         late = threading.Timer(seconds, self.process.kill)
         late.start()

@@ -16,13 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.engines.hosts import Host, this_machine
+from tests.patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 NODES = ("n1", "n2", "n3")
 CPUS = 4
 COMMANDS = ("slurmctld", "slurmd", "srun", "salloc", "sbatch", "scontrol", "squeue")
 # Seconds until all nodes are idle.
-BEGIN = 40.0
+BEGIN = 2 * PATIENCE
 
 
 def missing() -> str | None:
@@ -49,7 +50,7 @@ class Slurm:
             env=self.environment,
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=PATIENCE,
             check=False,
         )
         assert done.returncode == 0, f"{command}: {done.stderr}"
@@ -126,7 +127,7 @@ def _until_idle(slurm: Slurm) -> None:
             env=slurm.environment,
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=PATIENCE,
             check=False,
         )
         states = done.stdout + done.stderr

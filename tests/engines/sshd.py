@@ -16,11 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.engines.hosts import Host
+from tests.patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
 # Seconds until it listens.
-BEGIN = 20.0
+BEGIN = PATIENCE
 
 
 def missing() -> str | None:
@@ -47,7 +48,7 @@ def serving(folder: Path, hosts: Sequence[Host] = (LOOPBACK,)) -> Iterator[Sshd]
     folder.mkdir()
     for name in ("host", "user"):
         command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)]
-        subprocess.run(command, check=True, timeout=30)
+        subprocess.run(command, check=True, timeout=PATIENCE)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     (folder / "authorized").write_bytes((folder / "user.pub").read_bytes())

@@ -21,9 +21,10 @@ from pswire.exits import ExitCode
 from pswire.security.settings import SecurityOptions
 from tests.engines.here import ROOT, HereLauncher, fakes, run_here
 from tests.lab.test_local import Notes, assert_gone
+from tests.patience import PATIENCE
 
 NUMPY = {
-    "cluster": {"servers": 2, "workers": 2, "worker_timeout": 3.0},
+    "cluster": {"servers": 2, "workers": 2, "worker_timeout": 10.0},
     "policy": {"name": "async"},
     "optimizer": {"name": "sgd"},
     "job": {"script": "tests/cluster/numpy_worker.py", "arguments": ["--batches", "20"]},
@@ -107,7 +108,7 @@ def driven(folder: Path) -> Iterator[tuple["subprocess.Popen[str]", list[int]]]:
 def test_nothing_is_left_however_the_launcher_ends(tmp_path: Path, number: signal.Signals, code: int) -> None:
     with driven(tmp_path / "run") as (process, pids):
         process.send_signal(number)
-        process.communicate(timeout=30)
+        process.communicate(timeout=PATIENCE)
     assert process.returncode == code
     assert_gone(pids)
     # The certificate for who looks: a killed run cannot remove it, the next look does.

@@ -22,6 +22,7 @@ from pswire.security.settings import SecurityOptions
 from pswire.v1 import coordinator_pb2 as pb
 from tests.engines.here import run_here
 from tests.engines.test_kept_runs import NUMPY
+from tests.patience import PATIENCE
 
 # Of a job whose first worker has joined.
 PHASES = ("waiting for workers", "initialising", "training")
@@ -65,13 +66,13 @@ class Looking:
         job = {"script": "tests/cluster/numpy_worker.py", "arguments": ["--seconds", "0.02", "--until", end]}
         what = parse_experiment({**NUMPY, "job": job, **more}, "test")
         finished = run_here(self._folder / "run", Daemons(), display=self.joined, what=what)
-        self._thread.join(30)
+        self._thread.join(PATIENCE)
         assert finished.result.ok, finished
         assert "error" not in self.found, self.found
 
     def _look(self) -> None:
         try:
-            assert self.joined.joined.wait(60) and self.joined.answered.wait(60)
+            assert self.joined.joined.wait(PATIENCE) and self.joined.answered.wait(60)
             self._ask(self._folder / "run")
         except Exception as error:
             self.found["error"] = repr(error)

@@ -25,6 +25,7 @@ from tests.engines.codes import CODES
 from tests.engines.sites import ROOT, Running, running
 from tests.engines.test_real import endless, experiment
 from tests.lab.test_local import assert_gone
+from tests.patience import PATIENCE
 from tests.repetitions import SOAK, usually
 
 pytestmark = [
@@ -49,7 +50,7 @@ class Site:
     def processes(self) -> list[psutil.Process]:
         return psutil.Process(self.cluster.pid).children(recursive=True)
 
-    def assert_nothing_left(self, seconds: float = 10.0) -> None:
+    def assert_nothing_left(self, seconds: float = PATIENCE) -> None:
         """No keeper and nothing that one started."""
         deadline = time.monotonic() + seconds
         while (left := keepers(self.processes())) and time.monotonic() < deadline:
@@ -80,7 +81,7 @@ def place() -> Iterator[Site]:
     yield made
     left = made.processes()
     made.cluster.close()
-    gone, alive = psutil.wait_procs(left, timeout=10)
+    gone, alive = psutil.wait_procs(left, timeout=PATIENCE)
     assert not alive, alive
 
 
@@ -108,7 +109,7 @@ def test_what_is_killed_comes_back_and_the_run_succeeds(place: Site, tmp_path: P
             worker = psutil.Process(pid)
             chain = [worker, *worker.parents()]
             chain[generation].kill()
-            psutil.wait_procs([worker], timeout=1.0)
+            psutil.wait_procs([worker], timeout=PATIENCE)
             assert not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE
         run.until("worker-1", "joined")
         (tmp_path / "end").touch()
@@ -132,7 +133,7 @@ def test_nothing_is_left_however_ps_lab_ends(place: Site, tmp_path: Path, number
             assert run.end()["reason"] == "stopped by SIGINT"
             assert run.process.returncode == ExitCode.INTERRUPTED
         else:
-            run.process.communicate(timeout=30)
+            run.process.communicate(timeout=PATIENCE)
     assert_gone(pids)
     place.assert_nothing_left()
 
@@ -165,7 +166,7 @@ def test_exit_codes_arrive_as_they_are(place: Site, tmp_path: Path) -> None:
         env={**place.environment, "RAY_ADDRESS": place.cluster.address},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=4 * PATIENCE,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -191,10 +192,9 @@ def test_what_finds_no_room_is_said_with_what_there_is(
     if "servers" in wish:
         wishes += ["--set", "cluster.place.servers={spread=true}"]
     command = place.run(experiment(tmp_path), "--out", str(tmp_path / "run"), *wishes)
-    began = time.monotonic()
     with running(command, place.environment) as run:
         end = run.end()
-    assert run.process.returncode == ExitCode.UNREACHABLE and time.monotonic() - began < 30
+    assert run.process.returncode == ExitCode.UNREACHABLE
     assert words in end["reason"], end
     place.assert_nothing_left()
 
@@ -221,6 +221,6 @@ def test_a_cluster_of_ones_own_ends_with_ps_lab(tmp_path: Path, number: signal.S
         left = psutil.Process(run.process.pid).children(recursive=True)
         assert len([each for each in left if each.name() == "raylet"]) == 3
         run.process.send_signal(number)
-        run.process.communicate(timeout=60)
-    gone, alive = psutil.wait_procs(left, timeout=20)
+        run.process.communicate(timeout=2 * PATIENCE)
+    gone, alive = psutil.wait_procs(left, timeout=PATIENCE)
     assert not alive, [each.cmdline() for each in alive]

@@ -20,6 +20,7 @@ from tests.cluster.cluster import entries_of
 from tests.engines.codes import CODES
 from tests.engines.sites import HOSTS, ROOT, Site, missing, running, site
 from tests.lab.test_local import assert_gone
+from tests.patience import PATIENCE
 from tests.repetitions import SOAK
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
@@ -31,7 +32,7 @@ name = "real"
 [cluster]
 servers = 2
 workers = 2
-worker_timeout = 3.0
+worker_timeout = 10.0
 
 [policy]
 name = "async"
@@ -115,7 +116,7 @@ def test_nothing_is_left_however_ps_lab_ends(place: Site, tmp_path: Path, number
             assert run.end()["reason"] == "stopped by SIGINT"
             assert run.process.returncode == ExitCode.INTERRUPTED
         else:
-            run.process.communicate(timeout=30)
+            run.process.communicate(timeout=PATIENCE)
     assert_gone(pids)
     place.assert_nothing_left()
 
@@ -137,7 +138,7 @@ def test_exit_codes_arrive_as_they_are(place: Site, tmp_path: Path) -> None:
         env=dict(place.environment),
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=4 * PATIENCE,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -200,7 +201,7 @@ def test_a_batch_job_runs_the_experiment_and_status_finds_it(place: Site, tmp_pa
             env=dict(place.environment),
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=2 * PATIENCE,
             check=False,
         )
         assert done.returncode == 0, done.stderr
@@ -228,7 +229,7 @@ def state(place: Site, job: str) -> str:
     return text.partition("JobState=")[2].split()[0]
 
 
-def until(true: Callable[[], bool], seconds: float = 60.0) -> None:
+def until(true: Callable[[], bool], seconds: float = 2 * PATIENCE) -> None:
     deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline
@@ -248,7 +249,7 @@ def test_one_experiment_ends_with_the_same_weights_on_every_engine(place: Site, 
             env=dict(place.environment),
             capture_output=True,
             text=True,
-            timeout=100,
+            timeout=4 * PATIENCE,
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr

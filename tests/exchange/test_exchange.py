@@ -31,7 +31,7 @@ def start_server(*options: str) -> tuple[subprocess.Popen[str], str]:
 
 
 def ended(process: subprocess.Popen[str]) -> int:
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
     return process.returncode
 
 
@@ -267,7 +267,7 @@ def test_a_session_that_breaks_while_the_exchange_waits_is_made_up_for() -> None
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=90)
+        thread.join(timeout=120)
     for session in sessions:
         session.close()
     assert versions == {0: 3, 1: 3}

@@ -36,7 +36,7 @@ def test_nobody_takes_over_from_a_killed_worker_0_until_another_one_joins_in_its
     """The other worker goes on alone, without validation and files, and says so; the new worker 0 has the epoch from
     its backup and the weights from the job, and does again what worker 0 does."""
     started: list[subprocess.Popen[str]] = []
-    options = ("--workers", "2", "--policy", "sync", "--worker-timeout", "1", "--out", str(tmp_path / "run"))
+    options = ("--workers", "2", "--policy", "sync", "--worker-timeout", "6", "--out", str(tmp_path / "run"))
     try:
         with server(*options) as address:
             first, other = started[:] = [begin(index, address, tmp_path) for index in range(2)]

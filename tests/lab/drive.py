@@ -12,6 +12,7 @@ from pslab.launch.experiments import FinishedRun, run_local
 from pslab.launch.outcome import outcome_json
 from pslab.launch.tasks import Daemons
 from pswire.config.experiment import Experiment, parse_experiment
+from tests.patience import PATIENCE
 
 FAKE = str(Path(__file__).with_name("fake_daemon.py"))
 
@@ -27,8 +28,8 @@ def experiment(servers: int = 2, workers: int = 3) -> Experiment:
 def run_fakes(
     folder: Path, server: str = "ok", worker: str = "ok", display: Display | None = None, **times: float
 ) -> FinishedRun:
-    """Short times: fakes need none of the patience that TensorFlow does."""
-    defaults = {"startup": 20.0, "linger": 0.5, "patience": 0.5, "farewell": 1.0}
+    """Short times, but for what ends by itself: fakes need none of the patience that TensorFlow does."""
+    defaults = {"startup": PATIENCE, "linger": 0.5, "patience": 0.5, "farewell": PATIENCE}
     daemons = Daemons(
         server=(sys.executable, FAKE, "server", server),
         worker=(sys.executable, FAKE, "worker", worker),

@@ -20,6 +20,7 @@ from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import coordinator_pb2_grpc as rpc
 from tests.lab.logs import async_log, find, sync_log, write_run
 from tests.lab.test_view import a_status
+from tests.patience import PATIENCE
 
 
 def ps_lab(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
@@ -188,12 +189,12 @@ def test_a_server_without_a_coordinator_is_reported_as_such() -> None:
 def test_the_poller_puts_answers_and_failures_into_the_queue(coordinator: str) -> None:
     events = EventQueue()
     poller = StatusPoller(coordinator, events)
-    answer = events.get(timeout=10)
+    answer = events.get(timeout=PATIENCE)
     poller.stop()
     assert isinstance(answer, StatusAnswer)
     assert answer.status.version == 7
     poller = StatusPoller("127.0.0.1:1", events := EventQueue())
-    failure = events.get(timeout=10)
+    failure = events.get(timeout=PATIENCE)
     poller.stop()
     assert isinstance(failure, StatusFailure)
 

@@ -17,6 +17,7 @@ from pslab.launch.outcome import outcome_text
 from pslab.launch.supervisor import DuplicateOutput, ExitTracker, end_text, exit_code
 from pswire.exits import ExitCode
 from tests.lab.drive import run_fakes
+from tests.patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 
@@ -51,7 +52,7 @@ def running(pid: int) -> list[psutil.Process]:
 
 def assert_gone(pids: list[int]) -> None:
     """A killed process may need a moment on a busy machine until the system has cleared it away."""
-    psutil.wait_procs([process for pid in pids for process in running(pid)], timeout=10)
+    psutil.wait_procs([process for pid in pids for process in running(pid)], timeout=PATIENCE)
     assert pids and not [pid for pid in pids if running(pid)]
 
 
@@ -196,7 +197,7 @@ def test_an_interrupted_run_leaves_no_process(
 ) -> None:
     with driven(tmp_path / "run", "stay", worker) as (process, pids):
         process.send_signal(number)
-        output, _ = process.communicate(timeout=30)
+        output, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == code
     assert json.loads(output.splitlines()[-1])["reason"] == f"stopped by {number.name}"
     assert_gone(pids)

@@ -21,6 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from pslab.runs.folder import PROMETHEUS, Run
 from tests.cluster.cluster import ROOT, Cluster
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.cluster
 
@@ -35,7 +36,7 @@ needs_prometheus = pytest.mark.skipif(
 
 
 def fetch(url: str, **headers: str) -> str:
-    with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=10) as reply:
+    with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=PATIENCE) as reply:
         text: str = reply.read().decode()
         return text
 
@@ -116,7 +117,7 @@ def test_every_server_answers_those_who_may_ask(cluster: Cluster) -> None:
             assert refused.value.code == code
             refused.value.close()
         with pytest.raises(urllib.error.HTTPError) as refused:
-            urllib.request.urlopen(f"http://{address}/metrics", data=b"x", timeout=10)
+            urllib.request.urlopen(f"http://{address}/metrics", data=b"x", timeout=PATIENCE)
         assert refused.value.code == 501
         refused.value.close()
     cluster.wait_end(worker_codes=[0, 0, 0])
@@ -127,7 +128,7 @@ def test_a_port_that_is_taken_is_named() -> None:
         port = str(taken.getsockname()[1])
         done = subprocess.run(
             [sys.executable, "-m", "psserver", "--ps-hosts", "127.0.0.1:0", "--no-out", "--metrics-port", port],
-            cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+            cwd=ROOT, capture_output=True, text=True, timeout=2 * PATIENCE, check=False,
         )  # fmt: skip
     assert done.returncode == 4 and f"--metrics-port {port}: Address already in use" in done.stderr
 
@@ -178,7 +179,7 @@ class Prometheus:
 
     def close(self) -> None:
         self._process.terminate()
-        self._process.wait(30)
+        self._process.wait(PATIENCE)
         self.log.close()
 
 

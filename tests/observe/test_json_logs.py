@@ -18,7 +18,7 @@ def lines(process: Process) -> list[dict[str, Any]]:
 
 
 def test_every_line_of_log_format_json_parses(cluster: Cluster) -> None:
-    cluster.start_servers(2, "--workers", "2", timeout=1.0, every=JSON)
+    cluster.start_servers(2, "--workers", "2", timeout=6.0, every=JSON)
     for index in ("0", "1"):
         cluster.start_worker("--task-index", index, "--seconds", "0.02")
     cluster.wait_version(3)

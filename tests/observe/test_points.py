@@ -23,6 +23,7 @@ from pswire.config.experiment import parse_experiment
 from tests.compare.test_timeline import three_commits
 from tests.lab.drive import FAKE
 from tests.observe.my_trackers import Lines, NoLog, Stuck, told
+from tests.patience import PATIENCE
 from tests.replay.simulated import document, simulate
 
 TRACKERS = "tests.observe.my_trackers"
@@ -221,7 +222,7 @@ def test_a_local_run_is_told_while_it_goes_on(tmp_path: Path) -> None:
 def wait_until(condition: Callable[[], bool]) -> None:
     import threading
 
-    for _ in range(600):
+    for _ in range(int(PATIENCE / 0.05)):
         if condition():
             return
         threading.Event().wait(0.05)
@@ -232,7 +233,7 @@ def test_the_local_engine_starts_and_finishes_its_trackers(tmp_path: Path) -> No
     daemons = Daemons(
         server=(sys.executable, FAKE, "server", "ok"),
         worker=(sys.executable, FAKE, "worker", "ok"),
-        startup=20.0, linger=0.5, patience=0.5, farewell=1.0,
+        startup=PATIENCE, linger=0.5, patience=0.5, farewell=PATIENCE,
     )  # fmt: skip
     experiment = parse_experiment({"cluster": {"workers": 2}, "job": {"module": "fake:job"}})
     sinks = [TrackerSink("lines", Lines(), 1), TrackerSink("broken", NoLog(), 1)]

@@ -11,6 +11,7 @@ from rich.console import Console
 from pslab.observe.watch import BARS, COLUMNS, History, curve, watch_view
 from pswire.v1 import coordinator_pb2 as pb
 from tests.cluster.cluster import ROOT, Cluster
+from tests.patience import PATIENCE
 
 
 def status(second: int, *states: str, **fields: float) -> pb.StatusReply:
@@ -96,7 +97,7 @@ def test_the_command_follows_a_cluster_to_its_end(cluster: Cluster) -> None:
     first = watching.stdout.readline()
     cluster.start_worker("--task-index", "0", "--batches", "20")
     cluster.wait_end(worker_codes=[0])
-    _, errors = watching.communicate(timeout=60)
+    _, errors = watching.communicate(timeout=2 * PATIENCE)
     assert "waiting for workers" in first
     assert watching.returncode == 0 and "the server is gone" in errors
 
@@ -104,6 +105,6 @@ def test_the_command_follows_a_cluster_to_its_end(cluster: Cluster) -> None:
 def test_an_address_where_nothing_is(cluster: Cluster) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pslab", "watch", "127.0.0.1:1"],
-        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+        cwd=ROOT, capture_output=True, text=True, timeout=2 * PATIENCE, check=False,
     )  # fmt: skip
     assert done.returncode == 3 and "nothing listens on 127.0.0.1:1" in done.stderr

@@ -4,12 +4,12 @@ import gc
 import socket
 import ssl
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 
 import numpy as np
 import psutil
+import pytest
 
 import psworker
 from psserver.service.limits.table import UNAUTHENTICATED
@@ -25,8 +25,8 @@ STRANGERS = 200
 # Half handshakes, per second and in all.
 PACE = 200
 HALVES = 300
-# What a worker may be late by; seconds.
-LATE = 1.0
+# That a stranger has for its handshake; seconds. Whoever waited for one would outlast this test.
+FOR_EVER = 3600.0
 MESSAGE = bytes(1 << 20)
 
 
@@ -64,6 +64,11 @@ def strangers(port: int, count: int, said: bytes, pace: float = 0.0) -> Iterator
         assert not thread.is_alive()
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(framed_socket, "HANDSHAKE_TIMEOUT", FOR_EVER)
+
+
 def test_invited_workers_are_served_among_strangers() -> None:
     """One that is there already, and ones that come."""
     with listening() as opened, ExitStack() as stack:
@@ -71,22 +76,20 @@ def test_invited_workers_are_served_among_strangers() -> None:
         threads = threading.active_count()
         silent = stack.enter_context(strangers(opened.port, STRANGERS, b""))
         assert silent.wait(PATIENCE)
-        took, held = [], []
+        served, held = 0, []
         for _ in range(2):
             # The first of them take up all the room that there is for strangers.
             begun = stack.enter_context(strangers(opened.port, HALVES // 2, hello(), PACE))
-            while not begun.is_set() or len(took) < 5:
-                since = time.monotonic()
+            while not begun.is_set() or served < 5:
                 with closing(line_to(opened)) as coming:
                     coming.send([MESSAGE])
                     assert coming.receive() == (MESSAGE, 0)
                 here.send([MESSAGE])
                 assert here.receive() == (MESSAGE, 0)
-                took.append(time.monotonic() - since)
+                served += 1
                 assert opened.unauthenticated <= UNAUTHENTICATED.value
             gc.collect()
             held.append(psutil.Process().memory_info().rss)
-        assert max(took) < LATE, took
         # Of the server none; three of the strangers.
         assert threading.active_count() <= threads + 3
         assert held[1] - held[0] < 32 << 20, held
@@ -117,7 +120,7 @@ def test_a_training_goes_on_among_strangers_at_both_ports(identities: Identities
             )
         )
         session = stack.enter_context(
-            psworker.connect(cluster.hosts, ones, transport="socket", server_timeout=5.0, **files)
+            psworker.connect(cluster.hosts, ones, transport="socket", server_timeout=PATIENCE, **files)
         )
         step(session)
         assert session.transport == ("socket",)
@@ -130,12 +133,10 @@ def test_a_training_goes_on_among_strangers_at_both_ports(identities: Identities
         for port in ports:
             assert stack.enter_context(strangers(port, STRANGERS // 2, b"")).wait(PATIENCE)
         floods = [stack.enter_context(strangers(port, HALVES // 2, hello(), PACE // 2)) for port in ports]
-        took = []
-        while not all(flood.is_set() for flood in floods) or len(took) < 5:
-            since = time.monotonic()
+        served = 0
+        while not all(flood.is_set() for flood in floods) or served < 5:
             step(session)
-            took.append(time.monotonic() - since)
-        assert max(took) < LATE, took
+            served += 1
         # The four of the strangers, and gRPC's own, of which it starts a few more under load.
         assert threading.active_count() <= threads + 4 + 4
 

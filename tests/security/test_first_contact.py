@@ -1,9 +1,8 @@
-"""The first contact says what is wrong, within two seconds, in one sentence."""
+"""The first contact says what is wrong, before any pause, in one sentence."""
 
 import json
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
@@ -15,7 +14,6 @@ from click.testing import CliRunner
 import psworker
 from pslab.cli import cli
 from pslab.commands.failure import Failure
-from psserver.service.followers.follower import FIRST_PAUSE
 from psserver.settings import Options
 from pswire.addresses import parse_address
 from pswire.exits import ExitCode
@@ -31,8 +29,8 @@ from tests.security.identities import ENDED, Identities
 from tests.service.serving import PATIENCE, VARIABLES, Cluster, Served, refused, serving
 
 ONES = [(spec, np.ones(spec.shape, np.float32)) for spec in VARIABLES]
-# Seconds.
-SOON = 2.0
+# Whoever waited for a better answer would outlast this test; seconds.
+FOR_EVER = 3600.0
 
 
 @pytest.fixture(scope="module")
@@ -49,11 +47,9 @@ def plain() -> Iterator[Cluster]:
 
 
 def refusal(hosts: str, credentials: Credentials, name: str | None = None) -> str:
-    """What a worker is told, and not later than soon."""
-    began = time.monotonic()
+    """What a worker is told, at its first attempt."""
     with pytest.raises(psworker.Untrusted) as caught:
-        psworker.connect(hosts, ONES, name=name, credentials=credentials)
-    assert time.monotonic() - began < SOON, str(caught.value)
+        psworker.connect(hosts, ONES, name=name, credentials=credentials, server_timeout=FOR_EVER)
     return str(caught.value)
 
 
@@ -248,11 +244,9 @@ def test_server_0_says_what_is_wrong_with_server_1(identities: Identities) -> No
     foreign = identities.options(Role.SERVER, "s1", authority=identities.foreign)
     own = identities.options(Role.SERVER, "s0")
     second = Served(Options(ps_hosts="127.0.0.1:0,127.0.0.1:0", task_index=1, security=foreign))
-    began = time.monotonic()
     first = Served(Options(ps_hosts=f"127.0.0.1:0,{second.address}", task_index=0, security=own))
     try:
         assert first.ended() == ExitCode.UNTRUSTED
-        assert time.monotonic() - began < SOON + FIRST_PAUSE
         reason = first.events["stopped"]["reason"]
         assert reason.startswith("server 1: the certificate of ") and "in --tls-ca" in reason
     finally:

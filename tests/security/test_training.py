@@ -54,7 +54,7 @@ def test_the_weights_are_those_of_a_run_without_tls(
 
 
 def test_a_killed_worker_comes_back(cluster: ProtectedCluster) -> None:
-    cluster.start_servers(1, "--policy", "async", timeout=2.0)
+    cluster.start_servers(1, "--policy", "async", timeout=10.0)
     end = cluster.folder / "end"
     steps = ("--until", str(end), "--seconds", "0.01")
     first = cluster.start_worker(*steps)
@@ -81,7 +81,7 @@ def test_a_lost_server_comes_back(cluster: ProtectedCluster) -> None:
     cluster.wait_version(12)
     cluster.servers[1].kill()
     cluster.servers[1].close()
-    hosts = ("--ps-hosts", cluster.hosts, "--task-index", "1", "--json", "--worker-timeout", "3.0")
+    hosts = ("--ps-hosts", cluster.hosts, "--task-index", "1", "--json", "--worker-timeout", "10")
     cluster.servers[1] = cluster.launch("server-1", "-m", "psserver", *hosts, *every)
     cluster.servers[0].wait_event("recovering")
     cluster.servers[1].wait_event("ready")

@@ -31,9 +31,10 @@ def test_a_server_takes_the_first_workers_optimizer(tmp_path: Path) -> None:
             psworker.connect(cluster.hosts, START)
         with psworker.connect(cluster.hosts, START, optimizer=ADAM) as session:
             assert cluster.status().optimizer == "adam"
+            # A Join alone decides nothing: a session must stand for it.
+            grant = session.ready()
             with pytest.raises(Refused, match=r"learning_rate is 0.25 here and 0.5 there; .* from-job"):
                 psworker.connect(cluster.hosts, START, optimizer=ADAM | {"learning_rate": 0.5})
-            grant = session.ready()
             assert grant is not None
             session.push(grant, {"w": np.ones(3)})
             session.commit(grant, samples=1, ready=True)

@@ -53,9 +53,9 @@ def test_a_waiting_caller_is_woken_when_the_answer_is_not_needed_any_more() -> N
 
     caller = threading.Thread(target=call, daemon=True)
     caller.start()
-    assert pointless.waiting.wait(30)
+    assert pointless.waiting.wait(60)
     pointless.set()
-    caller.join(30)
+    caller.join(60)
     assert not caller.is_alive()
     assert (
         str(found[0])

@@ -48,7 +48,7 @@ def trained_in_a_child(cores: set[int]) -> tuple[str, str]:
         [sys.executable, "-W", "error::UserWarning", "-c", TRAIN],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=240,
         preexec_fn=lambda: os.sched_setaffinity(0, cores),
     )
     assert child.returncode == 0, child.stderr
@@ -116,7 +116,7 @@ def test_threads_of_a_worker(tmp_path, words, threads, said):
         env={**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=240,
     )
     assert child.returncode == 0, child.stderr
     assert child.stdout.split() == ["cpu", threads]
