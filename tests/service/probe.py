@@ -8,7 +8,6 @@ until it has (`wait_until`). What disturbs them is done by that thread.
 import asyncio
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -71,7 +70,7 @@ class Probe:
 
     def patient(self, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
         """From now on a call waits for so long for an entry of the log."""
-        monkeypatch.setattr(self.host, "options", replace(self.host.options, patience=seconds))
+        monkeypatch.setattr(self.host.claims, "patience", seconds)
 
     def heard(self) -> list[int]:
         """On server 0: how far server 1 says that it is, from now on."""

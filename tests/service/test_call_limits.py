@@ -13,7 +13,7 @@ import pytest
 from psserver.service.limits import watch
 from psserver.service.limits.table import Limit
 from psserver.service.rpc import exchange, shard
-from psserver.service.shard import host as shard_host
+from psserver.service.shard import claims
 from pswire.model.plan import VariableSpec
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2, shard_pb2_grpc
@@ -144,18 +144,18 @@ def test_a_payload_that_stops_half_way_is_cut(
 def test_of_those_that_wait_for_the_log_the_farthest_is_refused(
     monkeypatch: pytest.MonkeyPatch, stack: ExitStack
 ) -> None:
-    monkeypatch.setattr(shard_host, "AWAITING", Limit(2, "test"))
+    monkeypatch.setattr(claims, "AWAITING", Limit(2, "test"))
     with serving(patience=PATIENCE) as cluster, Peer(cluster, "worker") as peer:
         grant = peer.ready()
         waiting = [cluster.shards[0].Pull(peer.request(grant, after=2**52 + n)) for n in range(2)]
         host = cluster.servers[0].probe.host
-        wait_until(lambda: host.awaiting == 2, "two to wait")
+        wait_until(lambda: host.claims.awaiting == 2, "two to wait")
         third = cluster.shards[0].Pull(peer.request(grant, after=2**52 + 5))
         stack.callback(lambda: [call.cancel() for call in (*waiting, third)])
         with refused(grpc.StatusCode.DEADLINE_EXCEEDED, "expected more than"):
             list(third)
         # It waited for nothing: those that came before it wait still.
-        assert host.awaiting == 2
+        assert host.claims.awaiting == 2
         assert peer.step().version == 1
 
 

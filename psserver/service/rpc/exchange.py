@@ -83,7 +83,7 @@ class ExchangeRpc:
         caller = stream.caller
         if resources.attachment is not None:
             raise invalid("expected one attach on a stream, got another")
-        resources.detach = partial(self._host.detach, request.worker, caller)
+        resources.detach = partial(self._host.attachments.end, request.worker, caller)
         resources.attachment, reply = await in_place.attach(self._host, request, caller)
         return reply
 

@@ -52,7 +52,7 @@ async def pulled(
     host: ShardHost, pull: shard_pb2.PullRequest, attachment: Attachment | None, stream: Stream
 ) -> None:
     """The version that a worker asks for. Raises Refused when it is gone."""
-    shard = await host.serving(claim_of(pull), pull.plan, pull.after, stream.caller)
+    shard = await host.claims.admit(claim_of(pull), pull.plan, pull.after, stream.caller)
     wanted = Wanted(shard, pull.ticket, pull.version, pull.worker, pull.dtype)
     await _version(host, wanted, [], attachment, stream)
 
@@ -147,7 +147,7 @@ async def _outcome(
     push = request.push
     answer = Answer(stream)
     try:
-        shard = await host.serving_member(push.worker, push.incarnation, push.plan, grant.index)
+        shard = await host.claims.admit_member(push.worker, push.incarnation, push.plan, grant.index)
         wanted = Wanted(shard, grant.ticket, grant.version, push.worker, push.dtype)
         await _version(host, wanted, notices, attachment, answer)
     except Refused as refused:

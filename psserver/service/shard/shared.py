@@ -1,5 +1,7 @@
 """What the parts of a server share of its shard."""
 
+from collections.abc import Callable
+
 import grpc
 
 from psserver.service.errors import Refused
@@ -22,6 +24,9 @@ class SharedShard:
         self.changes = Changes(lambda: owner.loop)
         self.catching_up = Countdown(lambda: owner.loop)
         self.admission = PushAdmission(owner)
+        # The job that it serves, and what proves its members; empty before it serves one.
+        self.job = ""
+        self.secret = b""
         self.shard: Shard | None = None
         # Entries [0, executed) of the log are executed.
         self.executed = 0
@@ -60,6 +65,14 @@ class SharedShard:
             raise Refused(grpc.StatusCode.INTERNAL, self.failure)
         if self.closed:
             raise Refused(grpc.StatusCode.UNAVAILABLE, f"server {server} is shutting down")
+
+    async def wait_for(self, condition: Callable[[], bool], seconds: float, server: int) -> bool:
+        """Does it hold within so long? Raises Refused where nothing is executed any more."""
+        await self.changes.wait_for(lambda: condition() or self.over, seconds)
+        met = condition()
+        if not met or self.failure is not None:
+            self.check_going(server)
+        return met
 
     def _end_waits(self) -> None:
         self.catching_up.drop_all()

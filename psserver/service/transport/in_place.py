@@ -16,7 +16,9 @@ async def attach(
     host: ShardHost, request: shard_pb2.Attach, caller: Caller
 ) -> tuple[Attachment | None, shard_pb2.Attached]:
     """Memory for a worker of this machine, or why there is none. Raises Refused as `reason_against`."""
-    reason = await reason_against(host, request, caller) or await host.attach(request.worker, caller)
+    reason = await reason_against(host, request, caller) or await host.attachments.begin(
+        request.worker, caller
+    )
     if reason is None:
         try:
             attachment = host.sharing.lend(host.elements)
@@ -31,7 +33,7 @@ async def attach(
 
 async def reason_against(host: ShardHost, request: shard_pb2.Attach, caller: Caller) -> str | None:
     """Why no memory is shared with this worker; None when it can be. Raises Refused for another job, plan or worker."""
-    shard = await host.serving(claim_of(request), request.plan, request.after, caller)
+    shard = await host.claims.admit(claim_of(request), request.plan, request.after, caller)
     if host.sharing.refusal is not None:
         return host.sharing.refusal
     if request.place != segments.here():
@@ -49,7 +51,7 @@ async def stage(
     caller: Caller,
 ) -> Slot:
     """Stage the payload that the worker wrote into its slot: it is its ticket's then. Raises Refused."""
-    shard = await host.serving(claim_of(header), header.plan, header.after, caller)
+    shard = await host.claims.admit(claim_of(header), header.plan, header.after, caller)
     if not attachment.holds(number):
         raise invalid(
             f"payload of ticket {header.ticket}: expected a slot that was lent, got number {number}"
@@ -76,7 +78,7 @@ def locate(
     host: ShardHost, shard: Shard, ticket: int, version: int, worker: str, attachment: Attachment
 ) -> shard_pb2.Located | None:
     """Where the ticket's version lies, pinned for reading there; None when it has to be sent."""
-    found = host.read_in_place(shard, ticket, version, worker, attachment.word)
+    found = host.reading.in_place(shard, ticket, version, worker, attachment.word)
     if found is None:
         return None
     place, live = found

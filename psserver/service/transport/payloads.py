@@ -77,7 +77,7 @@ class Incoming:
     @classmethod
     async def begin(cls, host: ShardHost, header: shard_pb2.PushHeader, caller: Caller) -> "Incoming":
         """Once there is room for it. Raises Refused."""
-        shard = await host.serving(claim_of(header), header.plan, header.after, caller)
+        shard = await host.claims.admit(claim_of(header), header.plan, header.after, caller)
         codec = known_codec(header.dtype)
         elements = shard.layout.elements
         total = codec.size(elements)
@@ -171,7 +171,7 @@ class Outgoing:
     @classmethod
     async def begin(cls, host: ShardHost, request: shard_pb2.PullRequest, caller: Caller) -> "Outgoing":
         """`caller`: who reads it, and is cut when it holds too much. Raises Refused when it is gone."""
-        shard = await host.serving(claim_of(request), request.plan, request.after, caller)
+        shard = await host.claims.admit(claim_of(request), request.plan, request.after, caller)
         return await cls.of(
             host, shard, request.ticket, request.version, request.worker, request.dtype, caller
         )
@@ -182,7 +182,7 @@ class Outgoing:
     ) -> "Outgoing":
         """As `begin`, for one that the host serves."""
         codec = known_codec(dtype)
-        read, granted = await host.start_read(shard, ticket, version, worker, caller)
+        read, granted = await host.reading.start(shard, ticket, version, worker, caller)
         if caller.paced and caller.pace is None:
             caller.pace = SendingPace(host.options.worker_timeout)
         if caller.pace is not None:
@@ -196,7 +196,7 @@ class Outgoing:
     def check(self) -> None:
         """On the way. Raises Refused when the version was taken back."""
         # A read under way of a granted version goes on when that is taken back: over a slow link no lease would do.
-        if not self._granted and not self._host.still_readable(self._shard, self._read):
+        if not self._granted and not self._host.reading.still_readable(self._shard, self._read):
             number = self._read.version.number
             raise Refused(grpc.StatusCode.ABORTED, f"version {number} was taken back: its lease is over")
 
@@ -222,7 +222,7 @@ class Outgoing:
 
     def end(self) -> None:
         """The version is needed no longer; that of a ticket neither, if all of it was taken."""
-        self._host.end_read(
+        self._host.reading.end(
             self._shard, self._ticket, self._read, granted=self._granted, complete=self._complete
         )
 
