@@ -20,11 +20,14 @@ from benchmarks.loads import (
     TF_PACKED,
     Load,
 )
+from benchmarks.measures import connections
+from benchmarks.measures.connections import Connections
 from benchmarks.measures.limits import Limits
 from benchmarks.measures.rounds import Mode, Row, measure
 from benchmarks.peers import Peer, tls
 from benchmarks.peers.ours import Alone, Ours, WorkerPool
 from benchmarks.peers.theirs import Clusters, Theirs
+from pswire.security.files import TlsFiles
 
 PACK = 4
 
@@ -75,6 +78,8 @@ class Stage:
         self._logs = logs
         self._wanted = set(wanted)
         self._other = other
+        # Certificates of a server and of workers, once they are made.
+        self._identities: tuple[TlsFiles, TlsFiles] | None = None
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -117,12 +122,28 @@ class Stage:
             peers.append(Theirs(TF_PACKED, LABELS[TF_PACKED], self._clusters, PACK))
         return peers
 
+    def connections(self) -> Connections | None:
+        """What connecting costs, where some peer with TLS is wanted."""
+        if not self._with_tls:
+            return None
+        rounds, seconds = self.mode.rounds, self.mode.seconds
+        return connections.measure(*self._certificates(), self._logs, rounds, seconds, self.say)
+
+    @property
+    def _with_tls(self) -> bool:
+        return any(name in self._wanted or not self._wanted for name in TLS_KINDS)
+
+    def _certificates(self) -> tuple[TlsFiles, TlsFiles]:
+        """In a folder that nobody else can read, and that goes with the stage."""
+        if self._identities is None:
+            folder = Path(self._stack.enter_context(TemporaryDirectory(prefix="bench-")))
+            self._identities = tls.make(folder)
+        return self._identities
+
     def _encrypted(self) -> list[Peer]:
-        """Certificates in a folder that nobody else can read, and that goes with the stage."""
-        if not any(name in self._wanted or not self._wanted for name in TLS_KINDS):
+        if not self._with_tls:
             return []
-        folder = Path(self._stack.enter_context(TemporaryDirectory(prefix="bench-")))
-        server, worker = tls.make(folder)
+        server, worker = self._certificates()
         peers: list[Peer] = []
         for name, plain in TLS_KINDS.items():
             transport, dtype = KINDS[plain]

@@ -13,12 +13,13 @@ from benchmarks.loads import Load
 class Burst:
     """One measurement: `steps` of all workers together, in `seconds` from the first one's begin to the
     last one's end. `loopback`: bytes that the network interface lo carried meanwhile, all processes together;
-    `server_cpu`: CPU seconds of all servers."""
+    `server_cpu`, `worker_cpu`: CPU seconds of all servers, of all workers (0 where nobody asks)."""
 
     steps: int
     seconds: float
     loopback: int
     server_cpu: float
+    worker_cpu: float = 0.0
 
     @property
     def rate(self) -> float:
@@ -41,9 +42,11 @@ class Peer(Protocol):
     def release(self) -> None: ...
 
 
-def watched(servers: Sequence[int], run: Callable[[], Sequence[dict[str, Any]]]) -> Burst:
-    """What `run` took; it returns one {begin, end, steps} per measuring program."""
-    cpu, loopback = _cpu(servers), _loopback()
+def watched(
+    servers: Sequence[int], run: Callable[[], Sequence[dict[str, Any]]], workers: Sequence[int] = ()
+) -> Burst:
+    """What `run` took; it returns one {begin, end, steps} per measuring program. `servers`, `workers`: by process."""
+    cpu, worked, loopback = _cpu(servers), _cpu(workers), _loopback()
     parts = run()
     seconds = max(part["end"] for part in parts) - min(part["begin"] for part in parts)
     return Burst(
@@ -51,6 +54,7 @@ def watched(servers: Sequence[int], run: Callable[[], Sequence[dict[str, Any]]])
         seconds=seconds,
         loopback=_loopback() - loopback,
         server_cpu=_cpu(servers) - cpu,
+        worker_cpu=_cpu(workers) - worked,
     )
 
 

@@ -107,7 +107,8 @@ class Ours:
 
     def measure(self, steps: int) -> Burst:
         pids = [server.pid for server in self._servers]
-        return watched(pids, lambda: together(self._workers, "measure", load=self.name, steps=steps))
+        workers = [worker.pid for worker in self._workers]
+        return watched(pids, lambda: together(self._workers, "measure", load=self.name, steps=steps), workers)
 
     def release(self) -> None:
         together(self._workers, "release", load=self.name)

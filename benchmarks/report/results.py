@@ -29,6 +29,8 @@ class Results:
     limits: Mapping[str, Sequence[float]] = field(default_factory=dict)
     optimizers: Any = None
     budget: Any = None
+    # What measures/connections.py measured.
+    connections: Any = None
     seconds: float = 0.0
 
     def write(self, folder: Path) -> Path:
@@ -42,6 +44,7 @@ class Results:
             "sections": {name: [_row(row) for row in rows] for name, rows in self.sections.items()},
             "optimizers": self.optimizers,
             "budget": self.budget,
+            "connections": self.connections,
         }
         path = folder / "results.json"
         path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")

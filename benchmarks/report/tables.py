@@ -6,7 +6,8 @@ from statistics import quantiles
 from rich.table import Table
 from rich.text import Text
 
-from benchmarks.loads import ALONE, GRPC, MB, SHM, SOCKET, TF
+from benchmarks.loads import ALONE, GRPC, GRPC_TLS, MB, SHM, SOCKET, SOCKET_TLS, TF
+from benchmarks.measures.connections import KINDS, PLAIN, TLS, WORKERS, Connections
 from benchmarks.measures.kernels import Row as KernelRow
 from benchmarks.measures.limits import MEANING
 from benchmarks.measures.rounds import Row
@@ -52,9 +53,11 @@ def ratios(title: str, rows: Sequence[Row]) -> Table:
 
 
 def encrypted(rows: Sequence[Row]) -> Table | None:
-    """How many times as long a step takes over TLS: round by round, with its quartiles. None without a pair."""
+    """How many times as long a step takes over TLS: round by round, with its quartiles; and what it takes of CPU,
+    of all ends together, which a busy machine changes less. None without a pair."""
     table = Table(title="TLS against plain: time of a step", title_justify="left", header_style="bold")
-    for column in ("load", "over", "plain ms", "TLS ms", "times as long", "quartiles"):
+    headings = ("load", "over", "plain ms", "TLS ms", "times as long", "quartiles", "CPU ms", "TLS CPU ms")
+    for column in headings:
         table.add_column(column, justify="left" if column in ("load", "over") else "right")
     for row in rows:
         for name, bare in TLS_KINDS.items():
@@ -64,8 +67,43 @@ def encrypted(rows: Sequence[Row]) -> Table | None:
             low, _, high = quantiles(ratio.values, n=4) if len(ratio.values) > 1 else [ratio.median] * 3
             each = [1e3 * row.load.workers / row.rate(peer).median for peer in (bare, name)]
             cells = (*map(number, each), f"{ratio.median:.2f}", f"{low:.2f} - {high:.2f}")
-            table.add_row(row.load.name, LABELS[bare], *cells)
+            spent = [number(_processors(row, peer).median) for peer in (bare, name)]
+            table.add_row(row.load.name, LABELS[bare], *cells, *spent)
+        if GRPC_TLS in row.bursts and SOCKET_TLS in row.bursts:
+            ratio = row.rate(SOCKET_TLS).per(row.rate(GRPC_TLS))
+            table.add_row(
+                row.load.name, f"the socket is {number(ratio.median)}x as fast as gRPC, both over TLS"
+            )
     return table if table.rows else None
+
+
+def _processors(row: Row, name: str) -> Samples:
+    """Milliseconds of CPU for a step, of servers and workers."""
+    spent = [1e3 * (burst.server_cpu + burst.worker_cpu) / burst.steps for burst in row.bursts[name]]
+    return collected(spent)
+
+
+def connections(found: Connections) -> Table:
+    """Handshakes and joins, with and without TLS."""
+    table = Table(title="Connecting, one after the other", title_justify="left", header_style="bold")
+    for index, column in enumerate(("", "plain", "TLS", "times as many, or as long")):
+        table.add_column(column, justify="right" if index else "left")
+    for kind, label in KINDS.items():
+        rates = [found.rate(kind, way) for way in (PLAIN, TLS)]
+        table.add_row(
+            f"connections to {label}'s port per second",
+            *map(plain, rates),
+            number(rates[0].per(rates[1]).median),
+        )
+        spent = [found.cpu(kind, way) for way in (PLAIN, TLS)]
+        table.add_row(
+            "  the server's CPU for each, ms", *(number(each.median) for each in spent),
+            number(spent[1].median / spent[0].median) if spent[0].median else "-",
+        )  # fmt: skip
+    joins = [found.join(way) for way in (PLAIN, TLS)]
+    ratio = number(joins[1].per(joins[0]).median)
+    table.add_row(f"seconds until {WORKERS} workers have joined", *map(plain, joins), ratio)
+    return table
 
 
 def checkouts(rows: Sequence[Row]) -> Table:

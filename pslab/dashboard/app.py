@@ -122,7 +122,8 @@ class Guard:
             return PlainTextResponse("open the whole link that ps-lab dashboard printed: it has a token", 401)
         if given and scope["path"] == "/":
             answer = RedirectResponse("/", 303)
-            answer.set_cookie(access.COOKIE, self._token, httponly=True, samesite="strict")
+            encrypted = scope.get("scheme") == "https"
+            answer.set_cookie(access.COOKIE, self._token, httponly=True, samesite="strict", secure=encrypted)
             return answer
         return None
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from pslab.dashboard.past import Past
 from pslab.dashboard.recording import Batch, Recorder
-from pslab.display.status import status_json
+from pslab.display.status import INSECURE, status_json
 from pslab.launch.status_poll import StatusError
 from pslab.runs import log
 from pswire.v1 import coordinator_pb2 as pb
@@ -122,6 +122,7 @@ class Observer:
         batch = self._recorder.take()
         status = status_json(reply)
         status.pop("entries"), status.pop("entries_from")
+        status["exposed"] = INSECURE if reply.security == "insecure" else ""
         started, self._status = self._status is None, status
         self._keep(batch)
         if started:

@@ -13,10 +13,13 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from socketserver import ThreadingMixIn
 from typing import Any, Final
 
+from psserver.service.limits.table import METRICS_CONNECTIONS, METRICS_OF_ONE
+
 log = logging.getLogger("ps-server")
 
-# Served at once. A Prometheus needs one; each costs a thread.
-MOST: Final = 16
+# Served at once, and of one address. A Prometheus needs one.
+MOST: Final = int(METRICS_CONNECTIONS.value)
+MOST_OF_ONE: Final = int(METRICS_OF_ONE.value)
 # Seconds from the accept to the end of a connection, whatever it sends.
 DEADLINE: Final = 10.0
 
@@ -26,12 +29,14 @@ class _Served:
     """`due`: when it is cut; seconds, monotonic."""
 
     request: socket.socket
+    address: str
     thread: threading.Thread
     due: float
 
 
 class ConnectionServer(ThreadingMixIn, HTTPServer):
-    """Serves at most MOST connections at once, each for at most `deadline` seconds; further ones are closed at once.
+    """Serves at most MOST connections at once, of one address MOST_OF_ONE, each for at most `deadline` seconds; further
+    ones are closed at once.
 
     The thread of `serve_forever` takes, counts and cuts; the threads of connections only serve and close.
     Raises OSError where the address cannot be had.
@@ -62,7 +67,8 @@ class ConnectionServer(ThreadingMixIn, HTTPServer):
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
         self._served = [served for served in self._served if served.thread.is_alive()]
-        return len(self._served) < MOST
+        same = sum(served.address == client_address[0] for served in self._served)
+        return len(self._served) < MOST and same < MOST_OF_ONE
 
     def finish_request(self, request: Any, client_address: Any) -> None:
         """In the connection's thread. The handshake ends with the connection's own time."""
@@ -82,7 +88,7 @@ class ConnectionServer(ThreadingMixIn, HTTPServer):
             name="metrics-connection", daemon=True,
         )  # fmt: skip
         thread.start()
-        self._served.append(_Served(request, thread, due))
+        self._served.append(_Served(request, client_address[0], thread, due))
 
     def service_actions(self) -> None:
         now = time.monotonic()

@@ -31,6 +31,15 @@ def quietly_interrupted() -> Iterator[None]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def only_newest_tls() -> None:
+    """TLS 1.3 is the oldest version that gRPC's servers of this process speak, whoever asks. Before grpc is imported.
+
+    gRPC for Python has no option for it. What it lets one choose are the ciphers of TLS 1.2, and the one chosen here is
+    for keys that were shared before, of which there are none: both ends of a TLS 1.2 handshake find nothing in common.
+    """
+    os.environ.setdefault("GRPC_SSL_CIPHER_SUITES", "ECDHE-PSK-CHACHA20-POLY1305")
+
+
 def quiet_grpc() -> None:
     """Before gRPC is loaded, which reads it then: otherwise its library writes a line to standard error for each
     handshake that fails, and strangers could fill a disk with them."""

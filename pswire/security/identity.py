@@ -58,6 +58,11 @@ class Identity:
         return context
 
     @cached_property
+    def line_context(self) -> ssl.SSLContext:
+        """That of `client_context`, made once: whoever connects to many servers reads key and certificates once."""
+        return self.client_context()
+
+    @cached_property
     def facts(self) -> "Facts":
         """What the certificate says. Raises IdentityError if the authorities did not sign it, it is not valid now, or
         names nobody."""

@@ -30,6 +30,9 @@ UNREAD_BYTES: Final = 4 * 2**20
 # Seconds after which a connection without any call is closed; the next call makes it again. Where descriptors run
 # out, those who only hold connections must not keep newcomers out.
 IDLE_CONNECTION: Final = 60.0
+# Seconds that a server of gRPC's gives a new connection for TLS and the first words of HTTP/2; its own default is two
+# minutes, for each of as many silent connections as there are descriptors.
+HANDSHAKE_SECONDS: Final = 10.0
 
 
 def _shared(worker_timeout: float, answer: float) -> Options:
@@ -71,6 +74,7 @@ def SERVER_OPTIONS(worker_timeout: float, *, liveness: bool = True) -> Options:
         # Without this, two servers may share a port and steal each other's calls.
         ("grpc.so_reuseport", 0),
         ("grpc.max_connection_idle_ms", _milliseconds(IDLE_CONNECTION)),
+        ("grpc.server_handshake_timeout_ms", _milliseconds(HANDSHAKE_SECONDS)),
         # A payload that is not admitted yet waits at its worker, not here: left to itself, gRPC widens
         # the window of a fast connection until it holds whole payloads.
         ("grpc.http2.bdp_probe", 0),

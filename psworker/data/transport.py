@@ -148,7 +148,7 @@ class Transport:
             offer = self._asked(identity, after, ask=True)
             if not offer.port:
                 raise SocketError("it listens on none" if offer.token else offer.refusal)
-            context = None if self._shown is None else self._shown.client_context()
+            context = None if self._shown is None else self._shown.line_context
             self._use(handshake.connect_tcp(self._host, offer.port, offer.token, context))
         except SocketError as error:
             # Raises, and all this is tried again, if the server has gone meanwhile. This one says what is available.

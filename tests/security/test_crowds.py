@@ -14,7 +14,8 @@ import pytest
 import psworker
 from psserver.service.limits.table import UNAUTHENTICATED
 from pswire.security.names import Role
-from pswire.transport import framed_socket
+from pswire.security.settings import SecurityOptions
+from pswire.transport import channels, framed_socket
 from pswire.transport.framed_socket import SocketError
 from tests.security.authorities import worker
 from tests.security.identities import Identities
@@ -145,3 +146,21 @@ def step(session: psworker.Session) -> None:
     grant = session.ready()
     assert grant is not None
     session.contribute(grant, session.pull_flat(grant), samples=1)
+
+
+def test_grpc_ends_a_handshake_that_does_not_end(
+    identities: Identities, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own default is two minutes. With and without TLS."""
+    monkeypatch.setattr(channels, "HANDSHAKE_SECONDS", 0.5)
+    for security in (
+        lambda index: SecurityOptions(),
+        lambda index: identities.options(Role.SERVER, f"server-{index}"),
+    ):
+        with serving(security=security, credentials=identities.credentials(Role.OBSERVER)) as cluster:
+            port = int(cluster.hosts.rpartition(":")[2])
+            with socket.create_connection(("127.0.0.1", port), PATIENCE) as silent:
+                with suppress(ConnectionResetError):
+                    while silent.recv(1 << 16):
+                        # The first words of HTTP/2, where there is no TLS.
+                        continue

@@ -107,6 +107,13 @@ function notice(text) {
   say(element, text ?? "");
 }
 
+/** Whoever reaches the servers may do everything: said on every page, for as long as it is so. */
+function exposed(text) {
+  const element = $("exposed");
+  element.hidden = !text;
+  say(element, text ?? "");
+}
+
 // Keyboard
 
 const KEYS = [["1 … 8", "the pages"], ["space", "play and pause"], ["← →", "a step back, a step forward"], ["Home End", "the first, the last moment"], ["+ −", "more or less time in the lanes"], ["d", "light or dark"], ["?", "this list"]];
@@ -212,6 +219,7 @@ async function start() {
   if (context.about.kind === "live") {
     follow((model, told) => {
       context.model = model;
+      exposed(model.status?.exposed);
       if (told.now !== undefined) { context.told = { ...context.told, ...told }; if (!context.clock.owner) context.clock.follow(told.now); notice(told.skipped ? `${told.skipped} entries of the log were too many to be shown` : ""); }
       if (told.gone) notice(told.broken ? told.gone : `The server is gone: ${told.gone}`);
       if (told.gone && !context.clock.owner) context.clock.offset = context.clock.t - performance.now() / 1000;

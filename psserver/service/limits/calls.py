@@ -6,16 +6,15 @@ from contextlib import contextmanager
 import grpc
 
 from psserver.service.errors import Refused
+from psserver.service.limits.strangers import Strangers
 from psserver.service.limits.watch import Caller, Watch
 
 
 class ConcurrentCalls:
-    """At most `most` at once: of more, the oldest is cut. The loop's thread owns it."""
+    """At most `most` at once: of more, the oldest of the address that has the most is cut. The loop owns it."""
 
     def __init__(self, most: int) -> None:
-        self.most = most
-        # In the order in which they came.
-        self._calls: dict[Caller, None] = {}
+        self._calls: Strangers[Caller] = Strangers(most)
 
     def __len__(self) -> int:
         return len(self._calls)
@@ -23,15 +22,12 @@ class ConcurrentCalls:
     @contextmanager
     def one(self, caller: Caller) -> Iterator[None]:
         """It is one of them inside the block."""
-        while len(self._calls) >= self.most:
-            oldest = next(iter(self._calls))
-            del self._calls[oldest]
+        for oldest in self._calls.came(caller, caller.address):
             oldest.cancel()
-        self._calls[caller] = None
         try:
             yield
         finally:
-            self._calls.pop(caller, None)
+            self._calls.gone(caller)
 
 
 class MemberCalls:

@@ -18,10 +18,12 @@ class Limit:
 CALLS: Final = Limit(32_768, "each takes some 30 kB; one more is refused at once rather than left waiting")
 # The rows below are of calls and connections that a stranger can hold.
 SILENT: Final = Limit(
-    512, "calls that have said nothing yet, where memory allows that many; one more, and the oldest is cut"
+    512,
+    "calls that have said nothing yet, where memory allows that many; one more, and the oldest is cut of the address "
+    "that has the most",
 )
 FOREIGN: Final = Limit(
-    64, "calls of gRPC's own services (health, reflection); one more, and the oldest is cut"
+    64, "calls of gRPC's own services (health, reflection); one more, and the oldest is cut, chosen so, too"
 )
 STRANGERS_SHARE: Final = Limit(
     1 / 8, "of --memory-limit, for first messages that are under way: each silent call may hold a whole one"
@@ -44,8 +46,16 @@ FEWEST_MEMBER_CALLS: Final = Limit(4, "payload calls of one member, however litt
 ANSWERS: Final = Limit(64, "answers of some size that no member asked for and nobody has read yet")
 CONNECTIONS: Final = Limit(16_384, "each takes a descriptor; one more is refused, and its worker uses gRPC")
 UNAUTHENTICATED: Final = Limit(
-    256, "connections that have not shown their token yet; one more, and the oldest is cut"
+    256,
+    "connections that have not shown their token yet; one more, and the oldest is cut of the address that has the most",
 )
+UNAUTHENTICATED_OF_ONE: Final = Limit(
+    128, "the same, of one address: half of the room is left for others, whatever one of them does"
+)
+METRICS_CONNECTIONS: Final = Limit(
+    16, "connections to the metrics port: each costs a thread; one more is closed at once"
+)
+METRICS_OF_ONE: Final = Limit(8, "the same, of one address: a Prometheus elsewhere finds room")
 FIRST_MESSAGE: Final = Limit(
     10.0 + CHUNK_SECONDS, "seconds until a call has said something: it may bring a chunk"
 )

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from psserver.service.access.peers import ANYBODY, Peer
+from psserver.service.limits.strangers import Strangers
 from psserver.service.limits.table import FIRST_MESSAGE, SILENT
 from psserver.service.transport.sending import SendingPace
 
@@ -21,11 +22,14 @@ class Caller:
     `pace`: of what it is sent, once it was sent a version; None where `paced` is false. The loop's thread owns it.
     """
 
-    __slots__ = ("_cut", "cut_off", "deadline", "pace", "paced", "peer")
+    __slots__ = ("_cut", "address", "cut_off", "deadline", "pace", "paced", "peer")
 
-    def __init__(self, cut: Callable[[], object], paced: bool = True, peer: Peer = ANYBODY) -> None:
+    def __init__(
+        self, cut: Callable[[], object], paced: bool = True, peer: Peer = ANYBODY, address: str = ""
+    ) -> None:
         """`cut` ends the call soon: whatever it waits for is cancelled. `paced`: pings share its connection. `peer`:
-        who calls, if he was asked."""
+        who calls, if he was asked. `address`: of his machine, where that is known."""
+        self.address = address
         self.paced = paced
         self.peer = peer
         self._cut = cut
@@ -56,16 +60,15 @@ class Watch:
     """All calls of a server. The loop's thread owns it; close it at the end."""
 
     def __init__(self, most_silent: int = int(SILENT.value)) -> None:
-        """`most_silent`: calls that have said nothing yet; of more, the oldest is cut."""
+        """`most_silent`: calls that have said nothing yet."""
         self._calls: set[Caller] = set()
-        self.most_silent = most_silent
         # Bytes of the last message of each call, either way, where it is large.
         self._messages: dict[Caller, int] = {}
         self.message_bytes = 0
         # The same, of calls that were cut while it was on its way.
         self._unread: dict[Caller, int] = {}
-        # That have said nothing yet, in the order in which they came.
-        self._silent: dict[Caller, None] = {}
+        # That have said nothing yet.
+        self._silent: Strangers[Caller] = Strangers(most_silent)
         self._next: asyncio.TimerHandle | None = None
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -79,6 +82,11 @@ class Watch:
     def silent(self) -> int:
         """Calls that have said nothing yet."""
         return len(self._silent)
+
+    @property
+    def most_silent(self) -> int:
+        """Of more, the oldest is cut of the address that has the most."""
+        return self._silent.most
 
     @contextmanager
     def watching(self, caller: Caller) -> Iterator[Caller]:
@@ -130,16 +138,13 @@ class Watch:
     def silence(self, caller: Caller) -> Iterator[None]:
         """The call's first message is awaited inside the block: in time, and among so many others at most. A new
         call that says nothing is cut before an older one that has spoken is refused anything."""
-        if len(self._silent) >= self.most_silent:
-            oldest = next(iter(self._silent))
-            del self._silent[oldest]
+        for oldest in self._silent.came(caller, caller.address):
             oldest.cancel()
-        self._silent[caller] = None
         try:
             with caller.within(FIRST_MESSAGE.value):
                 yield
         finally:
-            self._silent.pop(caller, None)
+            self._silent.gone(caller)
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
         now = time.monotonic()

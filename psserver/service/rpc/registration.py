@@ -17,6 +17,7 @@ from google.protobuf.message import DecodeError, Message
 from psserver.service.access.gate import Gate
 from psserver.service.errors import Refused, invalid
 from psserver.service.limits.calls import ConcurrentCalls
+from psserver.service.limits.strangers import address_of
 from psserver.service.limits.table import ANSWERS
 from psserver.service.limits.watch import LARGE, Caller, Watch
 from pswire.bounds import BoundError, check
@@ -187,7 +188,8 @@ class Registration:
                 peer = self._gate.admit(path, context)
             except Refused as refused:
                 await abort(context, refused)
-            with self._watch.watching(Caller(task.cancel, peer=peer)) as caller:
+            calling = Caller(task.cancel, peer=peer, address=address_of(context.peer()))
+            with self._watch.watching(calling) as caller:
                 call = Call(context, caller, self._watch, self._patience)
                 try:
                     await self._served(function, call, task)

@@ -7,14 +7,17 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import grpc
 
 from psserver.service.errors import Refused
-from psserver.service.limits.table import CONNECTIONS, UNAUTHENTICATED
+from psserver.service.limits.strangers import Strangers
+from psserver.service.limits.table import CONNECTIONS, UNAUTHENTICATED, UNAUTHENTICATED_OF_ONE
 from psserver.service.limits.watch import Caller, Watch
 from psserver.service.loop.heavy import HeavyWork
 from psserver.service.loop.owner import Owner
+from psserver.service.loop.turns import Turns
 from psserver.service.rpc.registration import clipped
 from psserver.service.transport import bulk
 from psserver.service.transport.buffers import Buffers
@@ -112,8 +115,10 @@ class SocketListener:
         self._listening: list[socket.socket] = []
         self._tokens: dict[bytes, SocketToken] = {}
         self._connections: dict[Connection, Caller] = {}
-        # In the order in which they came.
-        self._unauthenticated: dict[Connection, None] = {}
+        self._unauthenticated: Strangers[Connection] = Strangers(
+            int(UNAUTHENTICATED.value), int(UNAUTHENTICATED_OF_ONE.value)
+        )
+        self._handshakes = Turns(owner)
         # It was said that none can be accepted, and none was since.
         self._pausing = False
         self._ending = False
@@ -212,14 +217,14 @@ class SocketListener:
         """Accept what has come, some connections at a time."""
         for _ in range(AT_ONCE):
             try:
-                connected, _ = listening.accept()
+                connected, place = listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
                 self._pause(listening, error)
                 return
             self._pausing = False
-            self._begin(connected)
+            self._begin(connected, place[0] if isinstance(place, tuple) else "")
 
     def _pause(self, listening: socket.socket, error: OSError) -> None:
         """Out of descriptors, say. The connection stays in the backlog: `accept` would fail again at once."""
@@ -234,7 +239,7 @@ class SocketListener:
         if not self._ending:
             self._owner.loop.add_reader(listening, self.accept, listening)
 
-    def _begin(self, connected: socket.socket) -> None:
+    def _begin(self, connected: socket.socket, address: str) -> None:
         try:
             if connected.family == socket.AF_UNIX:
                 handshake.check_same_user(connected)
@@ -243,8 +248,10 @@ class SocketListener:
             log.warning("a connection was refused: %s", error, extra=event("connection_refused"))
             connected.close()
             return
-        self._admit(connection)
-        connection.run(self._run(connection), lambda error: self._ended(connection, error))
+        # Those that send nothing must not keep out those with a token, which send it at once.
+        for oldest in self._unauthenticated.came(connection, address):
+            oldest.cut()
+        connection.run(self._run(connection, address), lambda error: self._ended(connection, error))
 
     def _made(self, connected: socket.socket) -> Connection:
         loop, buffers, threads = self._owner.loop, self._buffers, self._threads
@@ -252,18 +259,10 @@ class SocketListener:
             return Connection(loop, connected, buffers, threads)
         return TlsConnection(loop, connected, self._contexts(), buffers, threads)
 
-    def _admit(self, connection: Connection) -> None:
-        """Unauthenticated connections that send nothing must not keep out those with a token, which send it at once."""
-        if len(self._unauthenticated) >= UNAUTHENTICATED.value:
-            oldest = next(iter(self._unauthenticated))
-            del self._unauthenticated[oldest]
-            oldest.cut()
-        self._unauthenticated[connection] = None
-
     # One connection
 
-    async def _run(self, connection: Connection) -> None:
-        caller = Caller(connection.cut, paced=False)
+    async def _run(self, connection: Connection, address: str) -> None:
+        caller = Caller(connection.cut, paced=False, address=address)
         with self._watch.watching(caller):
             with caller.within(framed_socket.HANDSHAKE_TIMEOUT):
                 if not await self._authenticated(connection, caller):
@@ -279,7 +278,7 @@ class SocketListener:
         """The first frame must be an unused token. Nothing else is read before it."""
         connection.expect(most=TOKEN_BYTES)
         if isinstance(connection, TlsConnection):
-            await connection.handshake()
+            await connection.handshake(partial(self._handshakes.mine, caller.address))
         frame = await connection.receive()
         token = None if frame is None else self._tokens.get(bytes(frame))
         room = connection in self._unauthenticated and len(self._connections) < CONNECTIONS.value
@@ -287,7 +286,7 @@ class SocketListener:
             return False
         connection.expect(most=framed_socket.FRAME_BYTES)
         token.connection = connection
-        del self._unauthenticated[connection]
+        self._unauthenticated.gone(connection)
         self._connections[connection] = caller
         return True
 
@@ -306,7 +305,7 @@ class SocketListener:
         return None
 
     def _ended(self, connection: Connection, error: BaseException | None) -> None:
-        self._unauthenticated.pop(connection, None)
+        self._unauthenticated.gone(connection)
         self._connections.pop(connection, None)
         if isinstance(error, SocketError):
             log.info("the connection to a worker is broken: %s", error, extra=event("connection_broken"))

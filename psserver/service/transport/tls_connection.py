@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import ssl
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from psserver.service.loop.heavy import HeavyWork
@@ -37,13 +38,20 @@ class TlsConnection(Connection):
     def fingerprint(self) -> bytes:
         return self._tls.fingerprint
 
-    async def handshake(self) -> None:
-        """Raises SocketError for a peer that speaks no TLS, or is not believed."""
-        self._loop.add_reader(self._descriptor, self._shaken)
+    async def handshake(self, turn: Callable[[], Awaitable[None]]) -> None:
+        """`turn`: until the loop has time for a stranger. Raises SocketError for a peer that speaks no TLS,
+        or is not believed."""
         try:
-            while not self._tls.shake():
+            shaken = False
+            while not shaken:
+                # The other end speaks first.
+                self._loop.add_reader(self._descriptor, self._shaken)
                 self._waits_for = _HANDSHAKE
                 await parked()
+                # It would be told again and again.
+                self._loop.remove_reader(self._descriptor)
+                await turn()
+                shaken = self._tls.shake()
         except OSError as error:
             reason = error.reason if isinstance(error, ssl.SSLError) else error.strerror
             raise SocketError(f"no TLS with it: {reason or error}") from error

@@ -1,0 +1,171 @@
+"""Whoever has proven nothing yet, by address: a noisy one takes nobody else's room, and nobody else's turn."""
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+
+import grpc
+import pytest
+
+from psserver.service.limits.calls import ConcurrentCalls
+from psserver.service.limits.strangers import Strangers, address_of
+from psserver.service.limits.table import UNAUTHENTICATED, UNAUTHENTICATED_OF_ONE, Limit
+from psserver.service.limits.watch import Caller, Watch
+from psserver.service.loop.owner import Owner
+from psserver.service.loop.turns import Turns
+from psserver.service.transport import sockets as served
+from tests.service.serving import PATIENCE, serving, wait_until
+from tests.shm.test_sockets import listening, socket_to
+
+# On Linux all of 127.0.0.0/8 is this machine.
+QUIET, NOISY = "127.0.0.2", "127.0.0.3"
+
+
+def test_of_too_many_the_oldest_goes_of_the_address_that_has_the_most() -> None:
+    strangers: Strangers[str] = Strangers(4)
+    for peer, address in (("a1", "a"), ("b1", "b"), ("b2", "b"), ("a2", "a")):
+        assert strangers.came(peer, address) == []
+    # With the one that comes, b has the most.
+    assert strangers.came("b3", "b") == ["b1"]
+    assert strangers.came("c1", "c") == ["a1"]
+    assert strangers.came("d1", "d") == ["b2"]
+    assert list(strangers) == ["a2", "b3", "c1", "d1"] and "b1" not in strangers
+    # All alone: the address that came first.
+    assert strangers.came("e1", "e") == ["a2"]
+
+
+def test_whoever_comes_alone_stays_whatever_one_address_does() -> None:
+    strangers: Strangers[int] = Strangers(8)
+    assert strangers.came(-1, "quiet") == []
+    for peer in range(1000):
+        assert -1 not in strangers.came(peer, "noisy")
+    assert -1 in strangers and len(strangers) == 8
+
+
+def test_one_address_has_a_limit_of_its_own_and_a_unix_socket_none() -> None:
+    strangers: Strangers[int] = Strangers(100, 2)
+    assert [strangers.came(peer, "a") for peer in range(4)] == [[], [], [0], [1]]
+    assert [strangers.came(peer, "") for peer in range(10, 14)] == [[]] * 4
+    assert len(strangers) == 6
+
+
+def test_those_that_are_gone_count_for_nobody() -> None:
+    strangers: Strangers[int] = Strangers(2, 1)
+    for peer in range(100):
+        assert strangers.came(peer, f"address {peer}") == []
+        strangers.gone(peer)
+        strangers.gone(peer)
+    assert len(strangers) == 0
+
+
+@pytest.mark.parametrize(
+    ("peer", "address"),
+    [
+        ("ipv4:192.0.2.1:4321", "192.0.2.1"),
+        ("ipv6:%5B2001:db8::1%5D:4321", "%5B2001:db8::1%5D"),
+        ("ipv6:[::1]:4321", "[::1]"),
+        ("unix:", ""),
+        ("unix:/tmp/socket", ""),
+        ("", ""),
+    ],
+)
+def test_the_address_of_a_grpc_peer(peer: str, address: str) -> None:
+    assert address_of(peer) == address
+
+
+def test_every_address_has_its_turn_however_many_wait_of_another() -> None:
+    async def play() -> list[str]:
+        owner = Owner()
+        owner.begin()
+        turns, order = Turns(owner), list[str]()
+
+        async def work(address: str) -> None:
+            await turns.mine(address)
+            order.append(address)
+
+        noisy = [asyncio.ensure_future(work("noisy")) for _ in range(50)]
+        await asyncio.sleep(0)
+        # Some were cut while they waited: their turns go to nobody.
+        for each in noisy[1:10]:
+            each.cancel()
+        others = [asyncio.ensure_future(work(name)) for name in ("a", "b", "a")]
+        await asyncio.gather(*noisy, *others, return_exceptions=True)
+        # After all are done it begins anew.
+        await work("later")
+        return order
+
+    order = asyncio.run(play())
+    assert len(order) == 45 and order[-1] == "later"
+    assert order.index("a") <= 4 and order.index("b") <= 4
+    assert order[:12].count("a") == 2
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as made:
+        yield made
+
+
+def connected(stack: ExitStack, port: int, source: str) -> socket.socket:
+    return stack.enter_context(
+        socket.create_connection(("127.0.0.1", port), PATIENCE, source_address=(source, 0))
+    )
+
+
+def test_silent_connections_of_one_address_cut_none_of_another(
+    stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(served, "UNAUTHENTICATED", Limit(6, "test"))
+    monkeypatch.setattr(served, "UNAUTHENTICATED_OF_ONE", Limit(4, "test"))
+    opened = stack.enter_context(listening())
+    first = connected(stack, opened.port, QUIET)
+    wait_until(lambda: opened.unauthenticated == 1, "the quiet one")
+    noisy = [connected(stack, opened.port, NOISY) for _ in range(20)]
+    for each in noisy[:16]:
+        assert each.recv(1) == b"", "the oldest of the noisy address are cut"
+    assert opened.unauthenticated == 5
+    with closing(socket_to(opened, "tcp")) as connection:
+        connection.send([b"hello"])
+        assert connection.receive() == (b"hello", 0)
+    first.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        first.recv(1)
+
+
+def test_the_limits_leave_room_for_others() -> None:
+    assert UNAUTHENTICATED_OF_ONE.value <= UNAUTHENTICATED.value / 2
+
+
+def calls(watch: Watch, kind: str) -> None:
+    """Of `kind`, silent or concurrent: one of a quiet address, then twice as many of a noisy one as there may be."""
+    cut: list[str] = []
+    few = ConcurrentCalls(4)
+    with ExitStack() as stack:
+        for number, address in enumerate(["quiet", *["noisy"] * 8]):
+            name = f"{address} {number}"
+            caller = Caller(lambda name=name: cut.append(name), address=address)  # type: ignore[misc]
+            stack.enter_context(watch.silence(caller) if kind == "silent" else few.one(caller))
+    assert cut == [f"noisy {number}" for number in range(1, 6)]
+
+
+@pytest.mark.parametrize("kind", ["silent", "concurrent"])
+def test_calls_of_one_address_cut_none_of_another(kind: str) -> None:
+    calls(Watch(most_silent=4), kind)
+
+
+def test_a_call_knows_the_address_that_it_comes_from(stack: ExitStack) -> None:
+    with serving() as cluster:
+        server = cluster.servers[0].server
+        seen: list[str] = []
+        silence = server.watch.silence
+
+        def looked(caller: Caller) -> object:
+            seen.append(caller.address)
+            return silence(caller)
+
+        server.watch.silence = looked  # type: ignore[method-assign, assignment]
+        channel = stack.enter_context(grpc.insecure_channel(cluster.hosts))
+        check = channel.unary_unary("/grpc.health.v1.Health/Check")
+        check(b"", timeout=PATIENCE)
+        assert seen == ["127.0.0.1"]
