@@ -11,14 +11,15 @@ from numpy.typing import NDArray
 
 from pslab.protocol_adapter import event_of
 from pslab.simulator.channel import Channel
-from pslab.simulator.dealt import Dealing, Source
+from pslab.simulator.data import TicketWork, WorkerData
+from pslab.simulator.dealt import Dealing
 from pslab.simulator.event_queue import EventQueue
 from pslab.simulator.network import Network
 from pslab.simulator.store import Store
 from psserver.coordinator.outputs import Notice
 from pswire.config.distributions import Draw
-from psworker.engine import Cancel, ClientEngine, Commit, Grant, Refusal, Request, Stop, Times, UnitPart
-from psworker.local import NONFINITE_LIMIT, LocalWork, ReadAhead, Result, Trainer
+from psworker.engine import Cancel, ClientEngine, Commit, Grant, Refusal, Request, Stop, Times
+from psworker.local import NONFINITE_LIMIT, LocalWork, Result, Trainer
 
 Floats = NDArray[np.float32]
 
@@ -59,20 +60,6 @@ class Surroundings(Protocol):
         ...
 
     def evaluate(self, worker: "Worker", version: int) -> None: ...
-
-
-@dataclass(slots=True)
-class Unit:
-    """The batches of one ticket. `last`: the number of the last; `more`: there is data behind them."""
-
-    batches: list[Any]
-    last: int
-    more: bool
-    # Their steps were taken before the grant, in `before` seconds.
-    steps_taken: bool = False
-    before: float | None = None
-    # It is the last part of a work unit.
-    ends: bool = False
 
 
 @dataclass(slots=True)
@@ -124,16 +111,12 @@ class Worker:
         self._step: Step | None = None
         # Set at each join: what is remembered between tickets belongs to an incarnation.
         self._work: LocalWork
-        self._data = ReadAhead(iter(()))
-        self._steps = 1
-        self._unit: Unit | None = None
+        self._data: WorkerData
         # What the local rule of this incarnation says.
         self._steps_before_pull = False
         # It has weights of its own to take steps from: such a rule, and there was a contribution.
         self._has_own_weights = False
         self._nonfinite = 0
-        # Of dealt data, in place of `_data`.
-        self._source: Source | None = None
 
     @property
     def session(self) -> str:
@@ -160,13 +143,11 @@ class Worker:
         self._joined, self.incarnation = True, incarnation
         self._work = self._cluster.local_work()
         self._steps_before_pull, self._has_own_weights = self._work.steps_before_pull, False
-        self._steps = self._work.steps
-        dealing = self._cluster.dealing
+        dealing, steps = self._cluster.dealing, self._work.steps
         if dealing is not None:
-            self._source = dealing.source(self.trainer, self.index, self._steps)
+            self._data = WorkerData(iter(()), dealing.source(self.trainer, self.index, steps), steps)
         else:
-            self._data = ReadAhead(self._cluster.batches(self, next_batch))
-            self._next_unit()
+            self._data = WorkerData(self._cluster.batches(self, next_batch), None, steps)
         self._begin()
 
     # What it receives
@@ -201,7 +182,7 @@ class Worker:
         if grant is None:
             return
         self._step = step = Step(grant.ticket, grant.initialise, grant.received_at)
-        if grant.part is not None and not self._read(grant.part):
+        if grant.part is not None and not self._data.read(grant.part):
             self._step = None
             self._send(self._engine.abandon(grant.ticket, "the unit has ended", unit_ends=True))
             self._ask()
@@ -226,13 +207,12 @@ class Worker:
             return
         step.weights, step.begun, step.pulled = weights, True, self._cluster.queue.now
         self.steps += 1
-        assert self._unit is not None
-        if self._unit.steps_taken:
-            step.before, self._unit.before = self._unit.before, None
+        present = self._present
+        if present.steps_taken:
+            step.before, present.before = present.before, None
             self.computed(step)
         else:
-            batches = self._unit.batches
-            seconds = self.compute() if len(batches) == 1 else self._seconds(self._unit)
+            seconds = self.compute() if len(present.batches) == 1 else self._seconds(present)
             self._cluster.queue.after(seconds, self.computed, step)
 
     def computed(self, step: Step) -> None:
@@ -243,8 +223,8 @@ class Worker:
             return
         step.computed = self._cluster.queue.now
         if self.trainer is not None:
-            assert self._unit is not None and step.weights is not None
-            step.result = self._work.payload(step.weights, self.trainer.step, self._unit.batches)
+            assert step.weights is not None
+            step.result = self._work.payload(step.weights, self.trainer.step, self._present.batches)
             if not math.isfinite(step.result.norm):
                 self._not_finite(step)
                 return
@@ -283,36 +263,39 @@ class Worker:
         return step.result.flats if step.result is not None else []
 
     def _commit(self, step: Step) -> None:
-        result, unit = step.result, self._unit
+        result = step.result
         self._step = None
         if step.initialise:
             self._send(self._engine.commit(Commit(step.ticket)))
             self._ask()
             return
-        assert unit is not None
+        present = self._present
         self._nonfinite = 0
         if result is not None:
             self._work.keep()
         self._has_own_weights = self._steps_before_pull
-        asks = unit.more and not self._steps_before_pull
-        ends = unit.ends
+        asks = present.more and not self._steps_before_pull
         times = Times(step.pulled - step.granted, step.computed - step.pulled, step.before)
         if result is None:
-            samples, loss = self._cluster.batch_size * len(unit.batches), math.nan
+            samples, loss = self._cluster.batch_size * len(present.batches), math.nan
         else:
             samples, loss = result.samples, result.loss
-        self._next_unit()
-        told = (step.ticket, unit.last, samples, loss, asks, times)
-        self._send(self._engine.commit(Commit(*told, unit_ends=ends)))
+        self._data.next()
+        told = (step.ticket, present.last, samples, loss, asks, times)
+        self._send(self._engine.commit(Commit(*told, unit_ends=present.ends)))
         if not asks:
             self._begin()
 
     def _abandon(self, step: Step, reason: str) -> None:
         self._step = None
         self._send(self._engine.abandon(step.ticket, reason))
-        if step.begun and self._work.steps > 1 and not (self._unit and self._unit.steps_taken):
+        if (
+            step.begun
+            and self._work.steps > 1
+            and not (self._data.present and self._data.present.steps_taken)
+        ):
             # As in a real worker: several batches cannot be read again.
-            self._next_unit()
+            self._data.next()
             self._begin()
         else:
             self._ask()
@@ -330,61 +313,40 @@ class Worker:
             self.failure = f"{self._nonfinite} {what} in a row gave no finite gradient"
             self.leave(f"Diverged: {self.failure}")
             return
-        self._next_unit()
+        self._data.next()
         self._begin()
 
-    # Its data
-
-    def _next_unit(self) -> None:
-        """A real worker reads batch by batch, during the ticket; here they may as well be read at once."""
-        if self._source is not None:
-            return  # it comes with the next grant
-        data = self._data
-        if data.following is None:
-            self._unit = None
-            return
-        last, batch = data.take()
-        batches = [batch]
-        while len(batches) < self._steps and data.following is not None:
-            last, batch = data.take()
-            batches.append(batch)
-        self._unit = Unit(batches, last, data.following is not None)
-
-    def _read(self, part: UnitPart) -> bool:
-        """The part of a work unit that a grant names; False: there is none."""
-        assert self._source is not None
-        found = self._source.read(part)
-        if found is not None:
-            self._unit = Unit(list(found.batches), found.last, more=True, ends=found.ends)
-        return found is not None
-
     def _begin(self) -> None:
-        """With the next unit: ask, take its steps before asking, or say that there is none."""
-        if self._source is not None:
+        """With the next batches: ask, take their steps before asking, or say that there are none."""
+        present = self._data.present
+        if self._data.dealt:
             self._ask()
-        elif self._unit is None:
+        elif present is None:
             self._send(self._engine.done())
         elif self._has_own_weights:
-            self._unit.before = self._seconds(self._unit)
-            self._cluster.queue.after(self._unit.before, self._took_steps, self.life)
+            present.before = self._seconds(present)
+            self._cluster.queue.after(present.before, self._took_steps, self.life)
         else:
             self._ask()
 
     def _took_steps(self, life: int) -> None:
         if life != self.life:
             return
-        assert self._unit is not None
-        self._unit.steps_taken = True
-        if (
-            self.trainer is not None
-            and not self._work.take_steps(self.trainer.step, self._unit.batches).finite
-        ):
+        present = self._present
+        present.steps_taken = True
+        if self.trainer is not None and not self._work.take_steps(self.trainer.step, present.batches).finite:
             self._skip()
             return
         self._ask()
 
-    def _seconds(self, unit: Unit) -> float:
-        return sum(self.compute() for _ in unit.batches)
+    @property
+    def _present(self) -> TicketWork:
+        """What the ticket in hand is for."""
+        assert self._data.present is not None
+        return self._data.present
+
+    def _seconds(self, work: TicketWork) -> float:
+        return sum(self.compute() for _ in work.batches)
 
     # What it sends
 

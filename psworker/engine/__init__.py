@@ -7,6 +7,8 @@ protobuf. Three programs drive it: the session stream of a real worker (`psworke
     messages    what a worker sends and receives
     legal       what the training loop may do when
     client      the state machine
+    pending     what was sent and is not answered
+    position    how far the loop is in its batches
     state       its state as a value that can be saved
 """
 

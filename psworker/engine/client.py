@@ -38,12 +38,12 @@ from psworker.engine.messages import (
     Request,
     Stop,
 )
+from psworker.engine.pending import Pending
+from psworker.engine.position import Position
 from psworker.engine.state import EngineState
 from psworker.errors import Refused, SessionError, Voided
 
 Requests = list[Request]
-
-KEPT_DISPOSITIONS = 4096
 
 
 class ClientEngine:
@@ -77,14 +77,8 @@ class ClientEngine:
         self._newest: Grant | None = None
         # The last ticket whose commit an exchange carried: only the exchange knows whether it was made.
         self._exchanged: int | None = None
-        # Commits without an answer, and the tickets of commits whose fate is not known.
-        self._unanswered: dict[int, Commit] = {}
-        self._awaited: dict[int, None] = {}
-        # Abandoned, and not yet known to have been received.
-        self._abandoned: dict[int, Abandon] = {}
-        self._dispositions: deque[Disposition] = deque(maxlen=KEPT_DISPOSITIONS)
-        # Behind the last batch that was committed, by number; and the one before the newest commit.
-        self._position = self._position_before = 0
+        self._pending = Pending()
+        self._position = Position()
         # In hand when the membership ended: it can be worked on again under another ticket.
         self._forfeited: int | None = None
         # The loop is to begin again at the first batch that is not committed, and does not know yet.
@@ -97,7 +91,7 @@ class ClientEngine:
         """What the training loop has in hand."""
         if self.held is not None:
             return "cancelled" if self.held in self.void else "working"
-        if self._exchanged is not None and self._exchanged in self._unanswered:
+        if self._exchanged is not None and self._exchanged in self._pending.commits:
             return "committing"
         if self.exhausted:
             return "exhausted"
@@ -144,7 +138,7 @@ class ClientEngine:
             self.held is not None
             or self.exhausted
             or self.refusal is not None
-            or self._exchanged in self._unanswered
+            or self._exchanged in self._pending.commits
         ):
             self._require("ready")
         self.held = self._exchanged = None
@@ -183,8 +177,7 @@ class ClientEngine:
         if commit.ready and self.grants:
             commit = replace(commit, ready=False)
         self.held, self._exchanged, self.asked = None, commit.ticket, commit.ready
-        self._unanswered[commit.ticket] = commit
-        self._awaited[commit.ticket] = None
+        self._pending.commit(commit)
         self._use(commit)
         return commit
 
@@ -193,12 +186,11 @@ class ClientEngine:
         session stream has told its fate meanwhile."""
         if ticket != self._exchanged:
             self._require("rollback_commit", ticket)
-        if ticket in self._unanswered:
-            del self._unanswered[ticket]
-            self._awaited.pop(ticket, None)
+        if ticket in self._pending.commits:
+            self._pending.withdraw(ticket)
         else:
             self.void.setdefault(ticket, "it was settled while its payload was on the way")
-        self._position = self._position_before
+        self._position.rollback()
         self.held, self._exchanged, self.asked = ticket, None, False
 
     def commit(self, commit: Commit) -> Requests:
@@ -216,7 +208,7 @@ class ClientEngine:
                 f"ticket {ticket} was cancelled: {self.void.get(ticket, 'it is another membership')}"
             )
         if ticket != self.held or self.refusal is not None:
-            if ticket == self._exchanged and ticket not in self._unanswered and self.refusal is None:
+            if ticket == self._exchanged and ticket not in self._pending.commits and self.refusal is None:
                 # The answer may be the fate of a cancelled ticket, which the exchange never reached: then nobody has
                 # asked yet. Asking twice gives one ticket.
                 self._exchanged = None
@@ -230,15 +222,16 @@ class ClientEngine:
         self.asked, self._exchanged = commit.ready, None
         self._use(commit)
         if not self.lossless_link:
-            self._unanswered[ticket] = commit
-            self._awaited[ticket] = None
+            self._pending.commit(commit)
         return [commit]
 
     def _use(self, commit: Commit) -> None:
-        self._position_before = self._position
+        self._position.commit(None if self._initialises(commit.ticket) else commit.batch)
+
+    def _initialises(self, ticket: int | None) -> bool:
+        """The ticket is for initial values, as far as the newest grant says."""
         newest = self._newest
-        if newest is None or not newest.initialise or newest.ticket != commit.ticket:
-            self._position = max(self._position, commit.batch + 1)
+        return newest is not None and newest.initialise and newest.ticket == ticket
 
     def abandon(self, ticket: int, reason: str, *, unit_ends: bool = False) -> Requests:
         """Give the ticket in hand back; nothing to send for one that was cancelled."""
@@ -248,7 +241,7 @@ class ClientEngine:
             return []
         abandon = Abandon(ticket, reason, unit_ends)
         if not self.lossless_link:
-            self._abandoned[ticket] = abandon
+            self._pending.abandons[ticket] = abandon
         return [abandon]
 
     def done(self, ends: str = "") -> Requests:
@@ -286,7 +279,7 @@ class ClientEngine:
                     if self.void:
                         self.void = self._void_of(self.held, self._exchanged)
             case Disposition():
-                self._settled(event)
+                self._pending.settle(event)
             case Cancel():
                 self._cancelled(event)
             case Stop():
@@ -294,17 +287,15 @@ class ClientEngine:
             case Refusal():
                 self.refusal = event
                 if not event.fatal:
-                    self._unanswered.pop(event.ticket, None)
-                    self._awaited.pop(event.ticket, None)
+                    self._pending.withdraw(event.ticket)
             case _:
                 assert_never(event)
 
     def owed(self) -> Requests:
         """What may not have been received: to be sent first on a new stream."""
-        requests: Requests = list(self._abandoned.values())
-        requests += [commit for ticket, commit in self._unanswered.items() if ticket != self._exchanged]
+        requests = self._pending.owed(self._exchanged)
         # Also when a commit above asks: asking twice gives one ticket.
-        if self.asked and self._exchanged not in self._unanswered:
+        if self.asked and self._exchanged not in self._pending.commits:
             requests.append(Ready())
         if self.exhausted:
             requests.append(Done(self._ends))
@@ -319,17 +310,12 @@ class ClientEngine:
         `next_batch`: the first batch that does not count as committed; None: batches have no numbers. `again`: the loop
         is to begin there. Returns how many batches were committed that do not count.
         """
-        for ticket in self._awaited:
-            self._dispositions.append(Disposition(ticket, "unknown", reason=reason))
         in_hand = self.held if self.held is not None else self._exchanged
         self.void = {} if in_hand is None else {in_hand: reason}
         self._forfeited = None if next_batch is None or self._counts(next_batch) else in_hand
         self.grants.clear()
-        self._unanswered.clear()
-        self._awaited.clear()
-        self._abandoned.clear()
-        undone = 0 if next_batch is None else self.undone(next_batch)
-        self._position = self._position_before = self._position - undone
+        self._pending.end(reason)
+        undone = 0 if next_batch is None else self._position.go_back(next_batch)
         if again:
             self.rolled_back = True
             self.asked = self.exhausted = False
@@ -337,9 +323,9 @@ class ClientEngine:
 
     def _counts(self, next_batch: int) -> bool:
         """What is in hand was committed by an exchange whose answer was lost; or it is no batch."""
-        newest, made = self._newest, self._unanswered.get(self._exchanged or 0)
+        made = self._pending.commits.get(self._exchanged or 0)
         in_hand = self.held if self.held is not None else self._exchanged
-        initialises = newest is not None and newest.initialise and newest.ticket == in_hand
+        initialises = self._initialises(in_hand)
         if self.held is None and self._exchanged is not None and made is None:
             # The stream has told its fate already, or a membership before this one has ended. It is the last batch that
             # was used, so it counts where all do; what has been given up once is not counted any more.
@@ -348,7 +334,7 @@ class ClientEngine:
 
     def undone(self, next_batch: int) -> int:
         """How many batches were committed from that one on."""
-        return max(0, self._position - next_batch)
+        return self._position.undone(next_batch)
 
     def take_rollback(self) -> bool:
         """The loop is to begin again since the last call; what is in hand is given up."""
@@ -358,31 +344,23 @@ class ClientEngine:
         return found
 
     def dispositions(self) -> list[Disposition]:
-        """What became of commits since the last call; each final one once, the newest `KEPT_DISPOSITIONS`."""
-        found = list(self._dispositions)
-        self._dispositions.clear()
-        return found
+        """What became of commits since the last call; each final one once."""
+        return self._pending.take_dispositions()
 
     def _cancelled(self, cancel: Cancel) -> None:
         self.void[cancel.ticket] = cancel.reason
         # One that was granted ahead is not begun.
         self.grants = deque(grant for grant in self.grants if grant.ticket != cancel.ticket)
-        self._abandoned.pop(cancel.ticket, None)
+        self._pending.abandons.pop(cancel.ticket, None)
 
     def _void_of(self, *tickets: int | None) -> dict[int, str]:
         return {ticket: reason for ticket, reason in self.void.items() if ticket in tickets}
-
-    def _settled(self, disposition: Disposition) -> None:
-        self._unanswered.pop(disposition.ticket, None)
-        self._abandoned.pop(disposition.ticket, None)
-        if disposition.fate != "pending" and disposition.ticket in self._awaited:
-            del self._awaited[disposition.ticket]
-            self._dispositions.append(disposition)
 
     # Saving
 
     def state(self) -> EngineState:
         """All that this engine remembers."""
+        pending = self._pending
         return EngineState(
             lossless_link=self.lossless_link,
             stop=self.stop,
@@ -395,13 +373,13 @@ class ClientEngine:
             exchanged=self._exchanged,
             newest=self._newest,
             grants=tuple(self.grants),
-            unanswered=tuple(self._unanswered.values()),
-            awaited=tuple(self._awaited),
-            abandoned=tuple(self._abandoned.values()),
+            unanswered=tuple(pending.commits.values()),
+            awaited=tuple(pending.awaited),
+            abandoned=tuple(pending.abandons.values()),
             void=tuple(Cancel(ticket, reason) for ticket, reason in self.void.items()),
-            dispositions=tuple(self._dispositions),
-            position=self._position,
-            position_before=self._position_before,
+            dispositions=tuple(pending.dispositions),
+            position=self._position.next,
+            position_before=self._position.before,
             forfeited=self._forfeited,
             rolled_back=self.rolled_back,
         )
@@ -421,12 +399,13 @@ class ClientEngine:
         engine._ends = state.ends
         engine._exchanged, engine._newest = state.exchanged, state.newest
         engine.grants.extend(state.grants)
-        engine._unanswered.update((commit.ticket, commit) for commit in state.unanswered)
-        engine._awaited.update(dict.fromkeys(state.awaited))
-        engine._abandoned.update((each.ticket, each) for each in state.abandoned)
+        pending = engine._pending
+        pending.commits.update((commit.ticket, commit) for commit in state.unanswered)
+        pending.awaited.update(dict.fromkeys(state.awaited))
+        pending.abandons.update((each.ticket, each) for each in state.abandoned)
         engine.void.update((each.ticket, each.reason) for each in state.void)
-        engine._dispositions.extend(state.dispositions)
-        engine._position, engine._position_before = state.position, state.position_before
+        pending.dispositions.extend(state.dispositions)
+        engine._position = Position(state.position, state.position_before)
         engine._forfeited, engine.rolled_back = state.forfeited, state.rolled_back
         return engine
 
