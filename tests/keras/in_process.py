@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from psserver.settings import Options
-from tests.service.serving import Served
+from tests.service.serving import PATIENCE, Served
 
 
 @contextmanager
@@ -23,7 +23,7 @@ def servers(
                 overrides=overrides,
                 out=out if index == 0 else None,
             )
-            started.insert(0, Served(plan, patience=0.5, lease=0.5))
+            started.insert(0, Served(plan, patience=PATIENCE, lease=0.5))
             addresses[index] = started[0].address
         yield ",".join(addresses)
     finally:

@@ -17,7 +17,8 @@ from pswire.transport import channels
 from pswire.transport.channels import CHANNEL_OPTIONS, RECEIVED_BYTES, SERVER_OPTIONS
 from tests.patience import PATIENCE
 
-WORKER_TIMEOUT = 0.9  # seconds
+# Seconds; a ping, and the patience with its answer, are three tenths of it.
+WORKER_TIMEOUT = 3.0
 # A connection that no other channel of this process shares.
 OWN = [("grpc.use_local_subchannel_pool", 1)]
 
@@ -64,9 +65,9 @@ def open_channel(port: int) -> grpc.Channel:
 def test_messages_up_to_the_bound_pass(echo: Echo) -> None:
     with open_channel(echo.port) as channel:
         call: Call = channel.unary_unary("/test.Echo/Echo")
-        assert call(bytes(RECEIVED_BYTES), timeout=30) == bytes(RECEIVED_BYTES)
+        assert call(bytes(RECEIVED_BYTES), timeout=PATIENCE) == bytes(RECEIVED_BYTES)
         with pytest.raises(grpc.RpcError) as caught:
-            call(bytes(RECEIVED_BYTES + 1), timeout=30)
+            call(bytes(RECEIVED_BYTES + 1), timeout=PATIENCE)
         assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
@@ -74,7 +75,7 @@ def test_a_silent_call_survives_its_keep_alive_pings(echo: Echo) -> None:
     # One ping a second; with gRPC's defaults the server ends the connection at the fifth or sixth.
     with open_channel(echo.port) as channel:
         call: Call = channel.unary_unary("/test.Echo/Wait")
-        assert call(b"6.5", timeout=30) == b"awake"
+        assert call(b"6.5", timeout=PATIENCE) == b"awake"
 
 
 class Relay:
@@ -136,7 +137,7 @@ def test_a_web_proxy_is_not_asked(echo: Echo, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("no_proxy", "")
     with open_channel(echo.port) as channel:
         call: Call = channel.unary_unary("/test.Echo/Echo")
-        assert call(b"hello", timeout=30) == b"hello"
+        assert call(b"hello", timeout=PATIENCE) == b"hello"
 
 
 def test_a_port_has_one_owner(echo: Echo) -> None:
@@ -163,7 +164,7 @@ def test_any_timeout_gives_options_that_grpc_takes(timeout: float) -> None:
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     with grpc.insecure_channel(f"127.0.0.1:{port}", CHANNEL_OPTIONS(timeout, payloads=True)) as channel:
-        grpc.channel_ready_future(channel).result(30)
+        grpc.channel_ready_future(channel).result(PATIENCE)
     server.stop(None).wait()
 
 
@@ -181,15 +182,15 @@ def test_a_connection_without_calls_is_closed_and_one_with_a_call_is_not(
     try:
         address = f"127.0.0.1:{echo.port}"
         with grpc.insecure_channel(address, OWN) as idle, grpc.insecure_channel(address, OWN) as busy:
-            waiting = busy.unary_unary("/test.Echo/Wait", None, None).future(b"30", timeout=30)
-            assert echo.called.wait(10)
+            waiting = busy.unary_unary("/test.Echo/Wait", None, None).future(b"60", timeout=2 * PATIENCE)
+            assert echo.called.wait(PATIENCE)
             idle.subscribe(states.put)
             call = idle.unary_unary("/test.Echo/Echo", None, None)
-            assert call(b"once", timeout=10) == b"once"
-            seen = [states.get(timeout=10)]
+            assert call(b"once", timeout=PATIENCE) == b"once"
+            seen = [states.get(timeout=PATIENCE)]
             while seen[-1] != grpc.ChannelConnectivity.IDLE or grpc.ChannelConnectivity.READY not in seen:
-                seen.append(states.get(timeout=10))
-            assert call(b"again", timeout=10) == b"again"
+                seen.append(states.get(timeout=PATIENCE))
+            assert call(b"again", timeout=PATIENCE) == b"again"
             assert not echo.peer_lost.is_set()
             echo.release.set()
             assert waiting.result() == b"awake"

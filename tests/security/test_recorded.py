@@ -16,7 +16,7 @@ from pswire.transport import socket_handshake as handshake
 from pswire.transport.framed_socket import FramedSocket
 from tests.security.identities import Identities
 from tests.security.relay import Relay, relayed
-from tests.service.serving import Served
+from tests.service.serving import PATIENCE, Served
 from tests.shm.sessions import granted
 
 PATTERN = b"PlantedWeights.."
@@ -71,7 +71,7 @@ def served(security: Security, addresses: list[str], index: int) -> Iterator[Ser
         overrides=["policy.name=async", "optimizer.learning_rate=1.0"],
         security=security(Role.SERVER, f"server-{index}"),
     )
-    made = Served(plan, patience=0.5, lease=0.5)
+    made = Served(plan, patience=PATIENCE, lease=0.5)
     try:
         yield made
     finally:

@@ -134,7 +134,7 @@ def test_a_stopped_process_holds_nobody_up_and_wakes_to_the_same_weights() -> No
 @pytest.mark.parametrize("kind", ["shared-memory", "socket"])
 def test_nothing_is_kept_of_a_stopped_process(kind: str) -> None:
     """Its sockets are open, and stay so: gRPC notices, and the socket goes with its stream, and with it the slots."""
-    with serving(overrides=["cluster.worker_timeout=1.0"]) as cluster:
+    with serving(overrides=["cluster.worker_timeout=4.0"]) as cluster:
         probe = cluster.servers[0].probe
         stopped = worker(STOPPED.replace("sys.argv[1],", f"sys.argv[1], {kind!r},"), cluster.hosts)
         assert line(stopped) == "reading"
