@@ -136,7 +136,10 @@ WRONG = (SettingsError, ExperimentError, AddressError, PolicyError, OptimizerErr
     help="End after so many updates in a row that would not be finite, and are refused. Default: 10.",
 )
 @click.option(
-    "--idle-timeout", type=float, help="Give up after this long without workers, seconds. Default: 600."
+    "--idle-timeout",
+    type=float,
+    help="Give up after this long without workers, or, another server than 0, without that one (60 at least), seconds. "
+    "Default: 600.",
 )
 @overrides_option("Any key of an experiment file, e.g. policy.max_staleness=2. Repeatable.")
 @click.option(

@@ -76,7 +76,7 @@ class ClusterSection(Section):
     """seconds that the others wait for a silent worker at most"""
 
     idle_timeout: Seconds = 600.0
-    """seconds that servers wait without any worker"""
+    """seconds that servers wait without any worker, and others than server 0 without that one (60 at least)"""
 
     ticket_timeout: Literal["auto"] | Time = "auto"
     """seconds after which a worker that keeps a ticket is given up; 0: never; `auto`: twenty usual steps, at least six

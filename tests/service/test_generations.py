@@ -1,9 +1,15 @@
 """Servers of several generations of one job: the later one is right, whoever comes first."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import grpc
 import pytest
 
+from psserver.service.server import Server
+from psserver.service.serving.following import Following
 from psserver.service.succession.patience import MOST_FRUITLESS, Patience
+from psserver.settings import resolve
 from pswire.exits import ExitCode
 from pswire.model.plan import make_plan
 from pswire.v1 import shard_pb2 as pb
@@ -57,6 +63,29 @@ def test_a_shard_whose_coordinator_is_gone_waits_for_as_long_as_that_one_said(
             list(shard_pb2_grpc.ShardStub(channel).Follow(iter([opening("job", recover)]), timeout=PATIENCE))
         assert served.ended() == ExitCode.UNREACHABLE
         assert served.server.continuation.again == again
+
+
+def test_a_server_that_nobody_gives_orders_to_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Server 0 was never started, or has ended before this one came back."""
+    monkeypatch.setattr("psserver.service.serving.following.LEAST_PATIENCE", 0.2)
+    said: list[str] = []
+
+    def announce(name: str, fields: Mapping[str, Any]) -> None:
+        said.append(str(fields["reason"])) if name == "stopped" else None
+
+    hosts = "127.0.0.1:1,127.0.0.1:0"
+    settings = resolve(Options(ps_hosts=hosts, task_index=1, overrides=("cluster.idle_timeout=0.1",)), None)
+    assert Server(settings, announce).run() == ExitCode.UNREACHABLE
+    assert len(said) == 1 and "server 0 at 127.0.0.1:1) gave no orders within 0.2 s" in said[0]
+
+
+def test_a_server_waits_for_its_first_orders_for_a_minute_at_least() -> None:
+    for idle, waits in ((1.0, 60.0), (600.0, 600.0)):
+        hosts, override = "127.0.0.1:1,127.0.0.1:0", f"cluster.idle_timeout={idle}"
+        settings = resolve(Options(ps_hosts=hosts, task_index=1, overrides=(override,)), None)
+        server = Server(settings, lambda name, fields: None)
+        following = Following(settings, server.host, server.continuation, lambda name, fields: None)
+        assert following.patience == waits
 
 
 def test_a_worker_of_an_earlier_generation_is_taken_and_one_of_a_later_is_told_to_wait() -> None:

@@ -14,6 +14,8 @@ from pswire.exits import ExitCode
 
 # Between looks of a server that waits, in seconds.
 LONGEST_SLEEP = 3600.0
+# Of a server that has not been given any order yet, in seconds.
+LEAST_PATIENCE = 60.0
 
 
 class Following:
@@ -39,18 +41,15 @@ class Following:
         announced = asyncio.create_task(announcing.run(lambda: bool(self._host.job)))
         try:
             if not await self._ended():
-                reason = (
-                    f"the coordinator (server 0) did not come back within {self._continuation.recover:g} s"
-                )
-                return self._stopped(reason, ExitCode.UNREACHABLE)
+                return self._stopped(self._alone(), ExitCode.UNREACHABLE)
             return self._code()
         finally:
             announced.cancel()
 
     async def _ended(self) -> bool:
-        """Wait for it. False: the coordinator that was to come back did not."""
+        """Wait for it. False: nobody gives this server orders, and it waits no longer."""
         loop, going, rpc = self._host.owner.loop, self._continuation, self.rpc
-        limit = loop.time() + going.recover if self._settings.again else float("inf")
+        limit = loop.time() + self.patience
         while rpc.ending is None and going.signal is None:
             left = float("inf") if self._host.job else limit - loop.time()
             if left <= 0:
@@ -59,6 +58,23 @@ class Following:
                 await asyncio.wait_for(going.wake.wait(), min(left, LONGEST_SLEEP))
             going.wake.clear()
         return True
+
+    @property
+    def patience(self) -> float:
+        """Seconds for which it waits for a coordinator. Servers are started in any order, and over some time."""
+        if self._settings.again:
+            return self._continuation.recover
+        return max(self._settings.terms.idle_timeout, LEAST_PATIENCE)
+
+    def _alone(self) -> str:
+        """Why it ends when it has waited for so long."""
+        seconds, coordinator = self.patience, self._continuation.hosts[0]
+        if self._settings.again:
+            return f"the coordinator (server 0) did not come back within {seconds:g} s"
+        return (
+            f"the coordinator (server 0 at {coordinator}) gave no orders within {seconds:g} s: expected it to be "
+            "started, with this server's address in its --ps-hosts; or its job is over"
+        )
 
     def _code(self) -> ExitCode:
         going, ending = self._continuation, self.rpc.ending
