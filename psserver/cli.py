@@ -42,6 +42,7 @@ from pswire.command.options import (
 from pswire.command.process import die_with, keep_large_blocks
 from pswire.command.task_index import chosen_task_index
 from pswire.config.experiment import ExperimentError
+from pswire.config.overrides import overrides_of
 from pswire.exits import ExitCode, exit_codes_text
 from pswire.logs.events import event, last_words, set_up
 from pswire.security.options import insecure_option, security_options
@@ -266,7 +267,7 @@ def chosen_options(given: dict[str, Any], overrides: tuple[str, ...], no_out: bo
     for seconds in ("ticket_timeout", "recover_timeout"):
         if given[seconds] is not None:
             given[seconds] = number_or_text(given[seconds])
-    shortcuts = shortcut_overrides({name: given.pop(name) for name in SHORTCUTS})
+    shortcuts = overrides_of({key: given.pop(name) for name, key in SHORTCUTS.items()})
     secret = os.environ.get("PS_JOB_SECRET", "")
     given["task_index"] = chosen_task_index(given["task_index"], "ps-server")
     options = Options(overrides=(*shortcuts, *overrides), job_secret=secret, environment=os.environ, **given)
@@ -315,6 +316,7 @@ def default_folder(job: str) -> Path | None:
     return runs / f"{time.strftime('%Y%m%d-%H%M%S')}-{job[:4]}"
 
 
+# Options that are short for a key of the experiment file.
 SHORTCUTS = {
     "policy": "policy.name",
     "optimizer": "optimizer.name",
@@ -334,11 +336,6 @@ SHORTCUTS = {
     "recover_timeout": "cluster.recover_timeout",
     "nonfinite_limit": "cluster.nonfinite_limit",
 }
-
-
-def shortcut_overrides(given: Mapping[str, Any]) -> list[str]:
-    """Options that are short for a key of the experiment file."""
-    return [f"{SHORTCUTS[name]}={json.dumps(value)}" for name, value in given.items() if value is not None]
 
 
 def number_or_text(text: str) -> float | str:

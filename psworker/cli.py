@@ -1,6 +1,5 @@
 """The ps-worker command."""
 
-import json
 import os
 import signal
 import sys
@@ -21,6 +20,7 @@ from pswire.command.options import (
 from pswire.command.process import die_with, keep_large_blocks
 from pswire.command.task_index import chosen_task_index
 from pswire.config.experiment import ExperimentError
+from pswire.config.overrides import overrides_of
 from pswire.exits import ExitCode, exit_codes_text
 from pswire.logs.events import set_up
 from pswire.security.names import IdentityError, Role
@@ -158,8 +158,7 @@ def main(
         "run.deterministic": True if deterministic else None,
         "job.evaluate_every": evaluate_every,
     }
-    given = [f"{key}={json.dumps(value)}" for key, value in shortcuts.items() if value is not None]
-    given += [f"job.options.{option}" for option in options]
+    given = [*overrides_of(shortcuts), *(f"job.options.{option}" for option in options)]
     try:
         check_new("--save", save)
         check_new("--save-best", save_best)

@@ -3,14 +3,20 @@
 A whole section may stand there, too: ``policy={name = "k-sync", aggregate = 4}`` replaces it.
 """
 
+import json
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date, time
 from typing import Any
 
 
 class OverrideError(ValueError):
     """An override that cannot be understood or has no place in the document."""
+
+
+def overrides_of(settings: Mapping[str, object]) -> list[str]:
+    """`section.key=value` of each setting that is given, which is not None."""
+    return [f"{key}={json.dumps(value)}" for key, value in settings.items() if value is not None]
 
 
 def apply_overrides(document: dict[str, Any], overrides: Sequence[str]) -> None:

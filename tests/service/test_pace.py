@@ -9,7 +9,7 @@ import pytest
 from pslab.verify.harness import CoordinatorHarness
 from psserver.service import pace as pace_module
 from psserver.service.pace import Arrivals, Pace
-from psserver.service.rpc import coordinator as rpc
+from psserver.service.rpc import sessions
 from pswire.v1 import coordinator_pb2 as pb
 from tests.service.peer import Peer, Stream, join_request
 from tests.service.serving import PATIENCE, refused, serving
@@ -99,8 +99,8 @@ def test_a_pace_that_is_full_again_is_forgotten() -> None:
 
 def test_a_loop_of_ready_and_abandon_is_slowed_down(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its session is read no faster; the others' are."""
-    monkeypatch.setattr(rpc, "IDLE_WORDS", 20)
-    monkeypatch.setattr(rpc, "IDLE_WORDS_PER_SECOND", 0.01)
+    monkeypatch.setattr(sessions, "IDLE_MESSAGES", 20)
+    monkeypatch.setattr(sessions, "IDLE_MESSAGES_PER_SECOND", 0.01)
     kinds: Counter[str] = Counter()
     with serving() as cluster, Peer(cluster, "steady") as steady:
         cluster.servers[0].probe.on_record(monkeypatch, lambda record: kinds.update([record.entry.kind]))

@@ -1,6 +1,5 @@
 """``ps-lab run``"""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from pslab.runs.folder import Run, RunError
 from psserver.optimizers import OptimizerError
 from pswire.command.options import log_format_option, overrides_option
 from pswire.config.experiment import Experiment, ExperimentError, load_experiment
+from pswire.config.overrides import overrides_of
 from pswire.exits import ExitCode
 from psworker.job.errors import JobError
 
@@ -166,7 +166,7 @@ def run(
         "run.deterministic": True if deterministic else None,
     }
     settings = {key: value for key, value in said.items() if value is not None}
-    overrides = (*(f"{key}={json.dumps(value)}" for key, value in settings.items()), *overrides)
+    overrides = (*overrides_of(settings), *overrides)
     if resume is not None and (out is None or force or script is not None):
         raise Failure(
             "--resume goes on in the folder of an experiment's run: expected --out RUN, without --force"

@@ -29,7 +29,7 @@ def coordinator_methods(coordinator: CoordinatorRpc, rpc: Registration) -> "Meth
     at = f"/{COORDINATOR}/"
     return {
         "Join": rpc.unary(f"{at}Join", coordinator.join, coordinator_pb2.JoinRequest),
-        "Session": rpc.method(f"{at}Session", coordinator.session),
+        "Session": rpc.method(f"{at}Session", coordinator.sessions.serve),
         "GatherEpoch": rpc.unary(
             f"{at}GatherEpoch", coordinator.gather_epoch, coordinator_pb2.GatherEpochRequest
         ),
