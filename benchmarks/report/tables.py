@@ -67,7 +67,7 @@ def encrypted(rows: Sequence[Row]) -> Table | None:
             low, _, high = quantiles(ratio.values, n=4) if len(ratio.values) > 1 else [ratio.median] * 3
             each = [1e3 * row.load.workers / row.rate(peer).median for peer in (bare, name)]
             cells = (*map(number, each), f"{ratio.median:.2f}", f"{low:.2f} - {high:.2f}")
-            spent = [number(_processors(row, peer).median) for peer in (bare, name)]
+            spent = [number(_processors(row, peer)) for peer in (bare, name)]
             table.add_row(row.load.name, LABELS[bare], *cells, *spent)
         if GRPC_TLS in row.bursts and SOCKET_TLS in row.bursts:
             ratio = row.rate(SOCKET_TLS).per(row.rate(GRPC_TLS))
@@ -77,10 +77,10 @@ def encrypted(rows: Sequence[Row]) -> Table | None:
     return table if table.rows else None
 
 
-def _processors(row: Row, name: str) -> Samples:
-    """Milliseconds of CPU for a step, of servers and workers."""
-    spent = [1e3 * (burst.server_cpu + burst.worker_cpu) / burst.steps for burst in row.bursts[name]]
-    return collected(spent)
+def _processors(row: Row, name: str) -> float:
+    """Milliseconds of CPU for a step, of servers and workers: of all rounds together, since systems count in ticks."""
+    bursts = row.bursts[name]
+    return 1e3 * sum(b.server_cpu + b.worker_cpu for b in bursts) / sum(b.steps for b in bursts)
 
 
 def connections(found: Connections) -> Table:
