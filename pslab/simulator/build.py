@@ -16,13 +16,13 @@ from pslab.simulator.network import Network
 from pslab.simulator.problems import ProblemError, numpy_problem
 from pslab.simulator.store import ShardStore, Store, TimingOnlyStore
 from pslab.simulator.worker import Worker
-from psserver.assurance import ShardAssurance
 from psserver.coordinator import JobTerms
 from psserver.optimizers import Optimizer
 from psserver.optimizers import build as build_optimizer
 from psserver.optimizers.schedules import Schedule
 from psserver.policies import Policy
 from psserver.policies import build as build_policy
+from psserver.shard_bounds import ShardBounds
 from pswire.config.checkpoints import parse_every
 from pswire.config.distributions import Delay, DelayError, Draw, parse, stream
 from pswire.config.experiment import Experiment
@@ -75,7 +75,7 @@ def build(
         evaluate=simulation.evaluate,
         until_accuracy=simulation.until_accuracy,
         # Where only time matters every update is finite.
-        assurance=ShardAssurance(policy.tensors, optimizer) if any(made.values()) else None,
+        assurance=ShardBounds(policy.tensors, optimizer) if any(made.values()) else None,
     )
     # Perfect links draw nothing: ten thousand workers can share one generator.
     chance = stream(experiment.run.seed, 0, "messages")

@@ -9,9 +9,9 @@ from psserver.coordinator.entries import AppliedPart
 from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.members.roster import REMEMBERED_TICKETS, Member
 from psserver.coordinator.outputs import DispositionNotice
+from psserver.coordinator.pending_trial import PendingTrial, Refusals
 from psserver.coordinator.sentences import named
 from psserver.coordinator.tickets.table import Ticket, TicketError
-from psserver.coordinator.trials import PendingTrial, Refusals
 from psserver.policies import (
     Apply,
     Cancel,

@@ -23,7 +23,7 @@ from psserver.metrics.snapshot import (
     job_numbers,
     shard_numbers,
 )
-from psserver.service.access.gate import Gate
+from psserver.service.access.authorization import Authorizer
 from psserver.service.job.job import Job
 from psserver.service.shard.host import ShardHost
 from psserver.shard import Apply, Order
@@ -39,9 +39,11 @@ UPDATE_SECONDS = (1e-5, 1e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 class ServerCollector(Collector):
     """Of one server; with the job's numbers on the coordinator, where `job` is given and its run log counts."""
 
-    def __init__(self, host: ShardHost, job: Job | None, credentials: Credentials, gate: Gate) -> None:
+    def __init__(
+        self, host: ShardHost, job: Job | None, credentials: Credentials, authorizer: Authorizer
+    ) -> None:
         self._host, self._job = host, job
-        self._credentials, self._gate = credentials, gate
+        self._credentials, self._authorizer = credentials, authorizer
         run_log = job.routes.run_log if job is not None else None
         self._counts = run_log.counts if isinstance(run_log, CountedRunLog) else None
 
@@ -49,7 +51,7 @@ class ServerCollector(Collector):
         about = {"version": version("paramserver"), "grpc": grpc.__version__}
         yield InfoMetricFamily(f"{PREFIX}build", "Versions of this server.", about)
         yield from _shard(shard_numbers(self._host))
-        yield from security_families(self._credentials, self._gate)
+        yield from security_families(self._credentials, self._authorizer)
         if self._job is None or self._counts is None:
             return
         terms, policy = self._job.terms, self._job.agreement.policy.name
@@ -65,17 +67,17 @@ class ServerCollector(Collector):
 
 
 def registry(
-    host: ShardHost, job: Job | None, credentials: Credentials = NO_TLS, gate: Gate | None = None
+    host: ShardHost, job: Job | None, credentials: Credentials = NO_TLS, authorizer: Authorizer | None = None
 ) -> CollectorRegistry:
     """Everything that this server shows; times its updates from now on."""
     found = CollectorRegistry()
-    found.register(ServerCollector(host, job, credentials, gate or Gate()))
+    found.register(ServerCollector(host, job, credentials, authorizer or Authorizer()))
     ProcessCollector(registry=found)
     host.orders.timed = _timer(found)
     return found
 
 
-def security_families(credentials: Credentials, gate: Gate) -> Iterator[Metric]:
+def security_families(credentials: Credentials, authorizer: Authorizer) -> Iterator[Metric]:
     """Of a server that speaks TLS."""
     if not credentials.encrypted:
         return
@@ -87,7 +89,7 @@ def security_families(credentials: Credentials, gate: Gate) -> Iterator[Metric]:
         f"{PREFIX}authentication_failures", "Calls of peers that may not make them.", labels=["reason"]
     )
     for reason in ("unknown", "role"):
-        refused.add_metric([reason], gate.refused[reason])
+        refused.add_metric([reason], authorizer.refused[reason])
     yield refused
 
 

@@ -14,7 +14,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from psserver.metrics.collector import registry
 from psserver.metrics.connections import DEADLINE, ConnectionServer
-from psserver.service.access.gate import Gate
+from psserver.service.access.authorization import Authorizer
 from psserver.service.access.peers import ANYBODY, Peer
 from psserver.service.access.roles import METRICS
 from psserver.service.errors import Refused
@@ -46,14 +46,14 @@ class Metrics:
         job: Job | None,
         deadline: float = DEADLINE,
         credentials: Credentials = NO_TLS,
-        gate: Gate | None = None,
+        authorizer: Authorizer | None = None,
     ) -> None:
-        """With TLS in `credentials`, `gate` says who asks."""
-        gate = gate or Gate()
-        self._registry = registry(host, job, credentials, gate)
+        """With TLS in `credentials`, `authorizer` says who asks."""
+        authorizer = authorizer or Authorizer()
+        self._registry = registry(host, job, credentials, authorizer)
         self._rendering = threading.Lock()
         self._text, self._rendered = b"", float("-inf")
-        handler = _handler(self.text, frozenset(names) | {"localhost"}, Doorkeeper(credentials, gate))
+        handler = _handler(self.text, frozenset(names) | {"localhost"}, Doorkeeper(credentials, authorizer))
         self._http = ConnectionServer(bind, port, handler, deadline, credentials.server_contexts)
         self.address = Address(bind, self._http.server_port)
         self._thread = threading.Thread(
@@ -82,8 +82,8 @@ class Metrics:
 class Doorkeeper:
     """Who asks for metrics, and may he? Any thread."""
 
-    def __init__(self, credentials: Credentials, gate: Gate) -> None:
-        self._credentials, self._gate = credentials, gate
+    def __init__(self, credentials: Credentials, authorizer: Authorizer) -> None:
+        self._credentials, self._authorizer = credentials, authorizer
 
     def refuses(self, connection: object, authorization: str) -> HTTPStatus | None:
         if not self._credentials.encrypted:
@@ -96,12 +96,12 @@ class Doorkeeper:
 
     def _peer(self, connection: object, authorization: str) -> Peer:
         if self._credentials.tokens is not None:
-            return self._gate.peer_with(authorization)
+            return self._authorizer.peer_with(authorization)
         if not isinstance(connection, ssl.SSLSocket):
             return ANYBODY
         shown: Any = (connection.getpeercert() or {}).get("subjectAltName", ())
         names = [str(value) for kind, value in shown if kind == "URI"]
-        return self._gate.peer_of(subject_among(names))
+        return self._authorizer.peer_of(subject_among(names))
 
 
 def _handler(

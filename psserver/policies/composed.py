@@ -85,7 +85,7 @@ class Composition:
 
 # What each choice is asked for: a part that lacks it is found when it is chosen, not in the middle of a job.
 _METHODS = {
-    "gate": ("completed", "admits", "hold", "epoch", "ahead", "state", "restore"),
+    "gate": ("completed", "admits", "hold", "stamp", "ahead", "state", "restore"),
     "trigger": ("fires",),
     "staleness": ("judge", "blocked", "blockers", "delays_grants", "ahead"),
     "weight": ("__call__",),
@@ -134,7 +134,7 @@ class ComposedPolicy(Policy):
         # Payloads are summed as their turns come. A list of them has no turns: shards let all of them in.
         self._turns = composition.order == "rank" and not composition.tensors.lists
         self._lists, self._fewest = composition.tensors.lists, composition.tensors.fewest
-        # The gate's epoch when everybody who waits was last looked at; None: look again.
+        # The gate's stamp when everybody who waits was last looked at; None: look again.
         self._looked: tuple[object] | None = None
         # The last step with an update: what was decided from there on, and the tickets that it cancelled.
         self._since_update: tuple[list[Decision], list[Open]] = ([], [])
@@ -274,7 +274,7 @@ class ComposedPolicy(Policy):
     # Grants
 
     def _grant(self, asking: str | None, decisions: list[Decision]) -> None:
-        """Let start who may, by rank: everybody who waits is looked at when the gate's epoch has changed."""
+        """Let start who may, by rank: everybody who waits is looked at when the gate's stamp has changed."""
         view = self._view
         if not view.waiting:
             return
@@ -282,9 +282,9 @@ class ComposedPolicy(Policy):
             self._looked = None
             return
         gate = self._rules.gate
-        epoch = (gate.epoch(view),)
-        if epoch != self._looked:
-            self._looked = epoch
+        stamp = (gate.stamp(view),)
+        if stamp != self._looked:
+            self._looked = stamp
             candidates = sorted(view.waiting, key=lambda worker: view.members[worker].rank)
         else:
             candidates = [asking] if asking in view.waiting else []

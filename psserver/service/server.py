@@ -8,7 +8,7 @@ from types import FrameType
 import grpc
 
 from psserver.checkpoint import FolderLock, Store
-from psserver.service.access.gate import Gate
+from psserver.service.access.authorization import Authorizer
 from psserver.service.access.reminders import Reminders
 from psserver.service.job.job import Job
 from psserver.service.loop.owner import Owner
@@ -23,7 +23,7 @@ from psserver.service.rpc.services import (
     shard_methods,
 )
 from psserver.service.rpc.shard import ShardRpc
-from psserver.service.saving.going_on import FOLDER as CHECKPOINTS
+from psserver.service.saving.resume_point import FOLDER as CHECKPOINTS
 from psserver.service.serving.continuation import Continuation
 from psserver.service.serving.coordinating import Coordinating, lock_folder
 from psserver.service.serving.following import Following
@@ -62,7 +62,7 @@ class Server:
         if settings.out is not None:
             self.host.saver.store = Store(settings.out / CHECKPOINTS)
         self.watch = self.host.watch
-        self.gate = Gate(settings.credentials)
+        self.authorizer = Authorizer(settings.credentials)
         self.listeners = Listeners(settings, self.host, self._exchanged)
         self.sockets = self.listeners.sockets
         # Server 0 has the one, any other server the other.
@@ -124,7 +124,7 @@ class Server:
         role = self._take_role()
         health = await self._register(served)
         self.listeners.open_data_port()
-        self.listeners.open_metrics(address.host, self.job, self.gate)
+        self.listeners.open_metrics(address.host, self.job, self.authorizer)
         self.watch.start(self.owner.loop)
         if self.job is not None:
             # Before anybody can join.
@@ -157,7 +157,7 @@ class Server:
 
     async def _register(self, served: grpc.aio.Server) -> Health:
         services = {}
-        rpc = Registration(self.watch, self.listeners.patience, self.gate)
+        rpc = Registration(self.watch, self.listeners.patience, self.authorizer)
         if self._coordinating is not None:
             services[COORDINATOR] = coordinator_methods(self._coordinating.rpc, rpc)
         follow = None if self.following is None else self.following.rpc

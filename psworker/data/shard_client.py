@@ -24,7 +24,7 @@ from psworker.control.contact import Contact
 from psworker.control.conversions import event_from_wire, fill_commit
 from psworker.data.payloads import Payload, Pieces, array_of
 from psworker.data.shared_memory import Received
-from psworker.data.transport import Identity, Transport
+from psworker.data.transport import MemberId, Transport
 from psworker.engine import Commit, Event, Grant
 from psworker.errors import PayloadRefused, SessionError, Voided
 
@@ -57,7 +57,7 @@ class _Admitted:
 
     __slots__ = ("encoder", "hello", "identity", "push", "step")
 
-    def __init__(self, identity: Identity, encoder: Encoder, plan: str) -> None:
+    def __init__(self, identity: MemberId, encoder: Encoder, plan: str) -> None:
         self.identity, self.encoder = identity, encoder
         header = shard_pb2.PushHeader(
             job=identity.job,
@@ -115,7 +115,7 @@ class ShardClient:
         self._codec = FLOAT32 if transport == "shared-memory" else codec
         # Replaced as one at every (re)join, by the thread that joins. A push takes it once. Only the training loop,
         # which pushes, uses the encoder.
-        self._admitted = _Admitted(Identity(), self._codec.encoder(self.elements), self._plan)
+        self._admitted = _Admitted(MemberId(), self._codec.encoder(self.elements), self._plan)
         self._patience = patience
         self._closing = closing
         self._void = void
@@ -131,7 +131,7 @@ class ShardClient:
         # A list's `append` and `pop` are whole, so the reader may return one without the turn.
         self._spare: list[NDArray[Any]] = []
 
-    def admit(self, identity: Identity) -> None:
+    def admit(self, identity: MemberId) -> None:
         """This worker has joined, or joined again. Another incarnation remembers nothing of the one before."""
         encoder, before = self._admitted.encoder, self._admitted.identity
         same_job = before.job in ("", identity.job)
@@ -154,7 +154,7 @@ class ShardClient:
         return newest
 
     @property
-    def identity(self) -> Identity:
+    def identity(self) -> MemberId:
         """That of the newest Join."""
         return self._admitted.identity
 

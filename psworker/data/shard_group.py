@@ -18,7 +18,7 @@ from pswire.transport.codecs import Codec
 from pswire.transport.connecting import open_channel
 from pswire.v1 import coordinator_pb2 as pb
 from psworker.data.shard_client import ShardClient
-from psworker.data.transport import Identity
+from psworker.data.transport import MemberId
 from psworker.errors import SessionError, Unreachable
 
 log = logging.getLogger("ps-worker")
@@ -116,7 +116,7 @@ class ShardGroup:
                 shard.move(address, channel)
         self._hosts = hosts
         for shard in self.shards:
-            shard.admit(Identity(reply.job, reply.worker, reply.incarnation, reply.membership_token))
+            shard.admit(MemberId(reply.job, reply.worker, reply.incarnation, reply.membership_token))
 
     def _located(self, moved: Sequence[str]) -> tuple[Address, ...]:
         hosts = list(self._hosts)

@@ -25,7 +25,7 @@ TRANSPORTS = ("auto", "grpc", "socket", "shared-memory")
 
 
 @dataclass(slots=True)
-class Identity:
+class MemberId:
     """Who a worker is to the servers, since its newest Join."""
 
     job: str = ""
@@ -91,7 +91,7 @@ class Transport:
             return "shared-memory"
         return "socket" if self._socket else "grpc"
 
-    def agree(self, identity: Identity, after: int) -> Attachment | None:
+    def agree(self, identity: MemberId, after: int) -> Attachment | None:
         """Before every request: what is shared, anew if the stream broke. Raises Refused, grpc.RpcError."""
         if not (self._memory or self._socket):
             return None
@@ -117,7 +117,7 @@ class Transport:
 
     # Shared memory
 
-    def _share(self, identity: Identity, after: int) -> None:
+    def _share(self, identity: MemberId, after: int) -> None:
         try:
             self.attachment = self._attached(identity, after)
         except SegmentError as error:
@@ -128,7 +128,7 @@ class Transport:
             self._memory = False
             self._without("shared memory", error, "shared-memory")
 
-    def _attached(self, identity: Identity, after: int) -> Attachment:
+    def _attached(self, identity: MemberId, after: int) -> Attachment:
         """Raises SegmentError when no memory can be shared."""
         offer = self._asked(identity, after, ask=True)
         if offer.refusal:
@@ -143,7 +143,7 @@ class Transport:
 
     # A socket for payloads
 
-    def _dial(self, identity: Identity, after: int) -> None:
+    def _dial(self, identity: MemberId, after: int) -> None:
         try:
             offer = self._asked(identity, after, ask=True)
             if not offer.port:
@@ -166,7 +166,7 @@ class Transport:
         told = event("transport_unavailable", server=self._where)
         log.info("%s is not available with %s: %s", what, self._where, error, extra=told)
 
-    def _asked(self, identity: Identity, after: int, *, ask: bool) -> shard_pb2.Attached:
+    def _asked(self, identity: MemberId, after: int, *, ask: bool) -> shard_pb2.Attached:
         request = shard_pb2.Attach(
             job=identity.job,
             worker=identity.worker,

@@ -9,7 +9,7 @@ import pytest
 
 import psworker
 from psserver.checkpoint import CheckpointError, Store
-from psserver.service.saving import part
+from psserver.service.saving import shard_part
 from psserver.shard import ShardState
 from tests.service.probe import Probe
 from tests.service.serving import PATIENCE, Cluster, serving, wait_until
@@ -25,7 +25,7 @@ class Held:
     """Copies stand still until `go` is set; `begun` after the first has."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, error: type[BaseException] | None = None) -> None:
-        self.begun, self.go, copied = threading.Event(), threading.Event(), part.copied
+        self.begun, self.go, copied = threading.Event(), threading.Event(), shard_part.copied
 
         def slowly(state: ShardState) -> ShardState:
             self.begun.set()
@@ -34,7 +34,7 @@ class Held:
                 raise error
             return copied(state)
 
-        monkeypatch.setattr(part, "copied", slowly)
+        monkeypatch.setattr(shard_part, "copied", slowly)
 
 
 def step(session: psworker.Session, probe: Probe) -> dict[str, np.ndarray]:

@@ -15,7 +15,7 @@ from unittest import mock
 from psserver.service.followers.follower import Follower
 from psserver.service.log import run_log
 from psserver.service.rpc.follow import FollowRpc
-from psserver.service.saving import part, whole
+from psserver.service.saving import checkpoints, shard_part
 from psserver.service.serving import results
 from psserver.service.transport import payloads
 
@@ -70,12 +70,14 @@ class Death:
         """`versions`: that the job makes."""
         self.before(results.Results, "begin", "end")
         self.before(
-            whole.Checkpoints, "_complete", "last checkpoint", lambda _, m, *__: m.version == versions
+            checkpoints.Checkpoints, "_complete", "last checkpoint", lambda _, m, *__: m.version == versions
         )
         self.before(results, "_final_weights", "final pull")
         self.before(run_log.RunLog, "write_summary", "summary")
         self.before(Follower, "shutdown", "farewell")
-        self.before(part, "save_shard", "its part", lambda _, __, state: state.facts.version == versions)
+        self.before(
+            shard_part, "save_shard", "its part", lambda _, __, state: state.facts.version == versions
+        )
         self.before(FollowRpc, "_end", "its end")
         begin, replace = payloads.Outgoing.begin, run_log._replace
 

@@ -20,7 +20,7 @@ from pswire.addresses import Address
 from pswire.model.plan import VariableSpec, make_plan
 from pswire.transport.codecs import CODECS, Bytes, Codec, Decoder, Encoder, WireDtypeError
 from psworker.data.shard_client import ShardClient
-from psworker.data.transport import Identity
+from psworker.data.transport import MemberId
 from tests.replay.simulated import simulate
 from tests.service.serving import serving
 
@@ -170,7 +170,7 @@ def test_another_incarnation_remembers_nothing(int8: Int8, monkeypatch: pytest.M
             0, Address("127.0.0.1", 1), channel, plan, int8, 1.0, threading.Event(), transport="grpc"
         )
         for incarnation in (0, 0, 1, 1):
-            shard.admit(Identity("job", "w0", incarnation))
+            shard.admit(MemberId("job", "w0", incarnation))
     assert made == [1003, 1003]
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import psworker
-from psserver.service.access.gate import Gate
+from psserver.service.access.authorization import Authorizer
 from psserver.service.access.peers import Peer
 from psserver.service.access.reminders import DAY, Reminders, ending
 from pswire.addresses import parse_address
@@ -111,15 +111,15 @@ def test_a_worker_whose_session_breaks_comes_back_with_the_new_certificate(
 ) -> None:
     """Of flower it is said that under TLS nobody comes back."""
     shown_by = list[bytes]()
-    admit = Gate.admit
+    admit = Authorizer.admit
 
-    def noting(gate: Gate, method: str, context: Any) -> Peer:
+    def noting(authorizer: Authorizer, method: str, context: Any) -> Peer:
         if method.endswith("/Session"):
             [cert] = context.auth_context()["x509_pem_cert"]
             shown_by.append(fingerprint_of_pem(cert.decode()))
-        return admit(gate, method, context)
+        return admit(authorizer, method, context)
 
-    monkeypatch.setattr(Gate, "admit", noting)
+    monkeypatch.setattr(Authorizer, "admit", noting)
     own = TlsFiles.in_folder(tmp_path, "worker")
     own.write(identities.authority.issue(Role.WORKER, "w0"))
     observer = identities.credentials(Role.OBSERVER)
@@ -162,11 +162,11 @@ def test_metrics_have_the_end_of_the_certificate(identities: Identities) -> None
     from psserver.metrics.collector import security_families
 
     credentials = identities.credentials(Role.SERVER, "s0")
-    gate = Gate(credentials)
-    gate.refused["role"] += 2
+    authorizer = Authorizer(credentials)
+    authorizer.refused["role"] += 2
     samples = {
         (sample.name, *sample.labels.values()): sample.value
-        for family in security_families(credentials, gate)
+        for family in security_families(credentials, authorizer)
         for sample in family.samples
     }
     facts = credentials.identity.facts

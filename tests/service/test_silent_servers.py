@@ -10,8 +10,8 @@ from psserver.service.job import silent_servers
 from psserver.service.limits import silence
 from psserver.service.limits.silence import Silence
 from psserver.service.rpc import follow
-from psserver.service.saving.whole import PATIENCE as LEAST
-from psserver.service.saving.whole import limit
+from psserver.service.saving.checkpoints import PATIENCE as LEAST
+from psserver.service.saving.checkpoints import limit
 from psserver.shard import Apply
 from pswire.exits import ExitCode
 from pswire.model.plan import VariableSpec, make_plan

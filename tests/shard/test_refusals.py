@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from psserver.assurance import ShardAssurance
 from psserver.coordinator import entries
 from psserver.optimizers import build
 from psserver.order_translation import OrderTranslator
 from psserver.policies import TensorParts
 from psserver.shard import NonfiniteError, Shard
+from psserver.shard_bounds import ShardBounds
 from pswire.model.plan import VariableSpec, make_plan
 from tests.repetitions import seeds
 
@@ -48,7 +48,7 @@ class Servers:
     def __init__(self, optimizer: dict[str, Any], tensors: TensorParts) -> None:
         made = build(optimizer)
         self.shards = [Shard(PLAN, server, made, versions=4, tensors=tensors) for server in range(2)]
-        self.assurance = ShardAssurance(tensors, made)
+        self.assurance = ShardBounds(tensors, made)
         self.translator = OrderTranslator()
 
     def record(self, entry: entries.Entry) -> None:

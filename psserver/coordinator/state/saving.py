@@ -6,12 +6,12 @@ from typing import Any
 
 from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.members.roster import REMEMBERED_SESSIONS, Roster, Tally
+from psserver.coordinator.pending_trial import Refusals
 from psserver.coordinator.policy_driver import PolicyDriver
 from psserver.coordinator.state.agreement import check
 from psserver.coordinator.state.records import CoordinatorState, TallyState
 from psserver.coordinator.terms import JobTerms
 from psserver.coordinator.tickets.table import REMEMBERED, Ticket, TicketTable
-from psserver.coordinator.trials import Refusals
 from psserver.coordinator.work.queue import WorkQueue
 from psserver.policies import Policy
 from pswire.records import StateError, to_plain

@@ -89,7 +89,7 @@ class DynamicSlack(Gate):
             behind,
         )
 
-    def epoch(self, view: View) -> object:
+    def stamp(self, view: View) -> object:
         # What a worker may spend changes only by its own commit, after which it asks anew.
         return view.slowest_clock()
 

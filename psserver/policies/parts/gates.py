@@ -29,7 +29,7 @@ class Gate(Protocol):
         """None: it may start. Otherwise why not, in words; not called for every event."""
         ...
 
-    def epoch(self, view: View) -> object:
+    def stamp(self, view: View) -> object:
         """A value that is another one whenever a worker that was held may have become free.
 
         While it stays equal, only a worker that has just asked is looked at: a
@@ -67,7 +67,7 @@ class Immediate(Gate):
     def hold(self, view: View, member: Member) -> Waiting | None:
         return None
 
-    def epoch(self, view: View) -> object:
+    def stamp(self, view: View) -> object:
         return None
 
 
@@ -84,7 +84,7 @@ class WaitForUpdate(Gate):
         missing = tuple(m.worker for m in view.active() if m.worker not in contributed)
         return Waiting(f"version {view.version + 1}, which needs a commit of {listed(missing)}", missing)
 
-    def epoch(self, view: View) -> object:
+    def stamp(self, view: View) -> object:
         return view.version
 
 
@@ -112,7 +112,7 @@ class Slack(Gate):
             behind,
         )
 
-    def epoch(self, view: View) -> object:
+    def stamp(self, view: View) -> object:
         return view.slowest_clock()
 
 

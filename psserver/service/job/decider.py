@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from psserver.assurance import ShardAssurance
 from psserver.coordinator import Coordinator, JoinDeferred, JoinRefused, Output, Record, entries
 from psserver.optimizers import Optimizer
 from psserver.policies import advice
@@ -21,8 +20,9 @@ from psserver.service.log.flushing import Flushing, LogFlush
 from psserver.service.log.json_lines import LogError
 from psserver.service.log.run_log import RunLog
 from psserver.service.routes import Routes
-from psserver.service.saving.whole import Checkpoints
+from psserver.service.saving.checkpoints import Checkpoints
 from psserver.service.shard.host import ShardHost
+from psserver.shard_bounds import ShardBounds
 from pswire.exits import ExitCode
 from pswire.logs.events import event
 
@@ -59,7 +59,7 @@ class Decider:
         # Set at most once; nothing is decided or written afterwards.
         self.failure: Failure | None = None
         self.began = time.monotonic()
-        self.assurance = ShardAssurance(policy.tensors, agreement.optimizer)
+        self.assurance = ShardBounds(policy.tensors, agreement.optimizer)
         self.coordinator = Coordinator(terms, policy, self.began, self.assurance)
         self.trials = TrialAnswers(terms.servers)
         self.first_entries = FirstEntries(wait=agreement.optimizer is None)

@@ -27,7 +27,7 @@ from psserver.service.limits.workers import capacity
 from psserver.service.log.flushing import LogFlush
 from psserver.service.log.run_log import RunLog
 from psserver.service.outbox import InlineReply, Outbox
-from psserver.service.saving.going_on import GoingOn
+from psserver.service.saving.resume_point import ResumePoint
 from psserver.service.shard.host import ShardHost
 from pswire.model.plan import Plan
 
@@ -91,7 +91,7 @@ class Job:
 
     # The beginning and the end
 
-    def go_on(self, checkpoint: Checkpoint, found: GoingOn) -> None:
+    def go_on(self, checkpoint: Checkpoint, found: ResumePoint) -> None:
         """In place of a beginning; `open` comes next. Raises CheckpointError."""
         resume(self.decider, self._model, checkpoint, found)
         self._rolled_back = found.rolled_back

@@ -8,11 +8,11 @@ from psserver.optimizers import build
 from psserver.service.errors import Refused
 from psserver.service.job.decider import Decider
 from psserver.service.job.model import JobModel
-from psserver.service.saving.going_on import GoingOn
+from psserver.service.saving.resume_point import ResumePoint
 from pswire.records import StateError
 
 
-def resume(decider: Decider, model: JobModel, checkpoint: Checkpoint, found: GoingOn) -> None:
+def resume(decider: Decider, model: JobModel, checkpoint: Checkpoint, found: ResumePoint) -> None:
     """Coordinator, shard and log are those of the checkpoint. Raises CheckpointError."""
     about, agreement = checkpoint.manifest, decider.agreement
     optimizer = agreement.optimizer or build(about.optimizer)

@@ -18,7 +18,7 @@ from psserver.receipts import opens
 from psserver.service.errors import Refused, invalid, precondition
 from psserver.service.rpc.adapters import apply_from_wire, memory_to_wire, order_from_wire
 from psserver.service.rpc.registration import Call, bounded, parsed
-from psserver.service.saving.part import Part
+from psserver.service.saving.shard_part import Part
 from psserver.service.shard.host import ShardHost
 from pswire.exits import ExitCode
 from pswire.generations import follows

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from psserver.service.access.gate import Gate
+from psserver.service.access.authorization import Authorizer
 from psserver.service.errors import Refused, invalid
 from psserver.service.limits.calls import ConcurrentCalls
 from psserver.service.limits.strangers import address_of
@@ -162,17 +162,20 @@ class Call:
 
 
 class Registration:
-    """Makes handlers of methods. `watch` holds every call to its deadlines; `patience` as of `Call`; `gate` lets in.
+    """Makes handlers of methods. `watch` holds every call to its deadlines; `patience` as of `Call`; `authorizer` says
+    whether the caller may call.
 
     Every method takes a stream of messages, those with one request, too: gRPC would wait for a request that never
     comes, and would answer bytes that do not parse with an internal error.
     """
 
-    def __init__(self, watch: Watch, patience: Callable[[int], float], gate: Gate | None = None) -> None:
-        """`gate`: None for anybody."""
+    def __init__(
+        self, watch: Watch, patience: Callable[[int], float], authorizer: Authorizer | None = None
+    ) -> None:
+        """`authorizer`: None for anybody."""
         self._watch = watch
         self._patience = patience
-        self._gate = gate or Gate()
+        self._authorizer = authorizer or Authorizer()
         logging.getLogger("grpc._cython.cygrpc").addFilter(_FILTER)
         # To requests of whoever asks.
         self._answers = ConcurrentCalls(int(ANSWERS.value))
@@ -185,7 +188,7 @@ class Registration:
             task = asyncio.current_task()
             assert task is not None
             try:
-                peer = self._gate.admit(path, context)
+                peer = self._authorizer.admit(path, context)
             except Refused as refused:
                 await abort(context, refused)
             calling = Caller(task.cancel, peer=peer, address=address_of(context.peer()))

@@ -9,9 +9,9 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 from psserver.service.rpc.coordinator import CoordinatorRpc
 from psserver.service.rpc.exchange import ExchangeRpc
 from psserver.service.rpc.follow import FollowRpc, follow_nobody
-from psserver.service.rpc.foreign import Parsed
 from psserver.service.rpc.registration import Registration
 from psserver.service.rpc.shard import ShardRpc
+from psserver.service.rpc.standard_services import Parsed
 from pswire.v1 import coordinator_pb2
 
 if TYPE_CHECKING:

@@ -1,1 +1,1 @@
-"""Checkpoints of running servers: each writes its part, server 0 completes them; and how a job goes on from one."""
+"""Checkpoints of running servers: each writes its part, server 0 completes them; and from which one a job resumes."""

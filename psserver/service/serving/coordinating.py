@@ -9,8 +9,8 @@ from psserver.service.access.peers import Names
 from psserver.service.log.json_lines import LogError
 from psserver.service.log.run_log import make_folder
 from psserver.service.rpc.coordinator import CoordinatorRpc
-from psserver.service.saving.going_on import AUTO
-from psserver.service.saving.going_on import FOLDER as CHECKPOINTS
+from psserver.service.saving.resume_point import AUTO
+from psserver.service.saving.resume_point import FOLDER as CHECKPOINTS
 from psserver.service.serving.continuation import Continuation
 from psserver.service.serving.job_loop import JobLoop
 from psserver.service.serving.listeners import Listeners

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import grpc
 
-from psserver.service.access.gate import Gate
+from psserver.service.access.authorization import Authorizer
 from psserver.service.job.job import Job
 from psserver.service.limits.table import CALLS
 from psserver.service.serving.settings import ServerSettings
@@ -69,7 +69,7 @@ class Listeners:
             except SocketError as error:
                 raise BindError(f"--data-port: {error}; is another process using it?") from error
 
-    def open_metrics(self, name: str, job: Job | None, gate: Gate) -> None:
+    def open_metrics(self, name: str, job: Job | None, authorizer: Authorizer) -> None:
         """Raises BindError. Imported here: prometheus_client is an extra, and costs a server its memory."""
         port = self._settings.metrics_port
         if port is None:
@@ -79,7 +79,7 @@ class Listeners:
         bind, credentials = self._settings.bind, self._settings.credentials
         try:
             self.metrics = Metrics(
-                bind, port, {name.lower()}, self._host, job, credentials=credentials, gate=gate
+                bind, port, {name.lower()}, self._host, job, credentials=credentials, authorizer=authorizer
             )
         except OSError as error:
             raise BindError(f"--metrics-port {port}: {error.strerror or error}") from error

@@ -12,9 +12,9 @@ from psserver.service.followers.follower import LOST, Follower
 from psserver.service.job.job import Job
 from psserver.service.limits.workers import Capacity
 from psserver.service.log.run_log import RunLog
-from psserver.service.saving.going_on import FOLDER as CHECKPOINTS
-from psserver.service.saving.going_on import GoingOn, find, name_job
-from psserver.service.saving.whole import Checkpoints
+from psserver.service.saving.checkpoints import Checkpoints
+from psserver.service.saving.resume_point import FOLDER as CHECKPOINTS
+from psserver.service.saving.resume_point import ResumePoint, find, name_job
 from psserver.service.serving.settings import ServerSettings
 from psserver.service.shard.host import ShardHost
 from pswire.addresses import Address
@@ -119,7 +119,7 @@ def _run_log(settings: ServerSettings, going_on: Mark | None) -> RunLog:
     return CountedRunLog(settings.out, going_on)
 
 
-def _going_on(settings: ServerSettings) -> GoingOn | None:
+def _going_on(settings: ServerSettings) -> ResumePoint | None:
     """The checkpoint to go on from, if any. Raises CheckpointError, RewindError."""
     if settings.out is None or settings.resume is None:
         return None

@@ -13,7 +13,7 @@ from psserver.service.limits.room import ShardMemory, silent_calls
 from psserver.service.limits.watch import Caller, Watch
 from psserver.service.loop.heavy import HeavyWork
 from psserver.service.loop.owner import Owner
-from psserver.service.saving.part import PartSaver
+from psserver.service.saving.shard_part import PartSaver
 from psserver.service.shard.attachments import Attachments
 from psserver.service.shard.claims import Claims
 from psserver.service.shard.executor import Executor, TrialUpdate

@@ -14,7 +14,7 @@ from dataclasses import replace
 from types import FrameType
 from typing import Any
 
-from psserver.service.saving.going_on import AUTO
+from psserver.service.saving.resume_point import AUTO
 from psserver.service.server import Server
 from psserver.service.serving.settings import ServerSettings
 from psserver.service.succession.patience import Patience

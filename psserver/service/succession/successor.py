@@ -21,7 +21,7 @@ from psserver.service.errors import Refused, precondition
 from psserver.service.job.agreement import agreed
 from psserver.service.job.job import Job
 from psserver.service.job.joining import REPLACED
-from psserver.service.saving.going_on import complete
+from psserver.service.saving.resume_point import complete
 from pswire.model.plan import VariableSpec, make_plan
 
 

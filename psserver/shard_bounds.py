@@ -22,7 +22,7 @@ from psserver.shard.payloads.ordinary import ordinary
 TINY: Final = 2.0**-126
 
 
-class ShardAssurance:
+class ShardBounds:
     """A `psserver.coordinator.assurance.Assurance` of the job's shards.
 
     `optimizer`: None as long as nobody knows it; it is known before version 0 is.

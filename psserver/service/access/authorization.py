@@ -1,4 +1,4 @@
-"""Before anything of a call is read: who calls, and may he?"""
+"""Before a server reads anything of a call: who calls, and may the caller?"""
 
 import logging
 from collections import Counter
@@ -30,7 +30,7 @@ class Context(Protocol):
     def peer(self) -> str: ...
 
 
-class Gate:
+class Authorizer:
     """Of one server. The loop's thread owns it. `refused`: how many calls, by reason."""
 
     def __init__(self, credentials: Credentials = NO_TLS) -> None:

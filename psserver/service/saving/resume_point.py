@@ -1,4 +1,4 @@
-"""A job that goes on: which checkpoint, and the place in the log behind which it does."""
+"""A job that resumes: from which checkpoint, and behind which place in the log."""
 
 import logging
 from dataclasses import dataclass, replace
@@ -24,7 +24,7 @@ AUTO = "auto"
 
 
 @dataclass(frozen=True, slots=True)
-class GoingOn:
+class ResumePoint:
     """`checkpoint`: None where the job begins anew. `rolled_back`: entries that were put aside."""
 
     checkpoint: Checkpoint | None
@@ -64,7 +64,7 @@ def name_job(settings: ServerSettings) -> JobTerms:
 
 def find(
     folder: Path, which: str, terms: JobTerms, policy: Policy, optimizer: Optimizer | None
-) -> GoingOn | None:
+) -> ResumePoint | None:
     """Choose the checkpoint, and cut the log behind it. None: there is nothing to go on from, nor to put aside. Raises
     CheckpointError and RewindError; nothing has changed then."""
     if which == AUTO and not (folder / DECISIONS).is_file():
@@ -83,14 +83,14 @@ def find(
     void = index.rewind(mark)
     told = event("resumed", version=about.version, rolled_back=void)
     log.info("goes on from version %d; %d entries behind it are void", about.version, void, extra=told)
-    return GoingOn(found, mark, void)
+    return ResumePoint(found, mark, void)
 
 
-def _anew(index: LogIndex) -> GoingOn | None:
+def _anew(index: LogIndex) -> ResumePoint | None:
     """It was cut off before its first checkpoint. All that was decided is void."""
     if not index.entries:
         return None
     void = index.rewind(BEGINNING)
     told = event("begins_anew", rolled_back=void)
     log.warning("there is no checkpoint yet: the job begins anew; %d entries are void", void, extra=told)
-    return GoingOn(None, BEGINNING, void)
+    return ResumePoint(None, BEGINNING, void)
