@@ -6,8 +6,6 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from pswire.transport.copying import copy_all
-
 # One server's flat payload: float32, or the session's wire dtype (numpy's float16, ml_dtypes' bfloat16). What is
 # called instead is called in the thread that sends to that server: so one shard's gradient travels while the
 # next one's is still on its way from the device.
@@ -38,11 +36,10 @@ class Pieces:
         found = sum(array.size for array in arrays)
         if found != target.size:
             raise ValueError(f"expected parts of {target.size} elements in all, got {found}")
-        pairs, start = [], 0
+        start = 0
         for array in arrays:
-            pairs.append((target[start : start + array.size], array))
+            target[start : start + array.size] = array
             start += array.size
-        copy_all(pairs)
 
     def __call__(self) -> NDArray[Any]:
         joined = np.empty(self.shape, self.dtype)

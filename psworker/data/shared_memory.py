@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pswire.transport import segments
-from pswire.transport.copying import copy
 from pswire.transport.segments import Place, SegmentError
 from pswire.v1 import shard_pb2
 from psworker.data.payloads import Pieces
@@ -87,7 +86,7 @@ class Attachment:
         if isinstance(values, Pieces):
             values.write(self._slots[0])
         else:
-            copy(self._slots[0], values)
+            np.copyto(self._slots[0], values)
         return 1
 
     # Versions in

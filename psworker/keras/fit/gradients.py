@@ -62,7 +62,8 @@ class GradientStep:
         jit = bool(model.jit_compile)
         self._compute = self._traced(self._gradients, jit)
         self._gather = self._traced(self._accumulate, jit)
-        self._assign = self._traced(self._take, False)
+        # By the dtypes of payloads, and whether the version is new.
+        self._assigning: dict[tuple[Any, ...], Any] = {}
         self._compare = self._traced(self._same, False)
 
     def prepare(self, data: Any) -> None:
@@ -86,9 +87,22 @@ class GradientStep:
         """Payloads of `version` into the model. Returns them as tensors."""
         tensors = [tensor_of(flat) for flat in flats]
         # A version that is read again is not averaged again.
-        self._assign(tensors, tf.constant(version, tf.int64), version > self._version)
+        self._assign(tensors, version, new=version > self._version)
         self._version = version
         return tensors
+
+    def _assign(self, tensors: list[Any], version: int, *, new: bool) -> None:
+        """By the one concrete function for such payloads: to find it anew takes longer than what it does."""
+        key = (new, *(tensor.dtype for tensor in tensors))
+        assign = self._assigning.get(key)
+        if assign is None:
+            assign = self._take_new if new else self._take
+            if not self._eager:
+                specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in tensors]
+                traced = tf.function(assign, autograph=False)
+                assign = traced.get_concrete_function(specs, tf.TensorSpec([], tf.int64))
+            self._assigning[key] = assign
+        assign(tensors, tf.constant(version, tf.int64))
 
     def differing(self, tensors: list[Any], tolerance: float = 0.0) -> str | None:
         """The path of a variable that is not what `assign` made it from `tensors`, up to `tolerance`; None when all
@@ -104,7 +118,7 @@ class GradientStep:
     def restore(self, tensors: list[Any]) -> None:
         """What `assign` returned into the model once more, to the bit. Averages that have moved stay."""
         if not self._taken:
-            self._assign(tensors, tf.constant(self._version, tf.int64), False)
+            self._assign(tensors, self._version, new=False)
 
     def _function(self) -> Any:
         return self._compute if self._every == 1 else self._gather
@@ -144,11 +158,14 @@ class GradientStep:
         norm = tf.linalg.global_norm(gradients) if self._scales else None
         return logs, self._layout.join([*gradients, *deltas], self._dtypes), loss, norm
 
-    def _take(self, flats: list[Any], version: Any, new: bool) -> None:
+    def _take_new(self, flats: list[Any], version: Any) -> None:
+        self._take(flats, version)
+        if self._optimizer.use_ema:
+            self._optimizer._update_model_variables_moving_average(self._optimizer._trainable_variables)
+
+    def _take(self, flats: list[Any], version: Any) -> None:
         for variable, value in zip(self._variables.variables, self._layout.cut(flats), strict=True):
             variable.assign(value)
-        if new and self._optimizer.use_ema:
-            self._optimizer._update_model_variables_moving_average(self._optimizer._trainable_variables)
         # Keras counts batches here; the property `iterations` counts updates.
         self._optimizer._iterations.assign(version * self._every)
 
