@@ -180,7 +180,7 @@ def _row(
 
 @contextmanager
 def _keras(elements: int, threads: int, logs: Path) -> Iterator[Child]:
-    program = ["-m", "benchmarks.programs.keras_optimizers", str(elements), str(threads)]
+    program = ["-m", "benchmarks.programs.tensorflow.optimizers", str(elements), str(threads)]
     child = Child("keras", program, logs / f"keras-{threads}.log")
     try:
         yield child

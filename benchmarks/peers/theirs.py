@@ -7,8 +7,8 @@ from benchmarks.peers import Burst, watched
 from benchmarks.peers.child import Child
 from benchmarks.peers.ours import CPU_ONLY
 
-SERVER = "benchmarks.programs.tf_server"
-CHIEF = "benchmarks.programs.tf_chief"
+SERVER = "benchmarks.programs.tensorflow.server"
+CHIEF = "benchmarks.programs.tensorflow.chief"
 
 
 class Cluster:

@@ -19,7 +19,7 @@ from benchmarks.peers.child import ROOT
 from benchmarks.peers.theirs import Cluster
 from benchmarks.programs.fit_cases import CASES
 
-CHIEF = "benchmarks.programs.tf_keras_chief"
+CHIEF = "benchmarks.programs.tensorflow.keras_chief"
 
 
 def clocks() -> tuple[float, float, float]:

@@ -1,6 +1,6 @@
 """The chief of a ParameterServerStrategy cluster that trains the models of `scripts/bench fit`, with Adam.
 
-Commands: as those of tf_chief.py; `load` is the name of a case. Keras' layers compute from weights that the step has
+Commands: as those of chief.py; `load` is the name of a case. Keras' layers compute from weights that the step has
 read from the parameter server, which holds Adam's slots, too. What layers keep besides (BatchNorm's averages) stands
 still: less work than `fit` has.
 """
@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from benchmarks.programs.fit_cases import CASES
 from benchmarks.programs.json_commands import serve
-from benchmarks.programs.tf_chief import Chief, Running
+from benchmarks.programs.tensorflow.chief import Chief, Running
 
 
 class KerasChief(Chief):

@@ -1,4 +1,4 @@
-"""A task of TensorFlow's cluster: `python -m benchmarks.programs.tf_server ps|worker INDEX`.
+"""A task of TensorFlow's cluster: `python -m benchmarks.programs.tensorflow.server ps|worker INDEX`.
 
 Listens on a port of the system's choice, says which, and serves until its
 input ends. The other tasks' addresses reach it with the chief's first call.
