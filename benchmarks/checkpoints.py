@@ -23,7 +23,8 @@ from psserver.checkpoint import Store
 from pswire.command.options import CONTEXT, number_option
 from psworker import Session, connect
 
-WARM_UP = 3
+# Steps before those that count, and in all before a checkpoint at least.
+WARM_UP, FEWEST = 3, 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,33 +145,52 @@ def complete(folder: Path) -> list[str]:
     return [path.parent.name for path in sorted((folder / "checkpoints").glob("*/manifest.json"))]
 
 
-def measured(folder: Path, elements: int, steps: int, compute: float) -> tuple[Cost, float, float]:
-    """What a checkpoint costs; seconds until a server without one could be joined, and with one to restore."""
+def saved(folder: Path, version: int) -> str | None:
+    """The complete checkpoint of that version."""
+    store = Store(folder / "checkpoints")
+    return next((name for name in complete(folder) if store.manifest(name).version == version), None)
+
+
+def measured(folder: Path, elements: int, steps: int, compute: float) -> tuple[list[Cost], float, float]:
+    """What a server's first checkpoint costs, and its second; seconds until a server without one could be joined, and
+    with one to restore."""
     rng = np.random.default_rng(0)
     start = {"w": rng.normal(size=elements).astype(np.float32)}
-    every = ("--checkpoint-every", f"{WARM_UP + steps}v", "--keep", "1")
+    period = WARM_UP + steps
+    every = ("--checkpoint-every", f"{period}v", "--keep", "2")
     with started(folder, *every) as server:
         plain = server.ready
         with connect(server.address, start) as session:
             gradient = [np.full(shard.elements, 1e-3, np.float32) for shard in session.plan.shards]
-            taken = [take(session, gradient, compute) for _ in range(WARM_UP + steps)][WARM_UP:]
-            # The last of them has made the version that is to be saved.
-            began, cpu, peak = taken[-1].end, server.cpu, server.memory
-            while not complete(folder):
-                taken.append(take(session, gradient, compute))
-                peak = max(peak, server.memory)
-            cpu, written = server.cpu - cpu, folder / "checkpoints" / complete(folder)[0] / "manifest.json"
-            # Files have the time of day.
-            ended = max(began, written.stat().st_mtime - time.time() + time.monotonic())
-            nbytes = Store(folder / "checkpoints").manifest(complete(folder)[0]).nbytes
-            found = cost(taken, began, ended, nbytes, cpu, peak)
+            version = 0
+
+            def step() -> Step:
+                nonlocal version
+                version += 1
+                return take(session, gradient, compute)
+
+            found: list[Cost] = []
+            for _ in range(2):
+                # The next one that leaves time for usual steps before it.
+                due = -(-(version + FEWEST) // period) * period
+                taken = [step() for _ in range(due - version)]
+                # The last of them has made the version that is to be saved.
+                began, cpu, peak = taken[-1].end, server.cpu, server.memory
+                while (name := saved(folder, due)) is None:
+                    taken.append(step())
+                    peak = max(peak, server.memory)
+                cpu, written = server.cpu - cpu, folder / "checkpoints" / name / "manifest.json"
+                # Files have the time of day.
+                ended = max(began, written.stat().st_mtime - time.time() + time.monotonic())
+                nbytes = Store(folder / "checkpoints").manifest(name).nbytes
+                found.append(cost(taken[WARM_UP:], began, ended, nbytes, cpu, peak))
             server.kill()
     with started(folder, *every, "--resume", "latest") as server:
         return found, plain, server.ready
 
 
 @click.command(context_settings=CONTEXT)
-@number_option("--mb", 0.001, 1000.0, "Of weights.")
+@number_option("--mb", 0, 1000.0, "Of weights; 0: only the table.")
 @number_option("--steps", 3, 10, "Before the checkpoint.")
 @number_option("--compute", 0, 1.0, "Seconds that a step computes, which costs no CPU here.")
 @click.option(
@@ -178,18 +198,65 @@ def measured(folder: Path, elements: int, steps: int, compute: float) -> tuple[C
     type=click.Path(path_type=Path, file_okay=False),
     help="On the disk to measure; it is removed. Default: a temporary one.",
 )
-def main(mb: float, steps: int, compute: float, folder: Path | None) -> None:
-    """Train a model of --mb with Adam on one server, take one checkpoint meanwhile; kill the server, and restore.
+@click.option(
+    "--rows",
+    default="0.26,4.2,16.8,67",
+    show_default=True,
+    metavar="MB,...",
+    help="Models for the table of periodic checkpoints; empty: no table.",
+)
+@click.option("--every", default="10s", show_default=True, help="Between checkpoints, in the table.")
+@click.option(
+    "--seconds", type=click.FloatRange(min=0.1), default=30.0, show_default=True, help="Of a cell's round."
+)
+@click.option("--rounds", type=click.IntRange(min=1), default=2, show_default=True, help="Of the table.")
+def main(
+    mb: float,
+    steps: int,
+    compute: float,
+    folder: Path | None,
+    rows: str,
+    every: str,
+    seconds: float,
+    rounds: int,
+) -> None:
+    """Train a model of --mb with Adam on one server, take two checkpoints meanwhile; kill the server, and restore. Then
+    a table: steps per second without and with periodic checkpoints, for the models of --rows.
 
-    A model of 1000 MB needs 12 GB of memory and 3 GB of disk.
+    A model of 1000 MB needs 12 GB of memory and 6 GB of disk; --mb 0 leaves it out.
     """
     root = Path(tempfile.mkdtemp(prefix="bench-checkpoint-", dir=folder))
     try:
-        found, plain, restored = measured(root / "run", int(mb * 1e6 / 4), steps, compute)
+        if mb:
+            found, plain, restored = measured(root / "run", int(mb * 1e6 / 4), steps, compute)
+            for name, each in zip(("first", "second"), found, strict=True):
+                click.echo(f"{name} checkpoint\n{each.text()}")
+            click.echo(
+                f"restore                     {restored - plain:8.3f} s beyond a start without one ({plain:.3f} s)"
+            )
+        if rows:
+            table(rows, every, seconds, rounds, root)
     finally:
         shutil.rmtree(root)
-    click.echo(found.text())
-    click.echo(
-        f"restore                     {restored - plain:8.3f} s beyond a start without one ({plain:.3f} s)"
-    )
     click.echo(f"machine: {os.cpu_count()} cores")
+
+
+def table(rows: str, every: str, seconds: float, rounds: int, folder: Path) -> None:
+    """Print it, row by row."""
+    # It measures with this module's server.
+    from benchmarks import periodic
+
+    try:
+        models = [float(each) for each in rows.split(",")]
+    except ValueError as error:
+        raise click.BadParameter(
+            f"expected numbers with commas, got {rows!r}", param_hint="--rows"
+        ) from error
+    measured = [periodic.measure(mb, every, seconds, rounds, folder, _say) for mb in models]
+    click.echo(periodic.title(every, seconds, rounds))
+    for row in measured:
+        click.echo(row.text())
+
+
+def _say(what: str) -> None:
+    click.echo(what, err=True)

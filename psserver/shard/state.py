@@ -12,7 +12,7 @@ Names of arrays (float32 all of them), with n the elements of a payload and m th
 An array of (n,) or (m,) is cut as `Plan` cuts variables: see `psserver.shard.resharding`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -140,11 +140,22 @@ def save(shard: ShardParts) -> ShardState:
     return ShardState(facts, views)
 
 
-def copied(state: ShardState, piece: int = 1 << 20) -> ShardState:
-    """Its arrays as they are now, copied so many elements at a time: whoever runs beside this gets a turn."""
+def copied(state: ShardState, spare: Sequence[Floats] = (), piece: int = 1 << 22) -> ShardState:
+    """Its arrays as they are now, copied so many elements at a time: whoever runs beside this gets a turn.
+
+    `spare`: arrays of float32 to copy into, as far as they have the sizes. Memory that the system has yet to find, and
+    to fill with zeros, takes many times as long as the copy.
+    """
+    left: dict[int, list[Floats]] = {}
+    for each in spare:
+        left.setdefault(each.size, []).append(each)
     arrays: dict[str, Floats] = {}
     for name, values in state.arrays.items():
-        flat, out = values.reshape(-1), np.empty(values.size, np.float32)
+        found = left.get(values.size)
+        flat, out = (
+            values.reshape(-1),
+            found.pop().reshape(-1) if found else np.empty(values.size, np.float32),
+        )
         for start in range(0, flat.size, piece):
             out[start : start + piece] = flat[start : start + piece]
         arrays[name] = out.reshape(values.shape)

@@ -26,13 +26,16 @@ class Held:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, error: type[BaseException] | None = None) -> None:
         self.begun, self.go, copied = threading.Event(), threading.Event(), shard_part.copied
+        # How many arrays each copy was given to copy into.
+        self.spare: list[int] = []
 
-        def slowly(state: ShardState) -> ShardState:
+        def slowly(state: ShardState, spare: list[np.ndarray]) -> ShardState:
             self.begun.set()
             assert self.go.wait(PATIENCE)
             if error is not None:
                 raise error
-            return copied(state)
+            self.spare.append(len(spare))
+            return copied(state, spare)
 
         monkeypatch.setattr(shard_part, "copied", slowly)
 
@@ -119,6 +122,27 @@ def test_a_copy_is_in_the_account_until_it_is_written(
         wait_until(lambda: checkpoint_bytes(cluster) == 0, "its copy to be given back")
 
 
+def test_the_arrays_of_a_written_copy_are_used_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And given up where others need the memory. What is written has the saved bits."""
+    held = Held(monkeypatch)
+    held.go.set()
+    with serving(out=tmp_path / "run", overrides=ADAM) as cluster, start(cluster) as session:
+        probe = cluster.servers[0].probe
+        for version in range(3):
+            step(session, probe)
+            wait_until(lambda seen=version: len(saved(tmp_path / "run")) > seen, "a checkpoint")
+            wait_until(lambda: checkpoint_bytes(cluster, "checkpoint, spare") > 0, "its arrays to be kept")
+        assert held.spare[0] == 0 and held.spare[1] >= 3 and held.spare[2] >= 3
+        host = cluster.servers[0].server.host
+        cluster.servers[0].server.owner.ask(host.memory.release)
+        wait_until(lambda: checkpoint_bytes(cluster, "checkpoint, spare") == 0, "them to be given up")
+    found = saved(tmp_path / "run")
+    for version, about in found.items():
+        moments = [values for name, values in sorted(about.items()) if name.startswith("slot/")]
+        expected = 0.1 * sum(0.9 ** (version - k) * k for k in range(1, version + 1))
+        assert np.allclose(moments[0], expected), version
+
+
 def test_without_room_for_a_copy_there_is_no_checkpoint(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -137,6 +161,6 @@ def test_without_room_for_a_copy_there_is_no_checkpoint(
     assert not saved(tmp_path / "run")
 
 
-def checkpoint_bytes(cluster: Cluster) -> int:
+def checkpoint_bytes(cluster: Cluster, kind: str = "checkpoint") -> int:
     parts = cluster.status().servers[0].memory.parts
-    return sum(part.bytes for part in parts if part.kind == "checkpoint")
+    return sum(part.bytes for part in parts if part.kind == kind)

@@ -1,6 +1,6 @@
 """Room for a shard: which model, which members, which payloads and slots memory admits. All in one account."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import grpc
 
@@ -40,6 +40,8 @@ class ShardMemory:
         self._server, self._versions = server, versions
         # What the model needs whoever trains it.
         self._model = 0
+        # Called where there is no room: what is kept only to be quicker the next time is given up.
+        self.release: Callable[[], None] = lambda: None
 
     def _nbytes(self) -> int:
         """A few numbers of the shard, which may be read by any thread."""
@@ -104,6 +106,9 @@ class ShardMemory:
             return True
         if staging.next_in_turn(ticket):
             return True
+        before = self.ledger.total
+        self.release()
+        others -= before - self.ledger.total
         staging.trim()
         return others + (using + 1 - staging.next_is_held()) * nbytes <= self.ledger.limit
 
@@ -127,6 +132,7 @@ class ShardMemory:
         nbytes = slots * shard.layout.nbytes
         refusal = self.ledger.take(worker, SLOTS, nbytes, share)
         if refusal is not None:
+            self.release()
             shard.staging.trim()
             refusal = self.ledger.take(worker, SLOTS, nbytes, share)
         return refusal
@@ -153,6 +159,8 @@ class ShardMemory:
         be within the limit, and theirs within their share."""
         if self.shard is None or not self.shard.layout.nbytes:
             return 0
+        if self.ledger.total > self.ledger.limit:
+            self.release()
         nbytes = self.shard.layout.nbytes
         share = int(LENT_SHARE.value * max(0, self.ledger.limit - self._model))
         over = max(self.ledger.total - self.ledger.limit, len(self.shard.arena.lent) * nbytes - share)

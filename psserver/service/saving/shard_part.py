@@ -7,6 +7,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 from psserver.checkpoint import CheckpointError, FileFacts, Store, name_of, save_shard, settled
 from psserver.service.limits.ledger import MODEL, MemoryLedger
 from psserver.service.loop.heavy import LARGE
@@ -16,8 +19,12 @@ from pswire.logs.events import event
 
 log = logging.getLogger("ps-server")
 
+Floats = NDArray[np.float32]
+
 # Of memory.
 KIND = "checkpoint"
+# The same, while nothing is in it.
+SPARE = "checkpoint, spare"
 # Parts of which the outcome is known.
 REMEMBERED = 4
 
@@ -38,6 +45,7 @@ class PartSaver:
     no folder. `changed` is called with every new part, `copied` when the shard's arrays may be written to again.
     Two threads: what is to be saved is copied while another part is being written. A copy is held in `memory` from
     before it is made until it is written, or a newer one takes its place; where it has no room there, there is no part.
+    The arrays of one that is written are kept for the next, where memory is plenty: until `release`.
     """
 
     def __init__(
@@ -55,6 +63,7 @@ class PartSaver:
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="checkpoint")
         self._busy = self._closed = False
         self._next: tuple[int, str, ShardState] | None = None
+        self._spare: list[Floats] = []
 
     def save(self, entry: int, job: str, shard: Shard) -> bool:
         """The shard has executed the entries up to this one. What it holds is copied: a little now, much beside the
@@ -68,6 +77,7 @@ class PartSaver:
         # Before the copy: of those that wait, the newest will do.
         self._wait(None)
         state = settled(shard.views())
+        spare = self._taken_spare()
         refusal = self._memory.take(MODEL, KIND, state.nbytes)
         if refusal is not None:
             # Buffers that are kept for payloads to come.
@@ -83,7 +93,7 @@ class PartSaver:
             self._begin()
             return False
         began = time.monotonic()
-        copying = self._owner.loop.run_in_executor(self._pool, copied, state)
+        copying = self._owner.loop.run_in_executor(self._pool, copied, state, spare)
 
         def ended(future: "asyncio.Future[ShardState]") -> None:
             error = future.exception()
@@ -113,6 +123,7 @@ class PartSaver:
 
         def ended(future: "asyncio.Future[Part]") -> None:
             self._give(state)
+            self._keep(state)
             self._ended(future.result())
 
         written.add_done_callback(ended)
@@ -140,6 +151,22 @@ class PartSaver:
 
     def _give(self, state: ShardState) -> None:
         self._memory.give(MODEL, KIND, state.nbytes)
+
+    def _keep(self, state: ShardState) -> None:
+        """Its arrays are of use for the next one, if half of all memory is free with them."""
+        large = not self._spare and state.nbytes > LARGE
+        if large and 2 * (self._memory.total + state.nbytes) <= self._memory.limit:
+            if self._memory.take(MODEL, SPARE, state.nbytes) is None:
+                self._spare = list(state.arrays.values())
+
+    def _taken_spare(self) -> list[Floats]:
+        spare, self._spare = self._spare, []
+        self._memory.put(MODEL, SPARE, 0)
+        return spare
+
+    def release(self) -> None:
+        """Others need the memory that is kept for the next part."""
+        self._taken_spare()
 
     def _tell(self, part: Part) -> None:
         self.parts[part.entry] = part

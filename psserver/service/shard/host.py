@@ -66,6 +66,7 @@ class ShardHost:
         )
         self.attachments = Attachments(self.state, self.memory, server, options.patience)
         self.saver = PartSaver(owner, server, self.memory.ledger, self._saved, self.orders.copied)
+        self.memory.release = self.saver.release
         self.orders.save = lambda entry, shard: self.saver.save(entry, self.job, shard)
         self.watch = Watch(silent_calls(self.memory.ledger.limit))
         self.calls = MemberCalls(lambda: self.memory.member_calls, self.watch)
