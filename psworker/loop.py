@@ -78,6 +78,8 @@ def train(
             break
         except RolledBack as back:
             log.warning("%s", back, extra=event("rolled_back", batch=session.next_batch))
+            if evaluations is not None:
+                evaluations.went_back()
     if outcome.stop.evaluate:
         final = session.pull_final()
         outcome.metrics = trainer.evaluate(final)
@@ -227,6 +229,7 @@ def attempt(
             batch=batches.last,
             # Steps that come before a pull come before asking for it, too, and so does an evaluation.
             ready=not pending and (source is not None or (batches.more and not work.steps_before_pull)),
+            learning_rate=None if evaluations is None else evaluations.learning_rate,
             unit_ends=source is not None and source.ends(),
         )
     except Voided as reason:
@@ -243,8 +246,10 @@ def attempt(
     for disposition in fates:
         outcome.fates[disposition.fate] = outcome.fates.get(disposition.fate, 0) + 1
     progress(outcome.steps, result.loss, fates)
-    if evaluations is not None and session.stop is None:
-        evaluations.measure()
+    if evaluations is not None:
+        evaluations.committed()
+        if session.stop is None:
+            evaluations.measure()
     return True
 
 

@@ -133,6 +133,18 @@ class Session:
         return self._control.reply.seed
 
     @property
+    def chief(self) -> str:
+        """The name of the worker that validates and writes files for all, as it was at Join; empty: worker 0 does."""
+        return self._control.reply.chief
+
+    @property
+    def learning_rate(self) -> float | None:
+        """The job's present one, as far as it is known here: as it was at Join, and as this session's commits have set
+        it since. None where no commit may set one: the rate follows a schedule or began with 0, or the policy tolerates
+        bad workers."""
+        return self._control.learning_rate
+
+    @property
     def incarnation(self) -> int:
         """How often a worker of this name joined before. Another one than before: the servers had given us up."""
         return self._control.reply.incarnation
@@ -282,6 +294,7 @@ class Session:
         """
         told = (grant.ticket, batch, samples, loss, ready)
         self._writer.commit(Commit(*told, learning_rate=learning_rate, unit_ends=unit_ends))
+        self._control.set_rate(learning_rate)
 
     def contribute(
         self,
@@ -302,6 +315,7 @@ class Session:
         told = (grant.ticket, batch, samples, loss, ready)
         commit = Commit(*told, learning_rate=learning_rate, unit_ends=unit_ends)
         self._writer.push_and_commit(grant, flats, commit)
+        self._control.set_rate(learning_rate)
 
     def abandon(self, grant: Grant, reason: str, *, unit_ends: bool = False) -> None:
         """Give the ticket back unused. `unit_ends`: its work unit had ended before its part; else the part is dealt

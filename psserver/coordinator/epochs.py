@@ -82,6 +82,8 @@ class EpochSums:
         self._rounds: dict[int, Round] = {}
         self._places: dict[str, Place] = {}
         self._next = 0
+        #: The worker that validates and writes files for all; empty: worker 0, and nobody had to take over yet.
+        self.chief = ""
 
     def add(self, member: Member, report: Report, roster: Roster, now: float) -> Totals:
         """The member's report, once however often it is sent, and the totals of its round as they are now.
@@ -200,6 +202,19 @@ class EpochSums:
             found.complete, self._ended = True, now
             for each in silent:
                 self._places[each.worker].missed = True
+            self._appoint(found, roster)
+
+    def _appoint(self, found: Round, roster: Roster) -> None:
+        """Who acts for all in the next epoch: the one who did while it is here, else the first of those who came."""
+        missed = {worker for worker, place in self._places.items() if place.missed}
+        here = [
+            each
+            for each in roster.by_rank()
+            if each.ever_connected and each.state != "done" and each.worker not in missed
+        ]
+        acts = [each for each in here if each.worker == self.chief or not (self.chief or each.rank)]
+        came = [each for each in here if each.worker in found.came]
+        self.chief = next((each.worker for each in (*acts, *came)), self.chief)
 
 
 def _count(found: Round, key: tuple[str, int], member: Member, report: Report) -> None:

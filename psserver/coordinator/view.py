@@ -6,6 +6,7 @@ from psserver.coordinator.members.roster import Roster
 from psserver.coordinator.members.waits import Wait, waits
 from psserver.coordinator.policy_driver import PolicyDriver
 from psserver.coordinator.terms import Stopped
+from psserver.coordinator.tickets.rates import present_rate
 from psserver.coordinator.tickets.table import TicketTable
 from psserver.coordinator.work.queue import WorkQueue
 
@@ -42,6 +43,17 @@ class CoordinatorView:
     def loss(self) -> float | None:
         """Smoothed loss of recent commits; None before the first."""
         return self._ledger.loss
+
+    @property
+    def settable_rate(self) -> float | None:
+        """The present learning rate, where a commit may set another; else None."""
+        ledger = self._ledger
+        return present_rate(ledger.terms.optimizer, ledger.lr_scale, self._driver.aggregator)
+
+    @property
+    def rate_was_set(self) -> bool:
+        """The learning rate is not the one that the job began with."""
+        return self._ledger.lr_scale != 1.0
 
     @property
     def folded(self) -> tuple[int, ...]:

@@ -135,6 +135,7 @@ ROWS: Final[tuple[Row, ...]] = (
         ("workers", Whole(WORKERS), "members"),
         ("sums", Many(2**16, Real(nonfinite=True)), "of metrics; a loss may be NaN"),
         ("values", Many(1000, Real(1e300, -1e300, nonfinite=True), Text(128)), "metrics of one evaluation"),
+        ("chief", NAME, NAMED),
     ),
     *rows(
         "LocateRequest",
@@ -169,6 +170,8 @@ ROWS: Final[tuple[Row, ...]] = (
         ("membership_token", SECRET, PROOF),
         ("local_rule", SUB, PART),
         ("moved", Many(SERVERS, Text(300)), "host:port each; a host name has at most 253 characters"),
+        ("learning_rate", Real(1e30, 0.0), "as in a commit"),
+        ("chief", NAME, NAMED),
     ),
     *rows(
         "LocalRule",

@@ -84,8 +84,7 @@ class Experiment(Section):
         if self.job.script:
             self._check_script()
         self._check_members()
-        if self.job.patience and not self.job.evaluate_every:
-            raise PydanticCustomError("unused", 'job.patience: needs job.evaluate_every, "1 epoch", say')
+        self._check_evaluations()
         beyond = sorted(number for number in self.workers if not 0 <= number < self.cluster.workers)
         if beyond:
             raise PydanticCustomError(
@@ -94,6 +93,27 @@ class Experiment(Section):
                 {"number": beyond[0], "workers": self.cluster.workers},
             )
         return self
+
+    def _check_evaluations(self) -> None:
+        """What follows from evaluations needs some, and a learning rate that can be set."""
+        job, unset = self.job, JobSection()
+        for key in ("patience", "plateau"):
+            if getattr(job, key) and not job.evaluate_every:
+                told = {"key": key}
+                raise PydanticCustomError(
+                    "unused", 'job.{key}: needs job.evaluate_every, "1 epoch", say', told
+                )
+        for key in ("plateau_factor", "plateau_minimum"):
+            if getattr(job, key) != getattr(unset, key) and not job.plateau:
+                told = {"key": key}
+                raise PydanticCustomError(
+                    "unused", "job.{key}: needs job.plateau, a number of evaluations", told
+                )
+        if job.plateau and isinstance(self.optimizer.learning_rate, Mapping):
+            raise PydanticCustomError(
+                "unused",
+                "job.plateau: optimizer.learning_rate is a schedule, which says what the rate is: one of the two",
+            )
 
     def _check_members(self) -> None:
         """A start that waits for more workers than may ever join would wait for ever."""
@@ -129,6 +149,7 @@ class Experiment(Section):
                 "the script says it, in fit(validation_data=...)",
             ),
             (self.job.patience, "job.patience", "the script says it, by the callback EarlyStopping"),
+            (self.job.plateau, "job.plateau", "the script says it, by the callback ReduceLROnPlateau"),
             (self.cluster.prefetch, "cluster.prefetch", "fit does not fetch ahead"),
             (self.run.deterministic, "run.deterministic", "a script settles TensorFlow's threads itself"),
             (self.workers, "workers", "a script chooses its device itself, and has no delays"),

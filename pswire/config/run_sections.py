@@ -199,6 +199,16 @@ class JobSection(Section):
     patience: Annotated[int, Field(ge=0, le=10**6)] = 0
     """end the job when `monitor` was not better in so many evaluations in a row; 0: never"""
 
+    plateau: Annotated[int, Field(ge=0, le=10**6)] = 0
+    """lower the learning rate of the servers when `monitor` was not better in so many evaluations in a row, and count
+    anew; 0: never"""
+
+    plateau_factor: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    """what the learning rate is multiplied with then"""
+
+    plateau_minimum: Annotated[float, Field(ge=0, le=1e30)] = 0.0
+    """the learning rate is not lowered below this one"""
+
     options: dict[str, Any] = Field(default_factory=dict)
     """the job's own options"""
 

@@ -42,6 +42,9 @@ EVENTS: Final[Mapping[str, Event]] = {
     "worker_left": Event(SERVER, ("worker", "reason"), "a worker is no member any more"),
     "worker_done": Event(SERVER, ("worker",), "a worker has no more data"),
     "worker_resumed": Event(SERVER, ("worker",), "a work unit came back, and it takes part again"),
+    "chief_changed": Event(
+        BOTH, ("worker",), "another worker validates and writes files for all, from the next epoch on"
+    ),
     "work_units": Event(SERVER, ("units", "epochs"), "the job's data is dealt by the coordinator"),
     "worker_waits": Event(SERVER, ("seconds",), "somebody has waited long; the message says for what"),
     # Certificates

@@ -163,6 +163,8 @@ class JoinReply(_message.Message):
     MEMBERSHIP_TOKEN_FIELD_NUMBER: _builtins.int
     LOCAL_RULE_FIELD_NUMBER: _builtins.int
     MOVED_FIELD_NUMBER: _builtins.int
+    LEARNING_RATE_FIELD_NUMBER: _builtins.int
+    CHIEF_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """The job's identity; every later message on every server carries it."""
     worker: _builtins.str
@@ -177,6 +179,14 @@ class JoinReply(_message.Message):
     membership_token: _builtins.bytes
     """Proof of membership, for as long as it lasts: every Push, Pull and Attach
     carries it. Keep it secret.
+    """
+    learning_rate: _builtins.float
+    """The job's at present, where a commit may set another. Absent: the rate
+    follows a schedule or began with 0, or the policy tolerates bad workers.
+    """
+    chief: _builtins.str
+    """The worker that validates and writes files for all, where one has taken
+    that over from worker 0; else empty.
     """
     @_builtins.property
     def local_rule(self) -> Global___LocalRule:
@@ -202,12 +212,16 @@ class JoinReply(_message.Message):
         membership_token: _builtins.bytes = ...,
         local_rule: Global___LocalRule | None = ...,
         moved: _abc.Iterable[_builtins.str] | None = ...,
+        learning_rate: _builtins.float | None = ...,
+        chief: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["local_rule", b"local_rule"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate", "learning_rate", b"learning_rate", "local_rule", b"local_rule"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "job", b"job", "local_rule", b"local_rule", "membership_token", b"membership_token", "moved", b"moved", "next_batch", b"next_batch", "seed", b"seed", "worker", b"worker", "worker_count", b"worker_count", "worker_index", b"worker_index", "worker_timeout", b"worker_timeout"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate", "chief", b"chief", "incarnation", b"incarnation", "job", b"job", "learning_rate", b"learning_rate", "local_rule", b"local_rule", "membership_token", b"membership_token", "moved", b"moved", "next_batch", b"next_batch", "seed", b"seed", "worker", b"worker", "worker_count", b"worker_count", "worker_index", b"worker_index", "worker_timeout", b"worker_timeout"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__learning_rate: _TypeAlias = _typing.Literal["learning_rate"]  # noqa: Y015
+    _WhichOneofArgType__learning_rate: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__learning_rate) -> _WhichOneofReturnType__learning_rate | None: ...
 
 Global___JoinReply: _TypeAlias = JoinReply  # noqa: Y015
 
@@ -949,10 +963,15 @@ class GatherEpochReply(_message.Message):
     WORKERS_FIELD_NUMBER: _builtins.int
     SUMS_FIELD_NUMBER: _builtins.int
     VALUES_FIELD_NUMBER: _builtins.int
+    CHIEF_FIELD_NUMBER: _builtins.int
     complete: _builtins.bool
     """Nobody else is waited for."""
     workers: _builtins.int
     """Whose sums these are of."""
+    chief: _builtins.str
+    """The worker that validates and writes files for all from the next epoch on.
+    Empty while the epoch is not complete.
+    """
     @_builtins.property
     def sums(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]: ...
     @_builtins.property
@@ -964,10 +983,11 @@ class GatherEpochReply(_message.Message):
         workers: _builtins.int = ...,
         sums: _abc.Iterable[_builtins.float] | None = ...,
         values: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        chief: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["complete", b"complete", "sums", b"sums", "values", b"values", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chief", b"chief", "complete", b"complete", "sums", b"sums", "values", b"values", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -56,6 +56,10 @@ class Reporter:
         fields = {"version": version, "metrics": dict(metrics)}
         self._say("evaluated", fields, f"version {version}: {said}")
 
+    def lowered(self, version: int, rate: float) -> None:
+        text = f"behind the evaluation of version {version} the learning rate is lowered to {rate:.6g}"
+        self._say("lowered", {"version": version, "learning_rate": rate}, text)
+
     def saved(self, path: Path) -> None:
         self._say("saved", {"path": str(path)}, f"the model of the last version is in {path}")
 

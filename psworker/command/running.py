@@ -17,7 +17,7 @@ from psworker.command.place import Place
 from psworker.command.reporter import Reporter, fail
 from psworker.connecting import connect
 from psworker.errors import JobOver, Refused, SessionError, Unreachable, Untrusted
-from psworker.evaluating import Evaluations, Every, MonitorError, Watched
+from psworker.evaluating import Evaluations, Every, MonitorError, Plateau, Watched
 from psworker.job import JobError
 from psworker.loop import Diverged, Outcome, Pause, no_pause, train
 from psworker.session import Session
@@ -116,9 +116,13 @@ def _train(
 def _evaluations(
     experiment: Experiment, session: Session, trainer: Any, report: Reporter, save_best: Path | None
 ) -> Evaluations | None:
-    """Those of worker 0, where the job asks for any."""
+    """Those of worker 0, where the job asks for any. Raises MonitorError, in each worker, for what cannot be."""
     section = experiment.job
-    if not section.evaluate_every or session.worker_index:
+    if not section.evaluate_every:
+        return None
+    watched = Watched(section.monitor, section.patience)
+    _check_before_the_first_step(experiment, session, trainer, watched)
+    if session.worker_index:
         return None
 
     def told(version: int, metrics: Mapping[str, float]) -> None:
@@ -132,9 +136,32 @@ def _evaluations(
         trainer.save_model(session.plan.gather_by_name(flats), aside)
         aside.replace(save_best)
 
-    watched = Watched(section.monitor, section.patience)
-    every = Every.parse(section.evaluate_every)
-    return Evaluations(every, watched, trainer, told, keep if save_best is not None else None)
+    plateau = Plateau(section.plateau, section.plateau_factor, section.plateau_minimum)
+    return Evaluations(
+        Every.parse(section.evaluate_every),
+        watched,
+        trainer,
+        told,
+        keep if save_best is not None else None,
+        plateau=plateau if section.plateau else None,
+        rate=lambda: session.learning_rate,
+        lowered=report.lowered,
+    )
+
+
+def _check_before_the_first_step(
+    experiment: Experiment, session: Session, trainer: Any, watched: Watched
+) -> None:
+    """Not after the first epoch. Raises MonitorError."""
+    names = trainer.measures()
+    if names is not None:
+        watched.check(names)
+    if experiment.job.plateau and session.learning_rate is None:
+        raise MonitorError(
+            "plateau: no worker sets the learning rate of this job: it follows a schedule, or began with 0, or the "
+            "policy tolerates bad workers, of which one could spoil the job with it; expected 0, or another optimizer "
+            "or policy"
+        )
 
 
 def injected_delay(experiment: Experiment, worker_index: int, seed: int) -> Pause:

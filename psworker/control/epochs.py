@@ -18,11 +18,13 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.002, 0.25
 
 @dataclass(frozen=True, slots=True)
 class EpochTotals:
-    """Over `workers` workers. `values`: what one of them has measured for all."""
+    """Over `workers` workers. `values`: what one of them has measured for all. `chief`: the name of the one that does
+    so from the next epoch on."""
 
     workers: int
     sums: list[float]
     values: dict[str, float]
+    chief: str = ""
 
 
 def gather(
@@ -63,7 +65,7 @@ def gather(
             raise
         backoff.reset()
         if reply.complete:
-            return EpochTotals(reply.workers, list(reply.sums), dict(reply.values))
+            return EpochTotals(reply.workers, list(reply.sums), dict(reply.values), reply.chief)
         if over:
             return None
         # Another one may have ended the job because of this very epoch: then it is complete, and asked for once more.

@@ -49,6 +49,8 @@ class Control:
         committed are batches of this worker's own data."""
         self._join, self._admit = join, admit
         self._session = session
+        # The job's present one; None where no commit may set another.
+        self.learning_rate: float | None = None
         reply = join()
         self._joined(reply)
         admit(reply)
@@ -114,6 +116,11 @@ class Control:
         """The exchange was refused before the commit was made."""
         with self._lock:
             self._engine.rollback_commit(ticket)
+
+    def set_rate(self, rate: float | None) -> None:
+        """A commit took `rate` along, if any: it is the job's from now on, unless a later Join says otherwise."""
+        if rate is not None:
+            self.learning_rate = rate
 
     def receive(self, events: Iterable[Event]) -> None:
         """Events that came by an exchange instead of the session stream."""
@@ -331,6 +338,7 @@ class Control:
 
     def _joined(self, reply: pb.JoinReply) -> None:
         self.reply, self.worker_count = reply, reply.worker_count
+        self.learning_rate = reply.learning_rate if reply.HasField("learning_rate") else None
         # Who this is: the first message of every stream.
         self.hello = pb.Hello(
             job=reply.job, worker=reply.worker, incarnation=reply.incarnation, session=self._session

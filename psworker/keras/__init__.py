@@ -11,6 +11,7 @@ import psworker.tensorflow  # noqa: F401  (before Keras: chooses its backend, ke
 from psworker.keras.distribution import distribute
 from psworker.keras.errors import FitError
 from psworker.keras.fit.distributed import Distributed
+from psworker.keras.optimizer import RemoteOptimizer
 from psworker.keras.remote import Remote, RemoteError
 from psworker.keras.translate import TranslationError, translate
 from psworker.servers import EmbeddedServerError
@@ -21,6 +22,7 @@ __all__ = [
     "FitError",
     "Remote",
     "RemoteError",
+    "RemoteOptimizer",
     "TranslationError",
     "distribute",
     "translate",

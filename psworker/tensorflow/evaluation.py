@@ -35,10 +35,25 @@ def evaluate(job: Job, model: Any) -> dict[str, float]:
     }
 
 
+def measured_names(job: Job, model: Any) -> list[str] | None:
+    """What `evaluate` will measure, by name, from one batch of the held-out data; None where only `job.evaluate` knows.
+
+    Raises JobError, as `evaluate`.
+    """
+    if type(job).evaluate is not Job.evaluate:
+        return None
+    data = job.heldout()
+    first = next(_batches(data), None) if data is not None else None
+    metrics = {} if first is None else _measured(job, model, [first])
+    return [each for name, value in metrics.items() for each in (str(name), *_parts(str(name), value))]
+
+
 def _on_heldout(job: Job, model: Any) -> dict[str, Any]:
     data = job.heldout()
-    if data is None:
-        return {}
+    return {} if data is None else _measured(job, model, data)
+
+
+def _measured(job: Job, model: Any, data: Any) -> dict[str, Any]:
     if not isinstance(model, keras.Model):
         raise JobError(
             f"job {type(job).__name__} has held-out data, but model() returned no Keras model to measure: "
@@ -84,15 +99,18 @@ def _batches(data: Any) -> Iterator[tuple[Any, Any, Any]]:
 
 def _numbers(job: Job, name: str, value: Any) -> Iterator[tuple[str, float]]:
     """A metric of several numbers, such as `F1Score()` by class, is its mean, and each of them under its index."""
-    if np.ndim(value) != 1 or isinstance(value, str):
-        yield name, _number(job, name, value)
-        return
-    values = np.asarray(value)
-    yield name, _number(job, name, values.mean())
-    if len(values) <= MOST_PARTS:
-        yield from (
-            (f"{name}_{index}", _number(job, f"{name}_{index}", each)) for index, each in enumerate(values)
-        )
+    parts = _parts(name, value)
+    mean = np.asarray(value).mean() if np.ndim(value) == 1 and not isinstance(value, str) else value
+    yield name, _number(job, name, mean)
+    yield from (
+        (each, _number(job, each, part)) for each, part in zip(parts, value if parts else (), strict=True)
+    )
+
+
+def _parts(name: str, value: Any) -> list[str]:
+    """Names of a metric's numbers, where it has several, and not too many."""
+    several = np.ndim(value) == 1 and not isinstance(value, str) and len(value) <= MOST_PARTS
+    return [f"{name}_{index}" for index in range(len(value))] if several else []
 
 
 def _number(job: Job, name: str, value: Any) -> float:

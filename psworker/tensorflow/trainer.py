@@ -15,7 +15,7 @@ from psworker.job.errors import JobError, blame
 from psworker.tensorflow.batches import grouped_batches, known_length
 from psworker.tensorflow.dealt import declared_work, unit_batches
 from psworker.tensorflow.device import set_up
-from psworker.tensorflow.evaluation import evaluate
+from psworker.tensorflow.evaluation import evaluate, measured_names
 from psworker.tensorflow.export import save_model
 from psworker.tensorflow.first_batch import built
 from psworker.tensorflow.given_weights import take
@@ -210,6 +210,11 @@ class Trainer:
         self._variables.assign(self._plan.gather(flats))
         with blame(f"evaluate() of job {self._name}"):
             return evaluate(self.job, self.model)
+
+    def measures(self) -> list[str] | None:
+        """The names of what `evaluate` measures, looked up on one batch; None where only the job's own method knows."""
+        with blame(f"evaluate() of job {self._name}"):
+            return measured_names(self.job, self.model)
 
     def save_model(self, weights: Mapping[str, np.ndarray], path: Path) -> None:
         """Write the model with these weights, by variable: see `psworker.tensorflow.export`."""

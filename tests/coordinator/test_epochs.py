@@ -244,3 +244,57 @@ def test_too_many_sums_are_refused_with_nothing_counted() -> None:
     with pytest.raises(EpochError, match="at most 65536 sums"):
         epochs.report("w1", 0, *([0.0] * (MOST_SUMS + 1)))
     assert epochs.report("w1", 0, 5.0, 5.0).sums == [6.0, 7.0]
+
+
+def chiefs(epochs: Epochs, *workers: str, number: int) -> str:
+    """Who acts for all when these have told of their epoch."""
+    for worker in workers:
+        epochs.report(worker, number)
+    return epochs.sums.chief
+
+
+def test_another_worker_takes_over_what_is_done_once_for_all() -> None:
+    epochs = Epochs(3)
+    assert epochs.sums.chief == ""
+    assert chiefs(epochs, "w2", "w1", number=0) == ""
+    assert chiefs(epochs, "w0", number=0) == "w0"
+    epochs.harness.leaves("w0")
+    # Until the end of an epoch, so that all hear of it at the same place.
+    assert epochs.sums.chief == "w0"
+    assert chiefs(epochs, "w2", "w1", number=1) == "w1"
+    # It keeps it when another worker 0 comes, and as long as it is here.
+    epochs.harness.joins("w0", "B")
+    epochs.harness.ready("w0")
+    assert chiefs(epochs, "w2", "w1", number=2) == "w1"
+    epochs.report("w0", 0)
+    epochs.harness.done("w1")
+    assert epochs.sums.chief == "w1"
+    epochs.report("w0", 1)
+    assert chiefs(epochs, "w2", number=3) == "w0"
+
+
+def test_a_worker_0_that_came_back_before_anybody_took_over_acts_again() -> None:
+    epochs = Epochs(2, "async")
+    assert chiefs(epochs, "w0", "w1", number=0) == "w0"
+    epochs.harness.joins("w0", "B")
+    epochs.harness.ready("w0")
+    epochs.report("w1", 1)
+    assert chiefs(epochs, "w0", number=0) == "w0"
+
+
+def test_who_is_late_because_others_hold_it_up_keeps_what_is_done_once() -> None:
+    """Worker 0 has a longer epoch and waits for a ticket; a silent one has lost it."""
+    epochs = Epochs(2)
+    epochs.harness.commits("w0")
+    epochs.harness.ready("w0")
+    assert chiefs(epochs, "w1", number=0) == "w0"
+    silent = Epochs(2, "async")
+    silent.report("w1", 0)
+    silent.harness.now += LIMIT
+    assert chiefs(silent, "w1", number=0) == "w1"
+
+
+def test_without_a_worker_0_the_first_of_those_who_came_acts() -> None:
+    epochs = Epochs(3)
+    epochs.harness.leaves("w0")
+    assert chiefs(epochs, "w1", "w2", number=0) == "w1"

@@ -113,6 +113,15 @@ def test_the_factor_gives_the_rate_to_the_bit(began: float, rate: float) -> None
     assert optimizer.rate(3, rate / began) == np.float32(rate)
 
 
+def test_whoever_joins_is_told_the_present_rate_where_it_can_be_set() -> None:
+    assert harness_with(ADAM).coordinator.settable_rate == 0.1
+    assert trained().coordinator.settable_rate == 0.2
+    assert harness_with(ADAM, "median").coordinator.settable_rate is None
+    cosine = {"schedule": "cosine", "decay_steps": 9}
+    for rate in (0.0, cosine):
+        assert harness_with({"name": "sgd", "learning_rate": rate}).coordinator.settable_rate is None
+
+
 def test_a_saved_job_goes_on_with_the_rate() -> None:
     harness = trained()
     state = harness.coordinator.state()
@@ -120,7 +129,7 @@ def test_a_saved_job_goes_on_with_the_rate() -> None:
     with pytest.raises(StateError, match="factor of the learning rate"):
         again.restore(replace(state, lr_scale=-1.0))
     again.restore(state)
-    assert again.state() == state and state.lr_scale == 2.0
+    assert again.state() == state and state.lr_scale == 2.0 and again.settable_rate == 0.2
 
 
 def test_the_same_moves_under_the_same_policy_set_the_same_rates(tmp_path: Path) -> None:

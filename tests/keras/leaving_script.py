@@ -14,7 +14,7 @@ import keras
 
 from tests.keras.around_script import BATCH, data, model, wait_for
 
-EPOCHS = 4
+EPOCHS = 5
 
 
 class Meeting(keras.callbacks.Callback):
@@ -35,10 +35,26 @@ class Meeting(keras.callbacks.Callback):
             wait_for(self.shared / "back")
 
 
+class Rates(keras.callbacks.Callback):
+    """Half of the rate in each epoch, computed by each worker for itself."""
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self.model.optimizer.learning_rate = 0.1 / 2**epoch
+
+
 def main(index: int, shared: Path) -> None:
     made, (x, y) = model(), data()
-    saved = keras.callbacks.ModelCheckpoint(str(shared / "{epoch}.keras"), save_freq="epoch")
-    callbacks = [keras.callbacks.BackupAndRestore(shared / "backup"), saved, Meeting(index, shared)]
+    callbacks = [
+        keras.callbacks.BackupAndRestore(shared / "backup"),
+        keras.callbacks.ModelCheckpoint(str(shared / "{epoch}.keras"), save_freq="epoch"),
+        # What worker 0 has seen as the best is the best for whoever takes over.
+        keras.callbacks.ModelCheckpoint(
+            str(shared / "best {epoch}.keras"), "loss", mode="max", save_best_only=True
+        ),
+        keras.callbacks.CSVLogger(str(shared / "log.csv"), append=True),
+        Meeting(index, shared),
+        *([Rates()] if index == 1 else []),
+    ]
     with psworker.keras.distribute(made, task_index=index):
         history = made.fit(
             x[index::2],

@@ -1,4 +1,4 @@
-"""Worker 0, which validates and saves for all, is killed in the middle of `fit`, and another one takes its place."""
+"""Worker 0, which validates and saves for all, is killed in the middle of `fit`: another takes over, and keeps it."""
 
 import json
 import os
@@ -30,11 +30,10 @@ def joins(run: Path) -> int:
     return sum(entry["kind"] == "join" and entry["worker"] == "w0" for entry in entries)
 
 
-def test_nobody_takes_over_from_a_killed_worker_0_until_another_one_joins_in_its_place(
-    tmp_path: Path,
-) -> None:
-    """The other worker goes on alone, without validation and files, and says so; the new worker 0 has the epoch from
-    its backup and the weights from the job, and does again what worker 0 does."""
+def test_another_worker_takes_over_from_a_killed_worker_0(tmp_path: Path) -> None:
+    """Of the epoch in which it was killed nothing is validated and saved, and the log says so; from the next one on the
+    other worker validates, saves and sets the rate. A new worker 0 has the epoch from the backup and the weights from
+    the job, and leaves this to the other."""
     started: list[subprocess.Popen[str]] = []
     options = ("--workers", "2", "--policy", "sync", "--worker-timeout", "6", "--out", str(tmp_path / "run"))
     try:
@@ -44,12 +43,14 @@ def test_nobody_takes_over_from_a_killed_worker_0_until_another_one_joins_in_its
             first.kill()
             first.wait()
             (tmp_path / "killed").touch()
-            wait_until((tmp_path / "worker 1 begins 4").exists, "an epoch", PATIENCE)
-            # Two epochs without worker 0.
-            assert sorted(path.name for path in tmp_path.glob("*.keras")) == ["1.keras"]
+            wait_until((tmp_path / "worker 1 begins 5").exists, "an epoch", PATIENCE)
+            # Two epochs without worker 0, of which the other has saved the second and the third.
+            assert numbers(tmp_path, "[0-9].keras") == [1, 3, 4]
             again = begin(0, address, tmp_path)
             started.append(again)
-            wait_until(lambda: joins(tmp_path / "run") == 2, "a new worker 0", PATIENCE)
+            came = lambda: again.poll() is not None or joins(tmp_path / "run") == 2  # noqa: E731
+            wait_until(came, "a new worker 0", PATIENCE)
+            assert again.poll() is None, again.communicate()[1]
             (tmp_path / "back").touch()
             said = {each: each.communicate(timeout=PATIENCE)[1] for each in (other, again)}
             assert other.returncode == again.returncode == 0, said
@@ -60,14 +61,27 @@ def test_nobody_takes_over_from_a_killed_worker_0_until_another_one_joins_in_its
             assert each.stderr is not None
             each.stderr.close()
     told: list[dict[str, Any]] = [json.loads((tmp_path / f"{index}.json").read_text()) for index in range(2)]
-    assert "an epoch ended without validation: worker 0" in said[other]
-    assert told[1]["epochs"] == [0, 1, 2, 3] and len(told[1]["loss"]) == 4
-    # Of its four epochs the first, and perhaps the last, were validated.
-    assert 1 <= len(told[1]["val_loss"]) <= 2
-    # From the epoch of its backup on.
-    assert told[0]["epochs"] == [1, 2, 3] and len(told[0]["val_loss"]) == 3
-    assert sorted(path.name for path in tmp_path.glob("*.keras")) == [f"{n}.keras" for n in (1, 2, 3, 4)]
+    assert "w0, which validates, saves and sets the learning rate for all, has gone" in said[other]
+    assert "this worker does so from the next epoch on" in said[other]
+    assert told[1]["epochs"] == [0, 1, 2, 3, 4] and len(told[1]["loss"]) == 5
+    # All but the epoch in which worker 0 was killed.
+    assert len(told[1]["val_loss"]) == 4
+    # From the epoch of the other's backup on, validated by the other.
+    assert told[0]["epochs"] == [4] and told[0]["val_loss"] == told[1]["val_loss"][-1:]
+    assert numbers(tmp_path, "[0-9].keras") == [1, 3, 4, 5]
+    # The loss falls from epoch to epoch, and the first was the largest.
+    assert numbers(tmp_path, "best *.keras") == [1]
+    header, *rows = (tmp_path / "log.csv").read_text().splitlines()
+    assert "val_loss" in header and [row.split(",")[0] for row in rows] == ["0", "2", "3", "4"]
     assert told[0]["weight"] == told[1]["weight"]
     log = [json.loads(line) for line in (tmp_path / "run" / "decisions.jsonl").read_text().splitlines()]
     assert verify(log).ok
     assert any(entry["kind"] == "lost" and entry["worker"] == "w0" for entry in log)
+    rates = [entry["learning_rate"] for entry in log if entry["kind"] == "rate" and entry["worker"] == "w1"]
+    # Of the second epoch nobody has set it: the first one's, until the other takes over.
+    assert rates == pytest.approx([0.1 / 4, 0.1 / 8, 0.1 / 16])
+
+
+def numbers(folder: Path, pattern: str) -> list[int]:
+    """Of the epochs that the files are of."""
+    return sorted(int(path.stem.split()[-1]) for path in folder.glob(pattern))

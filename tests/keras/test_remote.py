@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from psworker.errors import SessionError
+from psworker.errors import JobOver, SessionError
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.cluster, pytest.mark.timeout(600)]
 
@@ -55,6 +55,35 @@ def test_a_tape_of_ones_own_is_the_loop_without_servers() -> None:
     assert remote.fates == {"applied": 8}
     for a, b in zip(plain.get_weights(), ours.get_weights(), strict=True):
         np.testing.assert_allclose(b, a, rtol=0, atol=1e-6)
+
+
+def test_a_remote_optimizer_changes_nothing_else_of_a_loop() -> None:
+    """With clipping, a rate that is set on the way, BatchNorm's state, and variables in another order."""
+
+    def loop(model: Any, optimizer: Any) -> None:
+        for k in range(6):
+            if k == 3:
+                optimizer.learning_rate = 0.01
+            gradients, variables = tape(model, k)[1], model.trainable_variables
+            if k % 2:
+                optimizer.apply(gradients[::-1], variables[::-1])
+            else:
+                optimizer.apply_gradients(zip(gradients, variables, strict=True))
+
+    plain, ours = (build(keras.layers.BatchNormalization()) for _ in range(2))
+    loop(plain, keras.optimizers.SGD(0.05, clipnorm=1.0))
+    with pk.RemoteOptimizer(ours, keras.optimizers.SGD(0.05, clipnorm=1.0)) as remote:
+        loop(ours, remote)
+        assert remote.version == 6 and float(remote.learning_rate) == pytest.approx(0.01)
+        with pytest.raises(pk.RemoteError, match="a RemoteOptimizer is of one model"):
+            remote.apply([None], ours.trainable_variables[:1])
+        with pytest.raises(pk.RemoteError, match="within a tf.function"):
+            tf.function(lambda: remote.apply([None]), autograph=False)()
+    remote.close()
+    for a, b in zip(plain.get_weights(), ours.get_weights(), strict=True):
+        np.testing.assert_allclose(b, a, rtol=0, atol=1e-6)
+    with pytest.raises(JobOver, match="the job is over at version 6"):
+        remote.apply([None] * 4)
 
 
 def test_a_gan_has_a_remote_for_each_optimizer() -> None:

@@ -20,6 +20,7 @@ class Said:
     samples: int
     ready: bool
     payload: list[float]
+    learning_rate: float | None = None
 
 
 @dataclass
@@ -88,7 +89,9 @@ class FakeSession:
         if grant.ticket in self.mishaps:
             raise self.mishaps.pop(grant.ticket)
         self.held, self.asked = None, said["ready"]
-        self.said.append(Said(said["batch"], said["samples"], said["ready"], flats[0].tolist()))
+        self.said.append(
+            Said(said["batch"], said["samples"], said["ready"], flats[0].tolist(), said["learning_rate"])
+        )
 
     def abandon(self, grant: Grant, reason: str) -> None:
         assert self.held == grant.ticket

@@ -10,7 +10,7 @@ import pytest
 
 from psworker.engine import Stop
 from psworker.errors import PayloadRefused, Voided
-from psworker.evaluating import Evaluations, Every, Watched
+from psworker.evaluating import Evaluations, Every, Plateau, Watched
 from psworker.local.rule import Contribution
 from psworker.loop import Diverged, Outcome, no_pause, train
 from psworker.session import Session
@@ -212,6 +212,22 @@ def test_an_evaluation_comes_between_two_tickets() -> None:
     assert [said.ready for said in session.said] == [True, False, True, False, False]
     assert seen == [(0, 2), (0, 4), (0, 5)] and watched.ends
     assert session.ended_for == watched.ends
+
+
+def test_a_lower_rate_goes_along_with_the_next_contribution_that_counts() -> None:
+    """The second evaluation, behind batch 2, finds none better; the ticket of batch 3 is cancelled once."""
+    session, trainer = FakeSession("gradient", {}, mishaps={3: Voided("overtaken")}), Trainer(5)
+    evaluations = Evaluations(
+        Every(1, "epoch"),
+        Watched(),
+        Epochs(trainer, [0, 1, 2, 2, 2, 2]),
+        lambda *_: None,
+        plateau=Plateau(patience=1, factor=0.5),
+        rate=lambda: 0.4,
+    )
+    train(cast(Session, session), trainer, 1, lambda *_: None, no_pause, evaluations)
+    assert batches(session) == [0, 1, 2, 3, 4] and session.abandoned == [(3, "cancelled")]
+    assert [said.learning_rate for said in session.said] == [None, None, None, 0.2, None]
 
 
 @dataclass

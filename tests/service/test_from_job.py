@@ -52,6 +52,28 @@ def test_a_server_takes_the_first_workers_optimizer(tmp_path: Path) -> None:
     assert summary["optimizer"] == log[0]["optimizer"]
 
 
+def test_a_later_worker_is_told_the_rate_that_was_set_and_may_have_any() -> None:
+    """A backup, or a callback of a later epoch, has another than the one that the job began with."""
+    with serving(overrides=["optimizer={name='from-job'}", "cluster.workers=1"]) as cluster:
+        with psworker.connect(cluster.hosts, START, optimizer=ADAM) as session:
+            assert session.learning_rate == 0.25
+            grant = session.ready()
+            assert grant is not None
+            session.push(grant, {"w": np.ones(3)})
+            session.commit(grant, samples=1, ready=True, learning_rate=0.125)
+            assert session.learning_rate == 0.125
+            assert session.ready() is not None
+            for rate in (0.125, 0.0625, 0.25):
+                with psworker.connect(
+                    cluster.hosts, START, optimizer=ADAM | {"learning_rate": rate}
+                ) as later:
+                    assert later.learning_rate == 0.125
+            for other, words in (({"beta_1": 0.5}, "beta_1 is"), ({"name": "sgd"}, "name is")):
+                with pytest.raises(Refused, match=words):
+                    psworker.connect(cluster.hosts, START, optimizer=ADAM | other)
+            assert session.done().success
+
+
 def test_a_wish_is_held_against_the_servers_own() -> None:
     with serving(overrides=["optimizer={name='adam', learning_rate=0.25}"]) as cluster:
         for requested_optimizer, words in (

@@ -1,4 +1,4 @@
-"""When held-out data is measured, which version is the best, and when that ends a job."""
+"""When held-out data is measured, which version is the best, when that ends a job or lowers the learning rate."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from psworker.engine import Grant
-from psworker.evaluating import Evaluations, Every, MonitorError, Watched
+from psworker.evaluating import Evaluations, Every, MonitorError, Plateau, Watched
 
 
 @pytest.mark.parametrize(
@@ -59,6 +59,14 @@ def test_a_metric_that_is_not_measured_is_named_with_those_that_are() -> None:
         Watched("f1").add(1, {"loss": 1.0, "accuracy": 0.5})
     with pytest.raises(MonitorError, match="measures nothing: is there held-out data"):
         Watched().add(1, {})
+
+
+def test_a_plateau_lowers_the_rate_and_counts_anew() -> None:
+    plateau, rate, rates = Plateau(patience=2, factor=0.5, minimum=0.3), 1.0, []
+    for better in (True, False, True, False, False, False, False, False, False, False, False):
+        rate = plateau.add(better, rate) or rate
+        rates.append(rate)
+    assert rates == [1.0, 1.0, 1.0, 1.0, 0.5, 0.5, 0.3, 0.3, 0.3, 0.3, 0.3]
 
 
 class Trainer:
@@ -121,3 +129,44 @@ def test_what_is_kept_is_a_copy_of_the_best() -> None:
         evaluations.measure()
         assert not evaluations.pending
     assert kept == [3.0, 2.0, 1.0]
+
+
+def test_what_follows_from_a_plateau_goes_along_with_contributions_until_one_counts() -> None:
+    present, lowered = [0.4], list[tuple[int, float]]()
+    evaluations, _, _ = made(
+        Every(1, "version"),
+        plateau=Plateau(patience=1, factor=0.5),
+        rate=lambda: present[0],
+        lowered=lambda version, rate: lowered.append((version, rate)),
+    )
+    go(evaluations, 1, 1.0)
+    assert evaluations.learning_rate is None
+    go(evaluations, 2, 2.0)
+    assert evaluations.learning_rate == 0.2 and lowered == [(2, 0.2)]
+    # A ticket was cancelled: it is said again, with the next contribution, which counts.
+    assert evaluations.learning_rate == 0.2
+    evaluations.committed()
+    present[0] = 0.2
+    assert evaluations.learning_rate is None
+    go(evaluations, 3, 2.0)
+    assert evaluations.learning_rate == 0.1
+    # Servers that go back to a checkpoint have the rate of then; it is that which the next plateau lowers.
+    evaluations.went_back()
+    present[0] = 0.4
+    assert evaluations.learning_rate is None
+    go(evaluations, 2, 2.0)
+    assert evaluations.learning_rate is None
+    go(evaluations, 3, 2.0)
+    assert lowered[-1] == (3, 0.2)
+
+
+def test_no_rate_is_set_where_none_can_be_or_the_job_ends() -> None:
+    evaluations, _, _ = made(Every(1, "version"), plateau=Plateau(patience=1), rate=lambda: None)
+    for version, loss in enumerate([1.0, 2.0, 3.0], start=1):
+        go(evaluations, version, loss)
+        assert evaluations.learning_rate is None
+    evaluations, _, _ = made(Every(1, "version"), plateau=Plateau(patience=1), rate=lambda: 0.1)
+    evaluations.watched.patience = 1
+    for version, loss in enumerate([1.0, 2.0], start=1):
+        go(evaluations, version, loss)
+    assert evaluations.watched.ends and evaluations.learning_rate is None

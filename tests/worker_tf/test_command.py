@@ -140,13 +140,55 @@ def test_held_out_data_is_measured_while_training(tmp_path: Path, capsys: pytest
     assert check_run(Run(out)).ok
 
 
-def test_a_monitor_that_is_not_measured_ends_the_worker(
+def test_a_plateau_lowers_the_servers_learning_rate(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with serving() as cluster, pytest.raises(SystemExit) as ended:
-        work(tmp_path, cluster.hosts, job={"evaluate_every": "1 epoch", "monitor": "f1", "epochs": 3})
-    assert ended.value.code == ExitCode.JOB_FAILED
-    assert "job.monitor 'f1': the evaluation measures loss" in capsys.readouterr().err
+    """A rate at which the loss grows is lowered, as an entry of the log, and then the loss falls."""
+    out = tmp_path / "run"
+    job: dict[str, object] = {"evaluate_every": "1 version", "epochs": 3}
+    job |= {"plateau": 1, "plateau_factor": 0.25, "plateau_minimum": 0.2}
+    with serving(overrides=["optimizer={name='sgd', learning_rate=0.8}"], out=out) as cluster:
+        assert work(tmp_path, cluster.hosts, job=job) == ExitCode.OK
+    log = [json.loads(line) for line in (out / "decisions.jsonl").read_text().splitlines()]
+    (rate,) = [entry for entry in log if entry["kind"] == "rate"]
+    assert (rate["learning_rate"], rate["scale"], rate["worker"]) == (0.2, 0.25, "w0")
+    applied = {entry["version"]: entry["lr_scale"] for entry in log if entry["kind"] == "apply"}
+    # Version 1 is the best at first, and 2 is not; the contribution behind its evaluation makes version 4 of 3.
+    lowered = min(version for version, scale in applied.items() if scale != 1.0)
+    assert set(applied.values()) == {1.0, 0.25} and lowered == 4
+    found = dict(evaluations(out))
+    assert found[1] < found[2] < found[3] and found[4] < found[3]
+    assert "behind the evaluation of version 2 the learning rate is lowered to 0.2" in capsys.readouterr().out
+    assert check_run(Run(out)).ok
+
+
+@pytest.mark.parametrize(
+    ("overrides", "job", "words"),
+    [
+        ([], {"monitor": "f1"}, "job.monitor 'f1': the evaluation measures loss"),
+        (["policy.name=median"], {"plateau": 1}, "job.plateau: no worker sets the learning rate of this job"),
+        (
+            [
+                "optimizer={name='sgd', learning_rate={schedule='cosine', initial_learning_rate=0.1, decay_steps=9}}"
+            ],
+            {"plateau": 1},
+            "it follows a schedule",
+        ),
+    ],
+)
+def test_what_could_never_be_watched_ends_the_worker_before_its_first_step(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    overrides: list[str],
+    job: dict[str, object],
+    words: str,
+) -> None:
+    with serving(overrides=overrides, out=tmp_path / "run") as cluster:
+        with pytest.raises(SystemExit) as ended:
+            work(tmp_path, cluster.hosts, job={"evaluate_every": "1 epoch", "epochs": 3, **job})
+        assert ended.value.code == ExitCode.JOB_FAILED
+        assert words in capsys.readouterr().err
+    assert '"kind":"commit"' not in (tmp_path / "run" / "decisions.jsonl").read_text().replace(" ", "")
 
 
 def test_options_that_could_do_nothing_are_refused(tmp_path: Path) -> None:
@@ -155,3 +197,7 @@ def test_options_that_could_do_nothing_are_refused(tmp_path: Path) -> None:
     assert said.exit_code == ExitCode.USAGE and "--save-best: needs --evaluate-every" in said.output
     said = CliRunner().invoke(main, ["--ps-hosts", "x:1", "--job", "a:b", "--set", "job.patience=2"])
     assert said.exit_code == ExitCode.USAGE and "job.patience: needs job.evaluate_every" in said.output
+    said = CliRunner().invoke(main, ["--ps-hosts", "x:1", "--job", "a:b", "--set", "job.plateau=2"])
+    assert said.exit_code == ExitCode.USAGE and "job.plateau: needs job.evaluate_every" in said.output
+    said = CliRunner().invoke(main, ["--ps-hosts", "x:1", "--job", "a:b", "--set", "job.plateau_factor=0.5"])
+    assert said.exit_code == ExitCode.USAGE and "job.plateau_factor: needs job.plateau" in said.output

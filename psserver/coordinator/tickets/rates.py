@@ -29,6 +29,12 @@ def rate_refusal(optimizer: Mapping[str, object], rate: float | None, aggregator
     return None
 
 
+def present_rate(optimizer: Mapping[str, object], scale: float, aggregator: str) -> float | None:
+    """The job's rate, `scale` times the one that it began with; None where no commit may set another."""
+    refused = rate_refusal(optimizer, 1.0, aggregator) is not None
+    return None if refused else began_with(optimizer) * scale
+
+
 def began_with(optimizer: Mapping[str, object]) -> float:
     """The rate of entry 0 of the log, a number above 0: `rate_refusal` has seen to that."""
     began = optimizer["learning_rate"]

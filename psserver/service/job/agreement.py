@@ -39,8 +39,9 @@ class Agreement:
         self.configured = self.optimizer
 
 
-def agreed(configured: Optimizer | None, requested: str) -> Optimizer:
+def agreed(configured: Optimizer | None, requested: str, *, rate_was_set: bool = False) -> Optimizer:
     """The job's optimizer. `configured`: None under "from-job"; `requested`: JSON, "" from a worker that names none.
+    `rate_was_set`: a worker has set another rate since the job began, so that number of a later one says nothing.
 
     Raises Refused, naming both where they differ.
     """
@@ -58,7 +59,10 @@ def agreed(configured: Optimizer | None, requested: str) -> Optimizer:
         raise precondition(f"the worker's optimizer: {error}") from error
     if configured is None:
         return wanted
-    difference = explain_difference(configured.config, wanted.config)
+    ours, theirs = dict(configured.config), dict(wanted.config)
+    if rate_was_set and isinstance(theirs["learning_rate"], float):
+        del ours["learning_rate"], theirs["learning_rate"]
+    difference = explain_difference(ours, theirs)
     if difference is not None:
         raise precondition(
             f"this server runs {_said(configured)}, and the worker's model was compiled for {_said(wanted)}: "

@@ -30,7 +30,9 @@ class Epochs:
         if member is None or member.incarnation != incarnation:
             # The session finds out by itself, and comes back as another incarnation.
             raise Refused(grpc.StatusCode.UNAVAILABLE, f"{worker} is no member at present")
+        before = self.chief
         totals = self._sums.add(member, epoch, roster, time.monotonic())
+        self._tell_of_chief(before)
         if totals.differing and not self._warned:
             self._warned = True
             log.warning(
@@ -40,6 +42,23 @@ class Epochs:
                 extra=event("metrics_differ"),
             )
         return totals
+
+    @property
+    def chief(self) -> str:
+        """The worker that validates and writes files for all; empty while none had to take that over from worker 0."""
+        return self._sums.chief
+
+    def _tell_of_chief(self, before: str) -> None:
+        chief = self.chief
+        member = self._decider.coordinator.roster.present.get(chief)
+        if chief == before or member is None or not (before or member.rank):
+            return
+        log.warning(
+            "%s has gone, is done or does not come to the end of its epoch: %s validates and writes files for all from "
+            "the next epoch on",
+            *(before or "worker 0", chief),
+            extra=event("chief_changed", worker=chief),
+        )
 
     def awaited(self, now: float) -> tuple[str, float, float] | None:
         """What an epoch's sums wait for: what, since when (monotonic), for how many seconds at most."""

@@ -42,7 +42,10 @@ class Joining:
         agreement, decider = self._agreement, self._decider
         proposed = self._proposed(variables, plan)
         free = self._first_entries.waiting or (agreement.configured is None and self._barren)
-        chosen = agreed(None if free and optimizer else agreement.optimizer, optimizer)
+        chosen = agreed(
+            *(None if free and optimizer else agreement.optimizer, optimizer),
+            rate_was_set=decider.coordinator.rate_was_set,
+        )
         self._settle(variables, proposed, chosen, work)
         self._check_room(worker, proposed, chosen)
         if not decider.opened:

@@ -122,6 +122,8 @@ class CoordinatorRpc:
                 self._job.host.secret, terms.job, member.worker, member.incarnation
             ),
             moved=self._moved,
+            learning_rate=self._job.coordinator.settable_rate,
+            chief=self._job.epochs.chief,
         )
 
     def _check_job(self, request: pb.JoinRequest) -> None:
@@ -167,7 +169,11 @@ class CoordinatorRpc:
         except EpochError as error:
             raise precondition(str(error)) from error
         return pb.GatherEpochReply(
-            complete=totals.complete, workers=len(totals.workers), sums=totals.sums, values=totals.values
+            complete=totals.complete,
+            workers=len(totals.workers),
+            sums=totals.sums,
+            values=totals.values,
+            chief=self._job.epochs.chief if totals.complete else "",
         )
 
     # Servers on other addresses

@@ -11,6 +11,7 @@ import keras
 from pswire.logs.events import event
 from psworker.engine import Grant
 from psworker.errors import PayloadRefused, Voided
+from psworker.keras.fit.duties import Duties
 from psworker.keras.fit.gradients import BatchResult
 from psworker.keras.fit.rate import SetRate
 from psworker.local import NONFINITE_LIMIT
@@ -23,8 +24,8 @@ log = logging.getLogger("ps-worker")
 class Contributions:
     """Of one worker: the number of its next batch, and how many in a row were not finite."""
 
-    def __init__(self, optimizer: Any, rate: SetRate) -> None:
-        self._optimizer, self._rate = optimizer, rate
+    def __init__(self, optimizer: Any, rate: SetRate, duties: Duties) -> None:
+        self._optimizer, self._rate, self._duties = optimizer, rate, duties
         self._batch = self._bad = 0
 
     def begin(self, session: Session) -> None:
@@ -40,7 +41,7 @@ class Contributions:
         """Push and commit under `grant`, which is over afterwards. Raises Diverged, FitError."""
         assert result.payloads is not None
         finite = self._finite(result)
-        rate = self._rate.changed(session.worker_index)
+        rate = self._rate.changed() if self._duties.mine else None
         try:
             if not finite:
                 raise PayloadRefused(f"the gradient's norm is {result.norm} (loss {result.loss})")

@@ -149,25 +149,26 @@ class Distributed:
             self._extent,
             self._end_fit,
         )
-        guards = (guarded(each, self._is_first) for each in theirs)
+        guards = (guarded(each, self._acts_for_all) for each in theirs)
         return [Hooks(moments), *guards, Last(self._dealt_epochs.begin)]
 
     def _evaluate(self, *args: Any, **keywords: Any) -> Any:
-        """Keras' own; the validation of an epoch happens in worker 0, for all: its weights are one version."""
+        """Keras' own; the validation of an epoch happens in one worker, for all: its weights are one version."""
         if keywords.get("_use_cached_eval_dataset") and self._shares:
             self._metrics.remember()
-            if not self._is_first():
+            if not self._acts_for_all():
                 return {}
         return type(self.model).evaluate(self.model, *args, **keywords)
 
-    def _is_first(self) -> bool:
-        """This is worker 0, which acts for all where once is enough."""
-        if self._membership.session is not None:
-            return self._membership.session.worker_index == 0
-        if self._membership.place is None or self._steps.finished:
-            return self._steps.first
-        index = self._membership.place.task_index
-        return self.session.worker_index == 0 if index is None else index == 0
+    def _acts_for_all(self) -> bool:
+        """This worker does what is done once; see `Duties`."""
+        place = self._membership.place
+        if self._membership.session is None and place is not None and not self._steps.finished:
+            if place.task_index is not None:
+                return place.task_index == 0
+            # Only by joining this worker learns its number.
+            assert self.session is not None
+        return self._steps.duties.mine
 
     def _make_train_function(self, force: bool = False) -> Any:
         self.model.train_function = self._train
@@ -196,6 +197,7 @@ class Distributed:
 
     def _begin_epoch(self, epoch: int) -> None:
         self._steps.unchanged.due = True
+        self._steps.duties.begin_epoch()
         if self._steps.dealt is not None:
             self._steps.dealt.at(epoch)
 
@@ -212,8 +214,10 @@ class Distributed:
         self._epoch = epoch
         session = self._membership.session
         if self._shares and session is not None and session.worker_count > 1 and not self._steps.finished:
-            if not self._metrics.exchange(session, logs, validates=self._steps.first):
+            duties = self._steps.duties
+            if not self._metrics.exchange(session, logs, validates=duties.mine):
                 self.model.stop_training = True
+            duties.told(self._metrics.chief)
 
     def _end_fit(self) -> None:
         """On a cluster: the job's last version."""

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import keras
+import numpy as np
 
 from psworker.keras.errors import FitError
 from psworker.keras.translate import unwrapped
@@ -24,13 +25,19 @@ class SetRate:
         """A rate that was set before the job begins is the one that it begins with."""
         self._began_with = self._sent = _rate(self._optimizer) or 0.0
 
-    def changed(self, worker_index: int) -> float | None:
+    def joined(self, present: float | None) -> None:
+        """The job goes on, at the rate `present`: callbacks begin with that one, too."""
+        if present is not None and np.float32(present) != np.float32(self._sent):
+            unwrapped(self._optimizer)._learning_rate.assign(present)
+            self._sent = _rate(self._optimizer) or 0.0
+
+    def changed(self) -> float | None:
         """What was set since the last contribution, for the servers; None for nothing. Raises FitError.
 
         One worker sets it for all, so that those who are behind do not set back what others have moved.
         """
         rate = _rate(self._optimizer)
-        if rate is None or rate == self._sent or worker_index:
+        if rate is None or rate == self._sent:
             return None
         if not (math.isfinite(rate) and rate >= 0 and self._began_with > 0):
             raise FitError(

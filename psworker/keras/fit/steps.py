@@ -18,6 +18,7 @@ from psworker.keras.errors import FitError
 from psworker.keras.fit.around.backups import Backups
 from psworker.keras.fit.contributions import Contributions
 from psworker.keras.fit.data.dealt import DealtData
+from psworker.keras.fit.duties import Duties
 from psworker.keras.fit.fates import Fates
 from psworker.keras.fit.gradients import GradientStep
 from psworker.keras.fit.membership import Membership, named
@@ -40,7 +41,8 @@ class Steps:
         # Refused now, not after minutes of preparing data.
         self.optimizer = translate(model.optimizer, named(model) if model.built else ())
         self._rate = SetRate(model.optimizer)
-        self.contributions = Contributions(model.optimizer, self._rate)
+        self.duties = Duties()
+        self.contributions = Contributions(model.optimizer, self._rate, self.duties)
         self.fates = Fates()
         self._variables: ModelVariables | None = None
         self._step: GradientStep | None = None
@@ -51,8 +53,8 @@ class Steps:
         # The data of the present fit, where it is dealt.
         self._deals = deals
         self.dealt: DealtData | None = None
-        # This is worker 0, as far as it is known; and its part of the job is over.
-        self.first, self.finished = True, False
+        # This worker's part of the job is over.
+        self.finished = False
 
     @property
     def session(self) -> Session:
@@ -83,7 +85,8 @@ class Steps:
         session = self.membership.open(variables, self.optimizer, dealt)
         self._step = GradientStep(model, variables, session.plan, self._wire_dtype)
         self.contributions.begin(session)
-        self.first = session.worker_index == 0
+        self._rate.joined(session.learning_rate)
+        self.duties.joined(session)
 
     def _check_joins(self) -> None:
         if self.finished:

@@ -1,4 +1,4 @@
-"""Callbacks of a distributed `fit`: ours comes first, and those that write files run in worker 0 only."""
+"""Callbacks of a distributed `fit`: those that write files run in one worker only."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 # They write one file or folder, and every worker has the same path.
@@ -21,16 +22,19 @@ SWAPPED = 2.0**-18
 _EVENTS = tuple(name for name in dir(keras.callbacks.Callback) if name.startswith("on_"))
 
 
-class OnlyWorker0(keras.callbacks.Callback):  # type: ignore[misc]
-    """A callback that sees nothing of `fit` in any worker but number 0: one file is written once.
+class OnlyChief(keras.callbacks.Callback):  # type: ignore[misc]
+    """A callback that sees nothing of `fit` but in the worker that acts for all: one file is written once.
 
-    `chosen` is asked when training begins, when this worker's number is known.
+    `chosen` says whether that is this worker. Another one may take over, from a certain epoch on; what the callback has
+    to know of the epochs before it then knows.
     """
 
     def __init__(self, inner: Any, chosen: Callable[[], bool]) -> None:
         super().__init__()
         self.inner = inner
         self._chosen = chosen
+        # The callback has seen a beginning, and no end.
+        self._acts = False
 
     def set_params(self, params: Any) -> None:
         super().set_params(params)
@@ -40,24 +44,71 @@ class OnlyWorker0(keras.callbacks.Callback):  # type: ignore[misc]
         super().set_model(model)
         self.inner.set_model(model)
 
+    def hear(self, name: str, *arguments: Any, **more: Any) -> None:
+        """An event of that name."""
+        before, self._acts = self._acts, self._chosen()
+        if name == "on_train_begin":
+            before = self._acts
+        if self._acts and not before:
+            self.take_over()
+        elif before and not self._acts:
+            self.hand_over()
+        if self._acts:
+            getattr(self.inner, name)(*arguments, **more)
+        elif name == "on_epoch_end":
+            self.watch(*arguments, **more)
+
+    def take_over(self) -> None:
+        """This worker acts from now on: what the others have written goes on."""
+        if isinstance(self.inner, keras.callbacks.CSVLogger):
+            self.inner.append = True
+        self.inner.on_train_begin()
+
+    def hand_over(self) -> None:
+        """Another one does."""
+        self.inner.on_train_end()
+
+    def watch(self, epoch: int, logs: Any = None) -> None:
+        """An epoch for which another one acts: the best of `save_best_only` is over all of them."""
+        inner = self.inner
+        value = (logs or {}).get(getattr(inner, "monitor", None))
+        if isinstance(inner, keras.callbacks.ModelCheckpoint) and inner.save_best_only and value is not None:
+            if inner.monitor_op is None:
+                inner._set_monitor_op()
+            if np.ndim(value) == 0 and inner._is_improvement(value, inner.best):
+                inner.best = value
+
 
 def _event(name: str) -> Callable[..., None]:
-    def tell(self: OnlyWorker0, *arguments: Any, **more: Any) -> None:
-        if self._chosen():
-            getattr(self.inner, name)(*arguments, **more)
+    def tell(self: OnlyChief, *arguments: Any, **more: Any) -> None:
+        self.hear(name, *arguments, **more)
 
     return tell
 
 
 for _name in _EVENTS:
-    setattr(OnlyWorker0, _name, _event(_name))
+    setattr(OnlyChief, _name, _event(_name))
 
 
-class AfterRestoring(OnlyWorker0):
+class AfterRestoring(OnlyChief):
     """A `BackupAndRestore` that has restored already: this has to happen before anybody joins the job."""
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Done."""
+        self._acts = self._chosen()
+
+    def on_train_end(self, logs: Any = None) -> None:
+        try:
+            self.hear("on_train_end", logs)
+        except FileNotFoundError:
+            # Another worker that acted for all has removed it, too.
+            pass
+
+    def take_over(self) -> None:
+        """The backup is that of all."""
+
+    def hand_over(self) -> None:
+        """It stays for whoever acts now."""
 
 
 def listed(callbacks: Any) -> list[Any]:
@@ -79,10 +130,10 @@ def has_weights(backup: Any) -> bool:
 
 
 def guarded(callback: Any, chosen: Callable[[], bool]) -> Any:
-    """The callback itself, or within `OnlyWorker0` where it writes files."""
+    """The callback itself, or within `OnlyChief` where it writes files."""
     if isinstance(callback, keras.callbacks.BackupAndRestore):
         return AfterRestoring(callback, chosen)
-    return OnlyWorker0(callback, chosen) if isinstance(callback, WRITERS) else callback
+    return OnlyChief(callback, chosen) if isinstance(callback, WRITERS) else callback
 
 
 def acts_on_batches(callbacks: Any) -> bool:

@@ -1,7 +1,7 @@
 """An epoch's metrics over all workers: sums of what the metrics have counted, not means of means.
 
 Keras' metrics are variables that add up (a total and a count, a confusion matrix), and say so
-(`aggregation="sum"`). Worker 0 validates for all; the others hear what it measured.
+(`aggregation="sum"`). One worker validates for all; the others hear what it measured.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ class EpochMetrics:
         # What the training metrics have counted, taken before a validation begins to count.
         self._counted: list[np.ndarray[Any, Any]] | None = None
         self._told = False
+        #: Who validates from the next epoch on; empty: as before.
+        self.chief = ""
 
     def remember(self) -> None:
         """The epoch's batches are over."""
@@ -56,6 +58,7 @@ class EpochMetrics:
         self._number += 1
         if totals is None:
             return 0
+        self.chief = totals.chief
         if awaits and not any(name.startswith("val_") for name in totals.values):
             self._miss()
         logs.update(totals.values)
@@ -67,9 +70,8 @@ class EpochMetrics:
         if not self._told:
             self._told = True
             log.warning(
-                "an epoch ended without validation: worker 0, which validates and saves for all and sets the learning "
-                "rate, has left, is done or has not come to the end of this epoch; a worker that joins with task "
-                'index 0 takes its place, and with metrics="own" each worker validates',
+                "an epoch ended without validation: the worker that validates and saves for all and sets the learning "
+                'rate has left, is done or has not come to the end of this epoch; with metrics="own" each validates',
                 extra=event("no_validation"),
             )
 
