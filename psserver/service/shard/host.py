@@ -17,7 +17,7 @@ from psserver.service.saving.shard_part import PartSaver
 from psserver.service.shard.attachments import Attachments
 from psserver.service.shard.claims import Claims
 from psserver.service.shard.executor import Executor, TrialUpdate
-from psserver.service.shard.pushes import Pushes
+from psserver.service.shard.push_slots import PushSlots
 from psserver.service.shard.reading import Reading
 from psserver.service.shard.shared import SharedShard
 from psserver.service.transport.shared_memory import Sharing
@@ -60,7 +60,7 @@ class ShardHost:
         self._backend = FastBackend(options.threads, loaded=options.loaded)
         self.sharing = Sharing(options.transport)
         self.memory = ShardMemory(server, options.arena_versions, options.memory_limit or usual_limit())
-        self.pushes = Pushes(self.state, self.memory, server, options.patience)
+        self.pushes = PushSlots(self.state, self.memory, server, options.patience)
         self.reading = Reading(
             self.state, self.orders, self.memory, self.sharing, server, options.patience, options.lease
         )

@@ -1,5 +1,5 @@
-"""Payloads that come: each gets a slot as soon as memory admits it, in its turn; the first that is complete is its
-ticket's."""
+"""Where payloads go: a push gets a staging slot as soon as memory admits it, in its turn. The first complete payload is
+its ticket's."""
 
 import time
 
@@ -13,7 +13,7 @@ from psserver.shard import Shard
 from psserver.shard.payloads.staging import Slot
 
 
-class Pushes:
+class PushSlots:
     """`patience`: seconds that an earlier push of a ticket may take to end. The loop's thread owns it."""
 
     def __init__(self, state: SharedShard, memory: ShardMemory, server: int, patience: float) -> None:
