@@ -91,8 +91,9 @@ def serving(folder: Path, control: Host | None = None, nodes: Sequence[Host] = (
         try:
             yield slurm
         finally:
-            # Of a test that failed: its tasks would outlive these daemons.
-            _cancel_all(slurm)
+            # Of a test that failed: its tasks would outlive these daemons, but not a machine of its own.
+            if not control.prefix:
+                _cancel_all(slurm)
 
 
 @contextmanager

@@ -1,9 +1,10 @@
 """How long an engine takes from the command to the first version: ``python -m tests.engines.startup [RUNS]``
 
 One table: seconds, median and spread of so many runs (3); two servers, two workers without TensorFlow, each engine on
-this machine. What is missing is left out.
+this machine, Slurm, sshd and Ray's cluster of three nodes being there already. What is missing is left out.
 """
 
+import os
 import statistics
 import subprocess
 import sys
@@ -11,8 +12,10 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
+from pslab.launch.engines.ray.nodes import ThrowAway
 from tests.engines.sites import ROOT, missing, site
 from tests.engines.test_real import endless
 
@@ -52,6 +55,16 @@ def times(
     return found
 
 
+def of_ray(runs: int) -> list[float]:
+    """Three nodes of two CPUs."""
+    cluster = ThrowAway(3, 2)
+    try:
+        options = ("--engine", "ray", "--address", cluster.address)
+        return times((), options, {**os.environ, **cluster.environment}, runs)
+    finally:
+        cluster.close()
+
+
 def main() -> None:
     runs = int(sys.argv[1]) if sys.argv[1:] else 3
     rows = {"local": times((), (), None, runs)}
@@ -63,6 +76,10 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as name, site(engine, Path(name) / engine) as place:
             options = ("--engine", engine, *place.options)
             rows[engine] = times(place.around, options, place.environment, runs)
+    if find_spec("ray"):
+        rows["ray"] = of_ray(runs)
+    else:
+        print("ray: needs the extra ray")
     for engine, found in rows.items():
         print(
             f"{engine:8} {statistics.median(found):6.2f} s  ({min(found):.2f} to {max(found):.2f}, {runs} runs)"

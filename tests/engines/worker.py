@@ -4,12 +4,14 @@ With --fail it raises, as a job's own code.
 """
 
 import os
+import socket
 import sys
 
 from tests.cluster.numpy_worker import main, say
 
 if __name__ == "__main__":
-    say("where", pid=os.getpid(), node=os.environ.get("SLURMD_NODENAME", ""), parent=os.getppid())
+    node, host = os.environ.get("SLURMD_NODENAME", ""), socket.gethostname()
+    say("where", pid=os.getpid(), node=node, host=host, parent=os.getppid())
     if "--fail" in sys.argv:
         raise ValueError("no data")
     sys.exit(main())

@@ -1,11 +1,15 @@
 """Fixtures of the tests on several machines."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 
 import pytest
 
 from tests.machines import machines
+from tests.machines.clusters import COUNT, ENGINES, Spread, missing, spread
+from tests.repetitions import usually
 
 
 @cache
@@ -32,3 +36,19 @@ def made(count: int) -> machines.Machines:
     if (why := reason()) is not None:
         pytest.skip(why)
     return machines.Machines(count)
+
+
+@contextmanager
+def site(engine: str, folder: Path) -> Iterator[Spread]:
+    """An engine over machines; as `two`, also where the engine is missing."""
+    if (absent := missing(engine)) is not None:
+        pytest.skip(absent)
+    with made(COUNT) as machines, spread(engine, machines, folder) as place:
+        yield place
+
+
+@pytest.fixture(scope="module", params=usually(["slurm", "ray"], list(ENGINES)))
+def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spread]:
+    """One engine's, for all tests of a file."""
+    with site(request.param, tmp_path_factory.mktemp("place") / request.param) as place:
+        yield place

@@ -9,6 +9,7 @@ import secrets
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -21,10 +22,14 @@ from tests.cluster.cluster import PATIENCE, ROOT, Process
 from tests.engines.hosts import Host
 
 RATE = "1gbit"
-# A machine's first process: who ends is cleared away, though it waits for nobody.
-FIRST = 'hostname "$0" && mount -t tmpfs tmpfs /dev/shm && trap "" CHLD && echo up && exec sleep infinity'
-# Where `ip netns exec` finds the files that are a namespace's own.
-OWN_FILES = Path("/etc/netns")
+# A machine's first process.
+FIRST = (
+    'hostname "$0" && mount --bind "$1" /etc/hosts && mount -t tmpfs tmpfs /dev/shm && exec "$2" -ISc "$3"'
+)
+# It is the parent of those whose own has ended: who ends is cleared away, though nobody waits for it.
+REAPS = "import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN); print('up', flush=True)\nwhile 1: signal.pause()"
+# Where `ip netns` has its namespaces, and finds the files that are a namespace's own.
+NAMESPACES, OWN_FILES = Path("/run/netns"), Path("/etc/netns")
 
 
 class MachineError(RuntimeError):
@@ -33,7 +38,7 @@ class MachineError(RuntimeError):
 
 def reason_against() -> str | None:
     """Why there can be no machines here; None where there can."""
-    missing = [name for name in ("ip", "tc", "unshare") if shutil.which(name) is None]
+    missing = [name for name in ("ip", "tc", "unshare", "nsenter", "setpriv") if shutil.which(name) is None]
     if missing:
         return f"machines need {', '.join(missing)} (Debian: iproute2, util-linux)"
     if os.geteuid() != 0:
@@ -61,9 +66,21 @@ class Machine:
 
     def start(self) -> None:
         """Raises MachineError."""
-        inside = ["ip", "netns", "exec", self.namespace, "unshare", "--pid", "--fork", "--kill-child=KILL"]
+        # It ends with whoever started it. Not by `ip netns exec`, which takes /sys/fs/cgroup away.
+        inside = [
+            "setpriv",
+            "--pdeathsig",
+            "KILL",
+            "nsenter",
+            f"--net={NAMESPACES / self.namespace}",
+            "unshare",
+            "--pid",
+            "--fork",
+        ]
+        own = ["--kill-child=KILL", "--mount-proc", "--ipc", "--uts"]
+        hosts = str(OWN_FILES / self.namespace / "hosts")
         self._started = subprocess.Popen(
-            [*inside, "--mount-proc", "--ipc", "--uts", "sh", "-c", FIRST, self.name],
+            [*inside, *own, "sh", "-c", FIRST, self.name, hosts, sys.executable, REAPS],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -90,8 +107,9 @@ class Machine:
         assert self._started is not None
         (first,) = psutil.Process(self._started.pid).children()
         own = ("--mount", "--uts", "--ipc", "--net", "--pid")
-        # Whoever enters another file system's namespace stands at its root.
-        prefix = ("nsenter", "--target", str(first.pid), *own, "--", "env", f"--chdir={ROOT}")
+        # Whoever enters another file system's namespace stands at its root. The command ends with nsenter.
+        inside = ("setpriv", "--pdeathsig", "KILL", "env", f"--chdir={ROOT}")
+        prefix = ("nsenter", "--target", str(first.pid), *own, "--", *inside)
         return Host(self.name, self.address, prefix)
 
     def keeps(self, folder: Path) -> None:
@@ -123,11 +141,6 @@ class Remote(Process):
     def send(self, number: signal.Signals) -> None:
         (there,) = psutil.Process(self.pid).children()
         there.send_signal(number)
-
-    def close(self) -> None:
-        if self.running:
-            end_all([each.pid for each in psutil.Process(self.pid).children()])
-        super().close()
 
 
 class Machines:

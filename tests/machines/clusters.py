@@ -1,0 +1,189 @@
+"""Slurm, ssh and Ray over machines: each of their nodes is one, and ps-lab runs on the first machine."""
+
+import json
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+import psutil
+
+from pslab.launch.engines.ray.nodes import QUIET, STORE
+from tests.engines import sites, slurm, sshd
+from tests.engines.sites import MARK, ROOT, Site
+from tests.machines.machines import Machine, Machines
+
+ENGINES = ("ssh", "slurm", "ray")
+# Machines. With Slurm and Ray processes are on the last three; the first has the controller, or Ray's head.
+COUNT = 4
+# What holds an engine's keepers, on each node.
+AGENTS: Mapping[str, Sequence[str]] = {
+    "ssh": ("sshd",),
+    "slurm": ("slurmd", "slurmstepd"),
+    "ray": ("raylet",),
+}
+# Of a run: words of a command line, and names of programs.
+WORDS = ("pslab", "pslab.launch.keeping.keeper", "psserver", "psworker.script")
+PROGRAMS = ("salloc", "srun", "ssh", "slurmstepd")
+# Of each of Ray's nodes but the head: one takes all servers, another one all workers.
+CPUS = 4
+
+
+EXPERIMENT = """
+[run]
+name = "spread"
+
+[cluster]
+servers = 3
+workers = 4
+worker_timeout = 3.0
+
+[policy]
+name = "sync"
+
+[optimizer]
+name = "sgd"
+
+[job]
+script = "tests/engines/worker.py"
+arguments = {arguments}
+"""
+# Each shard on a node of its own, as an option.
+PLACED = ("--set", "cluster.place.servers={spread=true}")
+
+
+def experiment(folder: Path, *arguments: str, security: Mapping[str, str] | None = None) -> str:
+    """The path of its file; `arguments` of the workers."""
+    said = "".join(f"{key} = {json.dumps(path)}\n" for key, path in (security or {}).items())
+    file = folder / "experiment.toml"
+    text = EXPERIMENT.format(arguments=json.dumps(arguments))
+    file.write_text(f"{text}\n[security]\n{said}", encoding="utf-8")
+    return str(file)
+
+
+def endless(folder: Path) -> str:
+    """Until a file "end" is in the folder."""
+    return experiment(folder, "--seconds", "0.02", "--until", str(folder / "end"))
+
+
+def missing(engine: str) -> str | None:
+    """Why there is no such engine here, in one line; None: there is."""
+    if engine == "ray":
+        return None if find_spec("ray") else "needs the extra ray"
+    return sites.missing(engine)
+
+
+@dataclass(frozen=True)
+class Spread(Site):
+    """A site whose nodes are machines."""
+
+    machines: Machines
+
+    def left(self) -> list[psutil.Process]:
+        """What belongs to a run, on any of them."""
+        return [each for each in self.machines.running() if _of_a_run(each)]
+
+    def server(self, index: int) -> tuple[Machine, psutil.Process]:
+        """Where it is, and the process."""
+
+        def fits(process: psutil.Process) -> bool:
+            words = process.cmdline()
+            return "psserver" in words and words[words.index("--task-index") + 1] == str(index)
+
+        return self._only(fits)
+
+    def worker(self, index: int) -> tuple[Machine, psutil.Process]:
+        """As `server`."""
+
+        def fits(process: psutil.Process) -> bool:
+            told = process.environ().get("PS_TASK_INDEX")
+            return "psworker.script" in process.cmdline() and told == str(index)
+
+        return self._only(fits)
+
+    def agents(self, machine: Machine) -> list[psutil.Process]:
+        """There."""
+        return [
+            each for each in machine.running() if _holds(each, lambda it: it.name() in AGENTS[self.engine])
+        ]
+
+    def _only(self, fits: Callable[[psutil.Process], bool]) -> tuple[Machine, psutil.Process]:
+        [found] = [
+            (machine, each)
+            for machine in self.machines.machines
+            for each in machine.running()
+            if _holds(each, fits)
+        ]
+        return found
+
+
+def _of_a_run(process: psutil.Process) -> bool:
+    return _holds(process, lambda it: it.name() in PROGRAMS or any(word in WORDS for word in it.cmdline()))
+
+
+def _holds(process: psutil.Process, fits: Callable[[psutil.Process], bool]) -> bool:
+    """Not of one that has ended, or is about to."""
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE and fits(process)
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return False
+
+
+@contextmanager
+def spread(engine: str, machines: Machines, folder: Path) -> Iterator[Spread]:
+    """Until the end of the block. `machines`: COUNT of them."""
+    hosts = [each.host for each in machines.machines]
+    more = {MARK: str(folder), "XDG_STATE_HOME": f"{folder}-state"}
+    if engine == "slurm":
+        with slurm.serving(folder, hosts[0], hosts[1:]) as cluster:
+            yield Spread(engine, cluster.lab_around(), (), cluster.environment | more, "slurmd", machines)
+    elif engine == "ssh":
+        with sshd.serving(folder, hosts) as daemon:
+            options = ("--hosts", ",".join(f"{host.name}:2" for host in hosts))
+            yield Spread(engine, hosts[0].prefix, options, daemon.environment | more, "sshd", machines)
+    else:
+        with _ray(machines) as (address, environment):
+            options = ("--address", address)
+            yield Spread(engine, hosts[0].prefix, options, environment | more, "raylet", machines)
+
+
+@contextmanager
+def _ray(machines: Machines) -> Iterator[tuple[str, dict[str, str]]]:
+    """The head is on the first machine. All ends with the machines."""
+    # A short path: sockets lie below it, of which each machine has its own.
+    own = Path(tempfile.mkdtemp(prefix="ps-ray-"))
+    environment = {**os.environ, **QUIET, "RAY_AUTH_TOKEN": secrets.token_hex(32), "PYTHONPATH": str(ROOT)}
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"{machines[0].address}:{free.getsockname()[1]}"
+    try:
+        for place, machine in enumerate(machines.machines):
+            machine.keeps(own)
+            head = ("--head", f"--port={address.rpartition(':')[2]}", f"--temp-dir={own}")
+            where = (*head, "--include-dashboard=false") if place == 0 else (f"--address={address}",)
+            said = (
+                f"--num-cpus={CPUS if place else 0}",
+                f"--object-store-memory={STORE}",
+                "--disable-usage-stats",
+            )
+            command = ("-m", "ray.scripts.scripts", "start", *where, f"--node-ip-address={machine.address}")
+            done = subprocess.run(
+                [*machine.host.prefix, sys.executable, *command, *said],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=120,
+                check=False,
+            )
+            assert done.returncode == 0, done.stdout + done.stderr
+        yield address, environment
+    finally:
+        shutil.rmtree(own, ignore_errors=True)
