@@ -25,7 +25,7 @@ import psworker
 from benchmarks.peers.child import Child
 from pslab.check.checker import check_run
 from pslab.runs.folder import Run
-from psserver.service.pace import AGAIN
+from psserver.service.limits.rates import AGAIN
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import coordinator_pb2_grpc
 from tests.repetitions import repetitions

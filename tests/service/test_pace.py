@@ -7,8 +7,8 @@ import grpc
 import pytest
 
 from pslab.verify.harness import CoordinatorHarness
-from psserver.service import pace as pace_module
-from psserver.service.pace import Arrivals, Pace
+from psserver.service.limits import rates
+from psserver.service.limits.rates import Arrivals, TokenBucket
 from psserver.service.rpc import sessions
 from pswire.v1 import coordinator_pb2 as pb
 from tests.service.peer import Peer, Stream, join_request
@@ -25,7 +25,7 @@ class Clock:
 
 def test_a_burst_then_so_many_per_second() -> None:
     clock = Clock()
-    pace = Pace(rate=2.0, burst=3, clock=clock)
+    pace = TokenBucket(rate=2.0, burst=3, clock=clock)
     assert [pace.take() for _ in range(5)] == [True, True, True, False, False]
     assert pace.wait() == pytest.approx(0.5)
     clock.now += 0.5
@@ -37,11 +37,11 @@ def test_a_burst_then_so_many_per_second() -> None:
 def test_a_flood_of_new_names_does_not_keep_a_known_one_out() -> None:
     clock = Clock()
     arrivals = Arrivals(1, {"honest"}.__contains__, clock)
-    for number in range(pace_module.FEWEST_NEW):
+    for number in range(rates.FEWEST_NEW):
         assert arrivals.may(f"n{number}")
         arrivals.came(f"n{number}")
     assert not arrivals.may("newcomer") and arrivals.may("honest")
-    for _ in range(pace_module.AGAIN):
+    for _ in range(rates.AGAIN):
         assert arrivals.may("honest")
         arrivals.came("honest")
     assert not arrivals.may("honest")
@@ -60,7 +60,7 @@ def test_names_that_joined_and_left_without_a_commit_share_one_pace() -> None:
     arrivals = Arrivals(1, proven, clock)
     names = [f"n{number}" for number in range(1000)]
     for name in names:
-        clock.now += 1 / pace_module.NEW_PER_SECOND
+        clock.now += 1 / rates.NEW_PER_SECOND
         assert arrivals.may(name)
         harness.joins(name, "A")
         arrivals.came(name)
@@ -73,7 +73,7 @@ def test_names_that_joined_and_left_without_a_commit_share_one_pace() -> None:
                 arrivals.came(name)
                 let_in += 1
         clock.now += 0.125
-    assert let_in == pace_module.FEWEST_NEW + pace_module.NEW_PER_SECOND
+    assert let_in == rates.FEWEST_NEW + rates.NEW_PER_SECOND
 
 
 def test_a_pace_that_is_full_again_is_forgotten() -> None:
@@ -82,17 +82,17 @@ def test_a_pace_that_is_full_again_is_forgotten() -> None:
     for number in range(100):
         arrivals.came(f"n{number}")
     assert len(arrivals) == 100
-    clock.now += pace_module.AGAIN / pace_module.AGAIN_PER_SECOND + 1.0
+    clock.now += rates.AGAIN / rates.AGAIN_PER_SECOND + 1.0
     arrivals.came("last")
     assert len(arrivals) == 1
-    for _ in range(pace_module.AGAIN - 1):
+    for _ in range(rates.AGAIN - 1):
         arrivals.came("last")
     assert not arrivals.may("last")
     # At the next look it is not full yet.
     clock.now += 1.0
     for _ in range(3):
         arrivals.came("last")
-    clock.now += pace_module.AGAIN / pace_module.AGAIN_PER_SECOND - 0.5
+    clock.now += rates.AGAIN / rates.AGAIN_PER_SECOND - 0.5
     arrivals.came("other")
     assert len(arrivals) == 2
 
@@ -120,8 +120,8 @@ def test_a_loop_of_ready_and_abandon_is_slowed_down(monkeypatch: pytest.MonkeyPa
 
 
 def test_joins_beyond_the_pace_are_told_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pace_module, "FEWEST_NEW", 4)
-    monkeypatch.setattr(pace_module, "NEW_PER_SECOND", 0.01)
+    monkeypatch.setattr(rates, "FEWEST_NEW", 4)
+    monkeypatch.setattr(rates, "NEW_PER_SECOND", 0.01)
     with serving() as cluster, Peer(cluster, "a") as peer:
         assert peer.step().version == 1
         for name in ("b", "c", "d"):

@@ -41,7 +41,7 @@ class Joining:
         `remembers`: the worker's codec does."""
         agreement, decider = self._agreement, self._decider
         proposed = self._proposed(variables, plan)
-        free = self._first_entries.waiting or (agreement.configured is None and self._barren)
+        free = self._first_entries.waiting or (agreement.configured is None and self._nothing_trained)
         chosen = agreed(
             *(None if free and optimizer else agreement.optimizer, optimizer),
             rate_was_set=decider.coordinator.rate_was_set,
@@ -92,7 +92,7 @@ class Joining:
             self._first_entries.correct(chosen.config)
 
     @property
-    def _barren(self) -> bool:
+    def _nothing_trained(self) -> bool:
         """Workers came, trained nothing, and have left: their model failed at its first step, say."""
         roster = self._decider.coordinator.roster
         return not roster.here() and not any(tally.committed for tally in roster.tallies.values())
@@ -109,7 +109,7 @@ class Joining:
         coordinator = self._decider.coordinator
         held = bool(coordinator.roster.here())
         said = coordinator.initialised or (other and not self._first_entries.waiting)
-        if said and self._barren and coordinator.stopped is None:
+        if said and self._nothing_trained and coordinator.stopped is None:
             # What is in the log cannot be taken back: a new job.
             reason = "nothing was trained, its workers have left, and one with another model came: a new job begins"
             self._decider.input(lambda c, now: c.stop(reason, now, success=False, cause=REPLACED))

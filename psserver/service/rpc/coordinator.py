@@ -13,8 +13,8 @@ from psserver.service.access.peers import Names, Peer
 from psserver.service.errors import Refused, invalid, precondition
 from psserver.service.job.agreement import FROM_JOB
 from psserver.service.job.job import Job
+from psserver.service.limits.rates import Arrivals
 from psserver.service.log.tail import lines
-from psserver.service.pace import Arrivals
 from psserver.service.rpc.adapters import (
     memory_to_wire,
     progress_to_wire,

@@ -10,8 +10,8 @@ from psserver.coordinator.outputs import RefusalNotice, StopNotice
 from psserver.service.errors import Refused, invalid, precondition
 from psserver.service.job.job import Job
 from psserver.service.job.progress import Extent
+from psserver.service.limits.rates import Arrivals, TokenBucket
 from psserver.service.outbox import Outbox
-from psserver.service.pace import Arrivals, Pace
 from psserver.service.rpc.adapters import add_events, facts_from_wire
 from psserver.service.rpc.registration import Call, bounded, parsed
 from pswire.bounds import BoundError, check
@@ -78,16 +78,16 @@ class SessionRpc:
                 return
 
     async def _listen(self, call: Call, hello: pb.Hello, outbox: Outbox) -> None:
-        pace = Pace(IDLE_MESSAGES_PER_SECOND, IDLE_MESSAGES)
+        bucket = TokenBucket(IDLE_MESSAGES_PER_SECOND, IDLE_MESSAGES)
         try:
             while (data := await call.receive()) is not None:
                 # A field beyond its bound costs a worker that message, not its session.
                 request = parsed(pb.SessionRequest, data)
                 self._take(request, hello, outbox)
                 if request.WhichOneof("message") not in WORK:
-                    pace.spend()
+                    bucket.spend()
                     # What is unread meanwhile waits at its sender.
-                    await outbox.ended(pace.wait())
+                    await outbox.ended(bucket.wait())
         except Refused as refused:
             outbox.put(RefusalNotice(refused.message, fatal=True))
         except (grpc.aio.BaseError, grpc.RpcError) as error:

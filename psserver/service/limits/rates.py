@@ -12,8 +12,8 @@ AGAIN_PER_SECOND: Final = 1.0
 AGAIN: Final = 20
 
 
-class Pace:
-    """`burst` at once, then `rate` per second. The loop's thread owns it.
+class TokenBucket:
+    """Lets `burst` happen at once, then `rate` per second. The loop's thread owns it.
 
     `clock`: seconds, monotonic.
     """
@@ -57,9 +57,9 @@ class Arrivals:
         self, workers: int, proven: Callable[[str], bool], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._proven, self._clock = proven, clock
-        self._new = Pace(NEW_PER_SECOND, max(FEWEST_NEW, 2 * workers), clock)
-        # A pace that is full again is forgotten: it says nothing.
-        self._known: dict[str, Pace] = {}
+        self._new = TokenBucket(NEW_PER_SECOND, max(FEWEST_NEW, 2 * workers), clock)
+        # A bucket that is full again is forgotten: it says nothing.
+        self._known: dict[str, TokenBucket] = {}
         self._sweep_at = clock() + AGAIN / AGAIN_PER_SECOND
 
     def __len__(self) -> int:
@@ -78,12 +78,12 @@ class Arrivals:
             return
         self._sweep()
         if name not in self._known:
-            self._known[name] = Pace(AGAIN_PER_SECOND, AGAIN, self._clock)
+            self._known[name] = TokenBucket(AGAIN_PER_SECOND, AGAIN, self._clock)
         self._known[name].spend()
 
     def _sweep(self) -> None:
-        """Once in the time that an empty pace takes to be full."""
+        """Once in the time that an empty bucket takes to be full."""
         now = self._clock()
         if now >= self._sweep_at:
             self._sweep_at = now + AGAIN / AGAIN_PER_SECOND
-            self._known = {name: pace for name, pace in self._known.items() if not pace.full}
+            self._known = {name: bucket for name, bucket in self._known.items() if not bucket.full}
