@@ -15,7 +15,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
 from psserver.metrics import endpoint
-from psserver.metrics.connections import MOST
+from psserver.metrics.connections import MOST, MOST_OF_ONE
 from psserver.metrics.endpoint import Metrics
 from tests import patience
 
@@ -28,13 +28,14 @@ DEADLINE = 0.5
 class Port:
     """The metrics port of a server without a model, in this process."""
 
-    def __init__(self) -> None:
+    def __init__(self, deadline: float = DEADLINE) -> None:
         self._before = set(threading.enumerate())
         host: Any = None
-        self.metrics = Metrics("127.0.0.1", 0, (), host, None, deadline=DEADLINE)
+        self.metrics = Metrics("127.0.0.1", 0, (), host, None, deadline=deadline)
 
-    def connect(self) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", self.metrics.address.port), timeout=PATIENCE)
+    def connect(self, source: str = "127.0.0.1") -> socket.socket:
+        place = ("127.0.0.1", self.metrics.address.port)
+        return socket.create_connection(place, PATIENCE, source_address=(source, 0))
 
     def scrape(self) -> str:
         with urllib.request.urlopen(f"http://{self.metrics.address}/metrics", timeout=PATIENCE) as reply:
@@ -53,10 +54,14 @@ class Port:
 
 
 @pytest.fixture
-def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[Port]:
+def answer(monkeypatch: pytest.MonkeyPatch) -> None:
     found = CollectorRegistry()
     Gauge("answer", "A number.", registry=found).set(42)
     monkeypatch.setattr(endpoint, "registry", lambda *_: found)
+
+
+@pytest.fixture
+def port(answer: None) -> Iterator[Port]:
     made = Port()
     yield made
     made.metrics.close()
@@ -150,4 +155,16 @@ def test_closing_ends_what_is_served(port: Port) -> None:
         port.scrape()
         port.metrics.close()
         assert ended(silent)
+    port.settle()
+
+
+def test_connections_of_one_address_keep_no_scrape_of_another_off(answer: None) -> None:
+    port = Port(deadline=PATIENCE)
+    # On Linux all of 127.0.0.0/8 is this machine.
+    noisy = [port.connect("127.0.0.3") for _ in range(2 * MOST)]
+    # Taken up after them.
+    assert "answer 42.0" in port.scrape()
+    assert all(ended(each) for each in noisy[MOST_OF_ONE:])
+    port.metrics.close()
+    assert all(ended(each) for each in noisy[:MOST_OF_ONE])
     port.settle()
