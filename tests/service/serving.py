@@ -143,6 +143,7 @@ def serving(
     policy: str = "async",
     overrides: Iterable[str] = (),
     out: Path | None = None,
+    shared: bool = False,
     job_secret: str = "",
     log_flush: str = "0.2",
     security: Callable[[int], SecurityOptions] = lambda index: SecurityOptions(),
@@ -151,7 +152,8 @@ def serving(
 ) -> Iterator[Cluster]:
     """A cluster; sgd with learning rate 1, so that weights are what a test can compute in its head.
 
-    `out`: the run folder of server 0. `security`: of each server; `credentials`: of who asks the cluster.
+    `out`: the run folder of server 0, and of all where it is `shared`. `security`: of each server; `credentials`: of
+    who asks the cluster.
     """
     chosen = [
         f"cluster.workers={workers}",
@@ -168,7 +170,7 @@ def serving(
                 ps_hosts=",".join(addresses),
                 task_index=index,
                 overrides=chosen,
-                out=out if index == 0 else None,
+                out=out if index == 0 or shared else None,
                 log_flush=log_flush,
                 security=security(index),
                 job_secret=job_secret,

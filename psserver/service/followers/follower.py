@@ -11,6 +11,7 @@ from psserver.checkpoint import CheckpointError, FileFacts
 from psserver.service.limits.silence import NAMED_AFTER, Silence
 from psserver.service.loop.waits import Changes
 from psserver.service.rpc.adapters import apply_to_wire, order_to_wire
+from psserver.service.saving.shard_part import PassedOver, passed_over
 from psserver.shard import Apply, Order
 from pswire.addresses import Address
 from pswire.bounds import BoundError, check
@@ -166,13 +167,21 @@ class Follower:
         self._orders.clear()
 
     async def saved(self, entry: int, seconds: float) -> dict[str, FileFacts]:
-        """The files of its part of the checkpoint that this entry ordered. Raises CheckpointError."""
+        """The files of its part of the checkpoint that this entry ordered. Raises CheckpointError; PassedOver where a
+        newer one has taken its place."""
+
+        def known() -> bool:
+            written = (other for other, saved in self._saved.items() if not saved.error)
+            return entry in self._saved or self.state == "lost" or passed_over(entry, written)
+
         deadline = self._loop.time() + seconds
-        while entry not in self._saved and self.state != "lost" and self._loop.time() < deadline:
+        while not known() and self._loop.time() < deadline:
             # It tells of what it has written when it is asked.
             self.ask()
-            await self._changes.wait_for(lambda: entry in self._saved or self.state == "lost", ASK_EVERY)
+            await self._changes.wait_for(known, ASK_EVERY)
         saved = self._saved.get(entry)
+        if saved is None and self.state != "lost" and known():
+            raise PassedOver
         if saved is None:
             lost = "was lost" if self.state == "lost" else f"did not write its part within {seconds:.0f} s"
             raise CheckpointError(f"server {self.server} {lost}")

@@ -23,6 +23,7 @@ from psserver.policies import Policy
 from psserver.service.followers.follower import Follower
 from psserver.service.log.json_lines import LogError
 from psserver.service.log.run_log import DECISIONS, METRICS, RunLog
+from psserver.service.saving.shard_part import PassedOver, passed_over
 from psserver.service.shard.host import ShardHost
 from pswire.logs.events import event
 from pswire.model.plan import Plan
@@ -118,6 +119,9 @@ class Checkpoints:
                 await asyncio.to_thread(_sync, self._folder / file)
             about = describe(record, due.clock, due.terms, due.policy, due.plan, files)
             await asyncio.to_thread(self._complete, about, name)
+        except PassedOver:
+            self._skipped(due)
+            return
         except (CheckpointError, StateError, LogError) as error:
             self._failed(version, error)
             return
@@ -131,8 +135,14 @@ class Checkpoints:
 
     async def _own(self, entry: int, limit: float) -> dict[str, FileFacts]:
         parts = self._host.saver.parts
-        await self._host.state.changes.wait_for(lambda: entry in parts, limit)
+
+        def passed() -> bool:
+            return passed_over(entry, (part.entry for part in parts.values() if not part.error))
+
+        await self._host.state.changes.wait_for(lambda: entry in parts or passed(), limit)
         part = parts.get(entry)
+        if part is None and passed():
+            raise PassedOver
         if part is None:
             raise CheckpointError(f"server 0 did not write its part within {limit:.0f} s")
         if part.error:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -36,6 +36,17 @@ class Part:
     entry: int
     files: dict[str, FileFacts] = field(default_factory=dict)
     error: str = ""
+
+
+class PassedOver(CheckpointError):
+    """Of a checkpoint: a newer one has taken its place."""
+
+
+def passed_over(entry: int, written: Iterable[int]) -> bool:
+    """Whether the part of that entry will never be there, by the entries whose parts are written: for parts are written
+    in the order of the log, and of those that wait the newest takes the others' place."""
+    known = set(written)
+    return entry not in known and max(known, default=entry) > entry
 
 
 class PartSaver:

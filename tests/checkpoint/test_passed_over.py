@@ -1,0 +1,77 @@
+"""A part in whose place a newer one was written is not waited for: neither by the next checkpoint nor by the end."""
+
+import logging
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from psserver.checkpoint import FileFacts, Store
+from psserver.service.saving import checkpoints, shard_part
+from psserver.service.saving.shard_part import passed_over
+from psserver.shard import ShardState
+from tests.service.peer import Peer
+from tests.service.serving import PATIENCE, serving, wait_until
+
+
+@pytest.mark.parametrize(
+    ("written", "passed"),
+    [([], False), ([3], False), ([5], False), ([3, 5], False), ([7], True), ([3, 9], True)],
+)
+def test_what_is_passed_over(written: list[int], passed: bool) -> None:
+    assert passed_over(5, written) == passed
+
+
+@pytest.mark.parametrize("slow", [0, 1])
+def test_a_checkpoint_whose_part_a_newer_one_replaced_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, slow: int
+) -> None:
+    """Server `slow` writes version 2 while version 3 waits there. Server 0 has begun with version 3 when version 4
+    takes its place.
+
+    It would wait for that part for longer than this test does.
+    """
+    caplog.set_level(logging.INFO, "ps-server")
+    first_done, second_done = threading.Event(), threading.Event()
+    writing: set[int] = set()
+    begun: list[int] = []
+    save_shard, save_coordinator, complete = (
+        shard_part.save_shard,
+        checkpoints.save_coordinator,
+        Store.complete,
+    )
+
+    def shard(store: Store, name: str, state: ShardState) -> dict[str, FileFacts]:
+        if state.facts.server == slow:
+            writing.add(state.facts.version)
+            assert state.facts.version != 2 or second_done.wait(PATIENCE)
+        return save_shard(store, name, state)
+
+    def coordinator(store: Store, name: str, state: Any) -> Any:
+        begun.append(state.version)
+        return save_coordinator(store, name, state)
+
+    def completed(store: Store, about: Any) -> None:
+        assert about.version != 1 or first_done.wait(PATIENCE)
+        complete(store, about)
+
+    monkeypatch.setattr(shard_part, "save_shard", shard)
+    monkeypatch.setattr(checkpoints, "save_coordinator", coordinator)
+    monkeypatch.setattr(Store, "complete", completed)
+    out = tmp_path / "run"
+    every = ["run.checkpoint_every=1v"]
+    with serving(1 + slow, out=out, shared=True, overrides=every) as cluster, Peer(cluster, "w0") as peer:
+        peer.step()
+        wait_until(lambda: begun == [1], "server 0 to begin with version 1")
+        peer.step()
+        wait_until(lambda: 2 in writing, "version 2 to be written")
+        peer.step()
+        cluster.picture()
+        first_done.set()
+        wait_until(lambda: begun == [1, 3], "server 0 to begin with version 3")
+        peer.step()
+        cluster.picture()
+        second_done.set()
+        wait_until(lambda: "version 4 is saved" in caplog.text, "the newest checkpoint")
+    assert "version 3 is not saved: newer ones are due" in caplog.text
