@@ -48,11 +48,23 @@ def find_problem(address: Address, credentials: Credentials, patience: float = P
         return None
 
 
+class _Closed(ssl.SSLSocket):
+    """By its first failure: `wrap_socket` leaves one open whose peer has reset the connection before the handshake."""
+
+    def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
+        try:
+            return super().recv(buflen, flags)
+        except OSError:
+            self.close()
+            raise
+
+
 def _without(address: Address, plain: socket.socket) -> Problem | None:
     """Does it answer to TLS? Whoever it is: nothing is believed."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.set_alpn_protocols([PROTOCOL])
+    context.sslsocket_class = _Closed
     try:
         with context.wrap_socket(plain):
             pass
@@ -70,6 +82,7 @@ def _with_tls(address: Address, credentials: Credentials, plain: socket.socket) 
     except IdentityError as error:
         return Problem(str(error))
     context.set_alpn_protocols([PROTOCOL])
+    context.sslsocket_class = _Closed
     try:
         tls = context.wrap_socket(plain, server_hostname=address.host)
     except ssl.SSLCertVerificationError as error:
