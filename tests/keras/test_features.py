@@ -249,6 +249,24 @@ def test_labels_out_of_range_end_their_worker_and_nobody_waits_for_it(tmp_path: 
     assert left["reason"] == "InvalidArgumentError in fit"
 
 
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [({"metrics": ["acuracy"]}, "acuracy"), ({"loss": "mze"}, "mze")],
+    ids=["metric", "loss"],
+)
+def test_a_name_that_keras_does_not_know_ends_fit_before_the_first_step(
+    said: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    model = build()
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(**{"optimizer": "sgd", "loss": loss, **said})
+    with servers(out=tmp_path / "run") as hosts, pk.distribute(model, hosts):
+        with pytest.raises(ValueError, match=f"Could not interpret .* {words}"):
+            model.fit(**FIT)
+        assert wait_until(lambda: leaves(tmp_path / "run"), "the worker to leave")
+    assert '"commit"' not in (tmp_path / "run" / "decisions.jsonl").read_text()
+
+
 def test_callbacks_that_write_act_in_worker_0_only() -> None:
     from psworker.keras.fit.around.callbacks import WRITERS, guarded
 

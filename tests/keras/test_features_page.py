@@ -1,4 +1,5 @@
-"""The table of docs/keras-features.md has a row for all that the installed Keras has, and each row a test."""
+"""The table of docs/keras-features.md has a row for all that the installed Keras has, and each row a test; so have both
+columns of docs/keras-trial.md."""
 
 import inspect
 import re
@@ -13,12 +14,13 @@ keras = pytest.importorskip("keras")
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "keras-features.md"
+TRIAL = ROOT / "docs" / "keras-trial.md"
 
 
-def rows() -> list[list[str]]:
-    lines = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("|")]
+def rows(page: Path = PAGE) -> list[list[str]]:
+    lines = [line for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("|")]
     cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
-    return [row for row in cells if row[0] != "feature" and not row[0].startswith("-")]
+    return [row for row in cells if row[0] not in ("feature", "found") and not row[0].startswith("-")]
 
 
 def public(module: object) -> list[str]:
@@ -51,8 +53,19 @@ def test_all_that_keras_has_is_in_the_table(names: list[str]) -> None:
 @pytest.mark.parametrize("row", rows(), ids=lambda row: row[0][:50])
 def test_each_row_names_tests_that_are_there(row: list[str]) -> None:
     assert len(row) == 3 and row[1], row
-    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", row[2])
-    assert named, f"no test: {row}"
+    check_tests(row[2])
+
+
+@pytest.mark.parametrize("row", rows(TRIAL), ids=lambda row: row[0][:50])
+def test_what_the_trial_found_has_tests_in_a_job_and_in_fit(row: list[str]) -> None:
+    assert len(row) == 3, row
+    for cell in row[1:]:
+        check_tests(cell)
+
+
+def check_tests(cell: str) -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", cell)
+    assert named, f"no test: {cell}"
     for path, name in named:
         text = (ROOT / path).read_text(encoding="utf-8")
         assert not name or re.search(rf"^def {name}\(", text, re.MULTILINE), f"{path} has no {name}"

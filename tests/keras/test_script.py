@@ -120,6 +120,8 @@ def test_settings_of_a_script_are_an_experiment_file(tmp_path: Path) -> None:
         ({"job": {"script": "a.py", "options": {"a": 1}}}, "a script has arguments"),
         ({"job": {"script": "a.py"}, "cluster": {"prefetch": True}}, "fit does not fetch ahead"),
         ({"job": {"script": "a.py"}, "workers": {"0": {}}}, "has no delays"),
+        ({"job": {"script": "a.py"}, "run": {"deterministic": True}}, "settles TensorFlow's threads itself"),
+        ({"job": {"script": "a.py", "plateau": 1}}, "by the callback ReduceLROnPlateau"),
     ],
 )
 def test_what_would_do_nothing_for_a_script_is_refused(document: dict[str, Any], words: str) -> None:
