@@ -68,6 +68,7 @@ def resume(cluster: Cluster, folder: Path, which: str, disk: Disk | None = None)
     states = shards_of(checkpoint, cluster.store.plan)
     coordinator = coordinator_of(checkpoint, terms, policy, cluster.queue.now, cluster.assurance)
     cluster.store.restore(states, coordinator.folded)
+    store.settle(name_of(about.entry, about.job))
     mark = index.marks[about.entry]
     cluster.resume(coordinator, index.rewind(mark))
     return mark, passed

@@ -77,6 +77,17 @@ class Store:
         except OSError as error:
             raise CheckpointError(f"{folder} cannot be completed: {error.strerror or error}") from error
 
+    def settle(self, name: str) -> None:
+        """What is complete outlasts a loss of power from here on, too: who completed it may have been killed before its
+        folder was on the disk. To be called before a log is cut behind it."""
+        try:
+            self.disk.sync_folder(self.root / name)
+            self.disk.sync_folder(self.root)
+        except OSError as error:
+            raise CheckpointError(
+                f"{self.root / name} may not outlast a loss of power: {error.strerror or error}"
+            ) from error
+
     # Reading
 
     def names(self) -> list[str]:

@@ -5,9 +5,9 @@ Every step times every fault, from many seeds; `scripts/soak` takes more seeds.
 
 import pytest
 
-from psserver.checkpoint import CheckpointError, Store
+from psserver.checkpoint import CheckpointError, Store, name_of
 from tests.checkpoint.fake_disk import FAULTS, FakeDisk, PowerLoss
-from tests.checkpoint.written import ROOT, usable, write
+from tests.checkpoint.written import JOB, ROOT, usable, write
 from tests.repetitions import FIRST_SEED, repetitions
 
 SEEDS = range(FIRST_SEED, FIRST_SEED + repetitions(6, soak=600))
@@ -104,3 +104,24 @@ def test_a_full_disk_is_told_and_leaves_room() -> None:
     disk.at = -1
     write(store, NEXT)
     assert usable(disk) == [OLD, NEXT]
+
+
+def test_what_a_job_goes_on_from_outlasts_a_loss_of_power() -> None:
+    """A server is killed while it completes a checkpoint, whose names are not on the disk yet. The next one finds it
+    whole, and cuts the log behind it; then the machine loses its power."""
+    unsettled = 0
+    for seed in SEEDS:
+        for step in range(STEPS):
+            disk = prepared(seed * 1000 + step)
+            disk.fault, disk.at = "crash", disk.steps + step
+            with pytest.raises(PowerLoss):
+                store = Store(ROOT, disk)
+                write(store, NEW)
+                store.prune(1)
+            disk.at = -1
+            newest = usable(disk)[-1]
+            unsettled += NEW == newest not in usable(disk.lose_power(ROOT))
+            Store(ROOT, disk).settle(name_of(newest, JOB))
+            assert newest in usable(disk.lose_power(ROOT)), (seed, step)
+    # Without it some were lost.
+    assert unsettled

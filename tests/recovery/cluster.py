@@ -94,6 +94,8 @@ class Cluster:
             not self.storage.trusted or mark >= self.complete,
             f"it goes on behind entry {mark}, and the checkpoint of entry {self.complete} was complete",
         )
+        if found is not None:
+            self.storage.settle(found)
         void = len(self.log) - mark - 1
         self.cut_log(mark + 1)
         self.complete, self.lost = mark, set()

@@ -84,6 +84,9 @@ class Memory:
                 return Checkpoint(found.manifest, state, found.shards)
         return None
 
+    def settle(self, found: Checkpoint) -> None:
+        pass
+
     def lose_power(self) -> None:
         pass
 
@@ -120,6 +123,9 @@ class Folder:
     def newest(self, fits: Callable[[Manifest], str | None]) -> Checkpoint | None:
         """None where none was ever complete. Raises CheckpointError where none is left."""
         return choose(self.store, LATEST, fits)[0] if self.store.written() else None
+
+    def settle(self, found: Checkpoint) -> None:
+        self.store.settle(name_of(found.manifest.entry, found.manifest.job))
 
     # Faults
 

@@ -4,7 +4,15 @@ import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from psserver.checkpoint import Checkpoint, CheckpointError, Store, check_same_job, choose, generations
+from psserver.checkpoint import (
+    Checkpoint,
+    CheckpointError,
+    Store,
+    check_same_job,
+    choose,
+    generations,
+    name_of,
+)
 from psserver.checkpoint.resumption import LATEST
 from psserver.checkpoint.rewind import BEGINNING, DECISIONS, LogIndex, Mark, RewindError
 from psserver.coordinator import JobTerms
@@ -73,12 +81,14 @@ def find(
     if which == AUTO and not Store(folder / FOLDER).written():
         return _anew(index)
     which = LATEST if which == AUTO else which
-    found, passed = choose(Store(folder / FOLDER), which, lambda m: index.lacks(m.entry, m.job, m.version))
+    store = Store(folder / FOLDER)
+    found, passed = choose(store, which, lambda m: index.lacks(m.entry, m.job, m.version))
     for sentence in passed:
         log.warning("passed over checkpoint %s", sentence, extra=event("checkpoint_passed_over"))
     about = found.manifest
     wanted = about.optimizer if optimizer is None else optimizer.config
     check_same_job(about, policy, wanted, terms.workers, terms.seed)
+    store.settle(name_of(about.entry, about.job))
     mark = index.marks[about.entry]
     void = index.rewind(mark)
     told = event("resumed", version=about.version, rolled_back=void)
