@@ -159,13 +159,21 @@ class GradientStep:
         return logs, self._layout.join([*gradients, *deltas], self._dtypes), loss, norm
 
     def _take_new(self, flats: list[Any], version: Any) -> None:
-        self._take(flats, version)
+        self._place(flats)
+        # Keras' averages ask `iterations` whether this is the first update: it is counted behind them.
         if self._optimizer.use_ema:
             self._optimizer._update_model_variables_moving_average(self._optimizer._trainable_variables)
+        self._count(version)
 
     def _take(self, flats: list[Any], version: Any) -> None:
+        self._place(flats)
+        self._count(version)
+
+    def _place(self, flats: list[Any]) -> None:
         for variable, value in zip(self._variables.variables, self._layout.cut(flats), strict=True):
             variable.assign(value)
+
+    def _count(self, version: Any) -> None:
         # Keras counts batches here; the property `iterations` counts updates.
         self._optimizer._iterations.assign(version * self._every)
 
