@@ -42,8 +42,8 @@ def main(parent: str, file: str, *arguments: str) -> None:
     session = sys.modules.get("psworker.session")
     if session is None or not session.Session.opened:
         _fail(
-            f"{file} ended without a call of psworker.keras.distribute(model) after model.compile(...): nothing was "
-            "trained on the servers",
+            f"{file} ended, and nothing was trained on the servers: expected psworker.keras.distribute(model) "
+            "after model.compile(...), and data for its fit",
             ExitCode.JOB_FAILED,
         )
 

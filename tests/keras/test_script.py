@@ -97,7 +97,7 @@ def test_a_script_that_distributes_nothing_says_so_and_the_run_fails(tmp_path: P
     done = run_script(tmp_path / "run", 1, "nothing", workers=1)
     # sys.exit() in the script is its own affair; what it did not do is seen.
     assert done.returncode == ExitCode.JOB_FAILED
-    assert "without a call of psworker.keras.distribute(model)" in done.stdout
+    assert "expected psworker.keras.distribute(model)" in done.stdout
 
 
 def test_settings_of_a_script_are_an_experiment_file(tmp_path: Path) -> None:
