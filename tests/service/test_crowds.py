@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import cycle
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -220,8 +221,11 @@ def test_without_descriptors_nobody_is_lost_and_one_line_says_so(tmp_path: Path)
             step()
             [line] = said("listening for workers' payloads on port")
             port = int(line.split()[-1])
+            # From several addresses: of one alone the server would cut the oldest.
+            sources = cycle(f"127.0.0.{host}" for host in range(2, 10))
             while not said("a connection cannot be accepted yet: Too many open files"):
-                strangers.enter_context(socket.create_connection(("127.0.0.1", port), PATIENCE))
+                connection = socket.create_connection(("127.0.0.1", port), PATIENCE, (next(sources), 0))
+                strangers.enter_context(connection)
             for _ in range(5):
                 step()
             with grpc.insecure_channel(address) as channel:
