@@ -69,8 +69,9 @@ class Probe:
         return goes_on
 
     def patient(self, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-        """From now on a call waits for so long for an entry of the log."""
+        """From now on a call waits for so long for an entry of the log, and a reader for its version."""
         monkeypatch.setattr(self.host.claims, "patience", seconds)
+        monkeypatch.setattr(self.host.reading, "_patience", seconds)
 
     def heard(self) -> list[int]:
         """On server 0: how far server 1 says that it is, from now on."""

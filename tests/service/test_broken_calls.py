@@ -19,6 +19,9 @@ from tests.service.serving import serving
 class Gone:
     """A call's context after its peer has gone, before gRPC knows it: every operation fails."""
 
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:1"
+
     async def read(self) -> bytes:
         return b"message"
 
