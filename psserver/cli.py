@@ -1,13 +1,11 @@
 """The ps-server command."""
 
 import errno
-import json
 import logging
 import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,13 +13,16 @@ from typing import Any
 import click
 
 from psserver import policies
-from psserver.checkpoint import CheckpointError
+from psserver.checkpoint import CheckpointError, UnwritableError
 from psserver.checkpoint.rewind import RewindError
+from psserver.command.announcements import announce_json, announce_text
+from psserver.command.choices import chosen_options
 from psserver.optimizers import OptimizerError
 from psserver.optimizers import names as optimizer_names
 from psserver.policies import PolicyError
 from psserver.service.job.agreement import FROM_JOB
 from psserver.service.limits.workers import raise_descriptors
+from psserver.service.log.json_lines import LogError
 from psserver.service.log.run_log import FolderError
 from psserver.service.loop.garbage import spare_what_is_here
 from psserver.service.server import ResourcesError
@@ -40,9 +41,7 @@ from pswire.command.options import (
     parent_option,
 )
 from pswire.command.process import die_with, keep_large_blocks
-from pswire.command.task_index import chosen_task_index
 from pswire.config.experiment import ExperimentError
-from pswire.config.overrides import overrides_of
 from pswire.exits import ExitCode, exit_codes_text
 from pswire.logs.events import event, last_words, set_up
 from pswire.security.options import insecure_option, security_options
@@ -50,10 +49,7 @@ from pswire.transport.segments import SegmentError
 
 log = logging.getLogger("ps-server")
 
-Announce = Callable[[str, Mapping[str, Any]], None]
-
 EPILOG = "\b\nExit codes:\n" + exit_codes_text()
-
 
 # What is wrong with the options, the experiment file or this machine.
 WRONG = (SettingsError, ExperimentError, AddressError, PolicyError, OptimizerError, SegmentError)
@@ -260,22 +256,6 @@ def main(
     sys.exit(int(serve(servers)))
 
 
-def chosen_options(given: dict[str, Any], overrides: tuple[str, ...], no_out: bool) -> Options:
-    """From the command's options and the environment. Raises one of WRONG."""
-    # No name given is no list, which would replace that of the experiment file.
-    given["allowed_workers"] = given["allowed_workers"] or None
-    for seconds in ("ticket_timeout", "recover_timeout"):
-        if given[seconds] is not None:
-            given[seconds] = number_or_text(given[seconds])
-    shortcuts = overrides_of({key: given.pop(name) for name, key in SHORTCUTS.items()})
-    secret = os.environ.get("PS_JOB_SECRET", "")
-    given["task_index"] = chosen_task_index(given["task_index"], "ps-server")
-    options = Options(overrides=(*shortcuts, *overrides), job_secret=secret, environment=os.environ, **given)
-    if no_out and options.out is not None:
-        raise SettingsError("--out and --no-out exclude each other")
-    return options
-
-
 def resolved(options: Options) -> ServerSettings:
     """As `psserver.settings.resolve`. This process does nothing but serve: the search for garbage leaves out what
     stays."""
@@ -295,6 +275,8 @@ def serve(servers: Servers) -> ExitCode:
         raise fail(str(error), ExitCode.UNTRUSTED) from error
     except FolderError as error:
         raise fail(f"--out {error}", ExitCode.USAGE) from error
+    except (UnwritableError, LogError) as error:
+        raise fail(str(error), ExitCode.STORAGE) from error
     except (*WRONG, CheckpointError, RewindError) as error:
         raise fail(str(error), ExitCode.USAGE) from error
 
@@ -316,59 +298,6 @@ def default_folder(job: str) -> Path | None:
     return runs / f"{time.strftime('%Y%m%d-%H%M%S')}-{job[:4]}"
 
 
-# Options that are short for a key of the experiment file.
-SHORTCUTS = {
-    "policy": "policy.name",
-    "optimizer": "optimizer.name",
-    "learning_rate": "optimizer.learning_rate",
-    "workers": "cluster.workers",
-    "min_workers": "cluster.min_workers",
-    "max_workers": "cluster.max_workers",
-    "allowed_workers": "cluster.allowed_workers",
-    "versions": "run.versions",
-    "seed": "run.seed",
-    "checkpoint_every": "run.checkpoint_every",
-    "keep": "run.keep",
-    "transport": "cluster.transport",
-    "worker_timeout": "cluster.worker_timeout",
-    "idle_timeout": "cluster.idle_timeout",
-    "ticket_timeout": "cluster.ticket_timeout",
-    "recover_timeout": "cluster.recover_timeout",
-    "nonfinite_limit": "cluster.nonfinite_limit",
-}
-
-
-def number_or_text(text: str) -> float | str:
-    try:
-        return float(text)
-    except ValueError:
-        return text
-
-
 def fail(message: str, code: ExitCode) -> SystemExit:
     last_words("ps-server", message, int(code))
     return SystemExit(int(code))
-
-
-def announce_json(event: str, fields: Mapping[str, Any]) -> None:
-    print(json.dumps({"event": event, **fields}), flush=True)
-
-
-def announce_text(event: str, fields: Mapping[str, Any]) -> None:
-    match event:
-        case "ready":
-            print(f"ps-server {fields['task_index']} is ready at {fields['address']}", flush=True)
-            if "out" in fields:
-                print(f"run folder: {fields['out']}", flush=True)
-            if "metrics" in fields:
-                scheme = "https" if fields["security"] in ("tls", "tokens") else "http"
-                print(f"metrics: {scheme}://{fields['metrics']}/metrics", flush=True)
-        case "plan":
-            print(fields["text"], flush=True)
-        case "stopped":
-            print(f"stopped: {fields['reason']}", flush=True)
-            if "out" in fields:
-                # A job that lost a server, say, has none.
-                trained = (Path(fields["out"]) / "weights.safetensors").exists()
-                kept = "log, summary and weights" if trained else "log and summary, no weights"
-                print(f"{kept}: {fields['out']}", flush=True)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 from psworker.errors import (
     IllegalInput,
     JobOver,
+    JobStopped,
     PayloadRefused,
     Refused,
     RolledBack,
@@ -29,6 +30,7 @@ __all__ = [
     "Job",
     "JobError",
     "JobOver",
+    "JobStopped",
     "Outcome",
     "PayloadRefused",
     "Refused",

@@ -2,6 +2,7 @@
 
 SessionError
   Unreachable      a server did not answer for too long
+    JobStopped     the job has ended without success, and without it
   Refused          the servers do not want this worker: another model, job or newer process
     JobOver        the job has succeeded without it: nothing is left to do
   Untrusted        a certificate, token, role or name is refused, or only one end speaks TLS
@@ -19,6 +20,11 @@ class SessionError(RuntimeError):
 
 class Unreachable(SessionError):
     """A server did not answer within the session's server_timeout; the text names it."""
+
+
+class JobStopped(Unreachable):
+    """The job had ended without success before this worker came, or came back; the text says how. It may begin again:
+    the servers say so by their exit code."""
 
 
 class Refused(SessionError):

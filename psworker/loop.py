@@ -1,31 +1,22 @@
-"""The algorithm of a worker, readable from top to bottom: grant, pull, gradients, push, commit.
+"""A worker's way through its data, ticket by ticket (`psworker.ticket`), until the job is over.
 
-How many gradients there are between pull and push, and what is made of them,
-is decided by the local rule (`psworker.local`): usually it is one, pushed as it is.
+A pass begins at the first batch that is not committed, and again where servers have gone back to a checkpoint.
 """
 
 import logging
-import math
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from pswire.logs.events import event
-from psworker.data.payloads import payloads_of
-from psworker.engine import Disposition, Grant, Stop
-from psworker.errors import PayloadRefused, Refused, RolledBack, SessionError, Voided
+from psworker.engine import Disposition, Stop
+from psworker.errors import Refused, RolledBack, SessionError
 from psworker.evaluating import Evaluations
-from psworker.local import NONFINITE_LIMIT, PLAIN, LocalWork, Result, TicketBatches, Trainer, by_ticket
+from psworker.local import NONFINITE_LIMIT, Trainer, by_ticket
 from psworker.session import Session
+from psworker.ticket import TicketLoop
 from psworker.work.source import UnitSource, UnitTrainer
 
 log = logging.getLogger("ps-worker")
-
-Floats = NDArray[np.float32]
 
 
 class Diverged(SessionError):
@@ -44,7 +35,6 @@ class Outcome:
 
 
 Progress = Callable[[int, float, list[Disposition]], None]
-
 
 # An injected delay: called when a gradient is computed, before it is pushed.
 Pause = Callable[[], None]
@@ -101,13 +91,19 @@ def _work_through(
     evaluations: Evaluations | None,
 ) -> None:
     """The worker's data, from the first batch that is not committed. Raises RolledBack when that is another one now."""
-    work = session.local_work()
-    tickets = dealt_tickets if session.work is not None else own_tickets
-    bad = 0
-    for committed in tickets(session, trainer, work, epochs, outcome, progress, pause, evaluations):
+
+    def committed(loss: float, fates: list[Disposition]) -> None:
+        outcome.steps += 1
+        for disposition in fates:
+            outcome.fates[disposition.fate] = outcome.fates.get(disposition.fate, 0) + 1
+        progress(outcome.steps, loss, fates)
+
+    work, bad = session.local_work(), 0
+    steps = TicketLoop(session, trainer, work, pause, committed, evaluations)
+    for made in _dealt(steps) if session.work is not None else _own(steps, epochs, outcome):
         if evaluations is not None and evaluations.watched.ends:
             break
-        bad = 0 if committed else bad + 1
+        bad = 0 if made else bad + 1
         if bad >= NONFINITE_LIMIT:
             raise Diverged(
                 f"{bad} {'batches' if work.steps == 1 else 'tickets'} in a row gave no finite gradient: lower the "
@@ -121,23 +117,15 @@ def _work_through(
         )
 
 
-def own_tickets(
-    session: Session,
-    trainer: Trainer,
-    work: LocalWork,
-    epochs: int,
-    outcome: Outcome,
-    progress: Progress,
-    pause: Pause,
-    evaluations: Evaluations | None,
-) -> Iterator[bool]:
-    """Ticket after ticket of this worker's own data; whether it was committed."""
+def _own(steps: TicketLoop, epochs: int, outcome: Outcome) -> Iterator[bool]:
+    """Ticket after ticket of this worker's own data; False: a gradient was not finite."""
+    session, trainer = steps.session, steps.trainer
     batches = trainer.batches(
         session.worker_index, session.worker_count, session.seed, epochs, session.next_batch
     )
     outcome.empty = session.next_batch == 0
     told = 0
-    for ticket in by_ticket(batches, work.steps):
+    for ticket in by_ticket(batches, steps.work.steps):
         outcome.empty = False
         # Not every trainer knows how much data it has, and some learn it on the way.
         if (total := getattr(trainer, "total_batches", 0)) != told:
@@ -145,20 +133,12 @@ def own_tickets(
             told = total
         if session.stop is not None:
             return
-        yield step(session, trainer, work, ticket, outcome, progress, pause, evaluations)
+        yield steps.step(ticket)
 
 
-def dealt_tickets(
-    session: Session,
-    trainer: Trainer,
-    work: LocalWork,
-    epochs: int,
-    outcome: Outcome,
-    progress: Progress,
-    pause: Pause,
-    evaluations: Evaluations | None,
-) -> Iterator[bool]:
-    """As `own_tickets`, of the work units that the coordinator deals with the grants, until the job is over."""
+def _dealt(steps: TicketLoop) -> Iterator[bool]:
+    """As `_own`, of the work units that the coordinator deals with the grants, until the job is over."""
+    session, trainer, work = steps.session, steps.trainer, steps.work
     if work.steps_before_pull:
         raise Refused(
             f"the local rule {session.local_rule!r} takes its steps before it asks for a ticket, and work units are "
@@ -176,165 +156,4 @@ def dealt_tickets(
             session.abandon(grant, "the unit has ended", unit_ends=True)
             yield True
         else:
-            done = attempt(
-                session, trainer, work, batches, grant, outcome, progress, pause, evaluations, source
-            )
-            yield done is not False
-
-
-def step(
-    session: Session,
-    trainer: Trainer,
-    work: LocalWork,
-    batches: TicketBatches,
-    outcome: Outcome,
-    progress: Progress,
-    pause: Pause = no_pause,
-    evaluations: Evaluations | None = None,
-) -> bool:
-    """The batches of one ticket, with a fresh grant whenever it is cancelled. False: a gradient is not finite."""
-    if work.has_own_weights and not take_steps(session, trainer, work, batches, pause):
-        return False
-    while work.can_use(batches) and (grant := session.ready()) is not None:
-        committed = attempt(session, trainer, work, batches, grant, outcome, progress, pause, evaluations)
-        if committed is not None:
-            return committed
-    return True
-
-
-def attempt(
-    session: Session,
-    trainer: Trainer,
-    work: LocalWork,
-    batches: TicketBatches,
-    grant: Grant,
-    outcome: Outcome,
-    progress: Progress,
-    pause: Pause,
-    evaluations: Evaluations | None = None,
-    source: UnitSource | None = None,
-) -> bool | None:
-    """The batches under one grant. None: the ticket was cancelled. False: a gradient is not finite.
-
-    `source`: where dealt batches come from; the coordinator knows then whether there are more.
-    """
-    try:
-        result = payload(session, trainer, work, batches, grant, pause, evaluations)
-        pending = evaluations is not None and evaluations.pending
-        session.contribute(
-            grant,
-            payloads_of(result),
-            samples=result.samples,
-            loss=result.loss,
-            batch=batches.last,
-            # Steps that come before a pull come before asking for it, too, and so does an evaluation.
-            ready=not pending and (source is not None or (batches.more and not work.steps_before_pull)),
-            learning_rate=None if evaluations is None else evaluations.learning_rate,
-            unit_ends=source is not None and source.ends(),
-        )
-    except Voided as reason:
-        log.info("%s", reason, extra=event("contribution_void"))
-        session.abandon(grant, "cancelled")
-        return None
-    except PayloadRefused as refusal:
-        log.warning("%s skipped: %s", described(batches), refusal, extra=event("batch_skipped"))
-        session.abandon(grant, "nonfinite")
-        return False
-    work.keep()
-    outcome.steps += 1
-    fates = session.dispositions()
-    for disposition in fates:
-        outcome.fates[disposition.fate] = outcome.fates.get(disposition.fate, 0) + 1
-    progress(outcome.steps, result.loss, fates)
-    if evaluations is not None:
-        evaluations.committed()
-        if session.stop is None:
-            evaluations.measure()
-    return True
-
-
-def payload(
-    session: Session,
-    trainer: Trainer,
-    work: LocalWork,
-    batches: TicketBatches,
-    grant: Grant,
-    pause: Pause,
-    evaluations: Evaluations | None = None,
-) -> Result:
-    """What to push under `grant`. Raises Voided, and PayloadRefused when it is not finite."""
-    work.renew(session.membership)
-    if not work.can_use(batches):
-        raise Voided(f"{described(batches)} used up by a ticket of another incarnation")
-    with weights_of(session, trainer, grant, work) as weights:
-        if evaluations is not None:
-            evaluations.look(grant, weights)
-        result = work.payload(weights, Gradients(session, trainer, pause, batches, grant), batches)
-    if not work.steps_taken:
-        pause()
-    if not math.isfinite(result.norm):
-        raise PayloadRefused(f"the gradient's norm is {result.norm} (loss {result.loss})")
-    return result
-
-
-def weights_of(
-    session: Session, trainer: Trainer, grant: Grant, work: LocalWork
-) -> AbstractContextManager[list[Any]]:
-    """The granted version: where it lies while it is read once, a copy for many steps.
-
-    As it travelled, for a trainer that takes it so, unless a local rule reckons with it.
-    """
-    if work.steps == 1 or work.steps_taken:
-        return session.view_flat(grant, narrow=trainer.narrow and session.local_rule == PLAIN)
-    return nullcontext(session.pull_flat(grant))
-
-
-def take_steps(
-    session: Session, trainer: Trainer, work: LocalWork, batches: TicketBatches, pause: Pause
-) -> bool:
-    """The steps that come before the grant. False: a gradient is not finite."""
-    try:
-        taken = work.take_steps(Gradients(session, trainer, pause, batches), batches)
-    except Voided:
-        return True  # the job is over
-    pause()
-    if not taken.finite:
-        log.warning(
-            "%s skipped: the gradient's norm is %s (loss %s)",
-            *(described(batches), taken.norm, taken.loss),
-            extra=event("batch_skipped"),
-        )
-    return taken.finite
-
-
-@dataclass(slots=True)
-class Gradients:
-    """The trainer's step, with the injected delay between two of them. During a ticket's last one the next is fetched.
-
-    Raises Voided between two steps when the ticket was cancelled or the job is over.
-    """
-
-    session: Session
-    trainer: Trainer
-    pause: Pause
-    batches: TicketBatches
-    grant: Grant | None = None
-    taken: int = 0
-
-    def __call__(self, weights: list[Floats], batch: Any) -> Result:
-        if self.taken:
-            self.pause()
-            if self.session.stop is not None:
-                raise Voided("the job is over")
-            if self.grant is not None and self.session.cancelled(self.grant):
-                raise Voided(f"ticket {self.grant.ticket} was cancelled after {self.taken} steps")
-        self.taken += 1
-        if self.grant is not None and self.batches.followed:
-            self.session.prefetch(self.grant)
-        return self.trainer.step(weights, batch)
-
-
-def described(batches: TicketBatches) -> str:
-    if batches.first == batches.last:
-        return f"batch {batches.first} is"
-    return f"batches {batches.first} to {batches.last} are"
+            yield steps.attempt(batches, grant, source) is not False

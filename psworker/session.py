@@ -110,64 +110,64 @@ class Session:
     @property
     def job(self) -> str:
         """The job's name, as the servers gave it."""
-        return self._control.reply.job
+        return self._control.joined.reply.job
 
     @property
     def worker(self) -> str:
         """This worker's name."""
-        return self._control.reply.worker
+        return self._control.joined.reply.worker
 
     @property
     def worker_index(self) -> int:
         """This worker's part of the data: 0 to `worker_count` - 1, higher for workers that join later."""
-        return self._control.reply.worker_index
+        return self._control.joined.reply.worker_index
 
     @property
     def worker_count(self) -> int:
         """Workers that the job was started for."""
-        return self._control.reply.worker_count
+        return self._control.joined.reply.worker_count
 
     @property
     def seed(self) -> int:
         """The job's seed, the same on every worker."""
-        return self._control.reply.seed
+        return self._control.joined.reply.seed
 
     @property
     def chief(self) -> str:
         """The name of the worker that validates and writes files for all, as it was at Join; empty: worker 0 does."""
-        return self._control.reply.chief
+        return self._control.joined.reply.chief
 
     @property
     def learning_rate(self) -> float | None:
         """The job's present one, as far as it is known here: as it was at Join, and as this session's commits have set
         it since. None where no commit may set one: the rate follows a schedule or began with 0, or the policy tolerates
         bad workers."""
-        return self._control.learning_rate
+        return self._control.joined.learning_rate
 
     @property
     def incarnation(self) -> int:
         """How often a worker of this name joined before. Another one than before: the servers had given us up."""
-        return self._control.reply.incarnation
+        return self._control.joined.reply.incarnation
 
     @property
     def membership(self) -> int:
         """How often this session has become another member since it was opened: what goes with the former one (moments
         of a local rule, say) is void then."""
-        return self._control.renewals
+        return self._control.joined.renewals
 
     def goes_back(self) -> None:
         """This loop can go back in its data: from now on `ready` and `done` raise RolledBack where commits of this
         session are undone, because the servers went back to a checkpoint. Without it a warning says how many are."""
-        self._control.goes_back = True
+        self._control.joined.goes_back = True
 
     @property
     def local_rule(self) -> str:
         """What the policy wants done between pull and push: "gradient", or a rule of `psworker.local`."""
-        return self._control.reply.local_rule.name or PLAIN
+        return self._control.joined.reply.local_rule.name or PLAIN
 
     def local_work(self) -> LocalWork:
         """The local rule, with nothing to remember yet. Raises Refused when it is not known here."""
-        rule = self._control.reply.local_rule
+        rule = self._control.joined.reply.local_rule
         try:
             made = build(rule.name, rule.knobs, [shard.trainable for shard in self.plan.shards])
         except LocalRuleError as error:
@@ -178,7 +178,7 @@ class Session:
     def next_batch(self) -> int:
         """The first batch that no incarnation of this worker has committed, at the newest Join: where a restart goes
         on."""
-        return self._control.reply.next_batch
+        return self._control.joined.reply.next_batch
 
     def unit(self, grant: Grant) -> Unit:
         """The work unit that the grant's part belongs to. Only after `connect(work=...)`."""
@@ -294,7 +294,7 @@ class Session:
         """
         told = (grant.ticket, batch, samples, loss, ready)
         self._writer.commit(Commit(*told, learning_rate=learning_rate, unit_ends=unit_ends))
-        self._control.set_rate(learning_rate)
+        self._control.joined.set_rate(learning_rate)
 
     def contribute(
         self,
@@ -315,7 +315,7 @@ class Session:
         told = (grant.ticket, batch, samples, loss, ready)
         commit = Commit(*told, learning_rate=learning_rate, unit_ends=unit_ends)
         self._writer.push_and_commit(grant, flats, commit)
-        self._control.set_rate(learning_rate)
+        self._control.joined.set_rate(learning_rate)
 
     def abandon(self, grant: Grant, reason: str, *, unit_ends: bool = False) -> None:
         """Give the ticket back unused. `unit_ends`: its work unit had ended before its part; else the part is dealt

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.forking.popen import server_pids
-from tests.patience import PATIENCE
+from tests.patience import at_most
 from tests.repetitions import EFFORT, repetitions
 
 # No deadlines: two busy cores say nothing about the code. On CI the examples are always the same ones. A test with
@@ -116,8 +116,9 @@ def no_process_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     before = set(me.children(recursive=True))
     yield
     started = {child for child in me.children(recursive=True) if child.pid not in server_pids()} - before
-    _, left = psutil.wait_procs(started, timeout=PATIENCE)
+    limit = at_most(5.0)
+    _, left = psutil.wait_procs(started, timeout=limit)
     names = [" ".join(process.cmdline()) for process in left if process.is_running()]
     for process in left:
         process.kill()
-    assert not left, f"processes left behind {PATIENCE:g} s after the test: {names}"
+    assert not left, f"processes left behind {limit:g} s after the test: {names}"

@@ -29,11 +29,13 @@ class Outcome:
 
 @dataclass(slots=True)
 class _Open:
-    """A disturbance from which the job has not recovered. `low`: the first version of the job's next life."""
+    """A disturbance from which the job has not recovered. `base`: the version in the first answer behind it, for the
+    answer before it may be old. `low`: the first version of the job's next life."""
 
     outcome: Outcome
     since: float
     job: str
+    base: int | None = None
     low: int | None = None
 
 
@@ -80,6 +82,8 @@ class Campaign:
     def _recover(self, now: float, seen: Seen) -> None:
         left = []
         for each in self._open:
+            if each.base is None:
+                each.base = seen.version
             if seen.job != each.job and each.low is None:
                 each.low = seen.version
                 each.outcome.rolled_back = max(0, each.outcome.version - seen.version)
@@ -89,7 +93,7 @@ class Campaign:
                 given_up = each.outcome.disturbance
                 # The coordinator may decide on for a while before it knows that a server is lost.
                 lost = given_up.kind == "kill" and given_up.role != "worker"
-                recovered = not lost and seen.version > each.outcome.version
+                recovered = not lost and seen.version > each.base
             if recovered:
                 each.outcome.seconds = now - each.since
             else:

@@ -12,9 +12,9 @@ from pslab.chaos.relay import Relay
 from pslab.display.progress import Display
 from pslab.launch.engines.launcher import Task
 from pslab.launch.engines.local import LocalLauncher
+from pslab.launch.exits import RunResult
 from pslab.launch.run import RealRun
 from pslab.launch.status_poll import StatusClient, StatusError
-from pslab.launch.supervisor import RunResult
 from pslab.launch.tasks import Daemons
 from pswire.config.experiment import Experiment
 

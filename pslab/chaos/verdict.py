@@ -11,7 +11,7 @@ from typing import Any
 
 from pslab.chaos.campaign import Outcome
 from pslab.check.checker import check_run
-from pslab.launch.supervisor import RunResult
+from pslab.launch.exits import RunResult
 from pslab.runs import log as e
 from pslab.runs.folder import CHECKPOINTS, Run, RunError
 from psserver.checkpoint import CheckpointError, Store
@@ -21,10 +21,11 @@ ACCURACY = "accuracy"
 
 @dataclass(slots=True)
 class Round:
-    """One run. `problems`: sentences; empty where all holds. `undone`: versions and commits that the log lost to
-    rollbacks, which were computed again."""
+    """One run. `seed`: of what was done to it. `problems`: sentences; empty where all holds. `undone`: versions and
+    commits that the log lost to rollbacks, which were computed again."""
 
     folder: Path
+    seed: int
     outcomes: list[Outcome]
     problems: list[str] = field(default_factory=list)
     metrics: dict[str, float] = field(default_factory=dict)
@@ -33,11 +34,16 @@ class Round:
 
 
 def judge(
-    folder: Path, result: RunResult, outcomes: list[Outcome], wanted: float | None, tolerance: float
+    folder: Path,
+    seed: int,
+    result: RunResult,
+    outcomes: list[Outcome],
+    wanted: float | None,
+    tolerance: float,
 ) -> Round:
     """Hold the run against what is promised: it succeeds, its log passes the check, its checkpoints are whole, no batch
     counts twice, and its accuracy is `wanted` but for `tolerance` (None: whatever it is)."""
-    found = Round(folder, outcomes)
+    found = Round(folder, seed, outcomes)
     if not result.ok:
         found.problems.append(f"exit code {int(result.verdict.code)}: {result.verdict.reason}")
     try:
@@ -92,14 +98,16 @@ def undone(folder: Path) -> Counter[str]:
     return Counter({kind: counts[kind] for kind in ("apply", "commit")})
 
 
-def as_json(rounds: Sequence[Round]) -> dict[str, Any]:
-    """The report, for programs."""
+def as_json(rounds: Sequence[Round], wanted: float | None) -> dict[str, Any]:
+    """The report, for programs. `wanted`: the accuracy of the run that was left alone."""
     return {
         "event": "chaos",
         "ok": not any(each.problems for each in rounds),
+        "accuracy_left_alone": wanted,
         "rounds": [
             {
                 "folder": str(each.folder),
+                "seed": each.seed,
                 "problems": each.problems,
                 "versions": each.versions,
                 "metrics": each.metrics,
@@ -122,27 +130,44 @@ def as_json(rounds: Sequence[Round]) -> dict[str, Any]:
     }
 
 
-def text(rounds: Sequence[Round]) -> str:
-    """The report, for people: a line for each kind of disturbance, then what does not hold."""
+def text(rounds: Sequence[Round], wanted: float | None) -> str:
+    """The report, for people: a line for each kind of disturbance and for each run, with what does not hold of it.
+    `wanted`: the accuracy of the run that was left alone."""
     outcomes = [outcome for each in rounds for outcome in each.outcomes]
     lines = [f"{'':19}{'times':>6}{'to the next version, s':>26}{'versions rolled back':>24}"]
     lines.append(f"{'':19}{'':>6}{'median':>14}{'longest':>12}{'mean':>12}{'most':>12}")
     groups = sorted({(o.disturbance.role, o.disturbance.kind) for o in outcomes})
-    for role, kind in groups:
-        of = [o for o in outcomes if (o.disturbance.role, o.disturbance.kind) == (role, kind)]
-        seconds = [o.seconds for o in of if o.seconds is not None]
-        back = [o.rolled_back or 0 for o in of]
-        middle = (
-            f"{statistics.median(seconds):14.2f}{max(seconds):12.2f}" if seconds else f"{'-':>14}{'-':>12}"
-        )
-        lines.append(f"{role + ' ' + kind:19}{len(of):6}{middle}{statistics.mean(back):12.1f}{max(back):12}")
+    lines += [_row(role, kind, outcomes) for role, kind in groups]
+    last = sum(outcome.seconds is None for outcome in outcomes)
+    if last:
+        lines.append(f"{last} of them had no next version, for the job ended before one")
     commits, applies = (sum(each.undone[kind] for each in rounds) for kind in ("commit", "apply"))
     lines.append(
         f"{len(outcomes)} disturbances in {len(rounds)} runs; {applies} versions were undone, and {commits} batches "
         "computed again"
     )
+    if any(outcome.rolled_back for outcome in outcomes):
+        lines.append("(a rollback after several disturbances stands in the row of each)")
     for each in rounds:
+        said = f"{each.folder.name}: seed {each.seed}, {len(each.outcomes)} disturbances, {each.versions} versions"
+        lines.append(said + _accuracy(each, wanted))
         lines += [f"{each.folder}: {problem}" for problem in each.problems]
     held = not any(each.problems for each in rounds)
     lines.append("every run ended as promised" if held else "NOT every run ended as promised")
     return "\n".join(lines)
+
+
+def _row(role: str, kind: str, outcomes: Sequence[Outcome]) -> str:
+    of = [o for o in outcomes if (o.disturbance.role, o.disturbance.kind) == (role, kind)]
+    seconds = [o.seconds for o in of if o.seconds is not None]
+    back = [o.rolled_back or 0 for o in of]
+    middle = f"{statistics.median(seconds):14.2f}{max(seconds):12.2f}" if seconds else f"{'-':>14}{'-':>12}"
+    return f"{role + ' ' + kind:19}{len(of):6}{middle}{statistics.mean(back):12.1f}{max(back):12}"
+
+
+def _accuracy(of: Round, wanted: float | None) -> str:
+    """Empty for a job that measures none."""
+    if ACCURACY not in of.metrics:
+        return ""
+    alone = "" if wanted is None else f" ({wanted:.4g} left alone)"
+    return f", accuracy {of.metrics[ACCURACY]:.4g}{alone}"

@@ -1,6 +1,6 @@
 """Does a decision log say what the servers guarantee? One small class per check, all run in one pass.
 
-`check_run(Run(path))` or `check_log(log.read(lines))` gives a `CheckResult` that lists every violation.
+`check_run(Run(path))` or `check_log(read_log(lines))` gives a `CheckResult` that lists every violation.
 
 checker        runs all checks over a log
 log_check      their base class

@@ -11,7 +11,6 @@ from pslab.runs import log as e
 
 OPEN, COMMITTED, INSTALLED = "open", "committed", "installed"
 APPLIED, DROPPED, CANCELLED, ABANDONED = "applied", "dropped", "cancelled", "abandoned"
-HELD = (OPEN, COMMITTED)
 
 
 @dataclass(slots=True)

@@ -29,7 +29,7 @@ from pslab.compare.step_times import StepTimes
 from pslab.runs import log as facts
 from pslab.runs.folder import Run, Summary
 from pslab.simulator import SimulationError, build
-from pslab.simulator.worker import Worker
+from pslab.simulator.workers.worker import Worker
 from pswire.config.experiment import Experiment
 from pswire.config.sections import FaultsSection, LinksSection, SimulationSection
 

@@ -14,6 +14,7 @@ from pslab.dashboard.recording import Batch, Recorder
 from pslab.display.status import INSECURE, status_json
 from pslab.launch.status_poll import StatusError
 from pslab.runs import log
+from pslab.runs.reader import read_log
 from pswire.v1 import coordinator_pb2 as pb
 
 Ask = Callable[[int], pb.StatusReply]
@@ -116,7 +117,7 @@ class Observer:
         if entries:
             self._skipped += max(reply.entries_from - self._next, 0)
             self._next = reply.entries_from + len(entries)
-        for entry in log.read(entries):
+        for entry in read_log(entries):
             if isinstance(entry, log.Entry):
                 self._recorder.see(entry)
         batch = self._recorder.take()

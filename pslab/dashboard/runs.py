@@ -8,9 +8,9 @@ from typing import Any
 from pslab.dashboard.parts import PART, Parts
 from pslab.dashboard.waits import waits_of
 from pslab.replay.log_entries import read_steps
-from pslab.runs import log
 from pslab.runs.folder import LOGS, METRICS, Metric, Run, RunError
 from pslab.runs.log import Malformed
+from pslab.runs.reader import read_log
 from psserver.policies import PolicyError
 from pswire.logs.events import spoken
 
@@ -88,7 +88,7 @@ class RunPages:
     def _read_log(self, stopped: bool) -> None:
         """The new entries; of a run that goes on or was killed the last line may not be whole."""
         before = self._lines
-        for entry in log.read(self._new_lines(stopped)):
+        for entry in read_log(self._new_lines(stopped)):
             if isinstance(entry, Malformed):
                 raise RunError(f"{self.run.log}:{before + entry.line}: {entry.problem}")
             self._parts.see(entry)

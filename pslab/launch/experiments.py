@@ -10,13 +10,14 @@ from pslab.display.progress import Display
 from pslab.launch import observers
 from pslab.launch.engines.launcher import Launcher
 from pslab.launch.engines.local import LocalLauncher
+from pslab.launch.exits import RunResult
 from pslab.launch.run import RealRun
 from pslab.launch.security import security_of
-from pslab.launch.supervisor import RunResult
 from pslab.launch.tasks import Daemons
 from pslab.observe.live import Observing, Sink
 from pslab.observe.trackers import RunInfo
-from pslab.runs.folder import Run, free_folder, make_folder
+from pslab.runs.folder import Run
+from pslab.runs.making import free_folder, make_folder
 from psserver.optimizers import build as build_optimizer
 from psserver.policies import build as build_policy
 from pswire.config.experiment import (

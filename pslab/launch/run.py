@@ -26,10 +26,11 @@ from pslab.launch.events import (
     StatusFailure,
     Unplaced,
 )
+from pslab.launch.exits import DuplicateOutput, ExitTracker, RunResult, Verdict, end_text
+from pslab.launch.restarts import AGREEING, RestartRules, Restarts
 from pslab.launch.security import Protection, credentials_of
 from pslab.launch.signals import signals_to
 from pslab.launch.status_poll import StatusPoller
-from pslab.launch.supervisor import DuplicateOutput, ExitTracker, Restarts, RunResult, Verdict, end_text
 from pslab.launch.tasks import Daemons, Tasks
 from pslab.runs.folder import EXPERIMENT, LOGS
 from pswire.config.experiment import Experiment
@@ -38,10 +39,6 @@ from pswire.exits import ExitCode
 
 # Of a run that loses nothing by them.
 RESTARTS = 3
-# Answers of the status that agree: one may be older than a worker's arrival.
-SEEN = 8
-# In the status.
-BEFORE_THE_END = ("waiting for workers", "initialising", "training")
 
 
 class RealRun:
@@ -73,11 +70,8 @@ class RealRun:
         self._processes: dict[str, Process] = {}
         self._exits = ExitTracker(self._servers, self._workers)
         self._reserved: Reserved | None = None
-        # Processes that were started again.
-        self._again: set[str] = set()
         # Those that found no place, and why.
         self._unplaced: dict[str, str] = {}
-        self._ended: set[str] = set()
         self._addresses: dict[str, str] = {}
         self._signals: list[int] = []
         self._warnings: list[str] = []
@@ -87,10 +81,9 @@ class RealRun:
         # Nodes come and go; on one machine a worker that dies mostly does so again.
         usual = RESTARTS if self._saves or launcher.remote else 0
         self._restarts = Restarts(usual if self._daemons.restarts is None else self._daemons.restarts)
+        self._rules = RestartRules(self._servers, self._exits, self._restarts, saves=self._saves)
         # Answers in a row that show a start which waits for nobody who can come.
         self._too_few = 0
-        # Answers in a row by which the job goes on, although a worker has ended well.
-        self._early = 0
         self._poller: StatusPoller | None = None
 
     def run(self) -> RunResult:
@@ -167,7 +160,7 @@ class RealRun:
         while not all(name in self._addresses for name in names):
             verdict = self._step(deadline)
             missing = [name for name in names if name not in self._addresses]
-            gone = [name for name in missing if name in self._ended]
+            gone = [name for name in missing if self._exits.ended(name)]
             if gone and (verdict is None or verdict.code == ExitCode.OK):
                 return Verdict(ExitCode.INTERNAL, f"{gone[0]} ended before it was ready", gone[0])
             if verdict is not None:
@@ -220,7 +213,7 @@ class RealRun:
             return Verdict(128 + number, f"stopped by {signal.Signals(number).name}")
         if self._unplaced:
             return Verdict(ExitCode.UNREACHABLE, next(iter(self._unplaced.values())))
-        if self._too_few >= SEEN and self._exits.verdict is None:
+        if self._too_few >= AGREEING and self._exits.verdict is None:
             return self._exits.cannot_start()
         return self._exits.verdict
 
@@ -241,15 +234,15 @@ class RealRun:
                 self._reserved = event
             case Unplaced(name, reason):
                 # One that is started again may find its place at the next time.
-                if name not in self._again:
+                if name not in self._rules.again:
                     self._unplaced[name] = reason
             case Exited(name, code):
                 if self._starts_again(name, code):
                     return
-                self._ended.add(name)
                 self._warn_of(name, self._exits.exited(name, code))
                 if name == self._servers[0] and code == ExitCode.OK:
-                    self._dismiss_late_servers()
+                    for late in self._rules.uninformed_servers():
+                        self._processes[late].send(signal.SIGTERM)
             case StatusAnswer(status):
                 members = sum(worker.state not in ("left", "lost") for worker in status.workers)
                 self._too_few = self._too_few + 1 if self._exits.too_few(status.phase, members) else 0
@@ -261,53 +254,28 @@ class RealRun:
                 self._signals.append(number)
 
     def _starts_again(self, name: str, code: int) -> bool:
-        """A process that died of something passing, once all were there; a server only where its state is saved."""
-        server = name in self._servers
-        if self._poller is None or self._stopping or self._signals or self._exits.verdict is not None:
+        """A process that died of something passing, once all were there."""
+        if self._poller is None or self._stopping or self._signals:
             return False
-        # Another server than the first is of no use once the workers have ended: the first says what became of the job.
-        late = self._exits.workers_over and name != self._servers[0]
-        if server and (not self._saves or late or self._servers[0] in self._ended):
+        again = self._rules.after_exit(name, code)
+        if not again:
             return False
-        if not self._restarts.take(code):
-            return False
-        number, most = self._restarts.used, self._restarts.used + self._restarts.left
-        warning = f"{name} {end_text(code)}; started again ({number} of at most {most} times)"
+        warning = f"{name} {end_text(code)}; started again ({self._restarts.count})"
         self._warnings.append(warning)
         self._display.warning(warning, self.tail(name))
-        self._again.add(name)
-        if not server:
-            self._start_worker(name)
-            return True
-        self._start_server(name, "auto")
-        if name == self._servers[0]:
-            for other in [other for other in self._servers[1:] if other in self._ended]:
-                self._run_again(other)
-                self._start_server(other, "auto")
+        for each in again:
+            if each in self._servers:
+                self._start_server(each, "auto")
+            else:
+                self._start_worker(each)
         return True
 
-    def _run_again(self, name: str) -> None:
-        self._ended.discard(name)
-        self._exits.started_again(name)
-        self._again.add(name)
-
     def _recall_workers(self, phase: str) -> None:
-        """A worker has ended well, and the job goes on: it went back to a checkpoint from before its end."""
-        ended = self._exits.finished_workers() if phase in BEFORE_THE_END else []
-        self._early = self._early + 1 if ended else 0
-        if self._early < SEEN or self._stopping or self._signals:
+        if self._stopping or self._signals:
             return
-        self._early = 0
-        for name in ended:
+        for name in self._rules.after_status(phase):
             self._display.warning(f"{name} is needed again: the job went back to before its end", "")
-            self._run_again(name)
             self._start_worker(name)
-
-    def _dismiss_late_servers(self) -> None:
-        """One that was started again while the job ended has met nobody who tells it that."""
-        for name in self._servers[1:]:
-            if name in self._again and name not in self._ended:
-                self._processes[name].send(signal.SIGTERM)
 
     def _warn_of(self, name: str, warning: str | None) -> None:
         verdict = self._exits.verdict
@@ -331,8 +299,14 @@ class RealRun:
 
     # Stopping
 
-    def _running(self) -> list[Process]:
-        return [process for name, process in self._processes.items() if name not in self._ended]
+    def _running(self, names: Sequence[str] = ()) -> list[Process]:
+        """Of these; of all where none is named."""
+        wanted = names or self._processes
+        return [
+            process
+            for name, process in self._processes.items()
+            if name in wanted and not self._exits.ended(name)
+        ]
 
     def _take_until(self, deadline: float, going: Callable[[], Sequence[object]]) -> None:
         received = len(self._signals)
@@ -340,12 +314,18 @@ class RealRun:
             self._take_one(min(deadline, time.monotonic() + 1.0))
 
     def _stop(self) -> None:
-        """SIGTERM to all that run; SIGKILL to what does not end in time, or at a second Ctrl-C."""
-        self._stopping = True
-        for number, patience in (
-            (signal.SIGTERM, self._daemons.patience),
-            (signal.SIGKILL, self._daemons.patience),
-        ):
-            for process in self._running():
-                process.send(number)
-            self._take_until(time.monotonic() + patience, self._running)
+        """SIGTERM to all that run; SIGKILL to what does not end in time, or at a second Ctrl-C. Servers that save
+        their last version have more time for it."""
+        self._stopping, received, patience = True, len(self._signals), self._daemons.patience
+        self._send(signal.SIGTERM, self._running())
+        self._take_until(time.monotonic() + patience, self._running)
+        if self._saves and len(self._signals) == received:
+            self._send(signal.SIGKILL, self._running(self._workers))
+            saving = time.monotonic() + self._daemons.saving
+            self._take_until(saving, lambda: self._running(self._servers))
+        self._send(signal.SIGKILL, self._running())
+        self._take_until(time.monotonic() + patience, self._running)
+
+    def _send(self, number: signal.Signals, processes: Sequence[Process]) -> None:
+        for process in processes:
+            process.send(number)

@@ -12,16 +12,17 @@ from types import FrameType
 
 from rich.console import Console
 
+from pslab.launch.exits import RunResult, Verdict
 from pslab.launch.experiments import FinishedRun
-from pslab.launch.supervisor import RunResult, Verdict
 from pslab.observe.live import Observing, Sink
 from pslab.observe.trackers import RunInfo
-from pslab.runs.folder import EXPERIMENT, RunError, free_folder, make_folder
+from pslab.runs.folder import EXPERIMENT, RunError
+from pslab.runs.making import free_folder, make_folder
 from pslab.simulator import Cluster, Folder, TrainerFactory, build
 from pslab.simulator.checkpoints import FOLDER as CHECKPOINTS
-from pslab.simulator.checkpoints import Saver, resume
+from pslab.simulator.checkpoints import Resumed, Saver, resume
 from psserver.checkpoint import CheckpointError, FolderLock
-from psserver.checkpoint.rewind import Mark, RewindError
+from psserver.checkpoint.rewind import RewindError
 from pswire.config.experiment import Experiment, ExperimentError
 from pswire.exits import ExitCode
 from psworker.local import Trainer
@@ -51,30 +52,31 @@ def run_simulated(
     except ValueError as error:
         raise ExperimentError(str(error)) from error
     if going_on is None:
-        folder, mark = make_folder(out or free_folder(experiment.run.name), force), None
+        folder, resumed = make_folder(out or free_folder(experiment.run.name), force), None
     else:
         assert out is not None
-        folder, mark = out.resolve(), _resumed(cluster, out, going_on)
+        folder, resumed = out.resolve(), _resumed(cluster, out, going_on)
+    mark, names = (None, None) if resumed is None else (resumed.mark, resumed.names)
     info = RunInfo(experiment.run.name, folder, experiment.model_dump(), virtual=True)
     with Observing(info, sinks, live=False) as observing:
         (folder / EXPERIMENT).write_text(experiment.to_toml(), encoding="utf-8")
         cluster.folder = Folder(folder, record=experiment.simulation.record, going_on=mark)
-        saver = Saver(cluster, folder, experiment.run.keep)
+        saver = Saver(cluster, folder, experiment.run.keep, names=names)
         _simulate(cluster, quiet)
     warnings = (*_warnings(cluster), *saver.problems, *observing.warnings)
     return FinishedRun(folder, RunResult(_verdict(cluster), warnings), "")
 
 
-def _resumed(cluster: Cluster, folder: Path, which: str) -> Mark:
+def _resumed(cluster: Cluster, folder: Path, which: str) -> Resumed:
     """Raises RunError."""
     try:
         with FolderLock(folder / CHECKPOINTS):
-            mark, passed = resume(cluster, folder, which)
+            resumed = resume(cluster, folder, which)
     except (CheckpointError, RewindError) as error:
         raise RunError(f"--resume {which}: {error}") from error
-    for sentence in passed:
+    for sentence in resumed.passed:
         print(f"note: passed over {sentence}", file=sys.stderr)
-    return mark
+    return resumed
 
 
 def _simulate(cluster: Cluster, quiet: bool) -> None:

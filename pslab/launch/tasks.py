@@ -28,6 +28,8 @@ class Daemons:
     linger: float = 2.0
     # From SIGTERM to SIGKILL.
     patience: float = 10.0
+    # What servers get beyond that, where they save their last version first.
+    saving: float = 60.0
     # Servers end by themselves once no worker is left; beyond worker_timeout, they get this.
     farewell: float = 30.0
     # Of processes that die, all together; None: RESTARTS where the run takes checkpoints, else none.

@@ -7,6 +7,7 @@ from typing import IO
 from pslab.observe.points import Point, Points, evaluation
 from pslab.runs import log
 from pslab.runs.folder import DECISIONS, METRICS, RunError, parse_metric
+from pslab.runs.reader import read_log
 
 
 class LineTail:
@@ -44,7 +45,7 @@ class Follower:
 
     def points(self) -> Iterator[Point]:
         """What is new since the last call."""
-        for entry in log.read(self._decisions.lines()):
+        for entry in read_log(self._decisions.lines()):
             if isinstance(entry, log.Malformed):
                 raise RunError(f"{self._decisions.path}: a line {entry.problem}")
             yield from self._points.see(entry)

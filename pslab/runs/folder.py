@@ -1,4 +1,4 @@
-"""A run folder: what a run leaves behind, and how to read it again.
+"""A run folder: what a run leaves behind, and how to read it again. `pslab.runs.making` makes a new one.
 
 experiment.toml      the resolved experiment
 decisions.jsonl      the decision log
@@ -24,6 +24,7 @@ from typing import Any
 
 from pslab.runs import log as entries
 from pslab.runs.cut_off import counted
+from pslab.runs.reader import read_log
 from pswire.config.experiment import Experiment, load_experiment
 
 EXPERIMENT = "experiment.toml"
@@ -206,7 +207,7 @@ class Run:
 
         Of a run without a summary a last line that is not whole is left out: see `unfinished`.
         """
-        yield from entries.read(self._lines(DECISIONS))
+        yield from read_log(self._lines(DECISIONS))
 
     def decisions(self) -> Iterator[entries.Entry]:
         """The decision log; RunError at the first line that cannot be read."""
@@ -302,44 +303,3 @@ def address_of(path: Path) -> str:
         raise RunError(
             f"{path}: expected the folder of a run that goes on, and it has no file {ADDRESS!r} that can be read"
         ) from error
-
-
-def free_folder(name: str, root: Path = Path("runs")) -> Path:
-    """The first of ``runs/name``, ``runs/name-2``, ... that does not exist."""
-    path, number = root / name, 1
-    while path.exists():
-        number += 1
-        path = root / f"{name}-{number}"
-    return path
-
-
-def make_folder(path: Path, force: bool = False) -> Path:
-    """An empty run folder at `path`, as an absolute path.
-
-    A folder that holds something is refused; with `force` a former run's files are removed
-    from it, and only those. RunError says what is in the way.
-    """
-    if path.exists() and not path.is_dir():
-        raise RunError(f"{path}: is a file; choose another folder with --out")
-    if path.is_dir() and any(path.iterdir()):
-        if not force:
-            raise RunError(
-                f"{path}: is not empty; choose another with --out, or replace the run with --force"
-            )
-        if not (path / EXPERIMENT).is_file():
-            raise RunError(f"{path}: is not empty and holds no former run; --force replaces runs only")
-        _clear(path)
-    try:
-        (path / LOGS).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"{path}: cannot be made: {error.strerror}") from error
-    return path.resolve()
-
-
-def _clear(path: Path) -> None:
-    for name in (EXPERIMENT, DECISIONS, METRICS, SUMMARY, WEIGHTS, ADDRESS, TRACE, PROMETHEUS):
-        (path / name).unlink(missing_ok=True)
-    for log in (path / LOGS).glob("*.log"):
-        log.unlink()
-    for events in (path / TENSORBOARD).glob("events.out.tfevents.*"):
-        events.unlink()

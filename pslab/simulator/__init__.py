@@ -7,11 +7,12 @@ Same experiment, same run, to the last bit.
     event_queue  what happens next: a heap of (time, sequence, action)
     network      latency and bandwidth; a server's link is shared by its flows
     channel      messages between workers and coordinator: in order, lost ones are sent again
-    worker       the worker's loop as a state machine
+    workers      the worker's loop as a state machine, and what it works through
     store        the shards' arrays (learning); nothing at all (timing only)
     cluster      the shell around coordinator and shards
     faults       crashes, leaves, late starts, broken connections
     folder       the run folder, as the servers write it
+    checkpoints  saved and read again, as the servers do it
     build        all of these from an experiment
     problems     numpy problems with a known optimum
 """

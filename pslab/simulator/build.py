@@ -9,13 +9,13 @@ from typing import Any
 
 from pslab.simulator.channel import LinkFaults
 from pslab.simulator.cluster import Cluster
-from pslab.simulator.dealt import Dealing, dealing
 from pslab.simulator.event_queue import EventQueue
 from pslab.simulator.faults import schedule_faults
 from pslab.simulator.network import Network
 from pslab.simulator.problems import ProblemError, numpy_problem
 from pslab.simulator.store import ShardStore, Store, TimingOnlyStore
-from pslab.simulator.worker import Worker
+from pslab.simulator.workers.dealt import Dealing, dealing
+from pslab.simulator.workers.worker import Worker
 from psserver.coordinator import JobTerms
 from psserver.optimizers import Optimizer
 from psserver.optimizers import build as build_optimizer

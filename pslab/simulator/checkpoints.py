@@ -1,5 +1,6 @@
 """Checkpoints of a simulated run, by the servers' own code: written within the step that orders them."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from pslab.simulator.cluster import Cluster
@@ -27,12 +28,21 @@ FOLDER = "checkpoints"
 class Saver:
     """Writes what a cluster of real shards is told to save; `problems` has a sentence for each that failed."""
 
-    def __init__(self, cluster: Cluster, folder: Path, keep: int, disk: Disk | None = None) -> None:
-        """`disk`: the system's own where None."""
+    def __init__(
+        self,
+        cluster: Cluster,
+        folder: Path,
+        keep: int,
+        disk: Disk | None = None,
+        names: set[str] | None = None,
+    ) -> None:
+        """`disk`: the system's own where None. `names`: of the checkpoints that `resume` has left in the log."""
         self.store, self.problems = Store(folder / FOLDER, disk), list[str]()
         # Entries of those that are complete.
         self.completed: list[int] = []
         self._cluster, self._keep = cluster, keep
+        # In the log of a run that goes on. Any other that is there was rolled back, or is of another run.
+        self._names = names or set()
         cluster.save = self.save
 
     def save(self, record: Record) -> None:
@@ -48,16 +58,26 @@ class Saver:
             plan, clock = cluster.store.plan, cluster.queue.now
             self.store.complete(describe(record, clock, cluster.terms, cluster.policy, plan, files))
             self.completed.append(record.index)
-            self.store.prune(self._keep)
+            self._names.add(name)
+            self.store.prune(self._keep, void=lambda other: other not in self._names)
         except CheckpointError as error:
             self.problems.append(f"no checkpoint of version {cluster.coordinator.version}: {error}")
 
 
-def resume(cluster: Cluster, folder: Path, which: str, disk: Disk | None = None) -> tuple[Mark, list[str]]:
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """`mark`: the place in the log at which a cluster goes on; `names`: of the checkpoints up to there; `passed`: a
+    sentence for each that was passed over."""
+
+    mark: Mark
+    names: set[str]
+    passed: list[str]
+
+
+def resume(cluster: Cluster, folder: Path, which: str, disk: Disk | None = None) -> Resumed:
     """Have a cluster that is ready to run go on from a checkpoint in `folder`, and cut the log there.
 
-    The place in the log at which it goes on, and a sentence for each checkpoint that was passed over. Raises
-    CheckpointError and RewindError, with nothing changed in the folder.
+    Raises CheckpointError and RewindError, with nothing changed in the folder.
     """
     if not isinstance(cluster.store, ShardStore):
         raise CheckpointError("this run looks at time only: there is nothing to go on from")
@@ -67,8 +87,8 @@ def resume(cluster: Cluster, folder: Path, which: str, disk: Disk | None = None)
     check_same_job(about, policy, terms.optimizer, terms.workers, terms.seed)
     states = shards_of(checkpoint, cluster.store.plan)
     coordinator = coordinator_of(checkpoint, terms, policy, cluster.queue.now, cluster.assurance)
-    cluster.store.restore(states, coordinator.folded)
+    cluster.store.restore([states[server] for server in sorted(states)], coordinator.folded)
     store.settle(name_of(about.entry, about.job))
     mark = index.marks[about.entry]
     cluster.resume(coordinator, index.rewind(mark))
-    return mark, passed
+    return Resumed(mark, index.names(mark), passed)

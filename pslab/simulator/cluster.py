@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from pslab.protocol_adapter import deliver
 from pslab.simulator.channel import Channel, LinkFaults
-from pslab.simulator.dealt import Dealing
 from pslab.simulator.event_queue import EventQueue
 from pslab.simulator.folder import Folder
 from pslab.simulator.network import Network
 from pslab.simulator.store import ShardStore, Store
-from pslab.simulator.worker import Worker
+from pslab.simulator.workers.dealt import Dealing
+from pslab.simulator.workers.worker import Worker
 from psserver.coordinator import Coordinator, JobTerms, JoinRefused, Output, Record, Send, Trial
 from psserver.coordinator.assurance import Assurance
 from psserver.coordinator.entries import Apply, Checkpoint, Grant

@@ -22,6 +22,8 @@ class Folder:
     def __init__(self, path: Path | None, *, record: bool = True, going_on: Mark | None = None) -> None:
         self.summary: dict[str, Any] = {}
         self._log = RunLog(path, going_on)
+        if going_on is not None:
+            self._log.open()
         self._path, self.record = path, record
 
     def sync(self) -> None:

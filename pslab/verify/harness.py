@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from pslab.check.checker import CheckResult, check_log
-from pslab.runs import log as log_entries
+from pslab.runs.reader import read_log
 from psserver.coordinator import CommitFacts, Coordinator, JobTerms, Output, Record, Send, Trial
 from psserver.coordinator.entries import Checkpoint, Entry
 from psserver.coordinator.members.roster import Member
@@ -189,7 +189,7 @@ class CoordinatorHarness:
 
     def verdict(self) -> CheckResult:
         """The second opinion: what `ps-lab check` says about the log."""
-        return check_log(log_entries.read(io.StringIO("".join(self.lines()))))
+        return check_log(read_log(io.StringIO("".join(self.lines()))))
 
     def state(self) -> str:
         """All that a coordinator knows, as text: equal before and after whatever must change nothing."""

@@ -24,10 +24,18 @@ from psserver.checkpoint.contents import (
     weights,
 )
 from psserver.checkpoint.disk import Disk
-from psserver.checkpoint.errors import CheckpointError
+from psserver.checkpoint.errors import CheckpointError, UnwritableError
 from psserver.checkpoint.lock import FolderLock
 from psserver.checkpoint.manifest import FileFacts, Manifest
-from psserver.checkpoint.resumption import check_same_job, choose, coordinator_of, plan_of, shards_of
+from psserver.checkpoint.resumption import (
+    check_same_job,
+    choose,
+    coordinator_of,
+    needed_by,
+    part_of,
+    plan_of,
+    shards_of,
+)
 from psserver.checkpoint.store import Store, name_of
 
 __all__ = [
@@ -38,12 +46,15 @@ __all__ = [
     "FolderLock",
     "Manifest",
     "Store",
+    "UnwritableError",
     "check_same_job",
     "choose",
     "coordinator_of",
     "describe",
     "load",
     "name_of",
+    "needed_by",
+    "part_of",
     "plan_of",
     "shards_of",
     "newest",

@@ -1,6 +1,6 @@
 """The state of a coordinator and its shards, to the files of a checkpoint and back."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,14 +19,22 @@ Floats = NDArray[np.float32]
 
 COORDINATOR = "coordinator.json"
 
+# The servers whose parts of a checkpoint are of use to whoever reads it.
+Wanted = Callable[[Manifest], Collection[int]]
+
+
+def every_part(about: Manifest) -> Collection[int]:
+    """Those of all servers."""
+    return range(about.servers)
+
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """One version on all servers: `shards` in the order of the servers."""
+    """One version on all servers. `shards`: by server; of those that were wanted."""
 
     manifest: Manifest
     coordinator: CoordinatorState
-    shards: Sequence[ShardState]
+    shards: Mapping[int, ShardState]
 
 
 def describe(
@@ -91,10 +99,15 @@ def _files(server: int) -> tuple[str, str]:
     return f"server-{server}.safetensors", f"server-{server}.json"
 
 
-def load(store: Store, name: str) -> Checkpoint:
-    """Read it, with all digests. Raises CheckpointError, which names the file."""
-    about = store.manifest(name)
-    shards = [_shard(store, name, about, server) for server in range(about.servers)]
+def load(store: Store, name: str, wanted: Wanted = every_part) -> Checkpoint:
+    """Read it, with all digests, one server's part after the other; only what is wanted takes memory. Raises
+    CheckpointError, which names the file."""
+    about, shards = store.manifest(name), {}
+    for server in range(about.servers):
+        if server in wanted(about):
+            shards[server] = load_part(store, name, about, server)
+        else:
+            store.verify_files(name, about, _files(server))
     try:
         coordinator = CoordinatorState.from_json(store.json(name, COORDINATOR, _facts(about, COORDINATOR)))
     except StateError as error:
@@ -123,7 +136,9 @@ def weights(store: Store, name: str) -> tuple[Manifest, dict[str, Floats]]:
         raise CheckpointError(f"{store.root / name}: does not hold its variables: {error}") from error
 
 
-def newest(store: Store, fits: Callable[[Manifest], str | None]) -> tuple[Checkpoint | None, list[str]]:
+def newest(
+    store: Store, fits: Callable[[Manifest], str | None], wanted: Wanted = every_part
+) -> tuple[Checkpoint | None, list[str]]:
     """The newest one that can be read, and of which `fits` says no reason against it; and a sentence for each newer
     one that was passed over. Raises CheckpointError where the folder itself cannot be read."""
     passed: list[str] = []
@@ -131,14 +146,15 @@ def newest(store: Store, fits: Callable[[Manifest], str | None]) -> tuple[Checkp
         try:
             reason = fits(store.manifest(name))
             if reason is None:
-                return load(store, name), passed
+                return load(store, name, wanted), passed
         except CheckpointError as error:
             reason = str(error)
         passed.append(f"{name}: {reason}")
     return None, passed
 
 
-def _shard(store: Store, name: str, about: Manifest, server: int) -> ShardState:
+def load_part(store: Store, name: str, about: Manifest, server: int) -> ShardState:
+    """One server's part. Raises CheckpointError."""
     arrays, facts = _files(server)
     plain, values = (
         store.json(name, facts, _facts(about, facts)),

@@ -1,7 +1,9 @@
 """What a store asks of a file system. All of it may fail with OSError, and may be cut off at any moment."""
 
+import errno
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,7 +34,7 @@ class Disk(Protocol):
         ...
 
     def names(self, path: Path) -> list[str]:
-        """Of files and folders in a folder; none where there is no such folder."""
+        """Of files and folders in a folder; none where there is no such folder, or a file."""
         ...
 
     def create(self, path: Path) -> File:
@@ -40,7 +42,7 @@ class Disk(Protocol):
         ...
 
     def open(self, path: Path) -> BinaryIO:
-        """For reading, from its beginning."""
+        """A regular file, for reading, from its beginning."""
         ...
 
     def size(self, path: Path) -> int:
@@ -57,6 +59,10 @@ class Disk(Protocol):
 
     def remove(self, path: Path) -> None:
         """A file; it may be gone."""
+        ...
+
+    def is_link(self, path: Path) -> bool:
+        """The name stands for something elsewhere."""
         ...
 
     def remove_folder(self, path: Path) -> None:
@@ -105,14 +111,19 @@ class RealDisk:
     def names(self, path: Path) -> list[str]:
         try:
             return os.listdir(path)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
 
     def create(self, path: Path) -> File:
         return RealFile(path)
 
     def open(self, path: Path) -> BinaryIO:
-        return path.open("rb")
+        # Without waiting for whoever would write to a pipe of that name.
+        number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        if not stat.S_ISREG(os.fstat(number).st_mode):
+            os.close(number)
+            raise OSError(errno.EINVAL, "is no regular file", str(path))
+        return os.fdopen(number, "rb")
 
     def size(self, path: Path) -> int:
         return path.stat().st_size
@@ -126,6 +137,9 @@ class RealDisk:
 
     def remove(self, path: Path) -> None:
         path.unlink(missing_ok=True)
+
+    def is_link(self, path: Path) -> bool:
+        return path.is_symlink()
 
     def remove_folder(self, path: Path) -> None:
         shutil.rmtree(path)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from psserver.checkpoint.disk import Disk
-from psserver.checkpoint.errors import CheckpointError
+from psserver.checkpoint.errors import CheckpointError, UnwritableError
 from psserver.checkpoint.manifest import FileFacts
 
 # Of a file under way: whoever looks for checkpoints passes over these.
@@ -17,7 +17,7 @@ PIECE = 4 << 20
 
 
 def write(disk: Disk, path: Path, pieces: Iterable[memoryview]) -> FileFacts:
-    """Aside first, on the disk, then in its place. Raises CheckpointError; nothing has the name then that had not."""
+    """Aside first, on the disk, then in its place. Raises UnwritableError; nothing has the name then that had not."""
     aside = path.with_name(path.name + PART)
     digest, count = hashlib.sha256(), 0
     try:
@@ -33,7 +33,7 @@ def write(disk: Disk, path: Path, pieces: Iterable[memoryview]) -> FileFacts:
         disk.rename(aside, path)
     except OSError as error:
         _forget(disk, aside)
-        raise CheckpointError(f"{path} cannot be written: {error.strerror or error}") from error
+        raise UnwritableError(f"{path} cannot be written: {error.strerror or error}") from error
     return FileFacts(count, digest.hexdigest())
 
 

@@ -3,7 +3,7 @@
 import hashlib
 
 from psserver.checkpoint import files
-from psserver.checkpoint.errors import CheckpointError
+from psserver.checkpoint.errors import CheckpointError, UnwritableError
 from psserver.checkpoint.store import Store
 from pswire.generations import Generation
 
@@ -44,7 +44,7 @@ def _write(store: Store, generation: Generation) -> str:
         files.write(store.disk, path, [memoryview(f"{name} {_digest(name)}\n".encode())])
         store.disk.sync_folder(store.root)
     except OSError as error:
-        raise CheckpointError(f"{path} cannot be written: {error.strerror or error}") from error
+        raise UnwritableError(f"{path} cannot be written: {error.strerror or error}") from error
     return name
 
 

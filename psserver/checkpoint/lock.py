@@ -1,12 +1,13 @@
 """One coordinator to a folder: a second one, that was started by mistake, is refused."""
 
+import contextlib
 import fcntl
 import os
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from psserver.checkpoint.errors import CheckpointError
+from psserver.checkpoint.errors import CheckpointError, UnwritableError
 
 NAME = ".lock"
 
@@ -20,7 +21,7 @@ class FolderLock:
             folder.mkdir(parents=True, exist_ok=True)
             self._file: int | None = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise CheckpointError(f"{folder}: cannot be written to: {error.strerror or error}") from error
+            raise UnwritableError(f"{folder}: cannot be written to: {error.strerror or error}") from error
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -29,8 +30,10 @@ class FolderLock:
             raise CheckpointError(
                 f"{folder}: another coordinator (process {holder}) works in it; end that one, or name another folder"
             ) from error
-        os.ftruncate(self._file, 0)
-        os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
+        with contextlib.suppress(OSError):
+            # It says to others who holds it, no more: on a full disk it is held all the same.
+            os.ftruncate(self._file, 0)
+            os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
 
     def close(self) -> None:
         """The next one may have it."""

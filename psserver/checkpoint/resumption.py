@@ -1,10 +1,10 @@
 """From a checkpoint to a coordinator and shards that go on, on as many servers as there are now."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from psserver.checkpoint.contents import Checkpoint, load, newest
+from psserver.checkpoint.contents import Checkpoint, Wanted, every_part, load, load_part, newest
 from psserver.checkpoint.errors import CheckpointError
 from psserver.checkpoint.manifest import Manifest
 from psserver.checkpoint.store import Store
@@ -19,22 +19,27 @@ from pswire.records import StateError, to_plain
 LATEST = "latest"
 
 
-def choose(store: Store, which: str, fits: Callable[[Manifest], str | None]) -> tuple[Checkpoint, list[str]]:
+def choose(
+    store: Store, which: str, fits: Callable[[Manifest], str | None], wanted: Wanted = every_part
+) -> tuple[Checkpoint, list[str]]:
     """The checkpoint that `which` names: its folder, or "latest". And a sentence for each that was passed over.
 
     `fits` says why one is none of this run's. Raises CheckpointError when none is left.
     """
     if which == LATEST:
-        found, passed = newest(store, fits)
+        found, passed = newest(store, fits, wanted)
         if found is None:
             reasons = "".join(f"\n  {reason}" for reason in passed)
             raise CheckpointError(f"{store.root}: there is no checkpoint to go on from{reasons}")
         return found, passed
-    name = Path(which).name
+    name, names = Path(which).name, store.names()
+    if name not in names:
+        there = f"expected one of {', '.join(names)}" if names else "there is none"
+        raise CheckpointError(f"{store.root}: there is no checkpoint of the name {name}: {there}")
     reason = fits(store.manifest(name))
     if reason is not None:
         raise CheckpointError(f"{store.root / name}: {reason}")
-    return load(store, name), []
+    return load(store, name, wanted), []
 
 
 def check_same_job(
@@ -78,12 +83,36 @@ def plan_of(checkpoint: Checkpoint, servers: int) -> Plan:
         raise CheckpointError(f"the checkpoint's model cannot be laid out: {error}") from error
 
 
-def shards_of(checkpoint: Checkpoint, plan: Plan) -> Sequence[ShardState]:
-    """The states of all shards of `plan`. Raises CheckpointError."""
+def needed_by(server: int, servers: int) -> Wanted:
+    """What server `server` of so many needs of a checkpoint: its own part, or all where the layout was another."""
+
+    def wanted(about: Manifest) -> Collection[int]:
+        try:
+            same = make_plan(about.variables, servers).fingerprint == about.plan
+        except PlanError:
+            # Whoever asks for the plan is told.
+            same = False
+        return (server,) if same else every_part(about)
+
+    return wanted
+
+
+def part_of(store: Store, name: str, plan: Plan, server: int) -> ShardState:
+    """The state of one shard of `plan`; of the same plan nothing else is read. Raises CheckpointError."""
+    about = store.manifest(name)
+    if plan.fingerprint == about.plan:
+        return load_part(store, name, about, server)
+    return shards_of(load(store, name), plan)[server]
+
+
+def shards_of(checkpoint: Checkpoint, plan: Plan) -> Mapping[int, ShardState]:
+    """The states of the shards of `plan`, by server: of all, where there were not as many servers; of those that were
+    wanted otherwise. Raises CheckpointError."""
     about = checkpoint.manifest
     if plan.fingerprint == about.plan:
         return checkpoint.shards
     try:
-        return reshard(checkpoint.shards, plan_of(checkpoint, about.servers), plan)
+        states = [checkpoint.shards[server] for server in range(about.servers)]
+        return dict(enumerate(reshard(states, plan_of(checkpoint, about.servers), plan)))
     except StateError as error:
         raise CheckpointError(f"the checkpoint of version {about.version}: {error}") from error

@@ -1,7 +1,9 @@
 """The log of a run that goes on: what of it leads to a checkpoint is kept, what followed is put aside.
 
 Of a server that was killed the log may end within a line, or behind its newest checkpoint: what is behind that was
-decided, and is void, for nothing goes on from it. It is kept in a file of its own.
+decided, and is void, for nothing goes on from it. It is kept in a file of its own. A loss of power may leave anything
+behind the newest checkpoint, which was not complete before the log was on the disk up to it: so the log counts up to
+the first line that cannot be read.
 """
 
 import json
@@ -11,12 +13,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from psserver.checkpoint.errors import UnwritableError
+from psserver.checkpoint.store import name_of
+
 DECISIONS, METRICS = "decisions.jsonl", "metrics.jsonl"
 SUMMARY, WEIGHTS = "summary.json", "weights.safetensors"
 
 
 class RewindError(OSError):
-    """The log cannot be read, or cannot be cut. The text names the file."""
+    """The log cannot be read. The text names the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +43,24 @@ class Mark:
     first_grant: float | None
 
 
+# What comes of reading a line that is no entry.
+UNREADABLE = (ValueError, KeyError, TypeError, OverflowError, RecursionError)
+
 # Behind it the whole log is void.
 BEGINNING = Mark(-1, "", -1, 0, {}, 0, None, None)
 
 
 @dataclass
 class LogIndex:
-    """Where a log's checkpoints are. `entries`: whole lines; `job`: as the last of them names it, if any does."""
+    """Where a log's checkpoints are. `entries`: lines that can be read; `job`: as the last of them names it, if any
+    does; `damage`: why the line behind them cannot be read, unless the log just ends there. Raises RewindError for a
+    file that cannot be read at all."""
 
     folder: Path
     marks: dict[int, Mark] = field(default_factory=dict)
     entries: int = 0
     job: str = ""
+    damage: str = ""
 
     def __post_init__(self) -> None:
         path, scan = self.folder / DECISIONS, _Scan()
@@ -64,19 +75,23 @@ class LogIndex:
                     if mark is not None:
                         self.marks[mark.entry] = mark
                     self.entries += 1
-            self.job = scan.job
         except OSError as error:
             raise RewindError(f"{path} cannot be read: {error.strerror or error}") from error
-        except (ValueError, KeyError, TypeError) as error:
-            raise RewindError(
-                f"{path}:{self.entries + 1}: is no entry of a decision log: {error!r}"
-            ) from error
+        except UNREADABLE as error:
+            self.damage = f"{path}:{self.entries + 1}: is no entry of a decision log: {type(error).__name__}"
+        self.job = scan.job
+
+    def names(self, mark: Mark) -> set[str]:
+        """Of the checkpoints up to that one: once the log is rewound to it, a job can go on from no others."""
+        return {name_of(m.entry, m.job) for m in self.marks.values() if m.entry <= mark.entry}
 
     def lacks(self, entry: int, job: str, version: int) -> str | None:
         """Why such a checkpoint is none of this log; None if it is."""
         mark = self.marks.get(entry)
         if mark is not None and (mark.job, mark.version) == (job, version):
             return None
+        if self.damage and entry >= self.entries:
+            return f"the log cannot be read up to entry {entry}: {self.damage}"
         return (
             f"is none of this log, which has no checkpoint of version {version} of job {job} at entry {entry}: it was "
             "rolled back, or is of another run"
@@ -84,31 +99,32 @@ class LogIndex:
 
     def rewind(self, mark: Mark) -> int:
         """Cut log and metrics behind that checkpoint. Returns how many entries were put aside, for the end of the file
-        `decisions.void-ENTRY.jsonl`. Raises RewindError; the log is whole then, cut or not."""
+        `decisions.void-ENTRY.jsonl`. Raises UnwritableError; the log is whole then, cut or not."""
         log, metrics = self.folder / DECISIONS, self.folder / METRICS
         try:
             void = self.entries - mark.entry - 1
-            if void:
+            if void or self.damage:
                 _append(self.folder / f"decisions.void-{mark.entry + 1}.jsonl", log, mark.end)
             _cut(log, mark.end)
             if metrics.is_file():
                 _cut(metrics, _end_of(metrics, mark.version))
             self._put_aside(mark.version)
         except OSError as error:
-            raise RewindError(
+            raise UnwritableError(
                 f"{error.filename or self.folder} cannot be changed: {error.strerror}"
             ) from error
         return void
 
     def _put_aside(self, version: int) -> None:
         """Summary and weights are of a version that will not be the last. Those of the version from which the job goes
-        on are kept under its number."""
+        on are kept under its number. The summary, which says of what version they are, is moved last: whoever is killed
+        on the way does the same again."""
         summary, weights = self.folder / SUMMARY, self.folder / WEIGHTS
         try:
             found = json.loads(summary.read_bytes())["versions"]
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, *UNREADABLE):
             found = None
-        for path in (summary, weights):
+        for path in (weights, summary):
             if path.is_file() and found == version:
                 path.rename(path.with_stem(f"{path.stem}-{version}"))
             else:
@@ -174,7 +190,7 @@ def _end_of(metrics: Path, version: int) -> int:
             try:
                 if not line.endswith(b"\n") or json.loads(line)["version"] > version:
                     break
-            except (ValueError, KeyError, TypeError):
+            except UNREADABLE:
                 break
             end += len(line)
     return end

@@ -13,7 +13,7 @@ says. What is not complete is never used, and never in the way.
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from psserver.checkpoint import files, manifest, tensors
 from psserver.checkpoint.disk import Disk, RealDisk
-from psserver.checkpoint.errors import CheckpointError
+from psserver.checkpoint.errors import CheckpointError, UnwritableError
 from psserver.checkpoint.manifest import FileFacts, Manifest
 
 Floats = NDArray[np.float32]
@@ -37,7 +37,9 @@ def name_of(entry: int, job: str) -> str:
 def entry_of(name: str) -> int | None:
     """The number of the log entry; None for what is no checkpoint's folder."""
     number, dash, job = name.partition("-")
-    return int(number) if dash and job and number.isdecimal() and number.isascii() else None
+    # No other name can be said in every message.
+    plain = name.isascii() and name.isprintable()
+    return int(number) if plain and dash and job and number.isdecimal() else None
 
 
 class Store:
@@ -84,7 +86,7 @@ class Store:
             self.disk.sync_folder(self.root / name)
             self.disk.sync_folder(self.root)
         except OSError as error:
-            raise CheckpointError(
+            raise UnwritableError(
                 f"{self.root / name} may not outlast a loss of power: {error.strerror or error}"
             ) from error
 
@@ -131,11 +133,17 @@ class Store:
     def verify(self, name: str) -> Manifest:
         """Read every byte of it, and hold it against the digests."""
         about = self.manifest(name)
-        for file, facts in about.files.items():
+        self.verify_files(name, about, about.files)
+        return about
+
+    def verify_files(self, name: str, about: Manifest, wanted: Iterable[str]) -> None:
+        """Read every byte of these."""
+        for file in wanted:
+            if file not in about.files:
+                raise CheckpointError(f"the manifest of entry {about.entry} names no {file}: it was edited")
             with self._open(self.root / name / file) as reader:
                 reader.skip()
-                reader.check(facts)
-        return about
+                reader.check(about.files[file])
 
     def arrays(
         self, name: str, file: str, facts: FileFacts, wanted: Callable[[str], bool] = lambda _: True
@@ -169,30 +177,55 @@ class Store:
 
     # Removing
 
-    def prune(self, keep: int, busy: frozenset[str] = frozenset()) -> list[str]:
-        """Remove all but the newest `keep` complete checkpoints, and incomplete ones that are older than the newest
-        complete one; never those in `busy`, which are being written. Returns their names.
+    def discard(self, name: str) -> None:
+        """What was written of a checkpoint that will not be completed: the next one may need the room. Nothing of one
+        that is complete; what cannot be removed is left to `prune`."""
+        with contextlib.suppress(OSError):
+            if manifest.NAME not in self.disk.names(self.root / name):
+                self.disk.remove_folder(self.root / name)
 
-        Nothing is removed while fewer than `keep` are complete. A file that cannot be removed is left for
+    def clear(self) -> None:
+        """All of them, for another run. Raises OSError where one cannot be removed."""
+        for name in self.names():
+            self._remove(name)
+
+    def _remove(self, name: str) -> None:
+        if self.disk.is_link(self.root / name):
+            # What somebody keeps elsewhere is theirs: only the name here goes.
+            self.disk.remove(self.root / name)
+            return
+        # The manifest first: half a checkpoint is none.
+        self.disk.remove(self.root / name / manifest.NAME)
+        self.disk.sync_folder(self.root / name)
+        self.disk.remove_folder(self.root / name)
+
+    def prune(
+        self,
+        keep: int,
+        busy: frozenset[str] = frozenset(),
+        void: Callable[[str], bool] = lambda name: False,
+    ) -> list[str]:
+        """Remove all but the newest `keep` complete checkpoints, and those that are older than the newest complete one
+        and either incomplete or `void`: no job can go on from them. Never those in `busy`, which are being written.
+        Returns their names.
+
+        No complete one is removed while fewer than `keep` are complete. A file that cannot be removed is left for
         the next time.
         """
-        complete, torn = [], []
+        complete, useless = list[str](), list[str]()
         for name in self.names():
             try:
                 self.manifest(name)
-                complete.append(name)
+                (useless if void(name) else complete).append(name)
             except CheckpointError:
-                torn.append(name)
+                useless.append(name)
         spare = complete[: -max(1, keep)]
         if complete:
-            spare += [name for name in torn if (entry_of(name) or 0) < (entry_of(complete[-1]) or 0)]
+            spare += [name for name in useless if (entry_of(name) or 0) < (entry_of(complete[-1]) or 0)]
         removed = [name for name in spare if name not in busy]
         for name in removed:
-            # The manifest first: half a checkpoint is none.
             with contextlib.suppress(OSError):
-                self.disk.remove(self.root / name / manifest.NAME)
-                self.disk.sync_folder(self.root / name)
-                self.disk.remove_folder(self.root / name)
+                self._remove(name)
         return removed
 
 

@@ -58,7 +58,13 @@ def read(reader: Reader, wanted: Callable[[str], bool] = lambda _: True) -> dict
         if not wanted(name):
             reader.skip(4 * math.prod(shape))
             continue
-        values = np.empty(shape, np.float32)
+        try:
+            values = np.empty(shape, np.float32)
+        except ValueError as error:
+            # Of no bytes, with a length or a number of lengths that no array has.
+            raise CheckpointError(
+                f"{reader.path}: is no safetensors file as a checkpoint has it: {error}"
+            ) from error
         reader.fill(values.reshape(-1).view(np.uint8).data)
         found[name] = values
     if reader.left:

@@ -7,13 +7,23 @@ time is an argument; no I/O, no threads, no tensors. Each input answers with out
 
 from psserver.coordinator.coordinator import Coordinator, JobTerms
 from psserver.coordinator.entries import CommitFacts
-from psserver.coordinator.outputs import JobOver, JoinDeferred, JoinRefused, Output, Record, Send, Trial
+from psserver.coordinator.outputs import (
+    JobOver,
+    JobStopped,
+    JoinDeferred,
+    JoinRefused,
+    Output,
+    Record,
+    Send,
+    Trial,
+)
 from psserver.coordinator.state import CoordinatorState
 
 __all__ = [
     "CommitFacts",
     "Coordinator",
     "CoordinatorState",
+    "JobStopped",
     "JobOver",
     "JobTerms",
     "JoinDeferred",

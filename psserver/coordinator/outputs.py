@@ -13,6 +13,10 @@ class JobOver(JoinRefused):
     """The job has succeeded: a worker that comes now, or was started again, has nothing left to do."""
 
 
+class JobStopped(JoinRefused):
+    """The job has ended without success: what comes back to its servers may find it begun again."""
+
+
 class JoinDeferred(RuntimeError):
     """Nobody can become a member at this moment, but soon."""
 

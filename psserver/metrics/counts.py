@@ -7,6 +7,7 @@ from pathlib import Path
 from psserver.checkpoint.rewind import Mark
 from psserver.coordinator import entries
 from psserver.coordinator.outputs import Record
+from psserver.service.log.json_lines import Check, always
 from psserver.service.log.run_log import RunLog
 
 # Label values are closed sets: a policy of the user's may give any reason.
@@ -112,8 +113,8 @@ class Counts:
 class CountedRunLog(RunLog):
     """A run log whose records are counted once they are taken. The loop's thread owns it, `counts` too."""
 
-    def __init__(self, folder: Path | None, going_on: Mark | None = None) -> None:
-        super().__init__(folder, going_on)
+    def __init__(self, folder: Path | None, going_on: Mark | None = None, check: Check = always) -> None:
+        super().__init__(folder, going_on, check)
         self.counts = Counts()
 
     def append(self, record: Record) -> None:

@@ -99,6 +99,7 @@ ROWS: Final[tuple[Row, ...]] = (
         ("tensors", JSON, CONFIG),
         ("checkpoint", NAME, NAMED),
         ("entries", COUNTER, COUNTED),
+        ("checkpoints", FLAG, TYPED),
     ),
     *rows("Decisions", ("decisions", Many(2**20), "entries that were decided together, or missed")),
     *rows(

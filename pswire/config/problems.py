@@ -46,7 +46,7 @@ def _describe(finding: "ErrorDetails", known: Mapping[str, Sequence[str]]) -> st
         return f"{'.'.join(path)}: missing"
     if not path:
         return finding["msg"]
-    if kind == "delay":
+    if kind in ("delay", "every"):
         return f"{'.'.join(path)}: {finding['msg']}"  # quotes what it got
     if kind in _EXPECTED:
         expected = "expected " + _EXPECTED[kind].format_map(finding.get("ctx", {}))

@@ -33,6 +33,17 @@ def _every(text: str) -> str:
     return text
 
 
+def _like(pattern: str, expected: str) -> AfterValidator:
+    """A text that fits the pattern as a whole, or is empty."""
+
+    def check(text: str) -> str:
+        if text and not re.fullmatch(pattern, text):
+            raise PydanticCustomError("shape", "expected {expected}", {"expected": expected})
+        return text
+
+    return AfterValidator(check)
+
+
 # As pswire.config.checkpoints reads it.
 EveryText = Annotated[str, AfterValidator(_every)]
 
@@ -189,11 +200,17 @@ class JobSection(Section):
     epochs: Annotated[int, Field(ge=1)] = 1
     """passes over the data"""
 
-    evaluate_every: Annotated[str, Field(pattern=r"^([1-9][0-9]{0,8} ?(epochs?|versions?|s))?$")] = ""
+    evaluate_every: Annotated[
+        str, _like(r"[1-9][0-9]{0,8} ?(epochs?|versions?|s)", "1 epoch, 200 versions, 30 s or the like")
+    ] = ""
     """measure the held-out data while training: `1 epoch`, `200 versions` or `30 s`; empty: at the end only. Worker 0
     does it between two steps, into metrics.jsonl; under a barrier the others wait meanwhile. Real runs only"""
 
-    monitor: Annotated[str, Field(pattern=r"^((min|max) )?[^ ]+$")] = "loss"
+    monitor: Annotated[
+        str,
+        Field(min_length=1),
+        _like(r"((min|max) )?[^ ]+", "the name of a metric, behind min or max if need be"),
+    ] = "loss"
     """the metric by which the best evaluation is known; `max NAME` or `min NAME` where the name does not say it"""
 
     patience: Annotated[int, Field(ge=0, le=10**6)] = 0
@@ -212,7 +229,7 @@ class JobSection(Section):
     options: dict[str, Any] = Field(default_factory=dict)
     """the job's own options"""
 
-    initial: Annotated[str, Field(pattern=r"^(.+\.(keras|safetensors))?$")] = ""
+    initial: Annotated[str, _like(r".+\.(keras|safetensors)", "a file .keras or .safetensors")] = ""
     """begin with the weights in this `.keras` or `.safetensors` file, without an optimizer's state; empty: with those
     of the job's `model()`. Every worker reads it, and the first gives them to the servers"""
 

@@ -94,7 +94,7 @@ EVENTS: Final[Mapping[str, Event]] = {
     "accept_failed": Event(SERVER, (), "a connection cannot be accepted yet"),
     "connection_refused": Event(SERVER, (), "a connection was closed at its beginning"),
     "connection_broken": Event(SERVER, (), "a connection to a worker ended in the middle"),
-    "session_failed": Event(SERVER, ("worker",), "a fault of this program in a session"),
+    "session_failed": Event(BOTH, ("worker",), "a fault of this program in a session"),
     "exchange_failed": Event(SERVER, (), "a fault of this program in an exchange"),
     # Ends
     "trial_unanswered": Event(
@@ -114,6 +114,9 @@ EVENTS: Final[Mapping[str, Event]] = {
         SERVER, ("version",), "one was due while the one before it was being written"
     ),
     "checkpoint_passed_over": Event(SERVER, (), "a checkpoint is damaged, or is none of this run's"),
+    "log_damaged": Event(
+        SERVER, ("entries",), "a line of the decision log cannot be read: what is before it counts"
+    ),
     "generation_damaged": Event(
         SERVER, (), "a file was damaged: the job's generations are counted on further ahead"
     ),

@@ -603,6 +603,7 @@ class Configure(_message.Message):
     TENSORS_FIELD_NUMBER: _builtins.int
     CHECKPOINT_FIELD_NUMBER: _builtins.int
     ENTRIES_FIELD_NUMBER: _builtins.int
+    CHECKPOINTS_FIELD_NUMBER: _builtins.int
     plan: _builtins.str
     optimizer: _builtins.str
     """The optimizer's declarative configuration (JSON), never code."""
@@ -615,6 +616,8 @@ class Configure(_message.Message):
     behind so many entries of the log. Empty: it begins.
     """
     entries: _builtins.int
+    checkpoints: _builtins.bool
+    """The job takes checkpoints while it trains: get memory for copies early."""
     @_builtins.property
     def variables(self) -> _containers.RepeatedCompositeFieldContainer[_model_pb2.VariableSpec]: ...
     def __init__(
@@ -626,10 +629,11 @@ class Configure(_message.Message):
         tensors: _builtins.str = ...,
         checkpoint: _builtins.str = ...,
         entries: _builtins.int = ...,
+        checkpoints: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "entries", b"entries", "optimizer", b"optimizer", "plan", b"plan", "tensors", b"tensors", "variables", b"variables"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "checkpoints", b"checkpoints", "entries", b"entries", "optimizer", b"optimizer", "plan", b"plan", "tensors", b"tensors", "variables", b"variables"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -14,7 +14,16 @@ from pswire.addresses import Address
 from pswire.logs.events import event
 from pswire.transport.failures import reason
 from psworker.control.contact import Contact
-from psworker.errors import JobOver, PayloadRefused, Refused, SessionError, Unreachable, Untrusted, Voided
+from psworker.errors import (
+    JobOver,
+    JobStopped,
+    PayloadRefused,
+    Refused,
+    SessionError,
+    Unreachable,
+    Untrusted,
+    Voided,
+)
 
 log = logging.getLogger("ps-worker")
 
@@ -30,6 +39,7 @@ MEANING: dict[grpc.StatusCode, type[SessionError]] = {
     grpc.StatusCode.UNAUTHENTICATED: Untrusted,
     grpc.StatusCode.PERMISSION_DENIED: Untrusted,
     grpc.StatusCode.OUT_OF_RANGE: JobOver,
+    grpc.StatusCode.NOT_FOUND: JobStopped,
 }
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 

@@ -41,7 +41,7 @@ def gather(
 
     def ask() -> pb.GatherEpochReply:
         # A member that was given up meanwhile comes back as another incarnation.
-        reply = control.reply
+        reply = control.joined.reply
         return stub.GatherEpoch(
             pb.GatherEpochRequest(
                 job=reply.job,

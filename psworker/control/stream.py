@@ -13,6 +13,7 @@ from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import coordinator_pb2_grpc
 from psworker.control.backoff import PASSING, Backoff, translated
 from psworker.control.conversions import bounded, event_from_wire, request_to_wire
+from psworker.control.joined import Joined
 from psworker.engine import ClientEngine, Commit, Disposition, Event, Grant, Request, Stop
 from psworker.errors import RolledBack, SessionError, Unreachable, Voided
 
@@ -28,7 +29,7 @@ class Control:
     reconnection. A new incarnation (the coordinator had given this worker up)
     remembers nothing of the one before.
 
-    `_lock` guards the engine, `_sender`, `_extent`, `_failure`, `_leaving` and `_waiting`. `reply`, `hello` and the
+    `_lock` guards the engine, `_sender`, `_extent`, `_failure`, `_leaving` and `_waiting`. What is `joined` and the
     engine's `stop` are replaced whole by one thread, and read by any. The session's thread alone joins again and uses
     `_ever_opened`.
     """
@@ -48,17 +49,9 @@ class Control:
         is called as soon as no payload is of use any more: the job or this session has failed. `numbered`: what is
         committed are batches of this worker's own data."""
         self._join, self._admit = join, admit
-        self._session = session
-        # The job's present one; None where no commit may set another.
-        self.learning_rate: float | None = None
         reply = join()
-        self._joined(reply)
+        self.joined = Joined(reply, session, numbered=numbered)
         admit(reply)
-        self._numbered = numbered
-        # The loop can go back to the batch that is the next one to count.
-        self.goes_back = False
-        # How often this session has become another member.
-        self.renewals = 0
         self._backoff = backoff
         self._pointless = pointless
         self._stub = coordinator_pb2_grpc.CoordinatorStub(channel)
@@ -116,11 +109,6 @@ class Control:
         """The exchange was refused before the commit was made."""
         with self._lock:
             self._engine.rollback_commit(ticket)
-
-    def set_rate(self, rate: float | None) -> None:
-        """A commit took `rate` along, if any: it is the job's from now on, unless a later Join says otherwise."""
-        if rate is not None:
-            self.learning_rate = rate
 
     def receive(self, events: Iterable[Event]) -> None:
         """Events that came by an exchange instead of the session stream."""
@@ -222,8 +210,9 @@ class Control:
 
     def _raise_rolled_back(self) -> None:
         if self._engine.take_rollback():
+            reply = self.joined.reply
             raise RolledBack(
-                f"the job went back to a checkpoint: {self.reply.worker} goes on at batch {self.reply.next_batch}"
+                f"the job went back to a checkpoint: {reply.worker} goes on at batch {reply.next_batch}"
             )
 
     @property
@@ -287,6 +276,12 @@ class Control:
                     self._backoff.wait(error)
         except SessionError as error:
             self._fail(error)
+        except Exception as error:
+            # The training loop must not wait for a thread that has ended. A session that closes closes its channel.
+            if not self._backoff.closing.is_set():
+                told = event("session_failed", worker=self.joined.reply.worker)
+                log.exception("the session failed", extra=told)
+            self._fail(SessionError(f"the session failed: {type(error).__name__}: {error}"))
 
     def _run_stream(self) -> None:
         """One stream, from hello to its end."""
@@ -294,7 +289,7 @@ class Control:
             self._rejoin()
         self._ever_opened = True
         sender: Sender = queue.SimpleQueue()
-        sender.put(pb.SessionRequest(hello=self.hello))
+        sender.put(pb.SessionRequest(hello=self.joined.hello))
         try:
             for reply in self._stub.Session(_drained(sender)):
                 received_at = time.monotonic()
@@ -307,42 +302,14 @@ class Control:
                 self._sender = None
 
     def _rejoin(self) -> None:
-        before, reply = self.reply, self._join()
-        if (reply.job, reply.incarnation) != (before.job, before.incarnation):
+        reply = self._join()
+        if self.joined.is_another(reply):
             with self._lock:
-                self._renew(before, reply)
-        self._joined(reply)
+                self.joined.renew(self._engine, reply)
+                self._notify()
+        self.joined.take(reply)
         # From now on payloads go out in the new name; those of tickets before it are void by now.
         self._admit(reply)
-
-    def _renew(self, before: pb.JoinReply, reply: pb.JoinReply) -> None:
-        """Hold the lock."""
-        restarted = reply.job != before.job
-        cause = ("the coordinator had given this worker up", "the servers began again from a checkpoint")
-        reason = cause[restarted]
-        told = event("joined_again", incarnation=reply.incarnation, job=reply.job)
-        log.warning("joined again as incarnation %d: %s", reply.incarnation, reason, extra=told)
-        self.renewals += 1
-        if not self._numbered:
-            self._engine.renew(reason)
-        elif self.goes_back:
-            # Also what was read for a ticket that is void now, or before it was granted, is not lost.
-            moved = restarted or self._engine.undone(reply.next_batch) > 0
-            self._engine.renew(reason, reply.next_batch, again=moved)
-        elif undone := self._engine.renew(reason, reply.next_batch):
-            told = event("commits_undone", batches=undone)
-            log.warning(
-                "%d batches of this worker do not count, and are not worked on again", undone, extra=told
-            )
-        self._notify()
-
-    def _joined(self, reply: pb.JoinReply) -> None:
-        self.reply, self.worker_count = reply, reply.worker_count
-        self.learning_rate = reply.learning_rate if reply.HasField("learning_rate") else None
-        # Who this is: the first message of every stream.
-        self.hello = pb.Hello(
-            job=reply.job, worker=reply.worker, incarnation=reply.incarnation, session=self._session
-        )
 
     def _receive_all(self, messages: Iterable[pb.SessionEvent], sender: Sender, received_at: float) -> None:
         for message in messages:

@@ -134,7 +134,7 @@ class WeightReader:
     def _blocks_no_update(self, shard: ShardClient) -> bool:
         """The servers hold a version, or two, for every worker, besides the newest and the next: no update waits for
         readers."""
-        held = self._control.worker_count * (2 if self.prefetch is not None else 1)
+        held = self._control.joined.worker_count * (2 if self.prefetch is not None else 1)
         return held < shard.arena_versions
 
 

@@ -15,16 +15,17 @@ from pswire.logs.events import event
 from pswire.model.plan import Plan
 from pswire.security.credentials import NO_TLS, Credentials
 from pswire.transport import frames
-from pswire.transport.codecs import FLOAT32, Codec, Encoder
+from pswire.transport.codecs import FLOAT32, Codec
 from pswire.transport.framed_socket import Parts
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
 from psworker.control.backoff import MEANING, Backoff, insist, translated
 from psworker.control.contact import Contact
-from psworker.control.conversions import event_from_wire, fill_commit
+from psworker.control.conversions import event_from_wire
+from psworker.data.membership import MemberId, Membership
 from psworker.data.payloads import Payload, Pieces, array_of
 from psworker.data.shared_memory import Received
-from psworker.data.transport import MemberId, Transport
+from psworker.data.transport import Transport
 from psworker.engine import Commit, Event, Grant
 from psworker.errors import PayloadRefused, SessionError, Voided
 
@@ -47,37 +48,6 @@ class Answer(NamedTuple):
     received: float
     granted: int | None
     version: Received | None
-
-
-class _Admitted:
-    """Who a worker is since its newest Join, what encodes its payloads, and its requests.
-
-    Requests are filled anew for each payload: most of what they say stays. The server's `turn` owns them.
-    """
-
-    __slots__ = ("encoder", "hello", "identity", "push", "step")
-
-    def __init__(self, identity: MemberId, encoder: Encoder, plan: str) -> None:
-        self.identity, self.encoder = identity, encoder
-        header = shard_pb2.PushHeader(
-            job=identity.job,
-            worker=identity.worker,
-            plan=plan,
-            incarnation=identity.incarnation,
-            membership_token=identity.membership_token,
-        )
-        self.push = shard_pb2.ExchangeRequest(push=header)
-        # With a commit; `hello` is the one that it holds.
-        self.step = shard_pb2.ExchangeRequest(push=header)
-        self.hello: pb.Hello | None = None
-
-    def stepping(self, commit: Commit, hello: pb.Hello) -> shard_pb2.ExchangeRequest:
-        request = self.step
-        if self.hello is not hello:
-            request.hello.CopyFrom(hello)
-            self.hello = hello
-        fill_commit(request.commit, commit)
-        return request
 
 
 class ShardClient:
@@ -115,7 +85,7 @@ class ShardClient:
         self._codec = FLOAT32 if transport == "shared-memory" else codec
         # Replaced as one at every (re)join, by the thread that joins. A push takes it once. Only the training loop,
         # which pushes, uses the encoder.
-        self._admitted = _Admitted(MemberId(), self._codec.encoder(self.elements), self._plan)
+        self._membership = Membership(MemberId(), self._codec.encoder(self.elements), self._plan)
         self._patience = patience
         self._closing = closing
         self._void = void
@@ -133,11 +103,11 @@ class ShardClient:
 
     def admit(self, identity: MemberId) -> None:
         """This worker has joined, or joined again. Another incarnation remembers nothing of the one before."""
-        encoder, before = self._admitted.encoder, self._admitted.identity
+        encoder, before = self._membership.encoder, self._membership.identity
         same_job = before.job in ("", identity.job)
         if not same_job or identity.incarnation != before.incarnation:
             encoder = self._codec.encoder(self.elements)
-        self._admitted = _Admitted(identity, encoder, self._plan)
+        self._membership = Membership(identity, encoder, self._plan)
 
     def move(self, address: Address, channel: grpc.Channel) -> None:
         """The server is elsewhere. Whoever waits for it there tries here next."""
@@ -156,7 +126,7 @@ class ShardClient:
     @property
     def identity(self) -> MemberId:
         """That of the newest Join."""
-        return self._admitted.identity
+        return self._membership.identity
 
     @property
     def transport(self) -> str:
@@ -225,18 +195,18 @@ class ShardClient:
 
     def push(self, ticket: int, payload: Payload, after: int) -> bytes:
         """Stage it under `ticket`; the receipt. Raises PayloadRefused, Voided, Refused, Unreachable."""
-        values, admitted = self._checked(payload), self._holding(ticket)
+        values, membership = self._checked(payload), self._holding(ticket)
         with self.turn:
-            reply, _ = insist(lambda: self._send(admitted, ticket, values, after), self._backoff())
+            reply, _ = insist(lambda: self._send(membership, ticket, values, after), self._backoff())
         return bytes(reply.receipt)
 
-    def _holding(self, ticket: int) -> _Admitted:
+    def _holding(self, ticket: int) -> Membership:
         """The membership that was granted the ticket. Raises Voided: at another one's begin its tickets are void
         before it is admitted here."""
-        admitted, reason = self._admitted, self._void(ticket)
+        membership, reason = self._membership, self._void(ticket)
         if reason is not None:
             raise Voided(f"ticket {ticket} was cancelled: {reason}")
-        return admitted
+        return membership
 
     def step(
         self,
@@ -254,9 +224,9 @@ class ShardClient:
         answer does not come; whether the commit counted is then for the session to find out.
         Otherwise as `push`.
         """
-        values, admitted = self._checked(payload), self._holding(ticket)
+        values, membership = self._checked(payload), self._holding(ticket)
         try:
-            reply, chunk = self._send(admitted, ticket, values, after, commit, hello)
+            reply, chunk = self._send(membership, ticket, values, after, commit, hello)
         except grpc.RpcError as error:
             if error.code() in MEANING:
                 raise translated(error, f"server {self.server} at {self.address}") from error
@@ -273,7 +243,7 @@ class ShardClient:
 
     def keep(self, ticket: int) -> None:
         """What was pushed under `ticket` is committed."""
-        self._admitted.encoder.keep(ticket)
+        self._membership.encoder.keep(ticket)
 
     def _version(
         self, reply: shard_pb2.ExchangeReply, chunk: frames.ChunkView | None, granted: int, narrow: bool
@@ -290,7 +260,7 @@ class ShardClient:
 
     def _send(
         self,
-        admitted: _Admitted,
+        membership: Membership,
         ticket: int,
         values: NDArray[Any] | Pieces,
         after: int,
@@ -298,11 +268,11 @@ class ShardClient:
         hello: pb.Hello | None = None,
     ) -> tuple[shard_pb2.ExchangeReply, frames.ChunkView | None]:
         """Push, in a shared slot if one is free, else in chunks; the first message of the answer."""
-        attachment, exchange = self._here().agree(admitted.identity, after), self._transport.exchange
+        attachment, exchange = self._here().agree(membership.identity, after), self._transport.exchange
         if commit is None or hello is None:
-            request = admitted.push
+            request = membership.push
         else:
-            request = admitted.stepping(commit, hello)
+            request = membership.stepping(commit, hello)
         header = request.push
         header.ticket, header.after = ticket, after
         request.in_place = attachment is not None
@@ -318,7 +288,7 @@ class ShardClient:
                 kind = Voided if reply.code == _ABORTED else PayloadRefused
                 raise kind(f"server {self.server} at {self.address}: {reply.refusal}")
             request.slot = 0
-        payload = admitted.encoder.encode(ticket, np.ascontiguousarray(array_of(values)))
+        payload = membership.encoder.encode(ticket, np.ascontiguousarray(array_of(values)))
         header.dtype, header.bytes = self._codec.number, payload.nbytes
         return exchange.ask(_messages(request, payload))
 

@@ -17,8 +17,8 @@ from pswire.transport.channels import CHANNEL_OPTIONS, Options
 from pswire.transport.codecs import Codec
 from pswire.transport.connecting import open_channel
 from pswire.v1 import coordinator_pb2 as pb
+from psworker.data.membership import MemberId
 from psworker.data.shard_client import ShardClient
-from psworker.data.transport import MemberId
 from psworker.errors import SessionError, Unreachable
 
 log = logging.getLogger("ps-worker")

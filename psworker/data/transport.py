@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import grpc
 
@@ -15,6 +14,7 @@ from pswire.transport.framed_socket import FramedSocket, SocketError
 from pswire.transport.segments import SegmentError, here
 from pswire.v1 import shard_pb2
 from psworker.data.exchange import Exchange
+from psworker.data.membership import MemberId
 from psworker.data.shared_memory import Attachment
 from psworker.data.streams import GrpcStream, SocketStream
 from psworker.errors import Refused
@@ -22,16 +22,6 @@ from psworker.errors import Refused
 log = logging.getLogger("ps-worker")
 
 TRANSPORTS = ("auto", "grpc", "socket", "shared-memory")
-
-
-@dataclass(slots=True)
-class MemberId:
-    """Who a worker is to the servers, since its newest Join."""
-
-    job: str = ""
-    worker: str = ""
-    incarnation: int = 0
-    membership_token: bytes = b""
 
 
 class Transport:

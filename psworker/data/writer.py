@@ -92,7 +92,7 @@ class GradientWriter:
         """With one server: what came of it; the version that came along is put aside."""
         shard = self._servers.shards[0]
         with shard.turn:
-            hello, narrow = self._control.hello, self._versions.narrow
+            hello, narrow = self._control.joined.hello, self._versions.narrow
             answer = shard.step(grant.ticket, payload, grant.index, commit, hello, narrow=narrow)
             if answer.granted is not None and answer.version is not None:
                 took = time.monotonic() - answer.received

@@ -9,7 +9,8 @@ protobuf. Three programs drive it: the session stream of a real worker (`psworke
     client      the state machine
     pending     what was sent and is not answered
     position    how far the loop is in its batches
-    state       its state as a value that can be saved
+    state       its state as a value
+    saving      from the machine to that value and back
 """
 
 from psworker.engine.client import ClientEngine

@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import assert_never
 
-from psworker.engine.legal import LEGAL, WorkState, illegal
+from psworker.engine.legal import LEGAL, WorkState, error_of, illegal
 from psworker.engine.messages import (
     Abandon,
     Cancel,
@@ -40,8 +40,7 @@ from psworker.engine.messages import (
 )
 from psworker.engine.pending import Pending
 from psworker.engine.position import Position
-from psworker.engine.state import EngineState
-from psworker.errors import Refused, SessionError, Voided
+from psworker.errors import SessionError, Voided
 
 Requests = list[Request]
 
@@ -64,7 +63,7 @@ class ClientEngine:
         # Done was sent.
         self.exhausted = False
         # Why the whole job is to end, as Done said it.
-        self._ends = ""
+        self.ends = ""
         # The ticket in hand: granted to the training loop, and neither committed nor abandoned by it.
         self.held: int | None = None
         # Granted, and not yet in hand.
@@ -72,15 +71,15 @@ class ClientEngine:
         # Why tickets are void that were granted; forgotten when a later one is granted, but for the one in hand
         # or in an exchange.
         self.void: dict[int, str] = {}
-        self._leaving: Leave | None = None
+        self.leaving: Leave | None = None
         # The newest that was received; None before the first.
-        self._newest: Grant | None = None
+        self.newest: Grant | None = None
         # The last ticket whose commit an exchange carried: only the exchange knows whether it was made.
-        self._exchanged: int | None = None
-        self._pending = Pending()
-        self._position = Position()
+        self.exchanged: int | None = None
+        self.pending = Pending()
+        self.position = Position()
         # In hand when the membership ended: it can be worked on again under another ticket.
-        self._forfeited: int | None = None
+        self.forfeited: int | None = None
         # The loop is to begin again at the first batch that is not committed, and does not know yet.
         self.rolled_back = False
 
@@ -91,7 +90,7 @@ class ClientEngine:
         """What the training loop has in hand."""
         if self.held is not None:
             return "cancelled" if self.held in self.void else "working"
-        if self._exchanged is not None and self._exchanged in self._pending.commits:
+        if self.exchanged is not None and self.exchanged in self.pending.commits:
             return "committing"
         if self.exhausted:
             return "exhausted"
@@ -102,7 +101,7 @@ class ClientEngine:
     @property
     def error(self) -> SessionError | None:
         """What the coordinator's refusal stands for."""
-        return None if self.refusal is None else _error_of(self.refusal)
+        return None if self.refusal is None else error_of(self.refusal)
 
     @property
     def answered(self) -> bool:
@@ -111,7 +110,7 @@ class ClientEngine:
 
     def after(self, ticket: int) -> Grant | None:
         """The newest grant, if it is a later one than that of `ticket`, and was not cancelled."""
-        newest = self._newest
+        newest = self.newest
         if newest is None or newest.ticket <= ticket or newest.ticket in self.void:
             return None
         return newest
@@ -119,9 +118,9 @@ class ClientEngine:
     def _require(self, action: str, ticket: int | None = None) -> None:
         """Raises IllegalInput, and what a refusal stands for."""
         if self.refusal is not None:
-            raise _error_of(self.refusal)
+            raise error_of(self.refusal)
         state = self.work
-        in_hand = self._exchanged if state == "committing" else self.held
+        in_hand = self.exchanged if state == "committing" else self.held
         if state not in LEGAL[action] or ticket not in (None, in_hand):
             raise illegal(action, ticket, state, in_hand)
 
@@ -129,19 +128,17 @@ class ClientEngine:
 
     def ready(self) -> Requests:
         """Ask for the next ticket, unless that was done. A ticket in hand that was cancelled is forgotten."""
-        if self.stop is not None and self.refusal is None:
-            return []
-        if self.rolled_back:
+        if (self.stop is not None and self.refusal is None) or self.rolled_back:
             return []
         # What `LEGAL` says, seen at a glance: it is asked at every step.
         if (
             self.held is not None
             or self.exhausted
             or self.refusal is not None
-            or self._exchanged in self._pending.commits
+            or self.exchanged in self.pending.commits
         ):
             self._require("ready")
-        self.held = self._exchanged = None
+        self.held = self.exchanged = None
         if self.asked or self.grants:
             return []
         self.asked = True
@@ -154,7 +151,7 @@ class ClientEngine:
         if self.held is not None or self.exhausted or not self.grants or self.refusal is not None:
             self._require("take_grant")
         grant = self.grants.popleft()
-        self.held, self._exchanged = grant.ticket, None
+        self.held, self.exchanged = grant.ticket, None
         return grant
 
     def ready_ahead(self, ticket: int) -> Requests:
@@ -162,11 +159,8 @@ class ClientEngine:
 
         Legal in every state: the thread that asks need not know how far the training loop is.
         """
-        if self.stop is not None or self.refusal is not None:
-            return []
-        if self.exhausted or self.after(ticket) is not None:
-            return []
-        return [Ready(ticket)]
+        over = self.stop is not None or self.refusal is not None or self.exhausted
+        return [] if over or self.after(ticket) is not None else [Ready(ticket)]
 
     def begin_commit(self, commit: Commit) -> Commit:
         """An exchange will carry this commit of the ticket in hand: the commit to make, which asks for nothing that
@@ -176,22 +170,22 @@ class ClientEngine:
             self._require("begin_commit", commit.ticket)
         if commit.ready and self.grants:
             commit = replace(commit, ready=False)
-        self.held, self._exchanged, self.asked = None, commit.ticket, commit.ready
-        self._pending.commit(commit)
+        self.held, self.exchanged, self.asked = None, commit.ticket, commit.ready
+        self.pending.commit(commit)
         self._use(commit)
         return commit
 
     def rollback_commit(self, ticket: int) -> None:
         """The exchange was refused before the commit was made: the ticket is in hand again, or cancelled if the
         session stream has told its fate meanwhile."""
-        if ticket != self._exchanged:
+        if ticket != self.exchanged:
             self._require("rollback_commit", ticket)
-        if ticket in self._pending.commits:
-            self._pending.withdraw(ticket)
+        if ticket in self.pending.commits:
+            self.pending.withdraw(ticket)
         else:
             self.void.setdefault(ticket, "it was settled while its payload was on the way")
-        self._position.rollback()
-        self.held, self._exchanged, self.asked = ticket, None, False
+        self.position.rollback()
+        self.held, self.exchanged, self.asked = ticket, None, False
 
     def commit(self, commit: Commit) -> Requests:
         """The payload of the ticket in hand counts from now on.
@@ -201,36 +195,36 @@ class ClientEngine:
         Raises Voided where another membership has begun: the ticket's batches are to be worked on again.
         """
         ticket = commit.ticket
-        if ticket == self._forfeited and self.refusal is None:
-            if ticket == self._exchanged:
+        if ticket == self.forfeited and self.refusal is None:
+            if ticket == self.exchanged:
                 self.rollback_commit(ticket)
             raise Voided(
                 f"ticket {ticket} was cancelled: {self.void.get(ticket, 'it is another membership')}"
             )
         if ticket != self.held or self.refusal is not None:
-            if ticket == self._exchanged and ticket not in self._pending.commits and self.refusal is None:
+            if ticket == self.exchanged and ticket not in self.pending.commits and self.refusal is None:
                 # The answer may be the fate of a cancelled ticket, which the exchange never reached: then nobody has
                 # asked yet. Asking twice gives one ticket.
-                self._exchanged = None
+                self.exchanged = None
                 return [Ready()] if self.asked else []
             self._require("commit", ticket)
         self.held = None
         if commit.ready and self.grants:
             commit = replace(commit, ready=False)
-        if ticket in self.void and ticket != self._exchanged:
+        if ticket in self.void and ticket != self.exchanged:
             return self.ready() if commit.ready else []
-        self.asked, self._exchanged = commit.ready, None
+        self.asked, self.exchanged = commit.ready, None
         self._use(commit)
         if not self.lossless_link:
-            self._pending.commit(commit)
+            self.pending.commit(commit)
         return [commit]
 
     def _use(self, commit: Commit) -> None:
-        self._position.commit(None if self._initialises(commit.ticket) else commit.batch)
+        self.position.commit(None if self._initialises(commit.ticket) else commit.batch)
 
     def _initialises(self, ticket: int | None) -> bool:
         """The ticket is for initial values, as far as the newest grant says."""
-        newest = self._newest
+        newest = self.newest
         return newest is not None and newest.initialise and newest.ticket == ticket
 
     def abandon(self, ticket: int, reason: str, *, unit_ends: bool = False) -> Requests:
@@ -241,7 +235,7 @@ class ClientEngine:
             return []
         abandon = Abandon(ticket, reason, unit_ends)
         if not self.lossless_link:
-            self._pending.abandons[ticket] = abandon
+            self.pending.abandons[ticket] = abandon
         return [abandon]
 
     def done(self, ends: str = "") -> Requests:
@@ -250,10 +244,10 @@ class ClientEngine:
         self._require("done")
         if self.rolled_back:
             return []
-        self.held = self._exchanged = None
+        self.held = self.exchanged = None
         if self.exhausted:
             return []
-        self.exhausted, self._ends = True, ends
+        self.exhausted, self.ends = True, ends
         return [Done(ends)]
 
     def report(self, version: int, metrics: Mapping[str, float]) -> Requests:
@@ -262,8 +256,8 @@ class ClientEngine:
 
     def leave(self, reason: str) -> Requests:
         """The session ends: the last message."""
-        self._leaving = Leave(reason)
-        return [self._leaving]
+        self.leaving = Leave(reason)
+        return [self.leaving]
 
     # Inputs of the link
 
@@ -272,14 +266,15 @@ class ClientEngine:
         match event:
             case Grant():
                 # After a reconnection grants come again.
-                newest = self._newest
+                newest = self.newest
                 if newest is None or event.ticket > newest.ticket:
-                    self._newest, self.asked = event, False
+                    self.newest, self.asked = event, False
                     self.grants.append(event)
                     if self.void:
-                        self.void = self._void_of(self.held, self._exchanged)
+                        kept = (self.held, self.exchanged)
+                        self.void = {void: why for void, why in self.void.items() if void in kept}
             case Disposition():
-                self._pending.settle(event)
+                self.pending.settle(event)
             case Cancel():
                 self._cancelled(event)
             case Stop():
@@ -287,20 +282,21 @@ class ClientEngine:
             case Refusal():
                 self.refusal = event
                 if not event.fatal:
-                    self._pending.withdraw(event.ticket)
+                    self.pending.withdraw(event.ticket)
             case _:
                 assert_never(event)
 
     def owed(self) -> Requests:
         """What may not have been received: to be sent first on a new stream."""
-        requests = self._pending.owed(self._exchanged)
-        # Also when a commit above asks: asking twice gives one ticket.
-        if self.asked and self._exchanged not in self._pending.commits:
+        requests = self.pending.owed(self.exchanged)
+        # Also when a commit above asks, or one in an exchange: asking twice gives one ticket. What an exchange asked
+        # for may have been granted on the former stream, lost with it, and cancelled.
+        if self.asked:
             requests.append(Ready())
         if self.exhausted:
-            requests.append(Done(self._ends))
-        if self._leaving is not None:
-            requests.append(self._leaving)
+            requests.append(Done(self.ends))
+        if self.leaving is not None:
+            requests.append(self.leaving)
         return requests
 
     def renew(self, reason: str, next_batch: int | None = None, *, again: bool = False) -> int:
@@ -310,12 +306,12 @@ class ClientEngine:
         `next_batch`: the first batch that does not count as committed; None: batches have no numbers. `again`: the loop
         is to begin there. Returns how many batches were committed that do not count.
         """
-        in_hand = self.held if self.held is not None else self._exchanged
+        in_hand = self.held if self.held is not None else self.exchanged
         self.void = {} if in_hand is None else {in_hand: reason}
-        self._forfeited = None if next_batch is None or self._counts(next_batch) else in_hand
+        self.forfeited = None if next_batch is None or self._counts(next_batch) else in_hand
         self.grants.clear()
-        self._pending.end(reason)
-        undone = 0 if next_batch is None else self._position.go_back(next_batch)
+        self.pending.end(reason)
+        undone = 0 if next_batch is None else self.position.go_back(next_batch)
         if again:
             self.rolled_back = True
             self.asked = self.exhausted = False
@@ -323,92 +319,32 @@ class ClientEngine:
 
     def _counts(self, next_batch: int) -> bool:
         """What is in hand was committed by an exchange whose answer was lost; or it is no batch."""
-        made = self._pending.commits.get(self._exchanged or 0)
-        in_hand = self.held if self.held is not None else self._exchanged
+        made = self.pending.commits.get(self.exchanged or 0)
+        in_hand = self.held if self.held is not None else self.exchanged
         initialises = self._initialises(in_hand)
-        if self.held is None and self._exchanged is not None and made is None:
+        if self.held is None and self.exchanged is not None and made is None:
             # The stream has told its fate already, or a membership before this one has ended. It is the last batch that
             # was used, so it counts where all do; what has been given up once is not counted any more.
-            return initialises or (in_hand != self._forfeited and not self.undone(next_batch))
+            return initialises or (in_hand != self.forfeited and not self.undone(next_batch))
         return initialises or (made is not None and made.batch < next_batch)
 
     def undone(self, next_batch: int) -> int:
         """How many batches were committed from that one on."""
-        return self._position.undone(next_batch)
+        return self.position.undone(next_batch)
 
     def take_rollback(self) -> bool:
         """The loop is to begin again since the last call; what is in hand is given up."""
         found, self.rolled_back = self.rolled_back, False
         if found:
-            self.held = self._exchanged = None
+            self.held = self.exchanged = None
         return found
 
     def dispositions(self) -> list[Disposition]:
         """What became of commits since the last call; each final one once."""
-        return self._pending.take_dispositions()
+        return self.pending.take_dispositions()
 
     def _cancelled(self, cancel: Cancel) -> None:
         self.void[cancel.ticket] = cancel.reason
         # One that was granted ahead is not begun.
         self.grants = deque(grant for grant in self.grants if grant.ticket != cancel.ticket)
-        self._pending.abandons.pop(cancel.ticket, None)
-
-    def _void_of(self, *tickets: int | None) -> dict[int, str]:
-        return {ticket: reason for ticket, reason in self.void.items() if ticket in tickets}
-
-    # Saving
-
-    def state(self) -> EngineState:
-        """All that this engine remembers."""
-        pending = self._pending
-        return EngineState(
-            lossless_link=self.lossless_link,
-            stop=self.stop,
-            refusal=self.refusal,
-            leaving=self._leaving,
-            asked=self.asked,
-            exhausted=self.exhausted,
-            ends=self._ends,
-            held=self.held,
-            exchanged=self._exchanged,
-            newest=self._newest,
-            grants=tuple(self.grants),
-            unanswered=tuple(pending.commits.values()),
-            awaited=tuple(pending.awaited),
-            abandoned=tuple(pending.abandons.values()),
-            void=tuple(Cancel(ticket, reason) for ticket, reason in self.void.items()),
-            dispositions=tuple(pending.dispositions),
-            position=self._position.next,
-            position_before=self._position.before,
-            forfeited=self._forfeited,
-            rolled_back=self.rolled_back,
-        )
-
-    @classmethod
-    def restore(cls, state: EngineState, shift: float = 0.0) -> "ClientEngine":
-        """An engine that goes on as the one whose `state` it is would have.
-
-        `shift` is added to every time: the new process's clock minus that of the one which saved it, in seconds.
-        Raises StateError for a state whose parts contradict each other.
-        """
-        state.check()
-        state = state.shifted(shift)
-        engine = cls(lossless_link=state.lossless_link)
-        engine.stop, engine.refusal, engine._leaving = state.stop, state.refusal, state.leaving
-        engine.asked, engine.exhausted, engine.held = state.asked, state.exhausted, state.held
-        engine._ends = state.ends
-        engine._exchanged, engine._newest = state.exchanged, state.newest
-        engine.grants.extend(state.grants)
-        pending = engine._pending
-        pending.commits.update((commit.ticket, commit) for commit in state.unanswered)
-        pending.awaited.update(dict.fromkeys(state.awaited))
-        pending.abandons.update((each.ticket, each) for each in state.abandoned)
-        engine.void.update((each.ticket, each.reason) for each in state.void)
-        pending.dispositions.extend(state.dispositions)
-        engine._position = Position(state.position, state.position_before)
-        engine._forfeited, engine.rolled_back = state.forfeited, state.rolled_back
-        return engine
-
-
-def _error_of(refusal: Refusal) -> SessionError:
-    return Refused(refusal.message) if refusal.fatal else SessionError(refusal.message)
+        self.pending.abandons.pop(cancel.ticket, None)

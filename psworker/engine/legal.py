@@ -19,7 +19,8 @@ What it has in hand decides (`LEGAL`). A dash is an illegal input: it raises
 from collections.abc import Mapping
 from typing import Literal
 
-from psworker.errors import IllegalInput
+from psworker.engine.messages import Refusal
+from psworker.errors import IllegalInput, Refused, SessionError
 
 WorkState = Literal["idle", "waiting", "granted", "working", "cancelled", "committing", "exhausted"]
 """Where the training loop stands, as the engine sees it."""
@@ -47,3 +48,8 @@ def illegal(action: str, ticket: int | None, state: WorkState, in_hand: int | No
     public = ("ready", "commit", "abandon", "done")
     expected = " or ".join(name for name in public if state in LEGAL[name])
     return IllegalInput(f"{what} while {where}: expected {expected or 'nothing before the next grant'}")
+
+
+def error_of(refusal: Refusal) -> SessionError:
+    """What the coordinator's refusal stands for: it makes every input of the table illegal but `rollback_commit`."""
+    return Refused(refusal.message) if refusal.fatal else SessionError(refusal.message)

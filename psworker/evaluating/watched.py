@@ -36,7 +36,9 @@ class Watched:
         sense, _, name = self.monitor.rpartition(" ")
         less = sense == "min" or (sense != "max" and any(part in name for part in _LESS))
         value = metrics[name]
-        better = math.isnan(self.best) or (value < self.best if less else value > self.best)
+        # What is not a number is better than nothing else, nor than nothing.
+        better = value < self.best if less else value > self.best
+        better = better or (math.isnan(self.best) and not math.isnan(value))
         if better:
             self.best, self.version, self.waited = value, version, 0
         else:
@@ -56,5 +58,7 @@ class Watched:
         """Why the job is to end; empty while it is not to."""
         if not self.patience or self.waited < self.patience:
             return ""
+        if math.isnan(self.best):
+            return f"{self.monitor} was not a number in {self.waited} evaluations"
         best = f"{self.best:.6g} at version {self.version}"
         return f"{self.monitor} was not better than {best} in {self.waited} evaluations"

@@ -38,7 +38,12 @@ class RemoteOptimizer:
         self.remote = Remote(model, self.optimizer, *args, **more)
         self._closed = False
         atexit.register(self._at_exit)
-        self._pull()
+        try:
+            self._pull()
+        except BaseException as error:
+            # Nobody gets this one to close it.
+            self.__exit__(type(error), error, None)
+            raise
 
     @property
     def learning_rate(self) -> Any:

@@ -12,12 +12,12 @@ import numpy as np
 from pswire.model.plan import Plan, VariableSpec
 from psworker.job import Job
 from psworker.job.errors import JobError, blame
-from psworker.tensorflow.batches import grouped_batches, known_length
-from psworker.tensorflow.dealt import declared_work, unit_batches
+from psworker.tensorflow.data.batches import grouped_batches, known_length
+from psworker.tensorflow.data.dealt import declared_work, unit_batches
+from psworker.tensorflow.data.first_batch import built
 from psworker.tensorflow.device import set_up
 from psworker.tensorflow.evaluation import evaluate, measured_names
 from psworker.tensorflow.export import save_model
-from psworker.tensorflow.first_batch import built
 from psworker.tensorflow.given_weights import take
 from psworker.tensorflow.objectives.processing import Processing
 from psworker.tensorflow.objectives.training import Training

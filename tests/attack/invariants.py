@@ -17,10 +17,10 @@ from pslab.replay.log_entries import read_steps
 from pslab.replay.run_folder import prove
 from pslab.runs.folder import Run
 from psworker.local import Trainer
-from tests.patience import PATIENCE
+from tests.patience import at_most
 
 # How long threads and descriptors of the attack may take to go, in seconds.
-SETTLING = PATIENCE
+SETTLING = at_most(10.0)
 # Log lines of one round, in bytes: a few of every kind.
 LOG_BYTES = 512 * 1024
 

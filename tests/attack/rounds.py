@@ -20,10 +20,10 @@ from tests.attack.scenarios import Scenario
 from tests.attack.stages import AMONG_MEMBERS, Stage, inside, outside
 from tests.attack.strangers import Stranger, WireStranger
 from tests.attack.target import Attacker, Tally, Target
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, at_most
 
 # Seconds in which a round must end after its last message.
-ENDING = PATIENCE
+ENDING = at_most(30.0)
 # The norm of a gradient that spoils a model: honest ones, and what liars draw, are far below.
 LARGE = 1e3
 # One round's model has a hundred bytes: what stays is not its arrays.

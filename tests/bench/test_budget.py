@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from benchmarks.loads import GRPC, SHM
+from benchmarks.kinds import GRPC, SHM
 from benchmarks.measures import budget
 from benchmarks.measures.budget import PARTS, Budget
 from benchmarks.measures.samples import collected

@@ -8,7 +8,8 @@ pytest.importorskip("cryptography", reason="needs the extra tls")
 
 from rich.console import Console
 
-from benchmarks.loads import GRPC, GRPC_TLS, SOCKET, SOCKET_TLS, Load, even
+from benchmarks.kinds import GRPC, GRPC_TLS, SOCKET, SOCKET_TLS
+from benchmarks.loads import Load, even
 from benchmarks.measures.connections import KINDS, PLAIN, TLS, WORKERS, Connections
 from benchmarks.measures.rounds import Row
 from benchmarks.peers import Burst, tls

@@ -4,7 +4,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from benchmarks.loads import GRPC, TF, Load, even
+from benchmarks.kinds import GRPC, TF
+from benchmarks.loads import Load, even
 from benchmarks.measures.rounds import SHORT, Row, TooFewBytes, measure
 from benchmarks.measures.samples import Samples, collected
 from benchmarks.peers import Burst, calibrated

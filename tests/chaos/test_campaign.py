@@ -87,6 +87,19 @@ def test_when_the_time_is_up_nothing_more_is_done() -> None:
     assert campaign.see(2, seen(9)) is not None
 
 
+def test_a_version_that_was_made_before_the_disturbance_is_no_recovery() -> None:
+    """The answer before it may be old: what the first one behind it says was there already."""
+    struck = strike("kill", "worker-0")
+    campaign = Campaign(iter([struck]))
+    campaign.see(0, seen(0))
+    assert campaign.see(1, seen(9)) == struck
+    campaign.done(1, struck)
+    campaign.see(2, seen(11))
+    assert campaign.outcomes[0].seconds is None
+    campaign.see(4, seen(12))
+    assert campaign.outcomes[0].seconds == 3
+
+
 @pytest.mark.parametrize("kind", ["stop", "cut"])
 def test_a_server_that_is_only_stopped_or_cut_off_may_not_be_given_up(kind: Kind) -> None:
     campaign = Campaign(iter([strike(kind, "server-1")]))
@@ -94,5 +107,6 @@ def test_a_server_that_is_only_stopped_or_cut_off_may_not_be_given_up(kind: Kind
     due = campaign.see(1, seen(9))
     assert due is not None
     campaign.done(1, due)
+    campaign.see(1.5, seen(9))
     campaign.see(2, seen(10))
     assert campaign.outcomes[0].seconds == 1 and campaign.outcomes[0].rolled_back is None

@@ -126,6 +126,9 @@ class FakeDisk:
         self.does("remove")
         self.live.pop(path, None)
 
+    def is_link(self, path: Path) -> bool:
+        return False
+
     def remove_folder(self, path: Path) -> None:
         for name in [name for name in self.live if path in name.parents]:
             self.does("remove")

@@ -95,9 +95,11 @@ def live(document: dict[str, Any], lives: Sequence[Life], folder: Path, seed: in
         (folder / EXPERIMENT).write_text(experiment.to_toml())
         cluster = build(experiment, _no_jobs)
         mark: Mark | None = None
+        names: set[str] = set()
         if (folder / DECISIONS).is_file():
             try:
-                mark, _ = resume(cluster, folder, "latest", disk)
+                resumed = resume(cluster, folder, "latest", disk)
+                mark, names = resumed.mark, resumed.names
                 told.resumed += 1
                 # What was complete is never lost by a disk that tells the truth.
                 assert not trusted or mark.entry >= complete, (mark.entry, complete)
@@ -113,7 +115,7 @@ def live(document: dict[str, Any], lives: Sequence[Life], folder: Path, seed: in
                 trusted, cluster = True, build(experiment, _no_jobs)
         complete = -1 if mark is None else mark.entry
         cluster.folder = kept = CrashingFolder(folder, mark, life.crash_after)
-        saver = Saver(cluster, folder, experiment.run.keep, disk)
+        saver = Saver(cluster, folder, experiment.run.keep, disk, names)
         disk.fault, disk.at, disk.happened = life.fault, (disk.steps + life.at if life.fault else -1), False
         try:
             cluster.run(None)

@@ -156,6 +156,17 @@ def test_only_complete_newer_ones_make_older_ones_superfluous(store: Store) -> N
     assert store.prune(1) == [fourth] and store.names() == [fifth]
 
 
+def test_void_ones_count_as_none(store: Store) -> None:
+    """However new they are; they go once one from which a job can go on is newer."""
+    first, second, third, fourth = (write(store, entry) for entry in (10, 20, 30, 40))
+    void = frozenset({second, fourth}).__contains__
+    assert store.prune(2, void=void) == [second]
+    assert store.names() == [first, third, fourth]
+    fifth = write(store, 50)
+    assert store.prune(2, void=void) == [first, fourth]
+    assert store.names() == [third, fifth]
+
+
 def test_a_folder_that_cannot_be_written_to_is_named(store: Store) -> None:
     store.root.parent.joinpath("checkpoints").write_text("a file")
     with pytest.raises(CheckpointError, match="checkpoints.* cannot be made"):

@@ -26,6 +26,7 @@ import numpy as np
 from pswire.transport import frames
 from psworker import (
     JobOver,
+    JobStopped,
     Refused,
     Session,
     SessionError,
@@ -35,13 +36,14 @@ from psworker import (
     connect,
     loop,
 )
+from psworker.ticket import TicketLoop
 from psworker.work import Unit
 from tests.probes import SessionProbe
 
 # For the file of a gate, in seconds.
 LOOK_EVERY = 0.02
 MOMENTS = ("initialising", "pulling", "computing", "pushing", "pushed")
-CODES = {JobOver: 0, Unreachable: 3, Refused: 5, loop.Diverged: 8, Untrusted: 10}
+CODES = {JobOver: 0, JobStopped: 3, Unreachable: 3, Refused: 5, loop.Diverged: 8, Untrusted: 10}
 
 
 def say(event: str, **fields: object) -> None:
@@ -65,12 +67,12 @@ class Hold:
     def install(self, session: Session) -> None:
         """Put the hold where no parameter reaches: half-way through a payload, and between two messages."""
         writer = SessionProbe(session).writer
-        step, chunks, split_reply, commit = loop.step, frames.chunks, frames.split_reply, writer.commit
-        attempt, dealt = loop.attempt, session.work is not None
+        step, chunks, split_reply, commit = TicketLoop.step, frames.chunks, frames.split_reply, writer.commit
+        attempt, dealt = TicketLoop.attempt, session.work is not None
 
-        def numbered_step(session: Session, trainer: Any, work: Any, portion: Any, *rest: Any) -> bool:
-            self.now = portion.first if self.now >= 0 else self.now
-            return step(session, trainer, work, portion, *rest)
+        def numbered_step(tickets: TicketLoop, batches: Any) -> bool:
+            self.now = batches.first if self.now >= 0 else self.now
+            return step(tickets, batches)
 
         def numbered_attempt(*args: Any) -> bool | None:
             # Of dealt batches: the how manieth of this worker.
@@ -95,8 +97,8 @@ class Hold:
             self.reach("pushed")
             commit(*args, **named)
 
-        mock.patch.object(loop, "step", numbered_step).start()
-        mock.patch.object(loop, "attempt", numbered_attempt).start()
+        mock.patch.object(TicketLoop, "step", numbered_step).start()
+        mock.patch.object(TicketLoop, "attempt", numbered_attempt).start()
         mock.patch.object(frames, "chunks", half_pushed).start()
         mock.patch.object(frames, "split_reply", half_pulled).start()
         mock.patch.object(writer, "commit", before_commit).start()

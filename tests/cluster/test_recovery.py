@@ -26,10 +26,15 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 SECRET = {"PS_JOB_SECRET": "known to the servers"}
 
 
-def start(cluster: Cluster, servers: int, batches: int = BATCHES, *workers: str) -> None:
-    """Servers that share the run folder, and two workers."""
+def start_servers(cluster: Cluster, servers: int, flags: tuple[str, ...] = SYNC) -> None:
+    """Which share the run folder. `flags`: of server 0."""
     every = ("--out", str(cluster.out), "--resume", "auto", "--checkpoint-every", "5v")
-    cluster.start_servers(servers, *SYNC, every=every, **SECRET)
+    cluster.start_servers(servers, *flags, every=every, **SECRET)
+
+
+def start(cluster: Cluster, servers: int, batches: int = BATCHES, *workers: str) -> None:
+    """And two workers."""
+    start_servers(cluster, servers)
     for index in range(2):
         cluster.start_worker("--batches", str(batches), "--task-index", str(index), *workers)
 
@@ -48,13 +53,13 @@ def kill(cluster: Cluster, index: int, name: str = "gate") -> None:
     gate(cluster, name).touch()
 
 
-def again(cluster: Cluster, index: int, at: str = "") -> Process:
-    """The server of that index, with the same command, or at another address."""
+def again(cluster: Cluster, index: int, at: str = "", first: tuple[str, ...] = SYNC) -> Process:
+    """The server of that index, with the same command, or at another address. `first`: flags of server 0."""
     cluster.servers[index].close()
     addresses = [at if at and n == index else address for n, address in enumerate(cluster.addresses)]
     hosts = ("--ps-hosts", ",".join(addresses), "--task-index", str(index))
     every = ("--out", str(cluster.out), "--resume", "auto", "--checkpoint-every", "5v")
-    flags = (*hosts, "--json", "--worker-timeout", "10", *every, *(SYNC if index == 0 else ()))
+    flags = (*hosts, "--json", "--worker-timeout", "10", *every, *(first if index == 0 else ()))
     cluster.servers[index] = cluster.launch(f"server-{index}-again", "-m", "psserver", *flags, **SECRET)
     return cluster.servers[index]
 

@@ -92,6 +92,17 @@ def test_after_sigterm_everything_is_there(cluster: Cluster) -> None:
     assert {"slot/0/m", "slot/0/v"} <= arrays.keys() or sum(name.startswith("slot/") for name in arrays) >= 2
 
 
+def test_so_many_checkpoints_are_kept(cluster: Cluster) -> None:
+    """The newest, that of the end among them."""
+    start(cluster, 2, "--keep", "2")
+    run = cluster.wait_end(worker_codes=[0, 0])
+    store = Store(cluster.out / "checkpoints")
+    versions = [store.verify(name).version for name in store.names()]
+    assert len(versions) == 2 and max(versions) == run.summary.versions == BATCHES
+    logged = [entry["version"] for entry in entries_of(run, "checkpoint")]
+    assert set(versions) < set(logged) and len(logged) > 2
+
+
 def test_a_second_coordinator_is_refused(cluster: Cluster) -> None:
     start(cluster, 1, batches=100_000)
     cluster.wait_version(3)

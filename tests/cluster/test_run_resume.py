@@ -1,6 +1,7 @@
-"""`ps-lab run --resume`: a run whose server is killed goes on in the same folder, by the command that began it."""
+"""`ps-lab run --resume`: a run that was cut off goes on in the same folder, by the command that began it."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -126,3 +127,69 @@ def test_a_run_goes_on_by_the_command_that_began_it(tmp_path: Path) -> None:
     assert restored["servers"] == run.experiment.cluster.servers == 1
     store = Store(out / "checkpoints")
     assert store.verify(store.names()[-1]).version == run.summary.versions
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """One that nothing happened to, with all of its checkpoints."""
+    folder = tmp_path_factory.mktemp("whole")
+    (folder / "gate").touch()
+    done = lab(command(folder, "--set", "run.keep=99"))
+    assert done.returncode == 0, done.stderr
+    return Run(folder / "run")
+
+
+def check_same_end(out: Path, whole: Run) -> Run:
+    run = Run(out)
+    assert check_run(run).violations == ()
+    assert run.summary.weights_sha256 == whole.summary.weights_sha256 is not None
+    assert run.summary.versions == whole.summary.versions
+    commits = Counter((entry["worker"], entry["batch"]) for entry in entries_of(run, "commit"))
+    assert set(commits.values()) == {1} and len(commits) == 2 * BATCHES
+    return run
+
+
+def test_ctrl_c_saves_the_last_version_and_a_resume_goes_on_from_it(tmp_path: Path, whole: Run) -> None:
+    """On all servers, though every process is told to end at once. No other checkpoint is due."""
+    out, rarely = tmp_path / "run", ("--set", "run.checkpoint_every=1000000v")
+
+    def gated() -> bool:
+        log = out / "decisions.jsonl"
+        return log.is_file() and log.read_text().count('"kind":"apply"') == 12
+
+    with subprocess.Popen(
+        command(tmp_path, *rarely), cwd=ROOT, env=environment(), stdout=subprocess.PIPE, text=True
+    ) as launcher:
+        wait_until(gated, "both workers wait behind version 12")
+        launcher.send_signal(signal.SIGINT)
+        said, _ = launcher.communicate(timeout=2 * PATIENCE)
+    assert launcher.returncode == 130, said
+    assert "stopped by SIGINT" in said and f"version 12 is saved: go on with --out {out}" in said
+    store = Store(out / "checkpoints")
+    assert [store.verify(name).version for name in store.names()] == [12]
+    assert (out / "weights.safetensors").is_file()
+    (tmp_path / "gate").touch()
+    again = lab(command(tmp_path, *rarely, "--resume", "latest"))
+    assert again.returncode == 0, again.stderr
+    assert entries_of(check_same_end(out, whole), "restore")[0]["version"] == 12
+
+
+def test_a_run_goes_on_from_the_checkpoint_that_is_named(tmp_path: Path, whole: Run) -> None:
+    """An older one, of a run that had ended. What is newer becomes void; a name that there is not changes nothing."""
+    out = tmp_path / "run"
+    shutil.copytree(whole.path, out)
+    (tmp_path / "gate").touch()
+    names = Store(out / "checkpoints").names()
+    before = files(out)
+    unknown = lab(command(tmp_path, "--resume", "0000000007-nonesuch"))
+    assert unknown.returncode == 2
+    told = f"there is no checkpoint of the name 0000000007-nonesuch: expected one of {', '.join(names)}"
+    assert told in unknown.stdout
+    assert files(out) == before
+    named, version = names[3], Store(out / "checkpoints").manifest(names[3]).version
+    again = lab(command(tmp_path, "--set", "run.keep=99", "--resume", named))
+    assert again.returncode == 0, again.stderr
+    (restored,) = entries_of(check_same_end(out, whole), "restore")
+    assert restored["version"] == version < whole.summary.versions
+    (aside,) = out.glob("decisions.void-*.jsonl")
+    assert aside.read_bytes().count(b"\n") == restored["rolled_back"] > 0

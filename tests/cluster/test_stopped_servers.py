@@ -6,6 +6,7 @@ from signal import SIGCONT, SIGSTOP
 import pytest
 
 from tests.cluster.cluster import Cluster
+from tests.patience import within
 
 pytestmark = pytest.mark.cluster
 
@@ -21,8 +22,12 @@ def test_a_server_that_is_stopped_for_good_ends_the_job(tmp_path: Path, transpor
         workers = [cluster.start_worker(*flags) for _ in range(2)]
         cluster.wait_for(lambda status: status.version >= 5, "training")
         first, stopped = cluster.servers
-        stopped.send(SIGSTOP)
-        cluster.wait_for(lambda status: "waiting for server 1 to " in status.note, "its name in status")
-        assert [process.wait_exit() for process in (first, *workers)] == [3, 3, 3]
+        with within(4 * TIMEOUT):
+            stopped.send(SIGSTOP)
+            cluster.wait_for(lambda status: "waiting for server 1 to " in status.note, "its name in status")
+            assert [process.wait_exit() for process in (first, *workers)] == [3, 3, 3]
+        # By a ping without an answer, which takes 1.3 times the timeout; a server that hangs is given over a minute.
+        reason = first.wait_event("stopped")["reason"]
+        assert reason.startswith("server 1 ") and "waited" not in reason, reason
         stopped.send(SIGCONT)
         assert stopped.wait_exit() == 3

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pslab.check.checker import check_log
-from pslab.runs import log as log_entries
+from pslab.runs.reader import read_log
 from pslab.verify.schedules.choices import ChoiceSource, ListedChoices, Seeded
 from pslab.verify.schedules.schedule import Schedule
 from pslab.verify.violation import InvariantViolation
@@ -78,7 +78,7 @@ ALL = [setting for group in SETTINGS.values() for setting in group]
 
 def second_opinion(schedule: Schedule) -> list[str]:
     lines = (json.dumps({"i": r.index, "t": r.t, **r.entry.to_json()}) + "\n" for r in schedule.log)
-    verdict = check_log(log_entries.read(io.StringIO("".join(lines))))
+    verdict = check_log(read_log(io.StringIO("".join(lines))))
     return [str(violation) for violation in verdict.violations]
 
 

@@ -13,7 +13,7 @@ from google.protobuf.message import Message
 from rich.console import Console
 
 from pslab.dashboard import observer as observing
-from pslab.dashboard.observer import Observer, TooMany
+from pslab.dashboard.observer import INTERVAL, Observer, TooMany
 from pslab.display.status import status_json, status_line, status_view
 from pslab.launch.status_poll import StatusError, printable
 from pswire.bounds import BoundError
@@ -95,6 +95,35 @@ def test_twenty_viewers_cost_one_question() -> None:
         count = len(server.asked)
         await asyncio.sleep(0.1)
         assert len(server.asked) <= count + 1, "nobody looks any more"
+
+    asyncio.run(watch())
+
+
+def test_the_first_picture_comes_without_a_pause_and_each_other_one_interval_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert INTERVAL <= 0.5
+    monkeypatch.setattr(observing, "INTERVAL", 7.0)
+
+    async def watch() -> None:
+        pauses: list[float] = []
+        over = asyncio.Event()
+
+        async def sleep(seconds: float) -> None:
+            pauses.append(seconds)
+            await over.wait()
+            over.clear()
+
+        monkeypatch.setattr(asyncio, "sleep", sleep)
+        server = Server()
+        stream = Observer(server.ask).messages()
+        for pause in range(3):
+            async with asyncio.timeout(PATIENCE):
+                await anext(stream)
+            assert (len(server.asked), pauses) == (pause + 1, [7.0] * len(pauses))
+            over.set()
+        await stream.aclose()
+        assert pauses
 
     asyncio.run(watch())
 

@@ -21,6 +21,7 @@ from psworker.engine import (
     Stop,
     Times,
 )
+from psworker.engine.saving import restored, state_of
 from psworker.errors import SessionError
 from tests.repetitions import repetitions
 
@@ -73,7 +74,7 @@ def feed(engine: ClientEngine, name: str, *arguments: Any) -> Any:
             case "abandon held":
                 return engine.abandon(engine.held or 0, "no use for it")
             case "next":
-                newest = engine.state().newest
+                newest = state_of(engine).newest
                 ticket = newest.ticket + 1 if newest else 1
                 return engine.ready(), engine.receive(Grant(ticket, 0, ticket)), engine.take_grant()
             case _:
@@ -88,23 +89,23 @@ def test_the_restored_engine_goes_on_with_equal_outputs(steps: list[tuple[Any, .
     first, second = (ClientEngine(lossless_link=lossless) for _ in range(2))
     for step in steps:
         if step == ("save",):
-            text = json.dumps(second.state().to_json(), allow_nan=False)
-            second = ClientEngine.restore(EngineState.from_json(json.loads(text)))
+            text = json.dumps(state_of(second).to_json(), allow_nan=False)
+            second = restored(EngineState.from_json(json.loads(text)))
         else:
             assert feed(first, *step) == feed(second, *step), step
             assert (first.work, first.answered) == (second.work, second.answered)
-        assert first.state() == second.state()
+        assert state_of(first) == state_of(second)
 
 
 def test_a_state_is_not_touched_by_what_follows() -> None:
     engine = ClientEngine()
     engine.ready()
     engine.receive(Grant(1, 0, 5))
-    kept = engine.state()
+    kept = state_of(engine)
     engine.take_grant()
     engine.commit(Commit(1))
-    again = ClientEngine.restore(kept)
-    assert again.work == "granted" and again.state() == kept
+    again = restored(kept)
+    assert again.work == "granted" and state_of(again) == kept
     again.take_grant()
     assert engine.work == "idle" and again.work == "working"
 
@@ -118,7 +119,7 @@ def saved() -> dict[str, Any]:
         if ticket == 1:
             engine.commit(Commit(1, loss=math.nan, times=Times(0.1, 0.2), receipts=(b"\x00\xff",)))
     engine.receive(Grant(3, 0, 6, received_at=2.5))
-    found: dict[str, Any] = json.loads(json.dumps(engine.state().to_json(), allow_nan=False))
+    found: dict[str, Any] = json.loads(json.dumps(state_of(engine).to_json(), allow_nan=False))
     return found
 
 
@@ -127,7 +128,7 @@ def test_a_state_comes_back_through_text() -> None:
     (commit,) = state.unanswered
     assert (commit.receipts, commit.times) == ((b"\x00\xff",), Times(0.1, 0.2))
     assert math.isnan(commit.loss)
-    assert ClientEngine.restore(state).work == "working"
+    assert restored(state).work == "working"
 
 
 @pytest.mark.parametrize(
@@ -158,10 +159,10 @@ def test_a_state_that_does_not_fit(change: Callable[[dict[str, Any]], object], s
     state = saved()
     change(state)
     with pytest.raises(StateError, match=sentence):
-        ClientEngine.restore(EngineState.from_json(state))
+        restored(EngineState.from_json(state))
 
 
 def test_another_process_has_another_clock() -> None:
-    state = ClientEngine.restore(EngineState.from_json(saved()), shift=100.0).state()
+    state = state_of(restored(EngineState.from_json(saved()), shift=100.0))
     assert state.newest is not None
     assert [state.newest.received_at, *(grant.received_at for grant in state.grants)] == [102.5, 102.5]

@@ -14,6 +14,7 @@ from pslab.protocol_adapter import deliver, event_of
 from psserver.coordinator import Coordinator, JobTerms, JoinRefused, Output, Send
 from psserver.policies import build
 from psworker.engine import ClientEngine, Commit, EngineState, Event, Request
+from psworker.engine.saving import restored, state_of
 from tests.repetitions import FIRST_SEED, repetitions
 
 TIMEOUT = 3.0
@@ -110,8 +111,8 @@ class Joined:
         client.read()
 
     def restore(self, client: Client) -> None:
-        text = json.dumps(client.engine.state().to_json())
-        client.engine = ClientEngine.restore(EngineState.from_json(json.loads(text)))
+        text = json.dumps(state_of(client.engine).to_json())
+        client.engine = restored(EngineState.from_json(json.loads(text)))
 
     def move(self, client: Client, faults: bool) -> bool:
         """One step of the training loop. False: it waits."""

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 
 from tests.engines import slurm, sshd
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, at_most
 
 ROOT = Path(__file__).parents[2]
 # For each of four processes a place, and more.
@@ -53,7 +53,8 @@ class Site:
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             return False
 
-    def assert_nothing_left(self, seconds: float = PATIENCE) -> None:
+    def assert_nothing_left(self, seconds: float | None = None) -> None:
+        seconds = at_most(10.0) if seconds is None else seconds
         deadline = time.monotonic() + seconds
         while (left := self.left()) and time.monotonic() < deadline:
             psutil.wait_procs(left, timeout=0.2)

@@ -25,7 +25,7 @@ from tests.engines.codes import CODES
 from tests.engines.sites import ROOT, Running, running
 from tests.engines.test_real import endless, experiment
 from tests.lab.test_local import assert_gone
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, at_most, within
 from tests.repetitions import SOAK, usually
 
 pytestmark = [
@@ -50,9 +50,9 @@ class Site:
     def processes(self) -> list[psutil.Process]:
         return psutil.Process(self.cluster.pid).children(recursive=True)
 
-    def assert_nothing_left(self, seconds: float = PATIENCE) -> None:
+    def assert_nothing_left(self) -> None:
         """No keeper and nothing that one started."""
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + at_most(10.0)
         while (left := keepers(self.processes())) and time.monotonic() < deadline:
             psutil.wait_procs(left, timeout=0.2)
         assert not left, [process.cmdline() for process in left if process.is_running()]
@@ -109,7 +109,7 @@ def test_what_is_killed_comes_back_and_the_run_succeeds(place: Site, tmp_path: P
             worker = psutil.Process(pid)
             chain = [worker, *worker.parents()]
             chain[generation].kill()
-            psutil.wait_procs([worker], timeout=PATIENCE)
+            psutil.wait_procs([worker], timeout=at_most(1.0))
             assert not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE
         run.until("worker-1", "joined")
         (tmp_path / "end").touch()
@@ -192,7 +192,7 @@ def test_what_finds_no_room_is_said_with_what_there_is(
     if "servers" in wish:
         wishes += ["--set", "cluster.place.servers={spread=true}"]
     command = place.run(experiment(tmp_path), "--out", str(tmp_path / "run"), *wishes)
-    with running(command, place.environment) as run:
+    with within(30), running(command, place.environment) as run:
         end = run.end()
     assert run.process.returncode == ExitCode.UNREACHABLE
     assert words in end["reason"], end
@@ -222,5 +222,5 @@ def test_a_cluster_of_ones_own_ends_with_ps_lab(tmp_path: Path, number: signal.S
         assert len([each for each in left if each.name() == "raylet"]) == 3
         run.process.send_signal(number)
         run.process.communicate(timeout=2 * PATIENCE)
-    gone, alive = psutil.wait_procs(left, timeout=PATIENCE)
+    gone, alive = psutil.wait_procs(left, timeout=at_most(20.0))
     assert not alive, [each.cmdline() for each in alive]

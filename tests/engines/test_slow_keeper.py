@@ -1,4 +1,4 @@
-"""A keeper that takes long to begin."""
+"""A keeper that takes long to begin, or whose words cannot be taken."""
 
 import queue
 import threading
@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from pslab.launch.engines.launcher import Task
-from pslab.launch.events import EventQueue, Exited
+from pslab.launch.events import EventQueue, Exited, Printed
 from pslab.launch.keeping import wire
 from pslab.launch.keeping.kept import KeptProcess
+from pswire.exits import ExitCode
 from tests.patience import PATIENCE
 
 
@@ -51,3 +52,64 @@ def test_its_first_line_is_the_request(tmp_path: Path, monkeypatch: pytest.Monke
     )
     assert events.get(timeout=PATIENCE) == Exited("w", 0)
     assert pipe.first == request.encode()
+
+
+class BadPipe:
+    """Says HELLO, then `said`; its end comes with `kill`."""
+
+    def __init__(self, said: bytes) -> None:
+        self._said = iter(
+            (wire.MAGIC + wire.frame_json(wire.HELLO, host="h", pid=1, address="127.0.0.1"), said)
+        )
+        self.killed, self.closed = threading.Event(), threading.Event()
+
+    def write(self, content: bytes) -> None:
+        """Whatever it is asked for."""
+
+    def read(self) -> bytes:
+        if (said := next(self._said, None)) is not None:
+            return said
+        assert self.killed.wait(PATIENCE)
+        return b""
+
+    def kill(self) -> None:
+        self.killed.set()
+
+    def close(self) -> str:
+        self.closed.set()
+        return ""
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        wire.frame(wire.EXIT, b"no JSON"),
+        wire.frame_json(wire.EXIT, other=1),
+        # A file stands where a folder would have to be.
+        wire.file_frame("taken/file", 0, b"content", whole=True),
+    ],
+    ids=["no JSON", "no code", "no room"],
+)
+def test_what_cannot_be_taken_ends_connection_and_process(tmp_path: Path, said: bytes) -> None:
+    """The run is told, which waits for nothing else; nobody goes on there, unseen."""
+    (tmp_path / "taken").touch()
+    pipe, events = BadPipe(said), EventQueue()
+    made = KeptProcess(
+        *(Task("w", ["true"], {}, folder=tmp_path), "h", lambda _: wire.Request(["true"]), lambda _: pipe),
+        *(tmp_path / "log", events, PATIENCE),
+    )
+    assert events.get(timeout=PATIENCE) == Exited("w", ExitCode.UNREACHABLE)
+    assert made.arrived.wait(PATIENCE) and pipe.killed.is_set() and pipe.closed.is_set()
+    assert "the connection to h was lost: " in (tmp_path / "log").read_text()
+
+
+def test_a_disk_that_takes_no_log_loses_neither_words_nor_end() -> None:
+    pipe, events = BadPipe(wire.frame(wire.STDOUT, b'{"event": "ready"}\n')), EventQueue()
+    made = KeptProcess(
+        *(Task("w", ["true"], {}), "h", lambda _: wire.Request(["true"]), lambda _: pipe),
+        *(Path("/dev/full"), events, PATIENCE),
+    )
+    assert events.get(timeout=PATIENCE) == Printed("w", {"event": "ready"})
+    made.kill()
+    assert events.get(timeout=PATIENCE) == Exited("w", ExitCode.UNREACHABLE)
+    assert made.arrived.wait(PATIENCE)

@@ -19,8 +19,8 @@ from pslab.replay.run_folder import prove, replay_of
 from pswire.addresses import Address
 from pswire.model.plan import VariableSpec, make_plan
 from pswire.transport.codecs import CODECS, Bytes, Codec, Decoder, Encoder, WireDtypeError
+from psworker.data.membership import MemberId
 from psworker.data.shard_client import ShardClient
-from psworker.data.transport import MemberId
 from tests.replay.simulated import simulate
 from tests.service.serving import serving
 

@@ -41,6 +41,24 @@ def test_the_last_version_is_the_runs(tmp_path: Path, name: str) -> None:
     assert sorted(each.name for each in path.parent.iterdir()) == [name]
 
 
+def test_a_folder_that_names_no_job_wants_one_named(tmp_path: Path) -> None:
+    run = simulate(tmp_path / "run", "async")
+    (run.path / "experiment.toml").unlink()
+    done = exported(run, tmp_path / "m.keras")
+    assert done.code == 2 and "experiment.toml: is missing" in done.err and "by --job FILE:CLASS" in done.err
+    assert not (tmp_path / "m.keras").exists()
+
+
+def test_a_job_without_a_model_to_write_is_refused(tmp_path: Path) -> None:
+    run = simulate(tmp_path / "run", "async")
+    done = exported(run, tmp_path / "w.npz", "--job", "my_job.py:MyJob")
+    assert (
+        done.code == 2
+        and "--job my_job.py:MyJob: only a .keras file and a SavedModel hold a model" in done.err
+    )
+    assert not (tmp_path / "w.npz").exists()
+
+
 def test_any_version_is_computed_again(tmp_path: Path) -> None:
     """To the last bit what `replay --until` comes to."""
     run = simulate(tmp_path / "run", "async", optimizer={"name": "adam", "learning_rate": 0.01})

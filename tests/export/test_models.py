@@ -70,15 +70,20 @@ def test_a_batchnorm_cnn_evaluates_to_the_bit_in_plain_keras(tmp_path: Path) -> 
     run = trained(tmp_path / "run", "CNN")
     accuracy = run.summary.metrics["accuracy"]
     assert accuracy is not None and 0.2 < accuracy < 1
-    last, earlier, saved = (tmp_path / name for name in ("last.keras", "earlier.keras", "saved_model"))
+    names = ("last.keras", "earlier.keras", "saved_model", "by-hand.keras")
+    last, earlier, saved, by_hand = (tmp_path / name for name in names)
     export(run, last)
     export(run, earlier, "--version", str(run.summary.versions - 1))
     export(run, saved)
-    of_last, of_earlier, of_saved = plain(last, earlier, saved)
+    # As a run by hand is, whose folder does not name the job.
+    (run.path / "experiment.toml").unlink()
+    export(run, by_hand, "--job", "tests/export/cnn.py:CNN")
+    of_last, of_earlier, of_saved, of_by_hand = plain(last, earlier, saved, by_hand)
     assert of_last["accuracy"] == accuracy
     assert of_last["loss"] == pytest.approx(run.summary.metrics["loss"], rel=1e-5)
     assert of_earlier.keys() >= {"accuracy", "loss"}
     assert of_saved == {"accuracy": accuracy}
+    assert of_by_hand == of_last
 
 
 def test_a_module_that_is_no_keras_model(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from psworker.errors import JobOver, SessionError
+from tests.service.serving import serving, wait_until
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.cluster, pytest.mark.timeout(600)]
 
@@ -84,6 +85,15 @@ def test_a_remote_optimizer_changes_nothing_else_of_a_loop() -> None:
         np.testing.assert_allclose(b, a, rtol=0, atol=1e-6)
     with pytest.raises(JobOver, match="the job is over at version 6"):
         remote.apply([None] * 4)
+
+
+def test_a_remote_optimizer_that_gets_no_version_leaves_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody has it who could close it, and others would wait for its contribution."""
+    with serving(overrides=["optimizer={name='from-job'}"]) as cluster:
+        monkeypatch.setattr(pk.Remote, "pull", lambda remote: (remote.session.ready(), 1 / 0))
+        with pytest.raises(ZeroDivisionError):
+            pk.RemoteOptimizer(build(), keras.optimizers.SGD(0.05), cluster.hosts)
+        wait_until(lambda: [w.state for w in cluster.status().workers] == ["left"], "it to leave")
 
 
 def test_a_gan_has_a_remote_for_each_optimizer() -> None:

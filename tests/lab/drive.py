@@ -1,6 +1,6 @@
 """A local run with fake daemons as a program of its own, so that tests can interrupt it.
 
-python -m tests.lab.drive FOLDER SERVER-BEHAVIOUR WORKER-BEHAVIOUR
+python -m tests.lab.drive FOLDER SERVER-BEHAVIOUR WORKER-BEHAVIOUR [CHECKPOINT-EVERY]
 """
 
 import json
@@ -17,8 +17,9 @@ from tests.patience import PATIENCE
 FAKE = str(Path(__file__).with_name("fake_daemon.py"))
 
 
-def experiment(servers: int = 2, workers: int = 3) -> Experiment:
+def experiment(servers: int = 2, workers: int = 3, every: str = "") -> Experiment:
     document = {
+        "run": {"checkpoint_every": every},
         "cluster": {"servers": servers, "workers": workers, "worker_timeout": 0.5},
         "job": {"module": "fake:job"},
     }
@@ -26,7 +27,12 @@ def experiment(servers: int = 2, workers: int = 3) -> Experiment:
 
 
 def run_fakes(
-    folder: Path, server: str = "ok", worker: str = "ok", display: Display | None = None, **times: float
+    folder: Path,
+    server: str = "ok",
+    worker: str = "ok",
+    display: Display | None = None,
+    every: str = "",
+    **times: float,
 ) -> FinishedRun:
     """Short times, but for what ends by itself: fakes need none of the patience that TensorFlow does."""
     defaults = {"startup": PATIENCE, "linger": 0.5, "patience": 0.5, "farewell": PATIENCE}
@@ -35,10 +41,11 @@ def run_fakes(
         worker=(sys.executable, FAKE, "worker", worker),
         **{**defaults, **times},
     )
-    return run_local(experiment(), display or JsonLines(), out=folder, daemons=daemons)
+    return run_local(experiment(every=every), display or JsonLines(), out=folder, daemons=daemons)
 
 
 if __name__ == "__main__":
-    finished = run_fakes(Path(sys.argv[1]), sys.argv[2], sys.argv[3])
+    folder, server, worker, *rest = sys.argv[1:]
+    finished = run_fakes(Path(folder), server, worker, every="".join(rest), saving=PATIENCE)
     print(json.dumps(outcome_json(finished)), flush=True)
     sys.exit(int(finished.result.verdict.code))

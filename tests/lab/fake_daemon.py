@@ -42,6 +42,8 @@ def serve(behaviour: str) -> int:
         say("ready", address=f"{host}:{port}", pid=os.getpid(), hosts=option("--ps-hosts"))
         if behaviour == "stay":
             wait_for_ever()
+        if behaviour == "saving":
+            return save(listener, workers)
         if behaviour == "die":
             listener.accept()
             print("ps-server: cannot go on", file=sys.stderr)
@@ -50,6 +52,15 @@ def serve(behaviour: str) -> int:
             visit(listener)
     say("stopped", reason="all workers are done")
     return 0
+
+
+def save(listener: socket.socket, workers: int) -> int:
+    """Told to end, it is not done with that before its workers have ended."""
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    for _ in range(workers):
+        visit(listener)
+    say("saved")
+    return 143
 
 
 def visit(listener: socket.socket) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from pslab.check.checker import CheckResult, check_log
-from pslab.runs import log as entries
+from pslab.runs.reader import read_log
 from psserver import weights_file
 from psserver.weights_file import Saved
 
@@ -144,7 +144,7 @@ def text(records: list[Record]) -> str:
 
 
 def verify(records: list[Record]) -> CheckResult:
-    return check_log(entries.read(io.StringIO(text(records))))
+    return check_log(read_log(io.StringIO(text(records))))
 
 
 def find(records: list[Record], kind: str, nth: int = 0) -> Record:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from pslab.check.checker import check_log
-from pslab.runs import log as entries
+from pslab.runs.reader import read_log
 from tests.lab.logs import (
     Record,
     async_log,
@@ -324,7 +324,7 @@ def test_a_line_that_cannot_be_read_is_a_violation_and_the_rest_is_still_checked
 ) -> None:
     lines = text(sync_log()).splitlines(keepends=True)
     lines.insert(8, line)
-    verdict = check_log(entries.read(lines))
+    verdict = check_log(read_log(lines))
     (unreadable,) = [v for v in verdict.violations if v.check == "entries"]
     assert unreadable.line == 9
     assert words in unreadable.message

@@ -12,9 +12,9 @@ import pytest
 from pslab.cli import main
 from pslab.launch import quickstart
 from pslab.launch.events import EventQueue, StatusAnswer, StatusFailure
+from pslab.launch.exits import RunResult, Verdict
 from pslab.launch.experiments import FinishedRun
 from pslab.launch.status_poll import StatusClient, StatusError, StatusPoller
-from pslab.launch.supervisor import RunResult, Verdict
 from pswire.exits import ExitCode
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import coordinator_pb2_grpc as rpc

@@ -8,14 +8,14 @@ import pytest
 
 from pslab.check.checker import check_log
 from pslab.check.conservation import StalenessGroup, conservation
-from pslab.runs import log as entries
+from pslab.runs.reader import read_log
 from psserver.coordinator import CommitFacts, Coordinator, JobTerms, Output, Record
 from psserver.policies import build
 from tests.lab.logs import async_log, bounded_log, sync_log, text
 
 
 def test_async_grows_by_everybody_else_at_every_update() -> None:
-    law = conservation(entries.read(io.StringIO(text(async_log(steps=40)))))
+    law = conservation(read_log(io.StringIO(text(async_log(steps=40)))))
     assert law.holds
     assert law.groups == (StalenessGroup(workers=3, waiting=1, updates=40, growth=(3 - 1) * 40),)
     # All three hold tickets at every update: sum of tau + ages in flight = (n - 1) T, whatever the speeds.
@@ -23,14 +23,14 @@ def test_async_grows_by_everybody_else_at_every_update() -> None:
 
 
 def test_sync_has_no_staleness() -> None:
-    law = conservation(entries.read(io.StringIO(text(sync_log(rounds=5)))))
+    law = conservation(read_log(io.StringIO(text(sync_log(rounds=5)))))
     assert law.holds
     assert law.groups == (StalenessGroup(workers=3, waiting=3, updates=5, growth=0),)
     assert (law.aged, law.accounted) == (0, 0)
 
 
 def test_a_drop_takes_its_age_along() -> None:
-    law = conservation(entries.read(io.StringIO(text(bounded_log()))))
+    law = conservation(read_log(io.StringIO(text(bounded_log()))))
     assert law.holds
     assert (law.applied, law.dropped) == (0, 2)
 
@@ -38,7 +38,7 @@ def test_a_drop_takes_its_age_along() -> None:
 def test_a_wrong_staleness_breaks_the_law() -> None:
     records = async_log()
     records[next(i for i, r in enumerate(records) if r["kind"] == "apply")]["parts"][0]["staleness"] = 1
-    law = conservation(entries.read(io.StringIO(text(records))))
+    law = conservation(read_log(io.StringIO(text(records))))
     assert not law.holds
     assert "!=" in str(law)
 
@@ -138,7 +138,7 @@ def test_logs_of_the_real_coordinator_pass_all_checks_under_churn(
 ) -> None:
     for seed in range(20):
         log = Playground(name, knobs, seed).run()
-        verdict = check_log(entries.read(io.StringIO(text(log))))
+        verdict = check_log(read_log(io.StringIO(text(log))))
         assert verdict.violations == (), (seed, [str(violation) for violation in verdict.violations][:5])
         assert verdict.conservation.holds
         assert any(record["kind"] == "apply" for record in log)

@@ -13,11 +13,11 @@ import psutil
 import pytest
 
 from pslab.display.progress import Quiet
+from pslab.launch.exits import DuplicateOutput, ExitTracker, end_text, exit_code
 from pslab.launch.outcome import outcome_text
-from pslab.launch.supervisor import DuplicateOutput, ExitTracker, end_text, exit_code
 from pswire.exits import ExitCode
 from tests.lab.drive import run_fakes
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, at_most
 
 ROOT = Path(__file__).parents[2]
 
@@ -52,7 +52,7 @@ def running(pid: int) -> list[psutil.Process]:
 
 def assert_gone(pids: list[int]) -> None:
     """A killed process may need a moment on a busy machine until the system has cleared it away."""
-    psutil.wait_procs([process for pid in pids for process in running(pid)], timeout=PATIENCE)
+    psutil.wait_procs([process for pid in pids for process in running(pid)], timeout=at_most(10.0))
     assert pids and not [pid for pid in pids if running(pid)]
 
 
@@ -170,9 +170,11 @@ def test_what_a_worker_started_ends_with_it(tmp_path: Path) -> None:
 
 
 @contextmanager
-def driven(folder: Path, server: str, worker: str) -> Iterator[tuple["subprocess.Popen[str]", list[int]]]:
+def driven(
+    folder: Path, server: str, worker: str, every: str = ""
+) -> Iterator[tuple["subprocess.Popen[str]", list[int]]]:
     """A run in a process of its own, up to the point where all three workers compute; and all pids."""
-    command = [sys.executable, "-m", "tests.lab.drive", str(folder), server, worker]
+    command = [sys.executable, "-m", "tests.lab.drive", str(folder), server, worker, every]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         pids, computing = [process.pid], 0
         assert process.stdout is not None
@@ -200,6 +202,17 @@ def test_an_interrupted_run_leaves_no_process(
         output, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == code
     assert json.loads(output.splitlines()[-1])["reason"] == f"stopped by {number.name}"
+    assert_gone(pids)
+
+
+@pytest.mark.cluster
+def test_servers_that_save_what_there_is_have_more_time_for_it(tmp_path: Path) -> None:
+    """Here more than it takes until a worker that does not end is killed."""
+    with driven(tmp_path / "run", "saving", "stubborn", "9v") as (process, pids):
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=PATIENCE)
+    said = [json.loads(line).get("said", {}).get("event") for line in output.splitlines()]
+    assert process.returncode == 130 and said.count("saved") == 2
     assert_gone(pids)
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from pslab.launch.supervisor import ExitTracker, Restarts
+from pslab.launch.exits import ExitTracker
+from pslab.launch.restarts import AGREEING, NO_LIMIT, RestartRules, Restarts
 from pswire.exits import ExitCode
 from tests.lab.drive import run_fakes
 
@@ -27,6 +28,12 @@ def test_a_few_times_in_all() -> None:
     restarts = Restarts(2)
     assert [restarts.take(-signal.SIGKILL) for _ in range(4)] == [True, True, False, False]
     assert (restarts.used, restarts.left) == (2, 0)
+    assert restarts.count == "2 of at most 2 times"
+
+
+def test_without_a_limit_none_is_told() -> None:
+    restarts = Restarts(NO_LIMIT)
+    assert restarts.take(-signal.SIGKILL) and restarts.count == "restart 1"
 
 
 def test_a_killed_worker_takes_part_again(tmp_path: Path) -> None:
@@ -66,3 +73,57 @@ def test_a_process_that_runs_again_has_not_ended() -> None:
     for name in ("server-0", "worker-1"):
         made.started_again(name)
     assert not made.workers_over and made.finished_workers() == ["worker-0"] and made.verdict is None
+
+
+KILLED = -signal.SIGKILL
+SERVERS = ("server-0", "server-1")
+
+
+def rules(exits: ExitTracker, *, saves: bool = True, restarts: int = 3) -> RestartRules:
+    return RestartRules(SERVERS, exits, Restarts(restarts), saves=saves)
+
+
+@pytest.mark.parametrize(
+    ("name", "ended", "saves", "again"),
+    [
+        ("worker-1", (), False, ["worker-1"]),
+        ("server-1", (), True, ["server-1"]),
+        ("server-1", (), False, []),
+        ("server-1", ENDED_WELL, True, []),
+        ("server-1", (("server-0", 0),), True, []),
+        ("server-0", ENDED_WELL, True, ["server-0"]),
+        # With server 0 come those that ended for want of it.
+        ("server-0", (*ENDED_WELL, ("server-1", 3)), True, ["server-0", "server-1"]),
+    ],
+)
+def test_who_comes_back_of_what_was_killed(
+    name: str, ended: tuple[tuple[str, int], ...], saves: bool, again: list[str]
+) -> None:
+    exits = tracker(*ended)
+    asked = rules(exits, saves=saves)
+    assert asked.after_exit(name, KILLED) == again
+    assert asked.again == set(again) and not any(exits.ended(each) for each in again)
+
+
+def test_nobody_comes_back_to_a_run_that_is_decided_or_has_no_restart_left() -> None:
+    assert rules(tracker(("server-0", 3))).after_exit("worker-0", KILLED) == []
+    assert rules(tracker(), restarts=0).after_exit("worker-0", KILLED) == []
+
+
+def test_a_worker_is_needed_again_once_enough_answers_in_a_row_say_so() -> None:
+    exits = tracker(("worker-0", 0))
+    asked = rules(exits)
+    phases = ["training"] * (AGREEING - 1) + ["finished"] + ["training"] * AGREEING
+    answers = [asked.after_status(phase) for phase in phases]
+    assert not any(answers[:-1]) and answers[-1] == ["worker-0"]
+    assert not exits.ended("worker-0") and asked.after_status("training") == []
+
+
+def test_a_server_that_came_back_while_the_job_ended_is_not_told_of_it() -> None:
+    exits = tracker()
+    asked = rules(exits)
+    assert asked.uninformed_servers() == []
+    asked.after_exit("server-1", KILLED)
+    assert asked.uninformed_servers() == ["server-1"]
+    exits.exited("server-1", 0)
+    assert asked.uninformed_servers() == []

@@ -11,7 +11,10 @@ import psworker
 from pslab.check.checker import check_run
 from pslab.commands.failure import Failure
 from pslab.commands.live.status import status
-from pslab.runs.folder import Run, RunError, free_folder, make_folder
+from pslab.runs.folder import Run, RunError
+from pslab.runs.making import free_folder, make_folder
+from psserver.checkpoint import FolderLock, Store
+from tests.checkpoint.written import write
 from tests.lab.logs import async_log, bounded_log, sync_log, write_run
 from tests.service.serving import serving
 
@@ -137,6 +140,24 @@ def test_force_replaces_a_run_and_nothing_else(tmp_path: Path) -> None:
     (folder / "notes.txt").write_text("mine")
     made = make_folder(folder, force=True)
     assert sorted(path.name for path in made.iterdir()) == ["logs", "notes.txt"]
+
+
+def test_force_leaves_no_checkpoint_of_the_former_run(tmp_path: Path) -> None:
+    """A server of the new one that is restarted would look for the log that they belong to."""
+    folder = write_run(tmp_path / "a", async_log())
+    store = Store(folder / "checkpoints")
+    write(store, 10)
+    kept = write(store, 20)
+    (store.root / kept).rename(tmp_path / "kept")
+    (store.root / kept).symlink_to(tmp_path / "kept")
+    for name in ("experiment.toml", "decisions.void-3.jsonl", "summary-7.json", "weights-7.safetensors"):
+        (folder / name).write_text("")
+    with FolderLock(store.root), pytest.raises(RunError, match="another coordinator"):
+        make_folder(folder, force=True)
+    assert len(store.names()) == 2
+    made = make_folder(folder, force=True)
+    assert sorted(path.name for path in made.iterdir()) == ["checkpoints", "logs"]
+    assert store.names() == [] and (tmp_path / "kept" / "manifest.json").is_file()
 
 
 def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:

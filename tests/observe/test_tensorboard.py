@@ -11,7 +11,8 @@ pytest.importorskip("tensorboardX")
 
 from pslab.cli import cli
 from pslab.observe.tensorboard import HISTOGRAM_EVERY
-from pslab.runs.folder import Run, make_folder
+from pslab.runs.folder import Run
+from pslab.runs.making import make_folder
 from pswire.config.experiment import parse_experiment
 from tests.observe.test_points import points
 from tests.replay.simulated import document, simulate

@@ -175,7 +175,7 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 
 def test_the_trace_of_a_former_run_is_removed_with_it(tmp_path: Path) -> None:
-    from pslab.runs.folder import make_folder
+    from pslab.runs.making import make_folder
 
     run = simulate(tmp_path / "run", "async", simulation=TIMED)
     traced(run)

@@ -9,7 +9,7 @@ import io
 import pytest
 
 from pslab.check.checker import check_log
-from pslab.runs import log as entries
+from pslab.runs.reader import read_log
 from tests.papers.race import harmonic
 from tests.simulator import test_figures as figures
 from tests.simulator.lab import timed
@@ -46,6 +46,6 @@ def test_the_figure_is_met_in_the_simulated_cluster(row: Figure) -> None:
 @pytest.mark.parametrize("row", [*ROWS, *DSSP], ids=str)
 def test_its_log_passes_all_checks(row: Figure) -> None:
     run = timed(row.policy, workers=P, versions=300, policy_knobs=row.knobs)
-    verdict = check_log(entries.read(io.StringIO("".join(run.lines))))
+    verdict = check_log(read_log(io.StringIO("".join(run.lines))))
     assert verdict.violations == (), [str(violation) for violation in verdict.violations]
     assert verdict.conservation.holds

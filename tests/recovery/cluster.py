@@ -45,7 +45,7 @@ class Cluster:
         self.name, self.generation = "", -1
         self.shards = [Shard(server, job.servers) for server in range(job.servers)]
         # What a shard is given that begins to follow: so many entries, and the states behind them.
-        self.kept: tuple[int, list[ShardState] | None] = (0, None)
+        self.kept: tuple[int, Mapping[int, ShardState] | None] = (0, None)
         # Servers whose stream broke, which server 0 has yet to notice.
         self.lost: set[int] = set()
         self.due: Due | None = None
@@ -107,7 +107,7 @@ class Cluster:
         else:
             check_same_job(found.manifest, policy, terms.optimizer, terms.workers, terms.seed)
             self.coordinator = coordinator_of(found, terms, policy, self.now, None)
-            self.kept = (mark + 1, list(shards_of(found, plan_of(self.servers))))
+            self.kept = (mark + 1, shards_of(found, plan_of(self.servers)))
             outputs = self.coordinator.resume(void, self.now)
         self.follow(self.shards[0])
         self.take(outputs)

@@ -5,7 +5,7 @@ import json
 from collections import Counter
 
 from pslab.check.checker import check_log
-from pslab.runs import log as log_entries
+from pslab.runs.reader import read_log
 from pslab.verify.violation import expect
 from psserver.coordinator import entries
 from tests.recovery.cluster import Cluster
@@ -27,7 +27,7 @@ def check(cluster: Cluster, *, second_opinion: bool) -> None:
         lines = (
             json.dumps({"i": r.index, "t": round(r.t, 6), **r.entry.to_json()}) + "\n" for r in cluster.log
         )
-        found = check_log(log_entries.read(io.StringIO("".join(lines)))).violations
+        found = check_log(read_log(io.StringIO("".join(lines)))).violations
         expect(not found, f"ps-lab check: {[str(each) for each in found[:3]]}")
 
 

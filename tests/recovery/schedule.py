@@ -368,10 +368,14 @@ class Schedule:
         """The checkpoint behind the stop is written, whatever was lost before."""
         cluster = self.cluster
         assert cluster.coordinator is not None and cluster.coordinator.stopped is not None
+        # Orders are still under way to the servers that are left, also to one that was lost before it followed.
+        for shard in cluster.shards[1:]:
+            shard.alive = True
+        cluster.heal()
+        self._catch_up()
         if cluster.lost:
             # As the last server, it would begin again: what is not saved is worked on once more.
             return
-        self._catch_up()
         self._write_all()
         newest = next(
             (r.index for r in reversed(cluster.log) if isinstance(r.entry, entries.Checkpoint)), None

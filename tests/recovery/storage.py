@@ -74,7 +74,7 @@ class Memory:
         return {}
 
     def complete(self, due: Due) -> None:
-        shards = [state for _, state in sorted(self._parts.pop(due.name).items())]
+        shards = self._parts.pop(due.name)
         self._complete = [*self._complete, Checkpoint(due.manifest(), due.state, shards)][-KEEP:]
 
     def newest(self, fits: Callable[[Manifest], str | None]) -> Checkpoint | None:

@@ -2,9 +2,12 @@
 
 import json
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from types import ModuleType
+from typing import Any
 
 import grpc
 import numpy as np
@@ -14,21 +17,26 @@ from click.testing import CliRunner
 import psworker
 from pslab.cli import cli
 from pslab.commands.failure import Failure
+from psserver.service.followers import follower
 from psserver.settings import Options
-from pswire.addresses import parse_address
+from pswire.addresses import Address, parse_address
 from pswire.exits import ExitCode
 from pswire.security.credentials import NO_TLS, Credentials
 from pswire.security.identity import Identity
 from pswire.security.names import Role
-from pswire.security.probe import find_problem
+from pswire.security.probe import Problem, find_problem
 from pswire.security.rotation import LiveIdentity
 from pswire.security.settings import SecurityOptions
 from pswire.transport.connecting import open_channel
 from pswire.v1 import shard_pb2
+from psworker.control import backoff, contact
+from tests.patience import within
 from tests.security.identities import ENDED, Identities
 from tests.service.serving import PATIENCE, VARIABLES, Cluster, Served, refused, serving
 
 ONES = [(spec, np.ones(spec.shape, np.float32)) for spec in VARIABLES]
+# That a first contact takes at most, a server's first pause aside; seconds.
+SOON = 2.0
 # Whoever waited for a better answer would outlast this test; seconds.
 FOR_EVER = 3600.0
 
@@ -47,10 +55,28 @@ def plain() -> Iterator[Cluster]:
 
 
 def refusal(hosts: str, credentials: Credentials, name: str | None = None) -> str:
-    """What a worker is told, at its first attempt."""
-    with pytest.raises(psworker.Untrusted) as caught:
+    """What a worker is told, after one look, or after a few where it might be otherwise soon."""
+    with looking(contact) as looks, within(SOON), pytest.raises(psworker.Untrusted) as caught:
         psworker.connect(hosts, ONES, name=name, credentials=credentials, server_timeout=FOR_EVER)
+    certain = [look is not None and look.certain for look in looks]
+    # What it waits for between them.
+    pauses = sum(1.2 * backoff.FIRST_PAUSE * 2**n for n in range(len(looks) - 1))
+    assert certain in ([], [True], [False] * contact.LIKELY) and pauses <= 0.4, looks
     return str(caught.value)
+
+
+@contextmanager
+def looking(module: ModuleType) -> Iterator[list[Problem | None]]:
+    """What was found by the looks of `module`, in their order. Each is patient: a busy machine is no problem."""
+    found: list[Problem | None] = []
+
+    def look(address: Address, credentials: Credentials) -> Problem | None:
+        found.append(find_problem(address, credentials, PATIENCE))
+        return found[-1]
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(module, "find_problem", look)
+        yield found
 
 
 def believing(identities: Identities) -> Credentials:
@@ -172,6 +198,42 @@ def test_a_client_whose_certificate_has_expired(protected: Cluster, identities: 
         psworker.connect(protected.hosts, ONES, tls_ca=files.ca, tls_cert=files.cert, tls_key=files.key)
 
 
+def test_the_steps_of_a_look_have_times_that_add_up_to_little(
+    identities: Identities, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To a server that lets it wait in the last of them."""
+    limits: list[float | None] = []
+    connect, wrap, read = socket.create_connection, ssl.SSLContext.wrap_socket, ssl.SSLSocket.recv
+
+    def connecting(place: tuple[str, int], timeout: float) -> socket.socket:
+        limits.append(timeout)
+        return connect(place, PATIENCE)
+
+    def wrapping(context: ssl.SSLContext, plain: socket.socket, **options: Any) -> ssl.SSLSocket:
+        if options.get("server_side"):
+            return wrap(context, plain, **options)
+        limits.append(plain.gettimeout())
+        plain.settimeout(PATIENCE)
+        tls = wrap(context, plain, **options)
+        tls.settimeout(limits[-1])
+        return tls
+
+    def reading(tls: ssl.SSLSocket, size: int, flags: int = 0) -> bytes:
+        if tls.server_side:
+            return read(tls, size, flags)
+        limits.append(tls.gettimeout())
+        tls.settimeout(0.01)
+        return read(tls, size, flags)
+
+    own = identities.authority.issue(Role.SERVER, "s0")
+    with answering(speaking_tls(own)) as address, monkeypatch.context() as patched:
+        patched.setattr(socket, "create_connection", connecting)
+        patched.setattr(ssl.SSLContext, "wrap_socket", wrapping)
+        patched.setattr(ssl.SSLSocket, "recv", reading)
+        assert find_problem(parse_address(address), identities.credentials(Role.WORKER, "w0")) is None
+    assert len(limits) == 3 and sum(limit or FOR_EVER for limit in limits) <= 2.4 + 1e-9
+
+
 @pytest.mark.parametrize("silent", [True, False], ids=["says nothing", "hangs up"])
 def test_a_server_that_does_not_answer_may_do_so_soon(identities: Identities, silent: bool) -> None:
     """It is busy, ends, or is not there yet behind its proxy: nothing is certain, and it is waited for."""
@@ -240,13 +302,16 @@ def flags(options: SecurityOptions) -> list[str]:
 
 
 def test_server_0_says_what_is_wrong_with_server_1(identities: Identities) -> None:
-    """The job ends with exit code 10, rather than waiting."""
+    """The job ends with exit code 10 at its first look, rather than waiting."""
     foreign = identities.options(Role.SERVER, "s1", authority=identities.foreign)
     own = identities.options(Role.SERVER, "s0")
     second = Served(Options(ps_hosts="127.0.0.1:0,127.0.0.1:0", task_index=1, security=foreign))
-    first = Served(Options(ps_hosts=f"127.0.0.1:0,{second.address}", task_index=0, security=own))
     try:
-        assert first.ended() == ExitCode.UNTRUSTED
+        with looking(follower) as looks, within(SOON + follower.FIRST_PAUSE):
+            first = Served(Options(ps_hosts=f"127.0.0.1:0,{second.address}", task_index=0, security=own))
+            assert first.ended() == ExitCode.UNTRUSTED
+        assert [look is not None and look.certain for look in looks] == [True]
+        assert follower.FIRST_PAUSE <= 0.5
         reason = first.events["stopped"]["reason"]
         assert reason.startswith("server 1: the certificate of ") and "in --tls-ca" in reason
     finally:

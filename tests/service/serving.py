@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from signal import SIGTERM
+from signal import SIGTERM, Signals
 from typing import Any
 
 import grpc
@@ -74,8 +74,8 @@ class Served:
             self.error = error
             self._ready.set()
 
-    def interrupt(self) -> None:
-        self.server.interrupt(SIGTERM, None)
+    def interrupt(self, number: Signals = SIGTERM) -> None:
+        self.server.interrupt(number, None)
 
     def ended(self) -> ExitCode | None:
         self._thread.join(PATIENCE)
@@ -144,6 +144,7 @@ def serving(
     overrides: Iterable[str] = (),
     out: Path | None = None,
     shared: bool = False,
+    resume: str | None = None,
     job_secret: str = "",
     log_flush: str = "0.2",
     security: Callable[[int], SecurityOptions] = lambda index: SecurityOptions(),
@@ -152,8 +153,8 @@ def serving(
 ) -> Iterator[Cluster]:
     """A cluster; sgd with learning rate 1, so that weights are what a test can compute in its head.
 
-    `out`: the run folder of server 0, and of all where it is `shared`. `security`: of each server; `credentials`: of
-    who asks the cluster.
+    `out`: the run folder of server 0, and of all where it is `shared`; `resume`: from which of its checkpoints the job
+    goes on. `security`: of each server; `credentials`: of who asks the cluster.
     """
     chosen = [
         f"cluster.workers={workers}",
@@ -171,6 +172,7 @@ def serving(
                 task_index=index,
                 overrides=chosen,
                 out=out if index == 0 or shared else None,
+                resume=resume if index == 0 else None,
                 log_flush=log_flush,
                 security=security(index),
                 job_secret=job_secret,

@@ -163,6 +163,17 @@ USAGE: dict[str, tuple[list[str], list[str]]] = {
     "every interface": (["--ps-hosts", "0.0.0.0:7070"], ["--bind 0.0.0.0"]),
     "a policy that does not import": ([*ALONE, "--policy", "nowhere:Own"], ["cannot import 'nowhere'"]),
     "no file": ([*ALONE, "--config", "no/such.toml"], ["no/such.toml"]),
+    "no checkpoint to keep": (
+        [*ALONE, "--keep", "0"],
+        ["Invalid value for '--keep': 0 is not in the range x>=1"],
+    ),
+    "so many": ([*ALONE, "--keep", "few"], ["Invalid value for '--keep': 'few' is not a valid"]),
+    "none by a file's key": ([*ALONE, "--set", "run.keep=0"], ["run.keep: expected at least 1, got 0"]),
+    "now and then": (
+        [*ALONE, "--checkpoint-every", "5m"],
+        ['run.checkpoint_every: expected versions such as "1000v" or seconds such as "60s", got \'5m\'\n'],
+    ),
+    "resumed nowhere": ([*ALONE, "--resume", "latest"], ["--resume", "expected --out RUN"]),
     "one buffer": ([*ALONE, "--arena-versions", "1"], ["--arena-versions", "2"]),
 }
 

@@ -30,6 +30,13 @@ def test_members_add_up_and_strangers_are_told_nothing() -> None:
             assert dict(reply.values) == {"val_loss": 0.5}
 
 
+def test_who_asks_as_a_member_of_another_generation_is_to_ask_again() -> None:
+    """A worker that waited at an epoch's end when server 0 was lost: its session is about to join the later one."""
+    with serving(1) as cluster, Peer(cluster, "w0") as peer:
+        with refused(grpc.StatusCode.UNAVAILABLE, f"is another generation of {peer.job}.1: wait"):
+            gather(cluster, peer, job=f"{peer.job}.1", membership_token=b"of another process")
+
+
 def test_other_metrics_end_nobody_and_are_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
     with serving(1, workers=2) as cluster, Peer(cluster, "w0") as first, Peer(cluster, "w1") as second:
         for number in (0, 1):

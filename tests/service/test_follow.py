@@ -1,13 +1,20 @@
 """The decision stream: one coordinator per server, and a server that it has lost goes home."""
 
+import asyncio
 import json
+import socket
 import threading
+from contextlib import suppress
+from queue import SimpleQueue
 from typing import Any
 
 import grpc
 import pytest
 
 from psserver import receipts
+from psserver.service.followers import follower
+from psserver.service.rpc import registration
+from pswire.addresses import Address
 from pswire.exits import ExitCode
 from pswire.model.plan import make_plan
 from pswire.model.specs import specs_to_wire
@@ -167,7 +174,7 @@ BROKEN: dict[str, tuple[list[pb.FollowRequest], str]] = {
         [pb.FollowRequest(shutdown=pb.Shutdown(exit_code=99))],
         "expected a documented exit code, got 99",
     ),
-    "nothing": ([pb.FollowRequest()], "expected configure, decisions or shutdown, got None"),
+    "nothing": ([pb.FollowRequest()], "expected configure, decisions, trial or shutdown, got None"),
 }
 
 
@@ -207,3 +214,75 @@ def test_the_exit_code_is_the_coordinators(second: Served) -> None:
     assert second.ended() == ExitCode.ABANDONED
     wait_until(lambda: "stopped" in second.events, "the announcement")
     assert second.events["stopped"] == {"reason": "no worker", "exit_code": 7}
+
+
+def test_a_server_that_is_not_there_is_tried_with_pauses_that_double(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is looked for after each; half a second at first, five at most."""
+    pauses: list[float] = []
+    looks: list[Address] = []
+    gone: list[tuple[str, str]] = []
+
+    async def play() -> None:
+        wait = asyncio.wait
+
+        async def noted(tasks: Any, *, timeout: float, **more: Any) -> Any:
+            pauses.append(timeout)
+            return await wait(tasks, timeout=0.001, **more)
+
+        def look(address: Address, *_: Any) -> None:
+            looks.append(address)
+
+        monkeypatch.setattr(asyncio, "wait", noted)
+        monkeypatch.setattr(follower, "find_problem", look)
+        with socket.socket() as taken:
+            # Taken, but nobody listens.
+            taken.bind(("127.0.0.1", 0))
+            address = Address("127.0.0.1", taken.getsockname()[1])
+            made = follower.Follower(
+                1, address, pb.Open(), 10.0, lambda _, cause, why: gone.append((cause, why)), lambda *_: None
+            )
+            made.start()
+            async with asyncio.timeout(PATIENCE):
+                while len(looks) < 6:
+                    await asyncio.sleep(0.001)
+            monkeypatch.undo()
+            await made.abandon()
+
+    asyncio.run(play())
+    assert pauses[:6] == [0.5, 1.0, 2.0, 4.0, 5.0, 5.0] and len(looks) <= len(pauses) and not gone
+
+
+def test_an_older_coordinator_does_not_end_what_a_newer_one_goes_on_with(
+    second: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newer one has come, and does not know yet that it is to try again, when the older one ends its job."""
+    came, told = threading.Event(), threading.Event()
+    refuse = registration.abort
+
+    async def late(*arguments: Any) -> None:
+        came.set()
+        await asyncio.to_thread(told.wait, PATIENCE)
+        await refuse(*arguments)
+
+    monkeypatch.setattr(registration, "abort", late)
+    older: SimpleQueue[pb.FollowRequest | None] = SimpleQueue()
+    about = {"task_index": 1, "servers": 2, "secret": b"secret" * 6}
+    with grpc.insecure_channel(second.address) as channel:
+        stub = shard_pb2_grpc.ShardStub(channel)
+        follow = stub.Follow(iter(older.get, None), timeout=PATIENCE)
+        older.put(pb.FollowRequest(open=pb.Open(job="job.1", **about)))
+        next(follow)
+        opening = pb.FollowRequest(open=pb.Open(job="job.2", recover_timeout=30.0, **about))
+        newer = stub.Follow(iter([opening]), timeout=PATIENCE)
+        assert came.wait(PATIENCE)
+        older.put(pb.FollowRequest(shutdown=pb.Shutdown(reason="over", exit_code=0)))
+        with suppress(grpc.RpcError):
+            list(follow)
+        older.put(None)
+        told.set()
+        with pytest.raises(grpc.RpcError):
+            list(newer)
+    assert second.ended() == ExitCode.UNREACHABLE
+    assert second.server.continuation.again == "the job goes on as job.2"

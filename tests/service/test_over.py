@@ -39,6 +39,26 @@ def test_a_loop_of_ones_own_is_told_so(over: Cluster) -> None:
         psworker.connect(over.hosts, INITIAL, task_index=0)
 
 
+def test_of_a_job_that_did_not_succeed_it_is_told_that_a_restart_may_help(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 3, as of those who were there when it ended: not 5, after which nobody starts a worker again."""
+    words = "the job is over: stopped by SIGTERM"
+    trainer = SimpleNamespace(specs=INITIAL, work=None, optimizer=None)
+    monkeypatch.setattr(running, "_trainer", lambda *_: trainer)
+    with serving(workers=2) as cluster:
+        with Peer(cluster, "w0") as peer:
+            cluster.servers[0].interrupt()
+            peer.receive("stop")
+            with pytest.raises(psworker.JobStopped, match=words):
+                psworker.connect(cluster.hosts, INITIAL, task_index=1)
+            place = Place(parse_hosts(cluster.hosts), 1)
+            with pytest.raises(SystemExit) as ended:
+                running.run(Experiment(), place, None, None, PATIENCE, Reporter(as_json=False))
+        assert cluster.servers[0].ended() == ExitCode.TERMINATED
+    assert ended.value.code == ExitCode.UNREACHABLE and words in capsys.readouterr().err
+
+
 def test_ps_worker_exits_0(
     over: Cluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -213,7 +213,9 @@ def test_a_worker_that_comes_during_the_end_is_one_of_the_next_job() -> None:
 def test_a_lost_server_ends_the_others_while_they_stay(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.ERROR, "ps-server"), staying(tmp_path / "run", 2) as cluster:
+    # For so long server 1 waits for server 0 to end as well.
+    timeout = "cluster.worker_timeout=3"
+    with caplog.at_level(logging.ERROR, "ps-server"), staying(tmp_path / "run", 2, timeout) as cluster:
         train(cluster, MODEL, until=1)
         cluster.stays()
         cluster.servers[1].interrupt()

@@ -4,6 +4,7 @@ import asyncio
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
+from itertools import pairwise
 
 import grpc
 import pytest
@@ -99,6 +100,34 @@ def test_every_address_has_its_turn_however_many_wait_of_another() -> None:
     assert len(order) == 45 and order[-1] == "later"
     assert order.index("a") <= 4 and order.index("b") <= 4
     assert order[:12].count("a") == 2
+
+
+def test_strangers_have_one_turn_in_each_turn_of_the_loop() -> None:
+    """However many wait, whoever has proven something waits for one of them at most."""
+
+    async def play() -> tuple[list[int], list[int]]:
+        owner = Owner()
+        owner.begin()
+        turns, passes, strangers, members = Turns(owner), [0], list[int](), list[int]()
+
+        def served() -> None:
+            """A member's turn, in each pass of the loop."""
+            passes[0] += 1
+            members.append(len(strangers))
+            owner.loop.call_soon(served)
+
+        async def work(address: str) -> None:
+            for _ in range(3):
+                await turns.mine(address)
+                strangers.append(passes[0])
+
+        served()
+        await asyncio.gather(*(work(f"address {number % 7}") for number in range(100)))
+        return strangers, members
+
+    strangers, members = asyncio.run(play())
+    assert len(strangers) == 300 and len(set(strangers)) == 300
+    assert all(after - before <= 1 for before, after in pairwise(members))
 
 
 @pytest.fixture

@@ -50,6 +50,7 @@ class Servers:
         self.shards = [Shard(PLAN, server, made, versions=4, tensors=tensors) for server in range(2)]
         self.assurance = ShardBounds(tensors, made)
         self.translator = OrderTranslator()
+        self.compensates = bool(tensors.compensator)
 
     def record(self, entry: entries.Entry) -> None:
         order = self.translator.order(entry)
@@ -84,6 +85,33 @@ class Servers:
             if not name.startswith(("payload/", "update/"))
         ]
 
+    def largest(self, version: int) -> float:
+        """The largest magnitude in that version and in what the optimizer keeps."""
+        return max(
+            float(np.abs(values).max(initial=0.0))
+            for shard in self.shards
+            for name, values in shard.state().arrays.items()
+            if name.startswith(("slot/", "memory/", f"version/{version}"))
+        )
+
+
+def contributed(
+    servers: Servers, workers: list[str], draw: Random, base: int, last: int, wildness: float, scale: float
+) -> tuple[list[entries.AppliedPart], bool]:
+    """A commit of each worker, in tickets behind the `last`; and whether every payload is ordinary."""
+    parts, ordinary = [], True
+    factors = {worker: draw.choice([1.0, 1.0, 0.3]) for worker in workers}
+    for ticket, worker in enumerate(workers, last + 1):
+        servers.record(entries.Grant(worker, ticket, base))
+        wild = draw.random() < wildness
+        largest = draw.choice([1e6, 1e7, 1e19, 1e25, 3.4e38] if wild else [0.01, 1.0, 7.0])
+        ordinary = servers.push(ticket, draw, largest) and ordinary
+        servers.record(entries.Commit(worker, ticket, 0, 1, 0.0, 0.0))
+        strength = draw.choice([0.0, 0.04, 2.0]) if servers.compensates else None
+        factor = factors[worker]
+        parts.append(entries.AppliedPart(ticket, worker, base, 0, factor * scale, factor, strength or None))
+    return parts, ordinary
+
 
 def called(made: dict[str, Any] | TensorParts) -> str:
     return f"{made.compensator}-{made.aggregator}" if isinstance(made, TensorParts) else str(made["name"])
@@ -103,21 +131,9 @@ def test_any_run_of_updates(optimizer: dict[str, Any], tensors: TensorParts) -> 
         version, ticket = 0, 1
         for _ in range(25):
             workers = draw.sample(WORKERS, draw.randint(1, 3))
-            parts, ordinary = [], True
-            factors = {worker: draw.choice([1.0, 1.0, 0.3]) for worker in workers}
-            for worker in workers:
-                ticket += 1
-                servers.record(entries.Grant(worker, ticket, version))
-                wild = draw.random() < wildness
-                largest = draw.choice([1e6, 1e7, 1e19, 1e25, 3.4e38] if wild else [0.01, 1.0, 7.0])
-                ordinary = servers.push(ticket, draw, largest) and ordinary
-                servers.record(entries.Commit(worker, ticket, 0, 1, 0.0, 0.0))
-                strength = draw.choice([0.0, 0.04, 2.0]) if tensors.compensator else 0.0
-                scale = 1.0 if tensors.lists else 1 / len(workers)
-                weight = factors[worker] * scale
-                parts.append(
-                    entries.AppliedPart(ticket, worker, version, 0, weight, factors[worker], strength or None)
-                )
+            scale = 1.0 if tensors.lists else 1 / len(workers)
+            parts, ordinary = contributed(servers, workers, draw, version, ticket, wildness, scale)
+            ticket += len(workers)
             before = servers.held()
             if tensors.compensator is None and not tensors.lists:
                 # Some are summed early, as policies have it.
@@ -137,13 +153,7 @@ def test_any_run_of_updates(optimizer: dict[str, Any], tensors: TensorParts) -> 
                 servers.record(update)
                 version += 1
                 servers.assurance.measured(largest)
-                found = [
-                    float(np.abs(values).max(initial=0.0))
-                    for shard in servers.shards
-                    for name, values in shard.state().arrays.items()
-                    if name.startswith(("slot/", "memory/", f"version/{version}"))
-                ]
-                assert max(found) <= largest
+                assert servers.largest(version) <= largest
                 continue
             refused += 1
             with pytest.raises(NonfiniteError):

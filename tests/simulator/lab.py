@@ -9,7 +9,7 @@ from typing import Any
 from pslab.check.checker import CheckResult, check_log
 from pslab.check.conservation import Conservation, conservation
 from pslab.runs.log import Entry as LogEntry
-from pslab.runs.log import read
+from pslab.runs.reader import read_log
 from pslab.simulator import Cluster, Folder, TrainerFactory, build
 from psserver.coordinator import entries
 from psserver.coordinator.outputs import Record
@@ -93,13 +93,13 @@ class Outcome:
         return {worker: counts["applied"] for worker, counts in self.summary["contributions"].items()}
 
     def verdict(self) -> CheckResult:
-        return check_log(read(self.lines))
+        return check_log(read_log(self.lines))
 
     def law(self) -> Conservation:
-        return conservation(read(self.lines))
+        return conservation(read_log(self.lines))
 
     def log(self) -> list[LogEntry]:
-        return [entry for entry in read(self.lines) if isinstance(entry, LogEntry)]
+        return [entry for entry in read_log(self.lines) if isinstance(entry, LogEntry)]
 
 
 def experiment(policy: str = "sync", *, workers: int = 4, **sections: Any) -> Experiment:

@@ -18,7 +18,7 @@ from pslab.simulator.channel import Channel, LinkFaults
 from pslab.simulator.event_queue import EventQueue
 from pslab.simulator.network import Network
 from pslab.simulator.store import TimingOnlyStore
-from pslab.simulator.worker import Worker
+from pslab.simulator.workers.worker import Worker
 from psserver.coordinator import JobTerms
 from psserver.policies import build
 from psworker.engine import Abandon, Commit, Done, Leave, Ready, Request

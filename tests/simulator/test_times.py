@@ -7,6 +7,7 @@ import pytest
 from pslab.check.checker import check_log
 from pslab.check.checks import times
 from pslab.runs import log as facts
+from pslab.runs.reader import read_log
 from tests.simulator.lab import Outcome, experiment, simulate
 
 
@@ -79,6 +80,6 @@ def test_they_fit_the_log_to_the_rounding(
             **sections,
         )
     )
-    verdict = check_log(facts.read(run.lines))
+    verdict = check_log(read_log(run.lines))
     assert verdict.ok, [str(violation) for violation in verdict.violations]
     assert all(c.pull is not None and c.compute is not None for c in commits(run))

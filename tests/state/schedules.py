@@ -25,7 +25,8 @@ from psserver.order_translation import OrderTranslator
 from psserver.policies import TensorParts, build, names
 from psserver.shard import Shard, ShardState, reshard
 from pswire.model.plan import make_plan
-from psworker.engine import ClientEngine, EngineState
+from psworker.engine import EngineState
+from psworker.engine.saving import restored, state_of
 from tests.shard.reference import VARIABLES, numbers
 
 
@@ -207,8 +208,8 @@ class Restarted(Schedule):
         self.coordinator = Coordinator(self.coordinator.terms, self.policy, self.now + 1000)
         self.coordinator.restore(CoordinatorState.from_json(state))
         for client in self.clients.values():
-            text = json.dumps(client.engine.state().to_json())
-            client.engine = ClientEngine.restore(EngineState.from_json(json.loads(text)))
+            text = json.dumps(state_of(client.engine).to_json())
+            client.engine = restored(EngineState.from_json(json.loads(text)))
         servers = self._restarts_dice.randint(1, 3) if self._resize else self.stores.servers
         self.stores.restart(self.coordinator.folded, servers)
 

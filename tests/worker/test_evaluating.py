@@ -1,5 +1,6 @@
 """When held-out data is measured, which version is the best, when that ends a job or lowers the learning rate."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -52,6 +53,18 @@ def test_patience_ends_the_job_and_says_why() -> None:
         assert not watched.ends
     watched.add(50, {"loss": 0.6})
     assert watched.ends == "loss was not better than 0.5 at version 30 in 2 evaluations"
+
+
+def test_what_is_not_a_number_is_never_the_best() -> None:
+    """Patience ends, as Keras' EarlyStopping does, and nothing is kept."""
+    watched = Watched("loss", patience=2)
+    assert not watched.add(1, {"loss": math.nan}) and not watched.ends
+    assert not watched.add(2, {"loss": math.nan})
+    assert watched.ends == "loss was not a number in 2 evaluations"
+    watched = Watched("loss", patience=2)
+    for version, (loss, better) in enumerate([(math.nan, False), (2.0, True), (math.nan, False)], start=1):
+        assert watched.add(version, {"loss": loss}) == better
+    assert (watched.version, watched.best, watched.ends) == (2, 2.0, "")
 
 
 def test_a_metric_that_is_not_measured_is_named_with_those_that_are() -> None:

@@ -92,6 +92,26 @@ class Hasty(threading.Event):
         return self.is_set()
 
 
+def test_pauses_double_up_to_the_longest() -> None:
+    """A fifth more or less; whoever is back within a second is found a second later at most."""
+    waited: list[float] = []
+
+    class Noting(Hasty):
+        def wait(self, timeout: float | None = None) -> bool:
+            waited.append(timeout or 0.0)
+            return self.is_set()
+
+    tries = iter([*[True] * 9, False])
+
+    def call() -> None:
+        if next(tries):
+            raise Failure(grpc.StatusCode.UNAVAILABLE, "Socket closed")
+
+    insist(call, Backoff(0, HERE, 3600.0, Noting()))
+    for pause, usual in zip(waited, [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0], strict=True):
+        assert 0.79 * usual <= pause <= 1.21 * usual
+
+
 def test_a_silence_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     """Not with every try; and again when the server has answered in between."""
     caplog.set_level("INFO", "ps-worker")

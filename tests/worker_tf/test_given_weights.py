@@ -6,6 +6,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from safetensors.numpy import save_file
 
 from pslab.launch.simulated import run_simulated
@@ -13,9 +14,13 @@ from pslab.replay.run_folder import prove, replay_of
 from pslab.runs.folder import Run
 from psserver import weights_file
 from pswire.config.experiment import ExperimentError, parse_experiment
+from pswire.exits import ExitCode
+from psworker.cli import main
 from psworker.job import JobError, load_job
 from psworker.tensorflow import named_variables
 from psworker.tensorflow.trainer import Trainer
+from tests.replay.command import ps_lab
+from tests.service.serving import serving
 
 pytestmark = [
     pytest.mark.tensorflow,
@@ -116,25 +121,85 @@ def experiment(initial: str, **job: Any) -> dict[str, Any]:
     }
 
 
+def check_begun_with(run: Run, expected: dict[str, np.ndarray]) -> None:
+    found = weights_file.load(run.path / "weights.safetensors").arrays
+    assert found.keys() == expected.keys()
+    assert all(np.allclose(found[name], expected[name], rtol=0, atol=1e-25) for name in expected)
+
+
 def test_a_run_begins_with_them_and_is_replayed(tmp_path: Path) -> None:
     """At a learning rate of nothing the run ends as it began."""
     path = file_of(tmp_path, "w.keras")
     done = run_simulated(parse_experiment(experiment(str(path))), out=tmp_path / "run", quiet=True)
     assert done.result.ok, done
     run = Run(done.folder)
-    found, expected = weights_file.load(run.path / "weights.safetensors").arrays, values(trainer(5))
-    assert found.keys() == expected.keys()
-    assert all(np.allclose(found[name], expected[name], rtol=0, atol=1e-25) for name in expected)
+    check_begun_with(run, values(trainer(5)))
     assert run.experiment.job.initial == str(path)
     replay = replay_of(run)
     replay.run()
     assert prove(run, replay).holds
 
 
+# As typed, of the job above: it ends as it began, too.
+COMMAND = ("--job", DIGITS, "--option", "hidden=8", "--initial")
+IDLE = ("optimizer.learning_rate=1e-30", "run.versions=1")
+
+
+@pytest.mark.parametrize("name", ["w.keras", "w.safetensors"])
+def test_a_ps_worker_brings_them(tmp_path: Path, name: str) -> None:
+    path, out = file_of(tmp_path, name), tmp_path / "run"
+    with serving(2, out=out, overrides=IDLE) as cluster:
+        said = CliRunner().invoke(main, ["--ps-hosts", cluster.hosts, *COMMAND, str(path)])
+        assert said.exit_code == ExitCode.OK, said.output
+        assert cluster.servers[0].ended() == ExitCode.OK
+    check_begun_with(Run(out), values(trainer(5)))
+
+
+def test_a_ps_worker_with_another_models_file_does_not_join(tmp_path: Path) -> None:
+    edited = {name: array.copy() for name, array in values(trainer(1)).items()}
+    _shape(edited)
+    path = tmp_path / "w.safetensors"
+    save_file(edited, path)
+    with serving() as cluster:
+        before = cluster.picture()
+        said = CliRunner().invoke(main, ["--ps-hosts", cluster.hosts, *COMMAND, str(path)])
+        assert cluster.picture() == before
+    assert said.exit_code == ExitCode.JOB_FAILED
+    assert f"{path}: does not hold this job's model: " in said.output
+    assert "'dense/kernel': expected the shape (64, 8), got (64, 9)" in said.output
+
+
+@pytest.mark.parametrize("name", ["w.keras", "w.safetensors"])
+def test_a_ps_lab_run_begins_with_them(tmp_path: Path, name: str) -> None:
+    path, file = file_of(tmp_path, name), tmp_path / "e.toml"
+    file.write_text(parse_experiment(experiment("")).to_toml())
+    options = ("--engine", "simulated", "--quiet", "--out", tmp_path / "run", "--initial", path)
+    said = ps_lab("run", file, *options)
+    assert said.code == 0, said
+    run = Run(tmp_path / "run")
+    assert run.experiment.job.initial == str(path)
+    check_begun_with(run, values(trainer(5)))
+
+
+@pytest.mark.parametrize(
+    ("initial", "words"),
+    [
+        ("w.h5", 'job.initial: expected a file .keras or .safetensors, got the string "w.h5"'),
+        ("gone.keras", "job.initial: there is no file gone.keras"),
+    ],
+)
+def test_what_is_no_such_file_begins_no_run(tmp_path: Path, initial: str, words: str) -> None:
+    file = tmp_path / "e.toml"
+    file.write_text(parse_experiment(experiment("")).to_toml())
+    said = ps_lab("run", file, "--out", tmp_path / "run", "--initial", initial)
+    assert said.code == ExitCode.USAGE and words in said.err
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize(
     ("document", "words"),
     [
-        (experiment("w.h5"), "job.initial"),
+        (experiment("w.h5"), "job.initial: expected a file .keras or .safetensors"),
         ({"job": {"script": "train.py", "initial": "w.keras"}}, "the script loads its model itself"),
     ],
 )

@@ -35,6 +35,9 @@ def checkpoints(context: click.Context, folder: Path, as_json: bool) -> None:
     if not names:
         raise Failure(f"{store.root}: holds no checkpoints")
     intact = True
+    if log is not None and log.damage:
+        click.echo(f"DAMAGED  {log.damage}: the log counts up to the entry before", err=as_json)
+        intact = False
     for name in names:
         found = _verified(store, name, log)
         intact &= found["problem"] is None or found["void"]

@@ -37,14 +37,19 @@ EVERY = 500
     metavar="VERSION",
     help="Of this version [default: the last one].",
 )
+@click.option(
+    "--job",
+    metavar="FILE:CLASS",
+    help="The job whose model it is [default: as experiment.toml has it, which runs by hand do not have].",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of a sentence.")
-def export(folder: Path, path: Path, version: int | None, as_json: bool) -> None:
+def export(folder: Path, path: Path, version: int | None, job: str | None, as_json: bool) -> None:
     """Write a run's model for Keras or TensorFlow, or its weights for anybody.
 
     What is written loads without this project: keras.models.load_model, tf.saved_model.load,
     safetensors, numpy.load. A Keras model is compiled with the job's Keras loss and metrics, so that
     evaluate works; the servers' optimizer is not part of it. Model formats need the job's module (at
-    the path of experiment.toml) and TensorFlow; the others need neither.
+    the path of experiment.toml, or as --job names it) and TensorFlow; the others need neither.
 
     The last version comes from the run's weights.safetensors. Any other one, and that of a run that was
     killed, is computed again from the decision log (see ps-lab replay); exit code 9 when a contribution
@@ -55,20 +60,25 @@ def export(folder: Path, path: Path, version: int | None, as_json: bool) -> None
       ps-lab export runs/digits-sync --to digits.keras
       ps-lab export runs/digits-async --version 100 --to weights.safetensors
       ps-lab export runs/digits/checkpoints/0000000812-1f0c9a2b7d3e4c55 --to model.keras
+      ps-lab export runs/by-hand --to model.keras --job my_job.py:MyJob
     """
     try:
         target.check(path)
+        if job is not None and not target.needs_model(path):
+            raise RunError(
+                f"--job {job}: only a .keras file and a SavedModel hold a model; {path} holds weights"
+            )
         if (folder / MANIFEST).is_file():
             if version is not None:
                 raise RunError(
                     f"--version {version}: a checkpoint has one version; expected the run's folder"
                 )
             # The last part of a relative path may be missing from it: "." say.
-            found = exported_checkpoint(folder.resolve(), path)
+            found = exported_checkpoint(folder.resolve(), path, job)
         else:
             run = Run(folder)
             say_unfinished([run])
-            found = exported(run, path, version, None if as_json else _progress)
+            found = exported(run, path, version, None if as_json else _progress, job)
     except JobError as error:
         raise Failure(f"{error}\n{error.details}".rstrip(), ExitCode.JOB_FAILED) from error
     except OtherWeightsError as error:

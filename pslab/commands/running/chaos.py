@@ -14,14 +14,13 @@ from pslab.chaos.verdict import ACCURACY, Round, as_json, judge, text
 from pslab.commands.failure import EPILOG, Failure
 from pslab.display.progress import choose, print_json
 from pslab.launch.experiments import load, run_local
+from pslab.launch.restarts import NO_LIMIT
 from pslab.launch.tasks import Daemons
-from pslab.runs.folder import Run, RunError, make_folder
+from pslab.runs.folder import Run, RunError
+from pslab.runs.making import make_folder
 from pswire.command.options import number_option
 from pswire.config.experiment import Experiment, ExperimentError
 from pswire.exits import ExitCode
-
-# As often as anything dies.
-NO_LIMIT = 10**6
 
 
 @click.command(epilog=EPILOG)
@@ -31,7 +30,7 @@ NO_LIMIT = 10**6
 )
 @click.option("--runs", type=click.IntRange(min=1), help="So many runs at most.")
 @click.option("--kills", type=click.IntRange(min=1), help="So many disturbances in each run at most.")
-@number_option("--seed", 0, 0, "Of what is done, and when.")
+@number_option("--seed", 0, 0, "Of what is done, and when, in the first run; each has the next.")
 @number_option("--every", 1, 20, "Between two disturbances, on the average.", metavar="VERSIONS")
 @click.option(
     "--kind",
@@ -80,8 +79,9 @@ def chaos(
     disturbances strike while the job recovers from the one before.
 
     Each run must succeed; its log must pass ps-lab check, its checkpoints their digests; no batch may count
-    twice; the accuracy must be that of a run which is left alone. Otherwise the exit code is 9. The report
-    says how often each role was disturbed, how long it took to the next version, and what was computed again.
+    twice; the accuracy must be that of a run which is left alone. After a run of which something of this does
+    not hold no other is begun, and the exit code is 9. The report says how often each role was disturbed, how
+    long it took to the next version, and what was computed again.
 
     \b
       ps-lab chaos examples/digits-sync.toml --set run.checkpoint_every=10v --minutes 30 --out runs/chaos
@@ -92,7 +92,12 @@ def chaos(
             raise ExperimentError(
                 f"run.engine: chaos disturbs processes of this machine: expected local, got {loaded.run.engine}"
             )
-        make_folder(out)
+        _check_new(out)
+        if not loaded.run.checkpoint_every:
+            click.echo(
+                "note: workers only are disturbed: without run.checkpoint_every no server may be lost",
+                err=True,
+            )
         until = time.monotonic() + 60 * minutes
         wanted = _reference(loaded, out / "reference") if reference else None
         rounds: list[Round] = []
@@ -109,10 +114,16 @@ def chaos(
     except (ExperimentError, RunError) as error:
         raise Failure(error) from error
     if report_json:
-        print_json(as_json(rounds))
+        print_json(as_json(rounds, wanted))
     else:
-        click.echo(text(rounds))
+        click.echo(text(rounds, wanted))
     context.exit(int(ExitCode.VIOLATIONS if any(each.problems for each in rounds) else ExitCode.OK))
+
+
+def _check_new(folder: Path) -> None:
+    """Raises RunError for one that holds something."""
+    if folder.is_dir() and any(folder.iterdir()):
+        raise RunError(f"{folder}: expected a new folder, or an empty one; choose another with --out")
 
 
 def _reference(experiment: Experiment, folder: Path) -> float | None:
@@ -141,4 +152,4 @@ def _round(
     run = DisturbedRun(experiment, make_folder(folder), display, daemons, campaign, until, kills or NO_LIMIT)
     with display:
         result = run.run()
-    return judge(folder.resolve(), result, campaign.outcomes, wanted, tolerance)
+    return judge(folder.resolve(), seed, result, campaign.outcomes, wanted, tolerance)

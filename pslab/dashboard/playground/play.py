@@ -13,6 +13,7 @@ from pslab.dashboard.recording import Recorder
 from pslab.dashboard.waits import WaitLog
 from pslab.runs import log
 from pslab.runs.folder import Metric
+from pslab.runs.reader import read_log
 from pslab.simulator import Cluster, Folder, build
 from psserver.coordinator.outputs import Record
 from pswire.config.experiment import Experiment, ExperimentError
@@ -101,7 +102,7 @@ def _told(
     experiment: Experiment, cluster: Cluster, listener: Listener, waits: WaitLog, limited: str
 ) -> dict[str, Any]:
     recorder = Recorder()
-    for entry in log.read(json.dumps(_line(record)) for record in listener.records):
+    for entry in read_log(json.dumps(_line(record)) for record in listener.records):
         assert isinstance(entry, log.Entry), entry.problem
         recorder.see(entry)
     for metric in listener.metrics:

@@ -1,6 +1,7 @@
 """What a process of a run prints: bytes in its log, JSON objects on stdout as events."""
 
 import json
+from contextlib import suppress
 from pathlib import Path
 
 from pslab.launch.events import EventQueue, Printed
@@ -22,14 +23,19 @@ class Output:
 
     def stdout(self, line: bytes) -> None:
         """A whole line, with its end."""
-        self._file.write(line)
+        self._write(line)
         event = _event(line)
         if event is not None:
             self._events.put(Printed(self.name, event))
 
     def stderr(self, part: bytes) -> None:
         """Any part of what was written."""
-        self._file.write(part)
+        self._write(part)
+
+    def _write(self, part: bytes) -> None:
+        # A full disk takes no log. What the process tells counts all the same, and so does its end.
+        with suppress(OSError):
+            self._file.write(part)
 
     def close(self) -> None:
         """Nothing is written any more; `tail` still reads."""

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from pslab.launch.engines.launcher import EngineError
 from pslab.launch.engines.slurm import CONTROLLER, need
-from pslab.runs.folder import EXPERIMENT, free_folder, make_folder
+from pslab.runs.folder import EXPERIMENT
+from pslab.runs.making import free_folder, make_folder
 from pswire.config.experiment import Experiment
 
 SCRIPT = "submit.sh"

@@ -154,25 +154,37 @@ class KeptProcess:
     # In threads of its own
 
     def _live(self) -> None:
-        ended = ""
         # The wait for a turn is none for a place.
         try:
             self._pipe = self._open(self._output.fileno())
-            if self._killed:
-                self._pipe.kill()
-            late = threading.Timer(self._wait, self._late)
-            late.daemon = True
-            late.start()
-            threading.Thread(target=self._write, args=(self._pipe,), daemon=True).start()
-            self._read(self._pipe)
-            late.cancel()
-            self._outgoing.put(None)
-            ended = self._pipe.close()
+            ended = self._talk(self._pipe)
         except OSError as error:
             ended = f"{error.strerror or error}"
         if not self._hello:
             self._placed()
         self._finish(ended)
+
+    def _talk(self, pipe: Pipe) -> str:
+        """Until the connection ends; how it did, in words."""
+        if self._killed:
+            pipe.kill()
+        late = threading.Timer(self._wait, self._late)
+        late.daemon = True
+        late.start()
+        threading.Thread(target=self._write, args=(pipe,), daemon=True).start()
+        failed = ""
+        try:
+            self._read(pipe)
+        except Exception as error:
+            # A full disk, or no words of a keeper: the run must not wait for more, nor the process go on unseen.
+            why = error.strerror if isinstance(error, OSError) else None
+            failed = f"what came cannot be taken: {why or f'{type(error).__name__}: {error}'}"
+            pipe.kill()
+        finally:
+            late.cancel()
+            self._outgoing.put(None)
+        ended = pipe.close()
+        return failed or ended
 
     def _late(self) -> None:
         if not self._hello:

@@ -5,7 +5,7 @@ from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.lifecycle import Lifecycle
 from psserver.coordinator.members.roster import Member
 from psserver.coordinator.members.waits import waits
-from psserver.coordinator.outputs import JobOver, JoinRefused
+from psserver.coordinator.outputs import JobOver, JobStopped, JoinRefused
 from psserver.coordinator.policy_driver import PolicyDriver
 from psserver.policies import Leave
 
@@ -29,7 +29,7 @@ class Membership:
         if known is not None and known.session == session:
             return known
         if ledger.stopped is not None:
-            kind = JobOver if ledger.stopped.success else JoinRefused
+            kind = JobOver if ledger.stopped.success else JobStopped
             raise kind(f"the job is over: {ledger.stopped.reason}")
         if rank is None:
             rank = known.rank if known else roster.free_rank()

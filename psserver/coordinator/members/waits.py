@@ -23,9 +23,8 @@ class Wait:
 
     def sentence(self, now: float) -> str:
         since = now - self.since
-        return (
-            f"waiting for {self.member.worker} to {self.what} (since {since:.1f} s, at most {self.limit:g} s)"
-        )
+        times = f"since {since:.1f} s, at most {round(self.limit, 1):g} s"
+        return f"waiting for {self.member.worker} to {self.what} ({times})"
 
 
 def waits(ledger: Ledger, driver: PolicyDriver, now: float) -> Iterator[Wait]:

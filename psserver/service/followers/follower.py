@@ -103,6 +103,11 @@ class Follower:
         """Nobody is at its address."""
         return self._missed and self.state == "connecting"
 
+    @property
+    def _away(self) -> bool:
+        """It holds nothing that could be had: lost, or not there yet although it was waited for."""
+        return self.state == "lost" or self.missing
+
     def start(self) -> None:
         self._task = self._loop.create_task(self._run())
 
@@ -172,7 +177,7 @@ class Follower:
 
         def known() -> bool:
             written = (other for other, saved in self._saved.items() if not saved.error)
-            return entry in self._saved or self.state == "lost" or passed_over(entry, written)
+            return entry in self._saved or self._away or passed_over(entry, written)
 
         deadline = self._loop.time() + seconds
         while not known() and self._loop.time() < deadline:
@@ -180,19 +185,17 @@ class Follower:
             self.ask()
             await self._changes.wait_for(known, ASK_EVERY)
         saved = self._saved.get(entry)
-        if saved is None and self.state != "lost" and known():
+        if saved is None and not self._away and known():
             raise PassedOver
         if saved is None:
             lost = "was lost" if self.state == "lost" else f"did not write its part within {seconds:.0f} s"
-            raise CheckpointError(f"server {self.server} {lost}")
+            raise CheckpointError(f"server {self.server} {'is not there' if self.missing else lost}")
         if saved.error:
             raise CheckpointError(saved.error)
         return {file.name: FileFacts(file.bytes, file.sha256) for file in saved.files}
 
     async def wait_executed(self, count: int, seconds: float) -> bool:
-        await self._changes.wait_for(
-            lambda: self.executed >= count or self.diverged or self.state == "lost", seconds
-        )
+        await self._changes.wait_for(lambda: self.executed >= count or self.diverged or self._away, seconds)
         return self.executed >= count
 
     async def shutdown(self, exit_code: ExitCode, reason: str, next_folder: int = 0) -> None:
@@ -272,6 +275,7 @@ class Follower:
                     return not self._closing.is_set()
                 problem = await asyncio.to_thread(find_problem, self.address, self._credentials)
                 waited, self._missed = self._loop.time() - began, True
+                self._changes.notify()
                 where = f"server {self.server} at {self.address}"
                 if problem is not None and problem.certain:
                     return self._given_up(UNTRUSTED, f"server {self.server}: {problem.sentence}")

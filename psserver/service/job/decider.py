@@ -111,7 +111,7 @@ class Decider:
         except (JoinRefused, JoinDeferred):
             raise
         except LogError as error:
-            self.fail(str(error), ExitCode.STORAGE)
+            self.fail(str(error), error.code)
         except Exception as error:
             log.exception("a decision of the job failed", extra=event("decision_failed"))
             self.fail(f"a decision failed: {type(error).__name__}: {error}", ExitCode.INTERNAL)
@@ -162,7 +162,7 @@ class Decider:
 
     def _lost_log(self, error: LogError) -> None:
         if self.failure is None:
-            self.fail(str(error), ExitCode.STORAGE)
+            self.fail(str(error), error.code)
 
     def _end(self) -> None:
         if not self.over:

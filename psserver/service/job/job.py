@@ -263,6 +263,6 @@ def _with_wait(found: JobReport, awaited: Wait | None) -> JobReport:
         return found
     what, since, limit = awaited
     waited = time.monotonic() - since
-    most = "" if math.isinf(limit) else f", at most {limit:g} s"
+    most = "" if math.isinf(limit) else f", at most {round(limit, 1):g} s"
     sentence = f"waiting for {what} (since {waited:.1f} s{most})"
     return replace(found, note="; ".join(filter(None, (found.note, sentence))))

@@ -4,7 +4,7 @@ import time
 
 import grpc
 
-from psserver.coordinator import JobOver, JoinDeferred, JoinRefused, Output
+from psserver.coordinator import JobOver, JobStopped, JoinDeferred, JoinRefused, Output
 from psserver.coordinator.members.roster import Member
 from psserver.coordinator.work.units import WorkTerms
 from psserver.optimizers import Optimizer
@@ -54,6 +54,8 @@ class Joining:
             member = self._admit(worker, session, rank, proposed, work, remembers)
         except JobOver as over:
             raise Refused(grpc.StatusCode.OUT_OF_RANGE, str(over)) from over
+        except JobStopped as failed:
+            raise Refused(grpc.StatusCode.NOT_FOUND, str(failed)) from failed
         except JoinRefused as refusal:
             raise precondition(str(refusal)) from refusal
         except JoinDeferred as deferred:

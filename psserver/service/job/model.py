@@ -25,7 +25,7 @@ class JobModel:
         tensors = self._decider.agreement.policy.tensors
         try:
             optimizer.check_aggregator(tensors.aggregator)
-            self._decider.host.configure(plan, optimizer, tensors)
+            self._decider.host.configure(plan, optimizer, tensors, self._decider.agreement.terms.checkpoints)
         except MemoryError as error:
             raise Refused(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -49,6 +49,7 @@ class JobModel:
             tensors=json.dumps(agreement.policy.tensors.config),
             checkpoint=checkpoint,
             entries=entries,
+            checkpoints=agreement.terms.checkpoints,
         )
         for follower in decider.routes.followers:
             follower.configure(message)

@@ -6,21 +6,33 @@ from pathlib import Path
 from typing import Any
 
 from psserver.service.log.texts import ENCODER
+from pswire.exits import ExitCode
+
+# Called before lines are written. Raises LogError where they may not be.
+Check = Callable[[], None]
+
+
+def always() -> None:
+    """Lines may be written."""
+
 
 # Bytes that wait for a flush; a full buffer is written at once.
 BUFFERED = 1 << 16
 
 
 class LogError(OSError):
-    """A line cannot be written: the text names the file and the reason."""
+    """A line cannot be written: the text names the file and the reason. `code`: what the job ends with for it."""
+
+    code = ExitCode.STORAGE
 
 
 class JsonLines:
     """One owner, who calls every method. After a LogError nothing more is taken: the file ends with a whole line."""
 
-    def __init__(self, path: Path, *, going_on: bool = False) -> None:
+    def __init__(self, path: Path, *, going_on: bool = False, check: Check = always) -> None:
         """Empties the file, or adds to it when `going_on`. Raises LogError."""
         self._path = path
+        self._check = check
         self._waiting = bytearray()
         # Bytes in the file, and those up to the end of its last whole line.
         self._written, self._whole = 0, 0
@@ -53,6 +65,13 @@ class JsonLines:
         """Hand every line to the operating system. Raises LogError; what fitted, in whole lines, is kept."""
         if self._failure is not None:
             raise self._failure
+        try:
+            self._check()
+        except LogError as error:
+            # What is in the file is not this process's to change.
+            self._failure = error
+            self._waiting.clear()
+            raise
         try:
             while self._waiting:
                 count = os.write(self._file, self._waiting)

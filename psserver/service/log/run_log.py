@@ -15,7 +15,7 @@ from psserver import weights_file
 from psserver.checkpoint.rewind import Mark
 from psserver.coordinator import entries
 from psserver.coordinator.outputs import Record
-from psserver.service.log.json_lines import JsonLines, LogError
+from psserver.service.log.json_lines import Check, JsonLines, LogError, always
 from psserver.service.log.texts import entry_line, value_text
 
 DECISIONS, METRICS = "decisions.jsonl", "metrics.jsonl"
@@ -46,11 +46,12 @@ class RunLog:
     """Appends to decisions.jsonl and metrics.jsonl in `folder`; without a folder it writes nothing.
 
     The loop's thread owns it. Raises LogError where a line cannot be written: what
-    that line says must not take effect then. `going_on`: the checkpoint behind which the files go on.
+    that line says must not take effect then. `going_on`: the checkpoint behind which the files go on, once `open` says
+    that they end there. `check`: called before anything is written.
     """
 
-    def __init__(self, folder: Path | None, going_on: Mark | None = None) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path | None, going_on: Mark | None = None, check: Check = always) -> None:
+        self._folder, self._check = folder, check
         self._decisions: JsonLines | None = None
         self._metrics: JsonLines | None = None
         # Committed tickets that are neither applied nor dropped: (samples, loss).
@@ -60,11 +61,15 @@ class RunLog:
         if going_on is not None:
             self._pending = dict(going_on.pending)
             self._samples, self.last_loss = going_on.samples, going_on.loss
-        if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
-            more = going_on is not None
-            self._decisions = JsonLines(folder / DECISIONS, going_on=more)
-            self._metrics = JsonLines(folder / METRICS, going_on=more)
+        else:
+            self.open(more=False)
+
+    def open(self, *, more: bool = True) -> None:
+        """Append to the files, or to new ones without `more`. Raises LogError."""
+        if self._folder is not None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._decisions = JsonLines(self._folder / DECISIONS, going_on=more, check=self._check)
+            self._metrics = JsonLines(self._folder / METRICS, going_on=more, check=self._check)
 
     def append(self, record: Record) -> None:
         if self._decisions is not None:
@@ -113,12 +118,14 @@ class RunLog:
     def write_summary(self, summary: dict[str, Any]) -> None:
         """Raises LogError; a summary that was there before is whole then."""
         if self._folder is not None:
+            self._check()
             text = json.dumps(summary, indent=2, allow_nan=False) + "\n"
             _replace(self._folder / "summary.json", lambda path: path.write_text(text, encoding="utf-8"))
 
     def write_weights(self, weights: dict[str, NDArray[np.float32]]) -> None:
         """Raises LogError; weights that were there before are whole then."""
         if self._folder is not None:
+            self._check()
             _replace(self._folder / "weights.safetensors", lambda path: weights_file.save(path, weights))
 
     def close(self) -> None:

@@ -31,12 +31,16 @@ class Changes:
         """`condition()`, once it holds or after so many seconds."""
         if condition() or seconds <= 0:
             return condition()
-        future = self._loop().create_future()
-        self.waiting[future] = condition
-        try:
-            await until(future, seconds)
-        finally:
-            self.waiting.pop(future, None)
+        loop = self._loop()
+        end = loop.time() + seconds
+        # Who was woken first may have taken what several wait for.
+        while not condition() and (left := end - loop.time()) > 0:
+            future = loop.create_future()
+            self.waiting[future] = condition
+            try:
+                await until(future, left)
+            finally:
+                self.waiting.pop(future, None)
         return condition()
 
     def notify(self) -> None:

@@ -158,7 +158,11 @@ class CoordinatorRpc:
 
     async def gather_epoch(self, request: pb.GatherEpochRequest, call: Call) -> pb.GatherEpochReply:
         claim = receipts.Claim(request.job, request.worker, request.incarnation, request.membership_token)
-        if request.job != self._job.terms.job or not claim.proven(self._job.host.secret):
+        job = self._job.terms.job
+        if follows(job, request.job) or follows(request.job, job):
+            # Its session joins the later generation meanwhile; then it asks again as a member of that.
+            raise Refused(grpc.StatusCode.UNAVAILABLE, f"{job} is another generation of {request.job}: wait")
+        if request.job != job or not claim.proven(self._job.host.secret):
             raise Refused(
                 grpc.StatusCode.PERMISSION_DENIED,
                 "expected a member of this job with its membership token: join",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import grpc
 
-from psserver.checkpoint import CheckpointError, load, shards_of
+from psserver.checkpoint import CheckpointError, part_of
 from psserver.optimizers import OptimizerError
 from psserver.optimizers import build as build_optimizer
 from psserver.policies.declarations import from_config
@@ -88,8 +88,7 @@ class FollowRpc:
                 await self._take(request, call)
                 await call.reply(self._progress())
         finally:
-            if self.ending is None:
-                self._end(ExitCode.UNREACHABLE, "the coordinator (server 0) is gone", recover=self._recover)
+            self._end(ExitCode.UNREACHABLE, "the coordinator (server 0) is gone", recover=self._recover)
             # The end cuts all calls: not before this one has its status.
             call.when_over(self._ended)
 
@@ -158,7 +157,7 @@ class FollowRpc:
                 end = request.shutdown
                 self._end(_exit_code(end.exit_code), end.reason, next_folder=end.next_folder)
             case other:
-                raise invalid(f"expected configure, decisions or shutdown, got {other}")
+                raise invalid(f"expected configure, decisions, trial or shutdown, got {other}")
 
     async def _try(self, trial: shard_pb2.Trial) -> None:
         if self._host.state.failure is not None:
@@ -181,7 +180,7 @@ class FollowRpc:
                 "run the same version of ps-server everywhere"
             )
         try:
-            self._host.configure(plan, optimizer, tensors)
+            self._host.configure(plan, optimizer, tensors, message.checkpoints)
         except MemoryError as error:
             raise Refused(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -201,8 +200,8 @@ class FollowRpc:
                 raise CheckpointError(
                     "it has no folder: give every server the same --out, on a disk that all share"
                 )
-            states = await asyncio.to_thread(lambda: shards_of(load(store, message.checkpoint), plan))
-            self._host.take_up(states[self._host.server], message.entries)
+            state = await asyncio.to_thread(part_of, store, message.checkpoint, plan, self._host.server)
+            self._host.take_up(state, message.entries)
         except (CheckpointError, StateError) as error:
             raise precondition(
                 f"server {self._host.server} cannot take up {message.checkpoint}: {error}"
@@ -227,7 +226,9 @@ class FollowRpc:
         return reply
 
     def _end(self, code: ExitCode, reason: str, *, recover: float = 0.0, next_folder: int = 0) -> None:
-        self.ending = Ending(code, reason, recover, next_folder)
+        """The first reason counts: an older coordinator does not end what a newer one goes on with."""
+        if self.ending is None:
+            self.ending = Ending(code, reason, recover, next_folder)
 
 
 async def follow_nobody(call: Call) -> None:

@@ -72,7 +72,11 @@ class Checkpoints:
         host: ShardHost,
         run_log: RunLog,
         followers: list[Follower],
+        names: set[str],
     ) -> None:
+        """`names`: of the checkpoints that are in the log already. Any other that is there was rolled back, or is of
+        another run."""
+        self._names = names
         self._folder, self._store, self._keep = folder, store, keep
         self._host, self._run_log, self._followers = host, run_log, followers
         self._writing: asyncio.Task[None] | None = None
@@ -124,6 +128,7 @@ class Checkpoints:
             return
         except (CheckpointError, StateError, LogError) as error:
             self._failed(version, error)
+            await asyncio.to_thread(self._store.discard, name)
             return
         took = time.monotonic() - began
         told = event("checkpoint_written", version=version, bytes=about.nbytes, seconds=took)
@@ -131,7 +136,8 @@ class Checkpoints:
 
     def _complete(self, about: Manifest, name: str) -> None:
         self._store.complete(about)
-        self._store.prune(self._keep, frozenset({name}))
+        self._names.add(name)
+        self._store.prune(self._keep, frozenset({name}), lambda other: other not in self._names)
 
     async def _own(self, entry: int, limit: float) -> dict[str, FileFacts]:
         parts = self._host.saver.parts

@@ -12,6 +12,7 @@ from psserver.checkpoint import (
     choose,
     generations,
     name_of,
+    needed_by,
 )
 from psserver.checkpoint.resumption import LATEST
 from psserver.checkpoint.rewind import BEGINNING, DECISIONS, LogIndex, Mark, RewindError
@@ -33,18 +34,46 @@ AUTO = "auto"
 
 @dataclass(frozen=True, slots=True)
 class ResumePoint:
-    """`checkpoint`: None where the job begins anew. `rolled_back`: entries that were put aside."""
+    """`checkpoint`: None where the job begins anew. Nothing has changed in the folder before `cut`."""
 
     checkpoint: Checkpoint | None
     mark: Mark
-    rolled_back: int
+    index: LogIndex
+    store: Store
+
+    @property
+    def rolled_back(self) -> int:
+        """Entries behind the mark, which are void."""
+        return self.index.entries - self.mark.entry - 1
+
+    @property
+    def names(self) -> set[str]:
+        """Of the checkpoints that are still the log's."""
+        return self.index.names(self.mark)
+
+    def cut(self) -> None:
+        """Put aside what is behind the mark: to be called once nothing can refuse the checkpoint any more. Raises
+        UnwritableError."""
+        if self.checkpoint is None:
+            void = self.index.rewind(self.mark)
+            told = event("begins_anew", rolled_back=void)
+            log.warning(
+                "there is no checkpoint yet: the job begins anew; %d entries are void", void, extra=told
+            )
+            return
+        about = self.checkpoint.manifest
+        self.store.settle(name_of(about.entry, about.job))
+        void = self.index.rewind(self.mark)
+        told = event("resumed", version=about.version, rolled_back=void)
+        log.info("goes on from version %d; %d entries behind it are void", about.version, void, extra=told)
 
 
 def complete(folder: Path, version: int) -> bool:
     """There is a checkpoint of the end of that folder's log, at `version`."""
     try:
         index = LogIndex(folder)
-        found, _ = choose(Store(folder / FOLDER), "latest", lambda m: index.lacks(m.entry, m.job, m.version))
+        store, fits = Store(folder / FOLDER), lambda m: index.lacks(m.entry, m.job, m.version)
+        found, _ = choose(store, LATEST, fits, lambda _: ())
     except (CheckpointError, RewindError):
         return False
     return found.manifest.version == version
@@ -54,7 +83,7 @@ def name_job(settings: ServerSettings) -> JobTerms:
     """The job's terms under the name of its next generation, if the folder has had one. Raises CheckpointError,
     RewindError."""
     terms, out = settings.terms, settings.out
-    if out is None or not (settings.keep or settings.resume):
+    if out is None or not settings.has_generations:
         return terms
     store = Store(out / FOLDER)
     if settings.resume is None:
@@ -73,34 +102,29 @@ def name_job(settings: ServerSettings) -> JobTerms:
 def find(
     folder: Path, which: str, terms: JobTerms, policy: Policy, optimizer: Optimizer | None
 ) -> ResumePoint | None:
-    """Choose the checkpoint, and cut the log behind it. None: there is nothing to go on from, nor to put aside. Raises
-    CheckpointError and RewindError; nothing has changed then."""
+    """Choose the checkpoint. None: there is nothing to go on from, nor to put aside. Raises CheckpointError and
+    RewindError."""
+    store = Store(folder / FOLDER)
     if which == AUTO and not (folder / DECISIONS).is_file():
+        if store.written():
+            raise CheckpointError(
+                f"{folder}: holds checkpoints, but no {DECISIONS}, without which nothing goes on from them: put it "
+                "back, or name another folder"
+            )
         return None
     index = LogIndex(folder)
-    if which == AUTO and not Store(folder / FOLDER).written():
-        return _anew(index)
+    if index.damage:
+        told = event("log_damaged", entries=index.entries)
+        log.warning("the log counts up to its entry %d: %s", index.entries - 1, index.damage, extra=told)
+    if which == AUTO and not store.written():
+        return ResumePoint(None, BEGINNING, index, store) if index.entries or index.damage else None
     which = LATEST if which == AUTO else which
-    store = Store(folder / FOLDER)
-    found, passed = choose(store, which, lambda m: index.lacks(m.entry, m.job, m.version))
+    found, passed = choose(
+        store, which, lambda m: index.lacks(m.entry, m.job, m.version), needed_by(0, terms.servers)
+    )
     for sentence in passed:
         log.warning("passed over checkpoint %s", sentence, extra=event("checkpoint_passed_over"))
     about = found.manifest
     wanted = about.optimizer if optimizer is None else optimizer.config
     check_same_job(about, policy, wanted, terms.workers, terms.seed)
-    store.settle(name_of(about.entry, about.job))
-    mark = index.marks[about.entry]
-    void = index.rewind(mark)
-    told = event("resumed", version=about.version, rolled_back=void)
-    log.info("goes on from version %d; %d entries behind it are void", about.version, void, extra=told)
-    return ResumePoint(found, mark, void)
-
-
-def _anew(index: LogIndex) -> ResumePoint | None:
-    """It was cut off before its first checkpoint. All that was decided is void."""
-    if not index.entries:
-        return None
-    void = index.rewind(BEGINNING)
-    told = event("begins_anew", rolled_back=void)
-    log.warning("there is no checkpoint yet: the job begins anew; %d entries are void", void, extra=told)
-    return ResumePoint(None, BEGINNING, void)
+    return ResumePoint(found, index.marks[about.entry], index, store)

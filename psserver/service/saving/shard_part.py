@@ -3,28 +3,22 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-
-import numpy as np
-from numpy.typing import NDArray
 
 from psserver.checkpoint import CheckpointError, FileFacts, Store, name_of, save_shard, settled
 from psserver.service.limits.ledger import MODEL, MemoryLedger
 from psserver.service.loop.heavy import LARGE
 from psserver.service.loop.owner import Owner
+from psserver.service.saving.spare import Floats, SpareArrays, Touched
 from psserver.shard import Shard, ShardState, copied
 from pswire.logs.events import event
 
 log = logging.getLogger("ps-server")
 
-Floats = NDArray[np.float32]
-
 # Of memory.
 KIND = "checkpoint"
-# The same, while nothing is in it.
-SPARE = "checkpoint, spare"
 # Parts of which the outcome is known.
 REMEMBERED = 4
 
@@ -56,7 +50,8 @@ class PartSaver:
     no folder. `changed` is called with every new part, `copied` when the shard's arrays may be written to again.
     Two threads: what is to be saved is copied while another part is being written. A copy is held in `memory` from
     before it is made until it is written, or a newer one takes its place; where it has no room there, there is no part.
-    The arrays of one that is written are kept for the next, where memory is plenty: until `release`.
+    Where `periodic`, the job takes checkpoints while it trains: memory for a copy is got before the first, and kept
+    between them, as far as there is room. `release` gives it up.
     """
 
     def __init__(
@@ -69,12 +64,36 @@ class PartSaver:
     ) -> None:
         self.store: Store | None = None
         self.parts: dict[int, Part] = {}
+        self.periodic = False
         self._owner, self._server, self._changed, self._copied = owner, server, changed, copied
         self._memory = memory
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="checkpoint")
-        self._busy = self._closed = False
+        self._busy = self._copying = self._closed = False
         self._next: tuple[int, str, ShardState] | None = None
-        self._spare: list[Floats] = []
+        self._spare = SpareArrays(memory, self._pool)
+
+    def prepare(self, shard: Shard, unused: Collection[Floats] = ()) -> None:
+        """Have memory ready for a copy of what the shard holds, which is much: training would wait for it.
+
+        `unused`: arrays of the same sizes that nobody needs any more.
+        """
+        state = settled(shard.views())
+        if not self.periodic or self.store is None or self._closed or state.nbytes <= LARGE:
+            return
+        if unused:
+            self._spare.keep(unused)
+        else:
+            self._spare.prepare([values.size for values in state.arrays.values()])
+
+    @property
+    def newest(self) -> int:
+        """The entry of the newest part of which the outcome is known; -1 before the first."""
+        return max(self.parts, default=-1)
+
+    @property
+    def working(self) -> bool:
+        """A part is being copied or written."""
+        return self._busy or self._copying
 
     def save(self, entry: int, job: str, shard: Shard) -> bool:
         """The shard has executed the entries up to this one. What it holds is copied: a little now, much beside the
@@ -88,7 +107,7 @@ class PartSaver:
         # Before the copy: of those that wait, the newest will do.
         self._wait(None)
         state = settled(shard.views())
-        spare = self._taken_spare()
+        spare = self._spare.take()
         refusal = self._memory.take(MODEL, KIND, state.nbytes)
         if refusal is not None:
             # Buffers that are kept for payloads to come.
@@ -103,11 +122,11 @@ class PartSaver:
             self._wait((entry, job, copied(state)))
             self._begin()
             return False
-        began = time.monotonic()
-        copying = self._owner.loop.run_in_executor(self._pool, copied, state, spare)
+        began, self._copying = time.monotonic(), True
+        copying = self._owner.loop.run_in_executor(self._pool, _copied, state, spare)
 
         def ended(future: "asyncio.Future[ShardState]") -> None:
-            error = future.exception()
+            self._copying, error = False, future.exception()
             if error is None:
                 told = event("part_copied", bytes=state.nbytes, seconds=time.monotonic() - began)
                 log.debug("%d bytes to be saved were copied", state.nbytes, extra=told)
@@ -134,7 +153,8 @@ class PartSaver:
 
         def ended(future: "asyncio.Future[Part]") -> None:
             self._give(state)
-            self._keep(state)
+            if state.nbytes > LARGE and not self._closed:
+                self._spare.keep(state.arrays.values())
             self._ended(future.result())
 
         written.add_done_callback(ended)
@@ -163,21 +183,9 @@ class PartSaver:
     def _give(self, state: ShardState) -> None:
         self._memory.give(MODEL, KIND, state.nbytes)
 
-    def _keep(self, state: ShardState) -> None:
-        """Its arrays are of use for the next one, if half of all memory is free with them."""
-        large = not self._spare and state.nbytes > LARGE
-        if large and 2 * (self._memory.total + state.nbytes) <= self._memory.limit:
-            if self._memory.take(MODEL, SPARE, state.nbytes) is None:
-                self._spare = list(state.arrays.values())
-
-    def _taken_spare(self) -> list[Floats]:
-        spare, self._spare = self._spare, []
-        self._memory.put(MODEL, SPARE, 0)
-        return spare
-
     def release(self) -> None:
         """Others need the memory that is kept for the next part."""
-        self._taken_spare()
+        self._spare.take()
 
     def _tell(self, part: Part) -> None:
         self.parts[part.entry] = part
@@ -188,4 +196,9 @@ class PartSaver:
     def close(self) -> None:
         """A part under way is waited for."""
         self._closed = True
+        self._spare.take()
         self._pool.shutdown()
+
+
+def _copied(state: ShardState, spare: Touched | None) -> ShardState:
+    return copied(state, [] if spare is None else spare.wait())

@@ -4,10 +4,10 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from psserver.checkpoint import FolderLock
+from psserver.checkpoint import CheckpointError, FolderLock, Store
 from psserver.service.access.peers import Names
 from psserver.service.log.json_lines import LogError
-from psserver.service.log.run_log import make_folder
+from psserver.service.log.run_log import DECISIONS, FolderError, make_folder
 from psserver.service.rpc.coordinator import CoordinatorRpc
 from psserver.service.saving.resume_point import AUTO
 from psserver.service.saving.resume_point import FOLDER as CHECKPOINTS
@@ -111,16 +111,23 @@ class Coordinating:
         except LogError as error:
             log.error("%s", error, extra=event("run_folder_failed"))
             self._continuation.again = None
-            return ExitCode.STORAGE
+            return error.code
         return ExitCode.UNREACHABLE
 
 
 def lock_folder(settings: ServerSettings) -> FolderLock | None:
     """Make the run folder, and lock it where it has checkpoints. Raises FolderError, CheckpointError."""
-    if settings.out is not None and settings.resume is None:
-        make_folder(settings.out)
-    elif settings.out is not None and settings.resume == AUTO:
-        settings.out.mkdir(parents=True, exist_ok=True)
-    if settings.out is not None and (settings.keep or settings.resume):
-        return FolderLock(settings.out / CHECKPOINTS)
-    return None
+    out, resume = settings.out, settings.resume
+    if out is None:
+        return None
+    if resume is None:
+        if Store(out / CHECKPOINTS).written():
+            raise FolderError(
+                f"{out}: holds checkpoints of a run already; name another folder, or remove that one"
+            )
+        make_folder(out)
+    elif resume != AUTO and not (out / DECISIONS).is_file():
+        # Nothing is made there: the name may be a wrong one.
+        raise CheckpointError(f"{out}: holds no run to go on with: it has no {DECISIONS}")
+    # The lock makes the folder, too, where there is none.
+    return FolderLock(out / CHECKPOINTS) if settings.keep or resume else None

@@ -12,8 +12,8 @@ from psserver.service.succession.announcing import Announcing
 from psserver.service.succession.successor import Successor
 from pswire.exits import ExitCode
 
-# Between looks of a server that waits, in seconds.
-LONGEST_SLEEP = 3600.0
+# Between looks of a server that waits, in seconds; and of one that is to end, at what it writes.
+LONGEST_SLEEP, LOOK_EVERY = 3600.0, 0.2
 # Of a server that has not been given any order yet, in seconds.
 LEAST_PATIENCE = 60.0
 
@@ -30,7 +30,7 @@ class Following:
         self.rpc = FollowRpc(host, servers, settings.job_secret, wake, settings.former)
 
     async def run(self) -> ExitCode:
-        """Until the coordinator says so, or is gone, or a signal."""
+        """Until the coordinator says so, or is gone, or some time after a signal (`_see_it_end`)."""
         index, settings, hosts = self._settings.task_index, self._settings, self._continuation.hosts
         announcing = Announcing(
             hosts[0],
@@ -42,6 +42,7 @@ class Following:
         try:
             if not await self._ended():
                 return self._stopped(self._alone(), ExitCode.UNREACHABLE)
+            await self._see_it_end()
             return self._code()
         finally:
             announced.cancel()
@@ -58,6 +59,20 @@ class Following:
                 await asyncio.wait_for(going.wake.wait(), min(left, LONGEST_SLEEP))
             going.wake.clear()
         return True
+
+    async def _see_it_end(self) -> None:
+        """A signal mostly comes to all servers of a job, in any order: server 0 then wants this one's part of a last
+        checkpoint, and its final weights. Wait for its word for `worker_timeout` seconds, and so long again behind the
+        first checkpoint that is ordered meanwhile: a server that is told to end alone ends, too."""
+        loop, going, rpc = self._host.owner.loop, self._continuation, self.rpc
+        saver, seconds = self._host.saver, self._settings.terms.worker_timeout
+        before, limit = saver.newest, loop.time() + seconds
+        while rpc.ending is None and self._host.job and loop.time() < limit:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(going.wake.wait(), min(limit - loop.time(), LOOK_EVERY))
+            going.wake.clear()
+            if saver.working and saver.newest == before:
+                limit = loop.time() + seconds
 
     @property
     def patience(self) -> float:
@@ -78,7 +93,8 @@ class Following:
 
     def _code(self) -> ExitCode:
         going, ending = self._continuation, self.rpc.ending
-        if ending is None:
+        if ending is None or (going.signal and ending.exit_code == ExitCode.UNREACHABLE):
+            # No supervisor is to start again what somebody has told to end.
             code = ExitCode.INTERRUPTED if going.signal == "SIGINT" else ExitCode.TERMINATED
             return self._stopped(f"stopped by {going.signal}", code)
         if ending.recover and going.signal is None:

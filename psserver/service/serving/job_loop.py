@@ -56,6 +56,7 @@ class JobLoop:
                 cause = "diverged" if self._host.state.diverged else "server"
                 job.stop(self._host.state.failure, success=False, cause=cause)
             if (signalled := self._signalled()) is not None:
+                await self._decided()
                 job.checkpoint()
                 job.stop(f"stopped by {signalled}", success=False, cause=signalled)
                 await self._let_leave()
@@ -86,6 +87,13 @@ class JobLoop:
         await asyncio.wait([waiting], timeout=seconds)
         waiting.cancel()
         self._wake.clear()
+
+    async def _decided(self) -> None:
+        """While shards are asked about an update nothing can be saved: they have `worker_timeout` to answer."""
+        clock = self._host.owner.loop.time
+        deadline = clock() + self._job.terms.worker_timeout
+        while self._job.coordinator.trying and clock() < deadline and not self._begins_again():
+            await self._awoken(TICK)
 
     async def _let_leave(self) -> None:
         """Workers that were told that the job is over have a moment to leave."""

@@ -6,11 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 from psserver.checkpoint import Store
+from psserver.checkpoint.generations import FILE as GENERATION
 from psserver.checkpoint.rewind import Mark
 from psserver.receipts import new_secret, opening
 from psserver.service.followers.follower import LOST, Follower
 from psserver.service.job.job import Job
 from psserver.service.limits.workers import Capacity
+from psserver.service.log.fence import Fence
+from psserver.service.log.json_lines import Check, always
 from psserver.service.log.run_log import RunLog
 from psserver.service.saving.checkpoints import Checkpoints
 from psserver.service.saving.resume_point import FOLDER as CHECKPOINTS
@@ -74,9 +77,16 @@ def make_job(
     job.routes.followers.extend(_followers(settings, hosts, secret, lost, job.decider.tried))
     if settings.out is not None and settings.keep:
         store, followers = Store(settings.out / CHECKPOINTS), job.routes.followers
-        job.decider.checkpoints = Checkpoints(settings.out, store, settings.keep, host, run_log, followers)
-    if going_on is not None and going_on.checkpoint is not None:
-        job.go_on(going_on.checkpoint, going_on)
+        names = set() if going_on is None else going_on.names
+        job.decider.checkpoints = Checkpoints(
+            settings.out, store, settings.keep, host, run_log, followers, names
+        )
+    if going_on is not None:
+        if going_on.checkpoint is not None:
+            job.go_on(going_on.checkpoint, going_on)
+        # From here on nothing refuses it: a run that is refused is left as it was.
+        going_on.cut()
+        run_log.open()
     return job
 
 
@@ -112,11 +122,14 @@ def _followers(
 
 
 def _run_log(settings: ServerSettings, going_on: Mark | None) -> RunLog:
+    check: Check = always
+    if settings.out is not None and settings.has_generations:
+        check = Fence(settings.out / CHECKPOINTS / GENERATION)
     if settings.metrics_port is None:
-        return RunLog(settings.out, going_on)
+        return RunLog(settings.out, going_on, check)
     from psserver.metrics.counts import CountedRunLog
 
-    return CountedRunLog(settings.out, going_on)
+    return CountedRunLog(settings.out, going_on, check)
 
 
 def _going_on(settings: ServerSettings) -> ResumePoint | None:

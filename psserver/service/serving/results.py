@@ -111,7 +111,7 @@ class Results:
             self._job.routes.run_log.close()
         except LogError as error:
             log.error("%s", error, extra=event("run_folder_failed"))
-            code = ExitCode.STORAGE if code in (ExitCode.OK, ExitCode.STORAGE) else code
+            code = error.code if code in (ExitCode.OK, error.code) else code
         return code
 
     @property
@@ -181,11 +181,9 @@ async def _final_weights(job: Job) -> list[Floats] | None:
     for follower in job.routes.followers:
         job.awaited = (f"server {follower.server} to finish the log", time.monotonic(), PATIENCE)
         if not await follower.wait_executed(entries, PATIENCE):
-            log.error(
-                "server %d did not finish the log; no final weights",
-                follower.server,
-                extra=event("no_final_weights"),
-            )
+            why = "is not there" if follower.missing else "did not finish the log"
+            told = event("no_final_weights")
+            log.error("server %d %s; no final weights", follower.server, why, extra=told)
             return None
         try:
             limit = transfer(plan.shards[follower.server].nbytes, job.terms.worker_timeout)

@@ -53,6 +53,11 @@ class ServerSettings:
     exposure: str | None = None
 
     @property
+    def has_generations(self) -> bool:
+        """The job may go on in other processes, each time under a name of its own."""
+        return bool(self.keep or self.resume)
+
+    @property
     def security(self) -> str:
         """For statuses and summaries: "tls", "tokens", "loopback" or "insecure"."""
         if self.credentials.encrypted:

@@ -73,6 +73,8 @@ class Executor:
         self._unread: dict[str, tuple[int, float]] = {}
         # Called with each order that has arithmetic, and its seconds, where they are measured.
         self.timed: Callable[[Order, float], None] | None = None
+        # Called when the first weights are there.
+        self.installed: Callable[[Shard], object] = lambda _: None
         # Called behind each order to save, with its index. Whether what the shard holds is being copied beside the
         # loop: until `copied` is called, nothing may write to it.
         self.save: Callable[[int, Shard], bool] = lambda _, __: False
@@ -151,8 +153,10 @@ class Executor:
     def _executed_rare(self, index: int, order: Order, shard: Shard) -> None:
         if isinstance(order, Save):
             self._copying = self.save(index, shard)
-        else:
-            self._state.admission.freed()
+            return
+        if isinstance(order, Install):
+            self.installed(shard)
+        self._state.admission.freed()
 
     def compute_beside(self, index: int, order: Order, work: PendingUpdate) -> None:
         """On another thread; the queue goes on when it is done."""

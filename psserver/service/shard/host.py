@@ -68,6 +68,7 @@ class ShardHost:
         self.saver = PartSaver(owner, server, self.memory.ledger, self._saved, self.orders.copied)
         self.memory.release = self.saver.release
         self.orders.save = lambda entry, shard: self.saver.save(entry, self.job, shard)
+        self.orders.installed = self.saver.prepare
         self.watch = Watch(silent_calls(self.memory.ledger.limit))
         self.calls = MemberCalls(lambda: self.memory.member_calls, self.watch)
         self.claims = Claims(self.state, self.calls, server, options.patience)
@@ -91,8 +92,12 @@ class ShardHost:
         self.state.job, self.state.secret = job, secret
         self.state.changes.notify()
 
-    def configure(self, plan: Plan, optimizer: Optimizer, tensors: TensorParts) -> None:
-        """A new shard. Its loops are compiled from now on; until they are, numpy gives the same bits."""
+    def configure(self, plan: Plan, optimizer: Optimizer, tensors: TensorParts, checkpoints: bool) -> None:
+        """A new shard. Its loops are compiled from now on; until they are, numpy gives the same bits.
+
+        `checkpoints`: the job takes some while it trains.
+        """
+        self.saver.periodic = checkpoints
         self.memory.admit(plan, optimizer, tensors)
         shard = self.state.shard = self.memory.shard = Shard(
             plan,
@@ -121,6 +126,7 @@ class ShardHost:
         """Go on behind so many entries of the log, in a shard that is new. Raises StateError, with nothing changed."""
         assert self.state.shard is not None
         self.state.shard.restore(state)
+        self.saver.prepare(self.state.shard, state.arrays.values())
         self.state.executed = entries
         # Nobody of before is a member any more, and each comes anew.
         self.state.changes.notify()

@@ -9,13 +9,13 @@ import gc
 import logging
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from types import FrameType
-from typing import Any
 
 from psserver.service.saving.resume_point import AUTO
 from psserver.service.server import Server
+from psserver.service.serving.making import Announce
 from psserver.service.serving.settings import ServerSettings
 from psserver.service.succession.patience import Patience
 from psserver.service.succession.successor import Successor, numbered
@@ -24,8 +24,6 @@ from pswire.exits import ExitCode
 from pswire.logs.events import event
 
 log = logging.getLogger("ps-server")
-
-Announce = Callable[[str, Mapping[str, Any]], None]
 
 # The port of a server that has ended is free soon; in seconds.
 PORT_PATIENCE, PORT_PAUSE = 10.0, 0.05
@@ -65,10 +63,11 @@ class Servers:
                     reason = f"{lost}; the job makes no progress"
                     self._announce("stopped", {"reason": reason, "exit_code": int(code)})
                 return code
-        if self._present.continuation.again is not None:
-            # Between two servers there is none whose job a signal could end.
-            return ExitCode.INTERRUPTED if self._signal == signal.SIGINT else ExitCode.TERMINATED
-        return code
+        return code if self._present.continuation.again is None else self._stopped()
+
+    def _stopped(self) -> ExitCode:
+        """By a signal between two servers: there is none whose job it could end."""
+        return ExitCode.INTERRUPTED if self._signal == signal.SIGINT else ExitCode.TERMINATED
 
     def interrupt(self, number: int, frame: FrameType | None) -> None:
         """A signal handler, as `Server.interrupt`."""
@@ -118,9 +117,14 @@ class Servers:
             self._present = Server(settings, self._announce, self._out, folder)
             gc.unfreeze()
             gc.collect()
+            # One that comes from here on is this server's.
+            if self._signal is not None:
+                return self._stopped()
             try:
                 return self._present.run()
             except BindError:
-                if time.monotonic() > deadline or self._signal is not None:
+                if self._signal is not None:
+                    return self._stopped()
+                if time.monotonic() > deadline:
                     raise
                 time.sleep(PORT_PAUSE)

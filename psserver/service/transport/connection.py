@@ -13,6 +13,7 @@ from psserver.service.loop.heavy import HeavyWork
 from psserver.service.loop.steps import Steps, parked
 from psserver.service.transport import bulk
 from psserver.service.transport.buffers import Buffers
+from psserver.service.transport.large_frame import LargeFrame
 from pswire.transport.framed_socket import (
     FRAME_BYTES,
     HEAD,
@@ -63,11 +64,7 @@ class Connection:
         # Received, and not asked for yet; small frames, or the beginning of one.
         self._ahead = bytearray()
         self._paused = False
-        # A large frame: its memory, how much of it is here, its length.
-        self._large: bytearray | None = None
-        self._filled = self._length = 0
-        # The last frame's, until the next is asked for.
-        self._used: bytearray | None = None
+        self._large = LargeFrame(buffers)
         self._most = FRAME_BYTES
         self._broken: SocketError | None = None
         self._end_of_stream = False
@@ -89,7 +86,7 @@ class Connection:
     @property
     def held(self) -> int:
         """Bytes of buffers for large frames."""
-        return len(self._large or b"") + len(self._used or b"")
+        return self._large.held
 
     @property
     def socket(self) -> Carrier:
@@ -117,7 +114,7 @@ class Connection:
 
         A large frame lies in memory that is used again after the next `receive`.
         """
-        self._reuse()
+        self._large.reuse()
         if self._broken is not None:
             raise self._broken
         if self._ahead:
@@ -140,15 +137,14 @@ class Connection:
         """Of a frame that has begun, and fits into a buffer that is here already: a thread receives it, and the loop
         what the peer makes wait for."""
         self._stop_reading()
-        into = memoryview(self._large or b"")[: self._length]
-        begun = self._filled
+        large = self._large
+        into, begun = large.all(), large.filled
         try:
-            self._filled = await self._threads.on_pool(lambda: bulk.fill(self._socket, into, begun))
+            large.filled = await self._threads.on_pool(lambda: bulk.fill(self._socket, into, begun))
         finally:
             self._listen()
-        if self._filled == self._length:
-            self._used, self._large = self._large, None
-            return into
+        if not large.missing:
+            return large.take()
         self._waits_for = "frame"
         frame: Message | None = await parked()
         return frame
@@ -171,12 +167,7 @@ class Connection:
         if length < LARGE:
             self._ahead += begun
         else:
-            self._begin_large(length, memoryview(begun)[HEAD.size :])
-
-    def _reuse(self) -> None:
-        if self._used is not None:
-            self._buffers.give(self._used)
-            self._used = None
+            self._large.begin(length, memoryview(begun)[HEAD.size :])
 
     def _give(self, frame: Message | None) -> None:
         self._waits_for = ""
@@ -185,11 +176,11 @@ class Connection:
 
     def _readable(self) -> None:
         waits = self._waits_for == "frame"
-        if waits and self._large is not None:
+        if waits and self._large.begun:
             self._fill()
             return
         # A large frame that was begun in bulk is given to nobody but who waits for it.
-        if not waits and (self._large is not None or len(self._ahead) >= AHEAD):
+        if not waits and (self._large.begun or len(self._ahead) >= AHEAD):
             self._paused = True
             self._stop_reading()
             return
@@ -210,7 +201,7 @@ class Connection:
             self._parse(self._buffers.view[:count])
 
     def _look_ahead(self) -> None:
-        if self._ahead and self._waits_for == "frame" and self._large is None:
+        if self._ahead and self._waits_for == "frame" and not self._large.begun:
             data, self._ahead = self._ahead, bytearray()
             self._parse(memoryview(data))
 
@@ -225,9 +216,9 @@ class Connection:
             return
         end = HEAD.size + length
         if length >= LARGE:
-            self._begin_large(length, data[HEAD.size : end])
+            self._large.begin(length, data[HEAD.size : end])
             self._ahead += data[end:]
-            if self._large is not None and len(self._large) >= length and length - self._filled >= SLICE:
+            if self._large.fits and self._large.missing >= SLICE:
                 self._give(_BEGUN)
             else:
                 self._fill()
@@ -237,21 +228,12 @@ class Connection:
             self._ahead += data[end:]
             self._give(bytes(data[HEAD.size : end]))
 
-    def _begin_large(self, length: int, data: memoryview) -> None:
-        self._length, self._filled = length, 0
-        self._large = self._buffers.take(length)
-        self._large = self._buffers.at_least(self._large, self._filled, len(data), self._length)
-        self._large[self._filled : self._filled + len(data)] = data
-        self._filled += len(data)
-
     def _fill(self) -> None:
         """Receive more of a large frame: as much as is here, and no more than a slice."""
-        left = SLICE
-        while left > 0 and self._large is not None and self._filled < self._length:
-            self._large = self._buffers.at_least(self._large, self._filled, 1, self._length)
-            stop = min(len(self._large), self._length, self._filled + left)
+        large, left = self._large, SLICE
+        while left > 0 and large.begun and large.missing:
             try:
-                count = self._socket.recv_into(memoryview(self._large)[self._filled : stop])
+                count = self._socket.recv_into(large.room(left))
             except (BlockingIOError, InterruptedError):
                 return
             except OSError:
@@ -259,11 +241,10 @@ class Connection:
             if not count:
                 self._over()
                 return
-            self._filled += count
+            large.filled += count
             left -= count
-        if self._large is not None and self._filled == self._length:
-            self._used, self._large = self._large, None
-            self._give(memoryview(self._used)[: self._length])
+        if large.begun and not large.missing:
+            self._give(large.take())
 
     def _break(self, reason: str) -> None:
         self._broken = SocketError(reason)
@@ -351,21 +332,15 @@ class Connection:
             return
         self._draining = True
         self._ahead.clear()
-        self._release()
+        self._large.release()
         if self._paused:
             self._paused = False
             self._listen()
         self._waits_for = "the end"
         await parked()
 
-    def _release(self) -> None:
-        for buffer in (self._large, self._used):
-            if buffer is not None:
-                self._buffers.give(buffer)
-        self._large = self._used = None
-
     def _close(self) -> None:
-        self._release()
+        self._large.release()
         self._stop_reading()
         self._loop.remove_writer(self._descriptor)
         with suppress(OSError):

@@ -47,8 +47,9 @@ class Steps:
         self._variables: ModelVariables | None = None
         self._step: GradientStep | None = None
         self.grant: Grant | None = None
-        # The payloads that the model's weights were made from.
+        # The payloads that the model's weights were made from, and their version.
         self._weights: list[Any] = []
+        self._version = 0
         self.unchanged, self.backups = Unchanged(), Backups()
         # The data of the present fit, where it is dealt.
         self._deals = deals
@@ -67,7 +68,7 @@ class Steps:
     @property
     def version(self) -> int:
         """Of the weights in the model; 0 before the first batch."""
-        return self.grant.version if self.grant is not None else 0
+        return self._version
 
     # Beginning
 
@@ -178,6 +179,7 @@ class Steps:
                 session.abandon(grant, "cancelled")
                 continue
             self.grant, self.membership.given = grant, None
+            self._version = grant.version
             return
         self.model.stop_training = True
         self._finish(session)
@@ -203,6 +205,7 @@ class Steps:
             raise SessionError(f"the job failed at version {stop.version}: {stop.reason}")
         assert self._step is not None
         self._weights = self._step.assign(list(session.pull_final()), stop.version)
+        self._version = stop.version
         unwrapped(self.compiled).finalize_variable_values(self.model.trainable_weights)
 
     def leave(self, reason: str) -> None:

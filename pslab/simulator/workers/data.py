@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from pslab.simulator.dealt import Source
+from pslab.simulator.workers.dealt import Source
 from psworker.engine import UnitPart
 from psworker.local import ReadAhead
 

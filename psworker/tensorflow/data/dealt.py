@@ -8,7 +8,7 @@ from typing import Any
 
 from psworker.job import Job, JobError
 from psworker.job.errors import blame
-from psworker.tensorflow.batches import numbered_batches
+from psworker.tensorflow.data.batches import numbered_batches
 from psworker.work import Unit, WorkUnits
 
 

@@ -3,7 +3,7 @@
 - Server 0 exits 0, and the others end: the job is done.
 - A server fails: the job fails. Once every worker has ended well, server 0 alone says so.
 - A worker fails: a warning, the others go on. Every worker fails: the job fails.
-- What dies of something passing is started again, a few times in all, and counts as running (`Restarts`).
+- What is started again (`pslab.launch.restarts`) counts as running.
 - A worker fails before it has joined, and the others have: the start waits for nobody who can come, and the job fails.
 """
 
@@ -52,6 +52,10 @@ class ExitTracker:
             going = f"{left} of {len(self._workers)} workers still run" if left else "no worker is left"
             return f"{name} {end_text(code)}; {going}"
         return None
+
+    def ended(self, name: str) -> bool:
+        """It does not run any more."""
+        return name in self._exits
 
     @property
     def workers_over(self) -> bool:
@@ -115,27 +119,6 @@ class ExitTracker:
         code = self._exits[name]
         gone = ExitCode.UNREACHABLE if name in self._servers else ExitCode.ABANDONED
         return Verdict(exit_code(code, gone), f"{what}: {name} {end_text(code)}{more}", name)
-
-
-@dataclass(slots=True)
-class Restarts:
-    """How often processes may be started again, all together."""
-
-    left: int
-    used: int = 0
-
-    def take(self, code: int) -> bool:
-        """A process has ended with that `Popen.returncode`: whether it is started again."""
-        if self.left <= 0 or not _may_pass(code):
-            return False
-        self.left, self.used = self.left - 1, self.used + 1
-        return True
-
-
-def _may_pass(code: int) -> bool:
-    if code < 0:
-        return code not in (-signal.SIGINT, -signal.SIGTERM)
-    return code in set(ExitCode) and ExitCode(code).restart
 
 
 class DuplicateOutput:

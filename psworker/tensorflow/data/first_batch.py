@@ -8,8 +8,8 @@ import keras
 
 from psworker.job import Job
 from psworker.job.errors import JobError, in_words
-from psworker.tensorflow.batches import numbered_batches
-from psworker.tensorflow.dealt import declared_work, unit_batches
+from psworker.tensorflow.data.batches import numbered_batches
+from psworker.tensorflow.data.dealt import declared_work, unit_batches
 
 
 def built(job: Job, model: Any, seed: int) -> Any:

@@ -1,65 +1,22 @@
 """A simulated worker: the loop of a real one (grant, pull, gradients, push, commit) as a state machine."""
 
 import math
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pslab.protocol_adapter import event_of
 from pslab.simulator.channel import Channel
-from pslab.simulator.data import TicketWork, WorkerData
-from pslab.simulator.dealt import Dealing
-from pslab.simulator.event_queue import EventQueue
-from pslab.simulator.network import Network
-from pslab.simulator.store import Store
+from pslab.simulator.workers.data import TicketWork, WorkerData
+from pslab.simulator.workers.surroundings import Surroundings
 from psserver.coordinator.outputs import Notice
 from pswire.config.distributions import Draw
 from psworker.engine import Cancel, ClientEngine, Commit, Grant, Refusal, Request, Stop, Times
 from psworker.local import NONFINITE_LIMIT, LocalWork, Result, Trainer
 
 Floats = NDArray[np.float32]
-
-
-class Surroundings(Protocol):
-    """What a worker needs of the cluster around it."""
-
-    queue: EventQueue
-    network: Network
-    store: Store
-    # Cancelled workers stop at once.
-    interrupt: bool
-    # Samples of a batch, where only time matters.
-    batch_size: int
-    # From a worker and its first batch to its numbered batches.
-    batches: Callable[["Worker", int], Iterator[tuple[int, Any]]]
-    # None where each worker has data of its own.
-    dealing: Dealing | None
-
-    def join(self, worker: "Worker", life: int) -> None: ...
-
-    def receive(self, worker: "Worker", incarnation: int, request: Request) -> None:
-        """A request of this incarnation arrives at the coordinator."""
-        ...
-
-    def gone(self, worker: "Worker") -> None:
-        """The process has ended after the stop."""
-        ...
-
-    def closed(self, ticket: int) -> bool:
-        """The shards take no payload for it any more."""
-        ...
-
-    def local_work(self) -> LocalWork: ...
-
-    def initial(self, worker: "Worker") -> list[Floats]:
-        """The payload of version 0."""
-        ...
-
-    def evaluate(self, worker: "Worker", version: int) -> None: ...
 
 
 @dataclass(slots=True)
@@ -87,7 +44,7 @@ class Worker:
 
     def __init__(
         self,
-        cluster: Surroundings,
+        cluster: Surroundings["Worker"],
         index: int,
         compute: Draw,
         up: Channel,

@@ -1,0 +1,101 @@
+"""Which processes of a run are started again: pure, without processes or clocks.
+
+- What dies of something passing, a few times in all; a server only where its state is saved, and while it is of use.
+- With server 0 those servers that have ended for want of it.
+- A worker that has ended well, where the job went back to a checkpoint from before that end.
+"""
+
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pslab.launch.exits import ExitTracker
+from pswire.exits import ExitCode
+
+# Answers of the status that agree: one may be older than a worker's arrival.
+AGREEING = 8
+# In the status.
+BEFORE_THE_END = ("waiting for workers", "initialising", "training")
+
+
+# More often than anything dies.
+NO_LIMIT = 10**6
+
+
+@dataclass(slots=True)
+class Restarts:
+    """How often processes may be started again, all together; `NO_LIMIT` for as often as they die."""
+
+    left: int
+    used: int = 0
+
+    def take(self, code: int) -> bool:
+        """A process has ended with that `Popen.returncode`: whether it is started again."""
+        if self.left <= 0 or not _may_pass(code):
+            return False
+        self.left, self.used = self.left - 1, self.used + 1
+        return True
+
+    @property
+    def count(self) -> str:
+        """'1 of at most 3 times'; without a limit 'restart 1'."""
+        most = self.used + self.left
+        return f"{self.used} of at most {most} times" if most < NO_LIMIT else f"restart {self.used}"
+
+
+def _may_pass(code: int) -> bool:
+    if code < 0:
+        return code not in (-signal.SIGINT, -signal.SIGTERM)
+    return code in set(ExitCode) and ExitCode(code).restart
+
+
+class RestartRules:
+    """Asked once all processes were there, and until the run is ended. What it names is to be started.
+
+    `again`: the names of all that it has named.
+    """
+
+    def __init__(
+        self, servers: Sequence[str], exits: ExitTracker, restarts: Restarts, *, saves: bool
+    ) -> None:
+        """The first server hosts the coordinator; `saves`: the job takes checkpoints."""
+        self._servers, self._exits, self._restarts, self._saves = servers, exits, restarts, saves
+        self.again: set[str] = set()
+        # Answers in a row by which the job goes on, although a worker has ended well.
+        self._early = 0
+
+    def after_exit(self, name: str, code: int) -> list[str]:
+        """The process has ended, which `exits` has not been told: it and who comes back with it, or nobody."""
+        first = self._servers[0]
+        if self._exits.verdict is not None:
+            return []
+        if name in self._servers:
+            # Another server than the first is of no use once the workers have ended: the first says what became of
+            # the job.
+            late = self._exits.workers_over and name != first
+            if not self._saves or late or self._exits.ended(first):
+                return []
+        if not self._restarts.take(code):
+            return []
+        self.again.add(name)
+        lost = [other for other in self._servers[1:] if self._exits.ended(other)] if name == first else []
+        return [name, *self._back(lost)]
+
+    def after_status(self, phase: str) -> list[str]:
+        """Workers that have ended well, and are needed again: the job went back to before their end."""
+        ended = self._exits.finished_workers() if phase in BEFORE_THE_END else []
+        self._early = self._early + 1 if ended else 0
+        if self._early < AGREEING:
+            return []
+        self._early = 0
+        return self._back(ended)
+
+    def uninformed_servers(self) -> list[str]:
+        """Those that were started again while the job ended: they have met nobody who tells them that."""
+        return [name for name in self._servers[1:] if name in self.again and not self._exits.ended(name)]
+
+    def _back(self, ended: list[str]) -> list[str]:
+        for name in ended:
+            self._exits.started_again(name)
+        self.again.update(ended)
+        return ended

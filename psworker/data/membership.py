@@ -1,0 +1,50 @@
+"""Who a worker is to one server since its newest Join, and what goes out in that name."""
+
+from dataclasses import dataclass
+
+from pswire.transport.codecs import Encoder
+from pswire.v1 import coordinator_pb2 as pb
+from pswire.v1 import shard_pb2
+from psworker.control.conversions import fill_commit
+from psworker.engine import Commit
+
+
+@dataclass(slots=True)
+class MemberId:
+    """Who a worker is to the servers, since its newest Join."""
+
+    job: str = ""
+    worker: str = ""
+    incarnation: int = 0
+    membership_token: bytes = b""
+
+
+class Membership:
+    """One worker at one server: its name there, what encodes its payloads, and its requests.
+
+    Requests are filled anew for each payload: most of what they say stays. The server's `turn` owns them.
+    """
+
+    __slots__ = ("encoder", "hello", "identity", "push", "step")
+
+    def __init__(self, identity: MemberId, encoder: Encoder, plan: str) -> None:
+        self.identity, self.encoder = identity, encoder
+        header = shard_pb2.PushHeader(
+            job=identity.job,
+            worker=identity.worker,
+            plan=plan,
+            incarnation=identity.incarnation,
+            membership_token=identity.membership_token,
+        )
+        self.push = shard_pb2.ExchangeRequest(push=header)
+        # With a commit; `hello` is the one that it holds.
+        self.step = shard_pb2.ExchangeRequest(push=header)
+        self.hello: pb.Hello | None = None
+
+    def stepping(self, commit: Commit, hello: pb.Hello) -> shard_pb2.ExchangeRequest:
+        request = self.step
+        if self.hello is not hello:
+            request.hello.CopyFrom(hello)
+            self.hello = hello
+        fill_commit(request.commit, commit)
+        return request

@@ -1,0 +1,29 @@
+"""What `ps-lab chaos` refuses before it starts anything."""
+
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from pslab.cli import cli
+from pslab.commands.failure import Failure
+from pswire.exits import ExitCode
+
+FILE = str(Path(__file__).with_name("numpy.toml"))
+
+
+def refusal(*arguments: str) -> str:
+    said = CliRunner().invoke(cli, ["chaos", FILE, *arguments], standalone_mode=False)
+    assert isinstance(said.exception, Failure) and said.exception.code == ExitCode.USAGE
+    return said.exception.message
+
+
+def test_a_folder_that_holds_something_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine").touch()
+    assert f"{tmp_path}: expected a new folder, or an empty one" in refusal("--out", str(tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_an_experiment_that_runs_elsewhere_is_refused_and_makes_no_folder(tmp_path: Path) -> None:
+    said = refusal("--out", str(tmp_path / "out"), "--set", "run.engine=ssh")
+    assert "chaos disturbs processes of this machine: expected local, got ssh" in said
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,89 @@
+"""`--resume NAME`: a job goes back to an older checkpoint, and what is newer becomes void."""
+
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from pslab.check.checker import check_run
+from pslab.runs.folder import Run
+from psserver.checkpoint import CheckpointError, Store
+from psserver.checkpoint.rewind import LogIndex
+from psserver.settings import Options
+from tests.service.peer import Peer
+from tests.service.serving import Served, serving, wait_until
+
+EVERY = ["run.checkpoint_every=1v", "optimizer.name=adam", "optimizer.learning_rate=0.1"]
+
+
+def trained(out: Path, steps: int, *, resume: str | None = None, servers: int = 2, keep: int = 99) -> Run:
+    """Behind so many steps of one worker, each of which is saved."""
+    overrides = [*EVERY, f"run.keep={keep}"]
+    store = Store(out / "checkpoints")
+    with serving(servers, policy="sync", out=out, shared=True, resume=resume, overrides=overrides) as cluster:
+        with Peer(cluster, "w0") as peer:
+            for _ in range(steps):
+                version = peer.step().version
+                wait_until(partial(is_saved, store, peer.job, version), f"version {version} to be saved")
+    run = Run(out)
+    assert check_run(run).violations == ()
+    return run
+
+
+def is_saved(store: Store, job: str, version: int) -> bool:
+    for name in reversed(store.names()):
+        # One that is being written, or removed.
+        with suppress(CheckpointError):
+            about = store.manifest(name)
+            if (about.job, about.version) == (job, version):
+                return True
+    return False
+
+
+def versions(run: Run) -> list[int]:
+    """Of the checkpoints from which the run can go on, and of no others."""
+    store, index = Store(run.path / "checkpoints"), LogIndex(run.path)
+    found = [store.verify(name) for name in store.names()]
+    return [m.version for m in found if index.lacks(m.entry, m.job, m.version) is None]
+
+
+def name_of_version(run: Run, version: int) -> str:
+    store = Store(run.path / "checkpoints")
+    return next(name for name in store.names() if store.manifest(name).version == version)
+
+
+@pytest.mark.parametrize("servers", [2, 3])
+def test_it_goes_on_from_there_with_the_same_bits(tmp_path: Path, servers: int) -> None:
+    run = trained(tmp_path / "run", 7)
+    whole, before = run.summary.weights_sha256, (run.path / "decisions.jsonl").read_bytes()
+    again = trained(run.path, 5, resume=name_of_version(run, 2), servers=servers)
+    assert again.summary.weights_sha256 == whole is not None
+    assert again.summary.versions == 7
+    # Those of the versions before, and the new ones.
+    assert versions(again) == [1, 2, 3, 4, 5, 6, 7]
+    kept = (run.path / "decisions.jsonl").read_bytes()
+    (aside,) = run.path.glob("decisions.void-*.jsonl")
+    assert before.endswith(aside.read_bytes()) and kept.startswith(before.removesuffix(aside.read_bytes()))
+
+
+def test_what_is_void_takes_no_place_of_what_is_kept(tmp_path: Path) -> None:
+    """The newest so many are kept of those from which the job can go on."""
+    run = trained(tmp_path / "run", 7)
+    again = trained(run.path, 2, resume=name_of_version(run, 2), keep=3)
+    assert versions(again) == [2, 3, 4]
+    assert versions(trained(run.path, 4, resume="latest", keep=3)) == [6, 7, 8]
+    assert len(Store(run.path / "checkpoints").names()) == 3
+
+
+def test_an_unknown_name_is_refused_with_those_that_there_are(tmp_path: Path) -> None:
+    run = trained(tmp_path / "run", 2)
+    before = (run.path / "decisions.jsonl").read_bytes()
+    names = Store(run.path / "checkpoints").names()
+    options = Options(ps_hosts="127.0.0.1:0", out=run.path, resume="0000000007-nonesuch", overrides=EVERY)
+    words = f"there is no checkpoint of the name 0000000007-nonesuch: expected one of {', '.join(names)}$"
+    with pytest.raises(AssertionError) as caught:
+        Served(options)
+    assert isinstance(caught.value.args[0], CheckpointError)
+    assert caught.match(words)
+    assert (run.path / "decisions.jsonl").read_bytes() == before

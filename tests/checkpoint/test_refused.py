@@ -1,0 +1,70 @@
+"""A resume that is refused, or that a signal ends before all servers are there, costs nothing of the run."""
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from psserver.checkpoint import CheckpointError, Store
+from psserver.service.server import Server
+from psserver.settings import Options, resolve
+from pswire.exits import ExitCode
+from tests.checkpoint.test_copying import ADAM, saved, start, step
+from tests.service.serving import Served, serving, wait_until
+
+
+def trained(out: Path) -> None:
+    """A run of three versions and more, each of which is saved."""
+    with serving(out=out, overrides=ADAM) as cluster, start(cluster) as session:
+        for version in range(1, 4):
+            step(session, cluster.servers[0].probe)
+            wait_until(lambda expected=version: expected in saved(out), f"version {version} to be saved")
+
+
+def files(out: Path) -> dict[Path, bytes]:
+    """All but what counts attempts."""
+    own = {".lock", "generation", "address"}
+    return {path: path.read_bytes() for path in out.rglob("*") if path.is_file() and path.name not in own}
+
+
+@pytest.mark.parametrize("which", ["oldest", "latest"])
+def test_a_checkpoint_for_which_there_is_no_memory_leaves_the_run_as_it_was(
+    tmp_path: Path, which: str
+) -> None:
+    """Log, weights, and the newer checkpoints of the log: with more memory it goes on."""
+    out = tmp_path / "run"
+    trained(out)
+    before = files(out)
+    assert {"decisions.jsonl", "summary.json", "weights.safetensors"} <= {path.name for path in before}
+    name = Store(out / "checkpoints").names()[0] if which == "oldest" else which
+    little = Options(
+        ps_hosts="127.0.0.1:0",
+        task_index=0,
+        out=out,
+        overrides=(*ADAM, "policy.name=async"),
+        resume=name,
+        memory_limit="1MiB",
+    )
+    with pytest.raises(CheckpointError, match="cannot be taken up"):
+        Server(resolve(little, None), lambda *_: None).run()
+    assert files(out) == before
+
+
+def test_a_signal_waits_for_no_server_that_has_not_come_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What it would give is saved already; a supervisor kills who does not end."""
+    out = tmp_path / "run"
+    trained(out)
+    # Bound and not listening: nobody answers there, and nobody else gets the port.
+    with socket.socket() as place:
+        place.bind(("127.0.0.1", 0))
+        hosts = f"127.0.0.1:0,127.0.0.1:{place.getsockname()[1]}"
+        chosen = (*ADAM, "policy.name=async")
+        server = Served(Options(ps_hosts=hosts, task_index=0, out=out, overrides=chosen, resume="latest"))
+        wait_until(lambda: "cannot be reached" in caplog.text, "server 0 to miss the other")
+        server.interrupt()
+        assert server.ended() == ExitCode.TERMINATED
+    assert "server 1 is not there; no final weights" in caplog.text
+    with serving(out=out, overrides=ADAM, resume="latest") as cluster, start(cluster) as session:
+        step(session, cluster.servers[0].probe)

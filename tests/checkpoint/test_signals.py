@@ -1,0 +1,107 @@
+"""A signal ends a job with a checkpoint of its last version on all servers, in whatever order it comes to them."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from signal import SIGINT, SIGTERM, Signals
+
+import numpy as np
+import pytest
+
+from pslab.check.checker import check_run
+from pslab.runs.folder import Run
+from psserver.checkpoint import Store
+from pswire.exits import ExitCode
+from tests.service.peer import Peer
+from tests.service.serving import Cluster, serving, wait_until
+
+# None is due before the end: what is saved is saved for the signal.
+RARELY = ["run.checkpoint_every=1000000v", "optimizer.name=adam", "optimizer.learning_rate=0.1"]
+CODES = {SIGINT: ExitCode.INTERRUPTED, SIGTERM: ExitCode.TERMINATED}
+
+
+@contextmanager
+def running(out: Path, resume: str | None = None) -> Iterator[Cluster]:
+    with serving(2, policy="sync", out=out, shared=True, resume=resume, overrides=RARELY) as cluster:
+        yield cluster
+
+
+def signalled(cluster: Cluster, number: Signals, order: tuple[int, ...]) -> None:
+    for index in order:
+        served = cluster.servers[index]
+        served.interrupt(number)
+        # It has heard the signal, and done for it what it does at once.
+        for _ in range(3):
+            served.server.owner.ask(lambda: None)
+    assert [served.ended() for served in cluster.servers] == [CODES[number]] * 2
+
+
+def digest(out: Path) -> str:
+    """Of the weights at the end of a run that passes all checks."""
+    run = Run(out)
+    assert check_run(run).violations == ()
+    assert run.summary.weights_sha256 is not None
+    return run.summary.weights_sha256
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The digest after eight steps."""
+    out = tmp_path_factory.mktemp("undisturbed") / "run"
+    with running(out) as cluster, Peer(cluster, "w0") as peer:
+        for _ in range(8):
+            peer.step()
+    return digest(out)
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["coordinator first", "shard first"])
+@pytest.mark.parametrize("number", [SIGINT, SIGTERM])
+def test_everything_is_saved_and_a_resume_goes_on_with_the_same_bits(
+    tmp_path: Path, undisturbed: str, number: Signals, order: tuple[int, ...]
+) -> None:
+    """Optimizer's state included. Also by servers that share one terminal, or one container's stop."""
+    out = tmp_path / "run"
+    with running(out) as cluster:
+        peer = Peer(cluster, "w0")
+        for _ in range(5):
+            peer.step()
+        signalled(cluster, number, order)
+    store = Store(out / "checkpoints")
+    (name,) = store.names()
+    assert store.verify(name).version == Run(out).summary.versions == 5
+    assert (out / "weights.safetensors").is_file()
+    with running(out, "latest") as cluster, Peer(cluster, "w0") as peer:
+        for _ in range(3):
+            peer.step()
+    assert digest(out) == undisturbed
+
+
+def test_what_the_shards_are_asked_about_is_saved_too(tmp_path: Path) -> None:
+    """The signal comes between the question whether an update is finite and the answer."""
+    out = tmp_path / "run"
+    with running(out) as cluster:
+        peer = Peer(cluster, "w0")
+        grant = peer.ready()
+        # So large that the sum might not be finite.
+        large = [np.full(spec.shape, 1e15, np.float32) for spec in peer.plan.variables]
+        receipts = peer.push(grant, large)
+        goes_on = cluster.servers[1].probe.hang()
+        peer.commit(grant.ticket, receipts)
+        wait_until(lambda: cluster.servers[0].probe.coordinator.trying, "the shards to be asked")
+        cluster.servers[0].interrupt()
+        # It does no more than wait meanwhile.
+        for _ in range(3):
+            cluster.servers[0].server.owner.ask(lambda: None)
+        goes_on.set()
+        assert [served.ended() for served in cluster.servers] == [ExitCode.TERMINATED] * 2
+    store = Store(out / "checkpoints")
+    assert [store.verify(name).version for name in store.names()] == [1] == [Run(out).summary.versions]
+
+
+def test_a_shard_that_is_told_to_end_alone_does_not_wait_for_ever() -> None:
+    """Server 0 goes on, and loses it."""
+    with serving(2, overrides=["cluster.worker_timeout=1"]) as cluster:
+        cluster.picture()
+        cluster.servers[1].interrupt()
+        assert cluster.servers[1].ended() == ExitCode.TERMINATED
+        assert cluster.servers[0].ended() == ExitCode.UNREACHABLE

@@ -1,0 +1,88 @@
+"""`kill -9` of both servers, one after the other, while `fit` goes on in the same two processes."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pslab.runs.folder import Run
+from tests.cluster.cluster import ROOT, Cluster, entries_of
+from tests.cluster.test_recovered_ps_worker import wait_saved
+from tests.cluster.test_recovery import again, gate, kill, start_servers
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.cluster, pytest.mark.timeout(600)]
+
+FROM_JOB = ("--workers", "2", "--policy", "sync", "--optimizer", "from-job")
+# Of both workers together in one epoch; a version is made of two.
+BATCHES, EPOCHS = 12, 4
+# The versions at which servers are killed. They are an epoch later than the checkpoints before them, 5 and 10.
+KILLS = {"first": 8, "second": 13}
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with Cluster(tmp_path) as started:
+        yield started
+
+
+def train(cluster: Cluster, sharding: str) -> tuple[Run, list[dict[str, Any]]]:
+    """Kill server 1, then server 0, at the versions of `KILLS`; the run, and what both workers tell."""
+    start_servers(cluster, 2, FROM_JOB)
+    gates = [f"{version}={gate(cluster, name)}" for name, version in KILLS.items()]
+    for index in range(2):
+        script = ("tests/keras/recovering_script.py", str(index), sharding, str(cluster.folder), *gates)
+        told = {"PS_HOSTS": cluster.hosts, "PYTHONPATH": str(ROOT)}
+        cluster.workers.append(cluster.launch(f"worker-{index}", *script, **told))
+    for killed, (name, version) in zip((1, 0), KILLS.items(), strict=True):
+        wait_saved(cluster, version)
+        # Each has the ticket of its next batch.
+        here = [gate(cluster, f"{name} {index}") for index in range(2)]
+        cluster.wait_for(
+            lambda _, here=here: all(file.exists() for file in here), "both have begun the next batch"
+        )  # type: ignore[misc]
+        kill(cluster, killed, name)
+        again(cluster, killed, first=FROM_JOB)
+    run = cluster.wait_end(worker_codes=[0, 0])
+    assert [entry["version"] for entry in entries_of(run, "restore")] == [5, 10]
+    first, second = (json.loads((cluster.folder / f"{index}.json").read_text()) for index in range(2))
+    assert first["weight"] == second["weight"]
+    assert first["version"] == second["version"] == run.summary.versions
+    # An epoch's end is one of both workers, also behind a rollback.
+    assert len(first["history"]["loss"]) == len(second["history"]["loss"]) == EPOCHS
+    assert first["history"]["loss"][: EPOCHS - 1] == second["history"]["loss"][: EPOCHS - 1]
+    return run, [first, second]
+
+
+def lost(cluster: Cluster) -> list[list[str]]:
+    """What each worker says of batches that do not count."""
+    return [
+        [line.split(" ", 2)[2] for line in worker.errors.splitlines() if "not worked on again" in line]
+        for worker in cluster.workers
+    ]
+
+
+def test_dealt_batches_that_were_rolled_back_are_dealt_again(cluster: Cluster) -> None:
+    run, _ = train(cluster, "units")
+    granted = {entry["ticket"]: (entry["epoch"], entry["unit"]) for entry in entries_of(run, "grant")}
+    counted = Counter(granted[entry["ticket"]] for entry in entries_of(run, "commit"))
+    assert counted == Counter({(epoch, unit): 1 for epoch in range(EPOCHS) for unit in range(BATCHES)})
+    assert run.summary.reason == "all work units are done"
+    assert lost(cluster) == [[], []]
+
+
+def test_other_batches_do_not_count_and_the_worker_says_how_many(cluster: Cluster) -> None:
+    run, told = train(cluster, "none")
+    said = [
+        f"3 committed batches of this worker, from batch {start} on, and the one under way do not count, and are not "
+        "worked on again"
+        for start in (5, 14)
+    ]
+    assert lost(cluster) == [said, said]
+    counted: dict[str, list[int]] = {"w0": [], "w1": []}
+    for entry in entries_of(run, "commit"):
+        counted[entry["worker"]].append(entry["batch"])
+    assert counted == dict.fromkeys(counted, [*range(5), *range(9, 14), *range(18, 24)])
+    assert run.summary.success and told[0]["history"]["loss"] == told[1]["history"]["loss"]

@@ -1,0 +1,101 @@
+"""Real processes, a real model: an asynchronous run whose servers are killed, executed again across that."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pslab.check.checker import check_run
+from pslab.runs import log as entries
+from pslab.runs.folder import Run
+from tests.cluster.cluster import PATIENCE, ROOT, wait_until
+from tests.forking.popen import executing
+from tests.repetitions import usually
+
+pytestmark = [pytest.mark.cluster, pytest.mark.tensorflow, pytest.mark.timeout(600)]
+
+EXPERIMENT = """
+[run]
+checkpoint_every = "5v"
+seed = 8
+deterministic = true
+[cluster]
+servers = 2
+workers = 2
+[policy]
+name = "async"
+[optimizer]
+name = "adam"
+learning_rate = 0.003
+[job]
+module = "tests/replay/gated_digits.py:GatedDigits"
+options = { gate = "GATE" }
+"""
+
+
+@pytest.fixture(autouse=True)
+def commands() -> Iterator[None]:
+    """Servers are found by their command lines, which a fork has not."""
+    with executing():
+        yield
+
+
+def lab(*arguments: object) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "pslab", *map(str, arguments)],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def ended(process: "subprocess.Popen[str]") -> str:
+    """What it said, once it has ended well."""
+    with process:
+        said, _ = process.communicate(timeout=4 * PATIENCE)
+    assert process.returncode == 0, said
+    return said
+
+
+def servers(launcher: int) -> list[psutil.Process]:
+    """The last one started, server 0, first."""
+    found = [child for child in psutil.Process(launcher).children() if "psserver" in child.cmdline()]
+    return sorted(found, key=lambda child: child.pid, reverse=True)
+
+
+@pytest.mark.parametrize(
+    "all_of_them", usually([False], soak=[True]), ids={False: "recovered", True: "resumed"}.get
+)
+def test_it_is_executed_again_to_the_same_bits(tmp_path: Path, all_of_them: bool) -> None:
+    """All servers are killed, and the run goes on in three new ones; or one is, and it goes on in the others."""
+    out, gate, file = tmp_path / "run", tmp_path / "gate", tmp_path / "experiment.toml"
+    file.write_text(EXPERIMENT.replace("GATE", str(gate)))
+    run = ("run", file, "--out", out, "--quiet", "--restarts", 0 if all_of_them else 3)
+    launcher = lab(*run)
+    wait_until(lambda: len(list(out.glob("checkpoints/*/manifest.json"))) >= 2, "two checkpoints")
+    for server in servers(launcher.pid)[: 2 if all_of_them else 1]:
+        server.send_signal(signal.SIGKILL)
+    gate.touch()
+    if all_of_them:
+        with launcher:
+            launcher.communicate(timeout=2 * PATIENCE)
+        assert launcher.returncode == 3
+        launcher = lab(*run, "--resume", "latest", "--servers", 3)
+    ended(launcher)
+    after = Run(out)
+    assert check_run(after).violations == ()
+    (restore,) = [entry.fact for entry in after.decisions() if isinstance(entry.fact, entries.Restore)]
+    assert after.summary.versions > restore.version > 0
+    replayed = json.loads(ended(lab("replay", out, "--json")))
+    assert replayed["equal"] is True and replayed["first_difference"] is None
+    assert replayed["weights_sha256"] == after.summary.weights_sha256 is not None
+    assert replayed["version"] == after.summary.versions
+    assert replayed["agreed"] == replayed["computed"] > 10

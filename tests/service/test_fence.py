@@ -1,0 +1,95 @@
+"""A coordinator that stood still while another one went on in its folder: it writes nothing more, and ends."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pslab.check.checker import check_run
+from pslab.runs.folder import Run
+from psserver.checkpoint import Store, generations
+from psserver.checkpoint.lock import NAME as LOCK
+from psserver.service.log.fence import Fence, TakenOverError
+from psserver.service.log.json_lines import LogError
+from psserver.service.log.run_log import RunLog
+from pswire.exits import ExitCode
+from pswire.v1 import coordinator_pb2 as pb
+from tests.service.peer import Peer
+from tests.service.serving import serving, wait_until
+
+JOB = "0a1b2c3d4e5f6071"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    found = Store(tmp_path / "checkpoints")
+    generations.begin(found, JOB)
+    return found
+
+
+def test_lines_of_before_are_not_written(tmp_path: Path, store: Store) -> None:
+    """Neither at a flush nor at the end; and what the other one has written stays."""
+    log = RunLog(tmp_path, check=Fence(store.root / generations.FILE))
+    log.metric({"kind": "first"})
+    log.flush()
+    log.metric({"kind": "late"})
+    generations.begin_next(store, "", JOB)
+    with (tmp_path / "metrics.jsonl").open("a", encoding="utf-8") as other:
+        other.write('{"kind":"next"}\n')
+    for write in (
+        log.flush,
+        log.flush,
+        log.sync,
+        lambda: log.write_summary({"a": 1}),
+        lambda: log.write_weights({"w": np.ones(1, np.float32)}),
+    ):
+        with pytest.raises(TakenOverError, match="another coordinator has begun a later generation"):
+            write()
+    with pytest.raises(LogError):
+        log.close()
+    assert (tmp_path / "metrics.jsonl").read_text(encoding="utf-8") == '{"kind":"first"}\n{"kind":"next"}\n'
+    assert {path.name for path in tmp_path.iterdir()} == {"checkpoints", "decisions.jsonl", "metrics.jsonl"}
+
+
+def test_a_buffer_that_is_full_is_not_written_either(tmp_path: Path, store: Store) -> None:
+    log = RunLog(tmp_path, check=Fence(store.root / generations.FILE))
+    generations.begin_next(store, "", JOB)
+    with pytest.raises(TakenOverError):
+        log.metric({"kind": "x" * (1 << 16)})
+    assert not (tmp_path / "metrics.jsonl").read_bytes()
+
+
+def test_without_the_file_nobody_has_taken_over(tmp_path: Path, store: Store) -> None:
+    """Somebody has removed checkpoints, to have room: training goes on."""
+    log = RunLog(tmp_path, check=Fence(store.root / generations.FILE))
+    (store.root / generations.FILE).unlink()
+    log.metric({"kind": "first"})
+    log.close()
+    assert (tmp_path / "metrics.jsonl").read_text(encoding="utf-8") == '{"kind":"first"}\n'
+
+
+def test_the_server_of_before_ends_and_the_log_is_the_next_ones(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As on a disk whose locks do not hold: the file of the lock is another one."""
+    out = tmp_path / "run"
+    every = ("run.checkpoint_every=1v",)
+    with serving(out=out, overrides=every) as before, Peer(before, "w0") as stale:
+        stale.step()
+        stale.step()
+        wait_until(lambda: len(Store(out / "checkpoints").names()) >= 2, "checkpoints")
+        (out / "checkpoints" / LOCK).unlink()
+        with serving(out=out, resume="latest", overrides=every) as now:
+            with Peer(now, "w0") as peer:
+                peer.step()
+                # The server of before decides once more.
+                stale.send(ready=pb.Ready())
+                assert before.servers[0].ended() == ExitCode.REFUSED
+                peer.step()
+                peer.send(done=pb.Done())
+                peer.receive("stop")
+            assert now.servers[0].ended() == ExitCode.OK
+    assert "another coordinator has begun a later generation in this folder" in caplog.text
+    run = Run(out)
+    assert run.summary.success and run.summary.versions >= 3
+    assert check_run(run).violations == ()

@@ -1,0 +1,56 @@
+"""The thread of a session ends: nobody waits for what it would have received, whatever ended it."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import psworker
+from psworker.control import stream
+from psworker.errors import SessionError
+from tests.patience import PATIENCE
+from tests.service.serving import serving
+
+
+def ends(call: Callable[[], object]) -> BaseException | None:
+    """What `call` raised, in a thread of its own: it must not wait for ever."""
+    found: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            call()
+        except BaseException as error:
+            found.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(PATIENCE)
+    assert not thread.is_alive(), "it waits for a session that has ended"
+    return found[0] if found else None
+
+
+def test_a_fault_in_it_ends_the_session(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The training loop, which waits for a grant, is told; so is whoever waits for the end."""
+    received = stream.event_from_wire
+
+    def faulty(message: Any, received_at: float) -> object:
+        if message.HasField("grant"):
+            raise RuntimeError("a fault")
+        return received(message, received_at)
+
+    with serving() as cluster:
+        # The installing worker has its grants before the fault is there.
+        with psworker.connect(cluster.hosts, {"w": np.zeros(2)}, transport="grpc") as session:
+            assert session.ready() is not None
+            monkeypatch.setattr(stream, "event_from_wire", faulty)
+            with psworker.connect(cluster.hosts, {"w": np.zeros(2)}, transport="grpc") as other:
+                for call in (other.ready, other.done):
+                    error = ends(call)
+                    assert isinstance(error, SessionError), error
+                    assert "the session failed: RuntimeError: a fault" in str(error)
+    [said] = [record for record in caplog.records if getattr(record, "event", "") == "session_failed"]
+    assert said.exc_info is not None
