@@ -12,13 +12,14 @@ import click
 from rich.console import Console
 
 from benchmarks import loads
+from benchmarks.kinds import LABELS
 from benchmarks.measures import budget
 from benchmarks.measures.rounds import MODES, Mode, TooFewBytes
 from benchmarks.peers.child import ROOT, ChildError
 from benchmarks.report import chart, tables
 from benchmarks.report.results import Results, machine_facts
 from benchmarks.sections import checkouts, optimizers, scaling, training, transport
-from benchmarks.stage import LABELS, Stage
+from benchmarks.stage import Stage
 from pswire.command.options import CONTEXT
 
 SECTIONS = ("transport", "training", "optimizers", "scaling", "budget")

@@ -4,19 +4,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-MB = 1e6
+from benchmarks.kinds import GRPC, GRPC_BF16, SHM, SOCKET, SOCKET_BF16
 
-# Kinds of peers (see peers/) as they are named in targets and in the results.
-TF = "tf"
-TF_PACKED = "tf-packed"
-GRPC = "grpc"
-GRPC_BF16 = "grpc-bf16"
-SOCKET = "socket"
-SOCKET_BF16 = "socket-bf16"
-SHM = "shm"
-GRPC_TLS = "grpc-tls"
-SOCKET_TLS = "socket-tls"
-ALONE = "alone"
+MB = 1e6
 
 
 @dataclass(frozen=True)

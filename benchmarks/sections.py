@@ -3,27 +3,23 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import loads
-from benchmarks.loads import (
-    ALONE,
-    GRPC,
-    GRPC_BF16,
-    GRPC_TLS,
-    SHM,
-    SOCKET,
-    SOCKET_BF16,
-    SOCKET_TLS,
-    TF,
-    TF_PACKED,
-    Load,
-)
+from benchmarks import kinds, loads
+from benchmarks.loads import Load
 from benchmarks.measures import kernels
 from benchmarks.measures.rounds import SHORT, Mode, Progress, Row
 from benchmarks.stage import Stage
 
 Chosen = Callable[[Load], bool]
 
-COMPARED = (TF, TF_PACKED, GRPC, GRPC_BF16, SOCKET, SOCKET_BF16, SHM)
+COMPARED = (
+    kinds.TF,
+    kinds.TF_PACKED,
+    kinds.GRPC,
+    kinds.GRPC_BF16,
+    kinds.SOCKET,
+    kinds.SOCKET_BF16,
+    kinds.SHM,
+)
 
 # Seconds per step that every worker idles in half of the scaling table, as if an
 # accelerator computed: without that, one worker already takes all there is.
@@ -32,13 +28,13 @@ THINK = 0.05
 
 def transport(stage: Stage, chosen: Chosen) -> dict[str, list[Row]]:
     """Communication only, in the clear and over TLS."""
-    peers = stage.choose(*COMPARED, GRPC_TLS, SOCKET_TLS)
+    peers = stage.choose(*COMPARED, kinds.GRPC_TLS, kinds.SOCKET_TLS)
     return {"transport": [stage.measure(load, peers) for load in loads.TRANSPORT if chosen(load)]}
 
 
 def training(stage: Stage, chosen: Chosen) -> dict[str, list[Row]]:
     """Real training steps; with our step alone, whose rate nobody's communication can exceed."""
-    peers = stage.choose(*COMPARED, ALONE)
+    peers = stage.choose(*COMPARED, kinds.ALONE)
     return {"training": [stage.measure(load, peers) for load in loads.TRAINING if chosen(load)]}
 
 
@@ -54,7 +50,7 @@ def scaling(stage: Stage, chosen: Chosen) -> dict[str, list[Row]]:
     """Several workers and servers, with and without compute elsewhere."""
     short = stage.mode is SHORT
     workers, servers = ((1, 2, 4), (1, 2)) if short else ((1, 2, 4, 8), (1, 2, 4))
-    peers = stage.choose(GRPC, SOCKET, SHM)
+    peers = stage.choose(kinds.GRPC, kinds.SOCKET, kinds.SHM)
     return {
         title: [stage.measure(load, peers) for load in loads.scaling(workers, servers, think) if chosen(load)]
         for title, think in (

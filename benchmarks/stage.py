@@ -7,19 +7,8 @@ from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Self
 
-from benchmarks.loads import (
-    ALONE,
-    GRPC,
-    GRPC_BF16,
-    GRPC_TLS,
-    SHM,
-    SOCKET,
-    SOCKET_BF16,
-    SOCKET_TLS,
-    TF,
-    TF_PACKED,
-    Load,
-)
+from benchmarks import kinds
+from benchmarks.loads import Load
 from benchmarks.measures import connections
 from benchmarks.measures.connections import Connections
 from benchmarks.measures.limits import Limits
@@ -28,35 +17,6 @@ from benchmarks.peers import Peer, tls
 from benchmarks.peers.ours import Alone, Ours, WorkerPool
 from benchmarks.peers.theirs import Clusters, Theirs
 from pswire.security.files import TlsFiles
-
-PACK = 4
-
-LABELS = {
-    TF: "TF PSS",
-    TF_PACKED: f"TF PSS, {PACK} steps per call",
-    GRPC: "ours, gRPC",
-    GRPC_BF16: "ours, gRPC, bfloat16",
-    SOCKET: "ours, socket",
-    SOCKET_BF16: "ours, socket, bfloat16",
-    SHM: "ours, shared memory",
-    GRPC_TLS: "ours, gRPC, TLS",
-    SOCKET_TLS: "ours, socket, TLS",
-    ALONE: "our step alone",
-}
-
-
-# Ours: transport and element type.
-KINDS = {
-    GRPC: ("grpc", "float32"),
-    GRPC_BF16: ("grpc", "bfloat16"),
-    SOCKET: ("socket", "float32"),
-    SOCKET_BF16: ("socket", "bfloat16"),
-    SHM: ("shared-memory", "float32"),
-}
-# The same over TLS, with certificates of both ends, and which each is to be held against.
-TLS_KINDS = {GRPC_TLS: GRPC, SOCKET_TLS: SOCKET}
-# Added to the name of a peer whose code is that of another checkout.
-OTHER = " of the other"
 
 
 class Stage:
@@ -91,7 +51,7 @@ class Stage:
         self.peers = {
             peer.name: peer for peer in (*self._theirs(), *self._ours(self._pool), *self._encrypted())
         }
-        self.peers[ALONE] = Alone(ALONE, LABELS[ALONE], self._pool)
+        self.peers[kinds.ALONE] = Alone(kinds.ALONE, kinds.LABELS[kinds.ALONE], self._pool)
         return self
 
     def __exit__(
@@ -105,8 +65,8 @@ class Stage:
         logs = self._logs / "other"
         pool = WorkerPool(logs, self._other)
         self._stack.callback(pool.close)
-        there = {peer.name: peer for peer in self._ours(pool, logs, OTHER)}
-        return [(peer, there[peer.name + OTHER]) for peer in self.choose(*KINDS)]
+        there = {peer.name: peer for peer in self._ours(pool, logs, kinds.OTHER)}
+        return [(peer, there[peer.name + kinds.OTHER]) for peer in self.choose(*kinds.OURS)]
 
     def choose(self, *names: str) -> list[Peer]:
         """Those of `names` that are there and wanted."""
@@ -117,9 +77,9 @@ class Stage:
         return measure(load, list(peers), self.mode, self.limits, self.say)
 
     def _theirs(self) -> list[Peer]:
-        peers: list[Peer] = [Theirs(TF, LABELS[TF], self._clusters)]
+        peers: list[Peer] = [Theirs(kinds.TF, kinds.LABELS[kinds.TF], self._clusters)]
         if self.mode.packed:
-            peers.append(Theirs(TF_PACKED, LABELS[TF_PACKED], self._clusters, PACK))
+            peers.append(Theirs(kinds.TF_PACKED, kinds.LABELS[kinds.TF_PACKED], self._clusters, kinds.PACK))
         return peers
 
     def connections(self) -> Connections | None:
@@ -131,7 +91,7 @@ class Stage:
 
     @property
     def _with_tls(self) -> bool:
-        return any(name in self._wanted or not self._wanted for name in TLS_KINDS)
+        return any(name in self._wanted or not self._wanted for name in kinds.OVER_TLS)
 
     def _certificates(self) -> tuple[TlsFiles, TlsFiles]:
         """In a folder that nobody else can read, and that goes with the stage."""
@@ -145,20 +105,20 @@ class Stage:
             return []
         server, worker = self._certificates()
         peers: list[Peer] = []
-        for name, plain in TLS_KINDS.items():
-            transport, dtype = KINDS[plain]
+        for name, plain in kinds.OVER_TLS.items():
+            transport, dtype = kinds.OURS[plain]
             connect = {"wire_dtype": dtype, "transport": transport, **tls.keywords(worker)}
             options = ["--transport", transport, *tls.options(server)]
-            peer = Ours(name, LABELS[name], self._pool, self._logs, connect, options)
+            peer = Ours(name, kinds.LABELS[name], self._pool, self._logs, connect, options)
             self._stack.callback(peer.close)
             peers.append(peer)
         return peers
 
     def _ours(self, pool: WorkerPool, logs: Path | None = None, suffix: str = "") -> list[Peer]:
         peers: list[Peer] = []
-        for name, (transport, dtype) in KINDS.items():
+        for name, (transport, dtype) in kinds.OURS.items():
             connect, server = {"wire_dtype": dtype, "transport": transport}, ["--transport", transport]
-            peer = Ours(name + suffix, LABELS[name] + suffix, pool, logs or self._logs, connect, server)
+            peer = Ours(name + suffix, kinds.LABELS[name] + suffix, pool, logs or self._logs, connect, server)
             self._stack.callback(peer.close)
             peers.append(peer)
         return peers

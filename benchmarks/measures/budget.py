@@ -20,7 +20,8 @@ import grpc
 import numpy as np
 from rich.table import Table
 
-from benchmarks.loads import GRPC, SHM, SOCKET, Load, even
+from benchmarks.kinds import GRPC, SHM, SOCKET
+from benchmarks.loads import Load, even
 from benchmarks.measures.samples import Samples, collected, each
 from benchmarks.peers.child import Child
 from benchmarks.report.tables import number

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from benchmarks.loads import GRPC, MB, TF, TF_PACKED, Load
+from benchmarks.kinds import GRPC, TF, TF_PACKED
+from benchmarks.loads import MB, Load
 from benchmarks.measures.limits import Limits
 from benchmarks.measures.samples import Samples, collected
 from benchmarks.peers import Burst, Peer, calibrated

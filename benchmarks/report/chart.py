@@ -7,10 +7,9 @@ from typing import Any
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from benchmarks.loads import TF
+from benchmarks.kinds import LABELS, TF
 from benchmarks.measures.rounds import Row
 from benchmarks.measures.samples import Samples
-from benchmarks.stage import LABELS
 from pslab.runs.report import COLOURS
 
 # The same colour for the same peer in every picture; TensorFlow is the line at one.

@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 
-from benchmarks.loads import TF
+from benchmarks.kinds import TF
 from benchmarks.measures.rounds import Row
 
 FORMAT = 1

@@ -6,13 +6,13 @@ from statistics import quantiles
 from rich.table import Table
 from rich.text import Text
 
-from benchmarks.loads import ALONE, GRPC, GRPC_TLS, MB, SHM, SOCKET, SOCKET_TLS, TF
+from benchmarks.kinds import ALONE, GRPC, GRPC_TLS, LABELS, OTHER, OVER_TLS, SHM, SOCKET, SOCKET_TLS, TF
+from benchmarks.loads import MB
 from benchmarks.measures.connections import KINDS, PLAIN, TLS, WORKERS, Connections
 from benchmarks.measures.kernels import Row as KernelRow
 from benchmarks.measures.limits import MEANING
 from benchmarks.measures.rounds import Row
 from benchmarks.measures.samples import Samples, collected
-from benchmarks.stage import LABELS, OTHER, TLS_KINDS
 
 # From this size on bandwidth is what limits a step, and a share of it means something.
 LARGE = 10 * MB
@@ -60,7 +60,7 @@ def encrypted(rows: Sequence[Row]) -> Table | None:
     for column in headings:
         table.add_column(column, justify="left" if column in ("load", "over") else "right")
     for row in rows:
-        for name, bare in TLS_KINDS.items():
+        for name, bare in OVER_TLS.items():
             if name not in row.bursts or bare not in row.bursts:
                 continue
             ratio = row.rate(bare).per(row.rate(name))

@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import tensorflow as tf
 
@@ -88,6 +88,19 @@ class Chief:
         del self._loads[load]
         gc.collect()
 
+    def serve(self, prepare: Callable[..., None]) -> NoReturn:
+        """Answer the benchmark's commands until the input ends, then end this process."""
+        serve(
+            {
+                "connect": self.connect,
+                "prepare": prepare,
+                "measure": self.measure,
+                "release": self.release,
+            }
+        )
+        # The coordinator's threads wait for work for ever.
+        os._exit(0)
+
 
 def _communication(weights: list[Any], ready: Any) -> tuple[Any, list[Any]]:
     """The gradients that lie ready on the worker, but not before all weights are there.
@@ -123,13 +136,4 @@ def _same_batch(model: str) -> Any:
 
 if __name__ == "__main__":
     chief = Chief()
-    serve(
-        {
-            "connect": chief.connect,
-            "prepare": chief.prepare,
-            "measure": chief.measure,
-            "release": chief.release,
-        }
-    )
-    # The coordinator's threads wait for work for ever.
-    os._exit(0)
+    chief.serve(chief.prepare)

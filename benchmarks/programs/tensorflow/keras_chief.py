@@ -5,14 +5,12 @@ read from the parameter server, which holds Adam's slots, too. What layers keep 
 still: less work than `fit` has.
 """
 
-import os
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from benchmarks.programs.fit_cases import CASES
-from benchmarks.programs.json_commands import serve
 from benchmarks.programs.tensorflow.chief import Chief, Running
 
 
@@ -62,13 +60,4 @@ class KerasChief(Chief):
 
 if __name__ == "__main__":
     chief = KerasChief()
-    serve(
-        {
-            "connect": chief.connect,
-            "prepare": chief.prepare_case,
-            "measure": chief.measure,
-            "release": chief.release,
-        }
-    )
-    # The coordinator's threads wait for work for ever.
-    os._exit(0)
+    chief.serve(chief.prepare_case)
