@@ -11,16 +11,27 @@ LONGEST: Final = 300
 # Characters that are looked at: gRPC takes 8 KiB.
 MOST: Final = 10_000
 
+# grpc.aio's word for a call whose connection broke while a message was on its way. It takes the place of whatever the
+# server had said.
+_WRITE_BROKE: Final = "Internal error from Core"
+
 # "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: Failed to connect to remote host: X" is X.
 _LAYERS = re.compile(
     r"^(.*last error: |errors resolving .*: |[A-Z_]+: |ipv[46]:\S+: |unix\S*: |Failed to connect to remote host: )"
 )
 
 
+def write_broke(error: grpc.RpcError) -> bool:
+    """Did the call end because a message could not be sent whole? The server's own reason, if any, is not known."""
+    return error.code() == grpc.StatusCode.INTERNAL and error.details() == _WRITE_BROKE
+
+
 def reason(error: grpc.RpcError) -> str:
     """Why a call failed, in at most `LONGEST` characters: the words of a server of ours, or the end of gRPC's."""
     if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED and error.details() in ("", "Deadline Exceeded"):
         return "no answer in time"
+    if write_broke(error):
+        return "the connection broke"
     text = " ".join((error.details() or "")[:MOST].split())
     while (outer := _LAYERS.match(text)) and outer.end() < len(text):
         text = text[outer.end() :].rstrip("]")

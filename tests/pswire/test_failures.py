@@ -31,6 +31,8 @@ AWAY = grpc.StatusCode.UNAVAILABLE
         (AWAY, "Socket closed", "Socket closed"),
         (AWAY, "server 1 is shutting down", "server 1 is shutting down"),
         (AWAY, "Cancelling all calls", "it shut down"),
+        (grpc.StatusCode.INTERNAL, "Internal error from Core", "the connection broke"),
+        (grpc.StatusCode.INTERNAL, "the weights are not finite", "the weights are not finite"),
         (
             AWAY,
             "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: Failed to connect to remote "

@@ -27,6 +27,9 @@ from tests.service.serving import PATIENCE, VARIABLES, Cluster, Options, Served,
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
 PRECONDITION = grpc.StatusCode.FAILED_PRECONDITION
 
+# Bytes after which a connection is cut.
+CUT = 2**17
+
 PLAN = make_plan(VARIABLES, 2)
 
 
@@ -252,6 +255,61 @@ def test_a_server_that_is_not_there_is_tried_with_pauses_that_double(
 
     asyncio.run(play())
     assert pauses[:6] == [0.5, 1.0, 2.0, 4.0, 5.0, 5.0] and len(looks) <= len(pauses) and not gone
+
+
+async def carry(source: asyncio.StreamReader, sink: asyncio.StreamWriter, most: int) -> None:
+    """Until `most` bytes have passed; then the sink is cut."""
+    passed = 0
+    with suppress(OSError):
+        while passed < most and (data := await source.read(2**16)):
+            sink.write(data)
+            await sink.drain()
+            passed += len(data)
+    sink.transport.abort()
+
+
+def test_a_connection_that_breaks_while_orders_are_sent_is_a_loss_that_may_pass() -> None:
+    """The job may go on from a checkpoint: nothing is wrong with its orders."""
+    gone: list[tuple[str, str]] = []
+
+    async def accept(_: object, context: Any) -> None:
+        """It takes no orders: what is sent stays under way."""
+        await context.write(pb.FollowReply())
+        await asyncio.Event().wait()
+
+    async def play() -> None:
+        server = grpc.aio.server()
+        method = grpc.stream_stream_rpc_method_handler(
+            accept, response_serializer=pb.FollowReply.SerializeToString
+        )
+        server.add_generic_rpc_handlers(
+            [grpc.method_handlers_generic_handler("pswire.v1.Shard", {"Follow": method})]
+        )
+        real = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+
+        async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            back, forth = await asyncio.open_connection("127.0.0.1", real)
+            answers = asyncio.ensure_future(carry(back, writer, 2**30))
+            await carry(reader, forth, CUT)
+            writer.transport.abort()
+            await answers
+
+        async with await asyncio.start_server(relay, "127.0.0.1", 0) as relaying:
+            made = follower.Follower(
+                *(1, Address("127.0.0.1", relaying.sockets[0].getsockname()[1]), opening().open, 10.0),
+                *(lambda _, cause, why: gone.append((cause, why)), lambda *_: None),
+            )
+            made.start()
+            made.configure(pb.Configure(optimizer="x" * 2**24))
+            async with asyncio.timeout(PATIENCE):
+                while not gone:
+                    await asyncio.sleep(0.001)
+            await made.abandon()
+        await server.stop(None)
+
+    asyncio.run(play())
+    assert [cause for cause, _ in gone] == [follower.LOST], gone
 
 
 def test_an_older_coordinator_does_not_end_what_a_newer_one_goes_on_with(

@@ -15,11 +15,13 @@ import pytest
 import psworker
 from psserver.service.errors import precondition
 from psserver.service.limits.table import Limit
+from psserver.service.transport import bulk
 from psserver.service.transport import sockets as served
 from psserver.service.transport.streams import Serve, Stream
 from pswire.transport import framed_socket
 from pswire.transport import socket_handshake as handshake
 from pswire.transport.framed_socket import FRAME_BYTES, FramedSocket, SocketError
+from pswire.transport.frames import Message
 from psworker.data.streams import SocketBroken, SocketStream
 from tests.probes import SessionProbe, forget_socket, send_raw
 from tests.service.loops import Opened
@@ -361,15 +363,28 @@ def test_a_connection_that_is_closed_here_is_over() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_frame_that_comes_while_nobody_waits_for_it_is_kept(kind: str) -> None:
+def test_a_frame_that_comes_while_nobody_waits_for_it_is_kept(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its beginning was received in bulk; the rest comes while the method does something else."""
-    rests, sent = threading.Event(), threading.Event()
-    first, second = bytes(2 << 20), os.urandom(150_000)
-    got: list[object] = []
+    begun, rests, sent = threading.Event(), threading.Event(), threading.Event()
+    first, second = bytes(2 << 20), os.urandom(framed_socket.LARGE + 1000)
+    taken: list[int] = []
+    got: list[bytes | None] = []
+    usual = bulk.REST
+    # However long this process is kept from sending, the first frame is received in one turn.
+    monkeypatch.setattr(bulk, "REST", int(PATIENCE * 1000))
+    monkeypatch.setattr(bulk, "TURN", PATIENCE)
+
+    def take(frame: Message) -> bool:
+        taken.append(len(frame))
+        # What is there of the second is received; its rest makes the thread wait no longer than usual.
+        monkeypatch.setattr(bulk, "REST", usual)
+        return begun.wait(PATIENCE)
 
     async def busy(stream: Stream) -> None:
         await stream.receive()
-        await stream.receive_many(lambda message: True)
+        await stream.receive_many(take)
         rests.set()
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, sent.wait, PATIENCE)
@@ -384,10 +399,14 @@ def test_a_frame_that_comes_while_nobody_waits_for_it_is_kept(kind: str) -> None
     with listening(busy) as opened, closing(stream_to(opened, kind=kind)) as stream:
         whole = framed_socket.HEAD.pack(len(second), 0) + second
         stream.send([b"begin"])
-        send_raw(stream.connection, framed_socket.HEAD.pack(len(first), 0) + first + whole[:100_000])
+        send_raw(stream.connection, framed_socket.HEAD.pack(len(first), 0) + first)
+        # From here on so little that the sockets hold it.
+        send_raw(stream.connection, whole[:20_000])
+        begun.set()
         assert rests.wait(PATIENCE)
-        # So little that the sockets hold it.
-        send_raw(stream.connection, whole[100_000:])
+        send_raw(stream.connection, whole[20_000:])
         sent.set()
         assert stream.receive() == b"taken"
-        assert got == [second]
+        # Not compared by pytest, which would look for the difference for minutes.
+        same = got == [second]
+        assert same and taken == [len(first)]

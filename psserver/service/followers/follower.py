@@ -21,7 +21,7 @@ from pswire.security.credentials import NO_TLS, Credentials
 from pswire.security.probe import find_problem
 from pswire.transport.channels import CHANNEL_OPTIONS
 from pswire.transport.connecting import open_aio_channel
-from pswire.transport.failures import reason
+from pswire.transport.failures import reason, write_broke
 from pswire.v1 import memory_pb2, shard_pb2
 
 log = logging.getLogger("ps-server")
@@ -252,7 +252,7 @@ class Follower:
         except grpc.RpcError as error:
             if error.code() in DENIED:
                 self._denied = UNTRUSTED
-            return reason(error), error.code() in PASSING
+            return reason(error), error.code() in PASSING or write_broke(error)
         except BoundError as error:
             return str(error), False
         finally:
