@@ -11,8 +11,8 @@ LONGEST: Final = 300
 # Characters that are looked at: gRPC takes 8 KiB.
 MOST: Final = 10_000
 
-# grpc.aio's word for a call whose connection broke while a message was on its way. It takes the place of whatever the
-# server had said.
+# grpc.aio's word for a call that ended while a message was on its way. It takes the place of what the server or the
+# connection says (`pswire.transport.call_ending`).
 _WRITE_BROKE: Final = "Internal error from Core"
 
 # "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: Failed to connect to remote host: X" is X.
@@ -21,8 +21,22 @@ _LAYERS = re.compile(
 )
 
 
+class CallEnded(grpc.RpcError):
+    """How a call has ended, in gRPC's terms, where gRPC itself does not say it, or not so."""
+
+    def __init__(self, code: grpc.StatusCode, details: str) -> None:
+        super().__init__(f"{code.name}: {details}")
+        self._code, self._details = code, details
+
+    def code(self) -> grpc.StatusCode:
+        return self._code
+
+    def details(self) -> str:
+        return self._details
+
+
 def write_broke(error: grpc.RpcError) -> bool:
-    """Did the call end because a message could not be sent whole? The server's own reason, if any, is not known."""
+    """Did a message that was on its way when the call ended take the place of the reason?"""
     return error.code() == grpc.StatusCode.INTERNAL and error.details() == _WRITE_BROKE
 
 

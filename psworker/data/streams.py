@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 import grpc
 
+from pswire.transport.failures import CallEnded
 from pswire.transport.framed_socket import FramedSocket, Parts, SocketError
 from pswire.transport.frames import Message
 from psworker.errors import SessionError
@@ -56,18 +57,8 @@ class GrpcStream:
         self._replies.cancel()
 
 
-class SocketBroken(grpc.RpcError):
-    """Why a socket is over, in gRPC's terms: it is treated as a gRPC stream that ended so."""
-
-    def __init__(self, code: grpc.StatusCode, details: str) -> None:
-        super().__init__(f"{code.name}: {details}")
-        self._code, self._details = code, details
-
-    def code(self) -> grpc.StatusCode:
-        return self._code
-
-    def details(self) -> str:
-        return self._details
+class SocketBroken(CallEnded):
+    """Why a socket is over: it is treated as a gRPC stream that ended so."""
 
 
 class SocketStream:

@@ -19,6 +19,7 @@ from pswire.exits import ExitCode
 from pswire.logs.events import event
 from pswire.security.credentials import NO_TLS, Credentials
 from pswire.security.probe import find_problem
+from pswire.transport.call_ending import CallEnding
 from pswire.transport.channels import CHANNEL_OPTIONS
 from pswire.transport.connecting import open_aio_channel
 from pswire.transport.failures import reason, write_broke
@@ -243,16 +244,19 @@ class Follower:
             request_serializer=shard_pb2.FollowRequest.SerializeToString,
             response_deserializer=shard_pb2.FollowReply.FromString,
         )(metadata=self.metadata)
+        ending = CallEnding(call)
         sender = asyncio.create_task(self._send(call))
         self._silence.began(self._loop.time())
         try:
             while (reply := await call.read()) is not grpc.aio.EOF:
                 check(reply)
                 self._received(reply)
-        except grpc.RpcError as error:
+        except grpc.RpcError as raised:
+            error = await ending.explained(raised)
             if error.code() in DENIED:
                 self._denied = UNTRUSTED
-            return reason(error), error.code() in PASSING or write_broke(error)
+            if error.code() != grpc.StatusCode.OK:
+                return reason(error), error.code() in PASSING or write_broke(error)
         except BoundError as error:
             return str(error), False
         finally:
