@@ -255,7 +255,8 @@ class Control:
 
     def _run(self) -> None:
         try:
-            while not self._backoff.closing.is_set():
+            # A session that was closed before this thread began opens its stream all the same: to say that it leaves.
+            while not (self._ever_opened and self._backoff.closing.is_set()):
                 try:
                     self._run_stream()
                     if self._over():

@@ -17,6 +17,7 @@ from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import coordinator_pb2_grpc, shard_pb2, shard_pb2_grpc
 from psworker.data.shard_client import ShardClient
 from psworker.engine import Commit
+from tests.comparing import same
 from tests.probes import SessionProbe
 from tests.shm.sessions import proof
 
@@ -95,7 +96,7 @@ def test_a_step_in_one_message_gives_the_same_weights(server: str) -> None:
     other, address = start_server("--policy", "async", "--learning-rate", "0.1")
     apart, _ = trained(address, together=False)
     assert ended(other) == 0
-    assert together.tobytes() == apart.tobytes()
+    assert same(together.tobytes(), apart.tobytes())
 
 
 def test_a_lost_answer_counts_once(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +121,7 @@ def test_a_lost_answer_counts_once(server: str, monkeypatch: pytest.MonkeyPatch)
     other, address = start_server("--policy", "async", "--learning-rate", "0.1")
     expected, _ = trained(address, together=True)
     assert ended(other) == 0
-    assert values.tobytes() == expected.tobytes()
+    assert same(values.tobytes(), expected.tobytes())
 
 
 def test_a_broken_exchange_before_the_commit_is_tried_again(

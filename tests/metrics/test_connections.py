@@ -85,6 +85,7 @@ def test_silent_connections_take_few_threads_and_end(port: Port, capfd: pytest.C
     silent, most = [], 0
     for number in range(200):
         silent.append(port.connect())
+        most = max(most, len(port.threads()))
         if number % 10 == 0:
             leaver = port.connect()
             leaver.sendall(b"GET /metrics HTT")
@@ -96,7 +97,7 @@ def test_silent_connections_take_few_threads_and_end(port: Port, capfd: pytest.C
             for key, _ in waiting.select(DEADLINE / 50):
                 waiting.unregister(key.fileobj)
             most = max(most, len(port.threads()))
-    assert 1 <= most <= MOST
+    assert most <= MOST
     assert all(ended(connection) for connection in silent)
     port.settle()
     assert "answer 42.0" in port.scrape()
@@ -107,7 +108,7 @@ def test_a_connection_that_drips_ends_all_the_same(port: Port) -> None:
     with port.connect() as dripping:
         dripping.sendall(b"GET /")
         # Far longer than the deadline: each byte waits for a fifth of it at most.
-        for _ in range(100):
+        for _ in range(int(5 * PATIENCE / DEADLINE)):
             if select.select([dripping], [], [], DEADLINE / 5)[0]:
                 break
             with suppress(ConnectionError):

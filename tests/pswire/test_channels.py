@@ -16,6 +16,7 @@ from psserver.coordinator import JobTerms
 from pswire.patience import SLOWEST_LINK
 from pswire.transport import channels
 from pswire.transport.channels import CHANNEL_OPTIONS, RECEIVED_BYTES, SERVER_OPTIONS, UNREAD_BYTES
+from tests.comparing import same
 from tests.patience import PATIENCE, within
 
 # Seconds; a ping, and the patience with its answer, are three tenths of it.
@@ -27,13 +28,13 @@ OWN = [("grpc.use_local_subchannel_pool", 1)]
 class Echo:
     """A server with a method that answers at once and one that waits, and what it saw of its peer."""
 
-    def __init__(self, address: str = "127.0.0.1:0") -> None:
+    def __init__(self, address: str = "127.0.0.1:0", options: channels.Options | None = None) -> None:
         self.release, self.called, self.peer_lost = Event(), Event(), Event()
         handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
             "Echo": grpc.unary_unary_rpc_method_handler(lambda request, context: request),
             "Wait": grpc.unary_unary_rpc_method_handler(self.wait),
         }
-        self.server = grpc.server(ThreadPoolExecutor(2), options=SERVER_OPTIONS(WORKER_TIMEOUT))
+        self.server = grpc.server(ThreadPoolExecutor(2), options=options or SERVER_OPTIONS(WORKER_TIMEOUT))
         self.server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("test.Echo", handlers)])
         self.port = self.server.add_insecure_port(address)
         self.server.start()
@@ -63,18 +64,33 @@ def open_channel(port: int) -> grpc.Channel:
     return grpc.insecure_channel(f"127.0.0.1:{port}", options=CHANNEL_OPTIONS(WORKER_TIMEOUT))
 
 
+def patient(options: channels.Options) -> channels.Options:
+    """As many pings, and patience with their answers: neither end is dead because this process is kept from running."""
+    answer = int(1000 * PATIENCE)
+    changed = {"grpc.keepalive_timeout_ms": answer, "grpc.http2.ping_timeout_ms": answer}
+    return [*{**dict(options), **changed}.items()]
+
+
+@pytest.fixture
+def patient_echo() -> Iterator[Echo]:
+    server = Echo(options=patient(SERVER_OPTIONS(WORKER_TIMEOUT)))
+    yield server
+    server.stop()
+
+
 def test_messages_up_to_the_bound_pass(echo: Echo) -> None:
     with open_channel(echo.port) as channel:
         call: Call = channel.unary_unary("/test.Echo/Echo")
-        assert call(bytes(RECEIVED_BYTES), timeout=PATIENCE) == bytes(RECEIVED_BYTES)
+        assert same(call(bytes(RECEIVED_BYTES), timeout=PATIENCE), bytes(RECEIVED_BYTES))
         with pytest.raises(grpc.RpcError) as caught:
             call(bytes(RECEIVED_BYTES + 1), timeout=PATIENCE)
         assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
-def test_a_silent_call_survives_its_keep_alive_pings(echo: Echo) -> None:
+def test_a_silent_call_survives_its_keep_alive_pings(patient_echo: Echo) -> None:
     # One ping a second; with gRPC's defaults the server ends the connection at the fifth or sixth.
-    with open_channel(echo.port) as channel:
+    options = patient(CHANNEL_OPTIONS(WORKER_TIMEOUT))
+    with grpc.insecure_channel(f"127.0.0.1:{patient_echo.port}", options=options) as channel:
         call: Call = channel.unary_unary("/test.Echo/Wait")
         assert call(b"6.5", timeout=PATIENCE) == b"awake"
 
@@ -200,7 +216,8 @@ def test_a_connection_without_calls_is_closed_and_one_with_a_call_is_not(
 ) -> None:
     """Whoever only holds a connection gives its descriptor back; the next call makes it anew."""
     monkeypatch.setattr(channels, "IDLE_CONNECTION", 0.5)
-    echo, states = Echo(), SimpleQueue[grpc.ChannelConnectivity]()
+    echo = Echo(options=patient(SERVER_OPTIONS(WORKER_TIMEOUT)))
+    states = SimpleQueue[grpc.ChannelConnectivity]()
     try:
         address = f"127.0.0.1:{echo.port}"
         with grpc.insecure_channel(address, OWN) as idle, grpc.insecure_channel(address, OWN) as busy:

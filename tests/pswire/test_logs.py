@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from pswire.logs import events
+from tests.patience import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
 LEVELS = ("debug", "info", "warning", "error", "exception", "critical")
@@ -94,7 +95,7 @@ def test_a_crash_a_warning_and_the_last_words_are_lines() -> None:
         "warnings.warn('old')\nlogs.last_words('ps-worker', 'no server', 3)\nraise ValueError('broken\\nhere')"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=30, check=False
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False
     )
     lines = [json.loads(line) for line in done.stderr.splitlines()]
     assert [line["event"] for line in lines] == ["library", "failed", "crashed"]

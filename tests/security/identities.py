@@ -1,6 +1,7 @@
 """Certificates of one cluster, made once per session, as files: what `ps-lab certs` makes, without the command."""
 
 import datetime
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,14 @@ class Identities:
     def only_believing(self) -> SecurityOptions:
         """Of a client without a certificate."""
         return SecurityOptions(str(self.files(Role.OBSERVER).ca))
+
+
+def overwrite(path: Path, content: bytes) -> None:
+    """In place. The file has another time than before, also where the system's clock for files has not moved since."""
+    before = path.stat().st_mtime_ns
+    path.write_bytes(content)
+    now = path.stat()
+    os.utime(path, ns=(now.st_atime_ns, max(now.st_mtime_ns, before + 1)))
 
 
 def options_of(files: TlsFiles) -> SecurityOptions:

@@ -85,7 +85,7 @@ def secrets_of_a_step(hosts: str, security: SecurityOptions, transport: str) -> 
     values = [(VariableSpec(name, (SIZE,)), weights) for name in ("hidden", "other")]
     files = {"tls_ca": security.tls_ca, "tls_cert": security.tls_cert, "tls_key": security.tls_key}
     with psworker.connect(
-        hosts, values, name="anna", transport=transport, server_timeout=10.0, **files
+        hosts, values, name="anna", transport=transport, server_timeout=PATIENCE, **files
     ) as session:
         grant = granted(session)
         flats = session.pull_flat(grant)

@@ -26,7 +26,7 @@ from pswire.security.rotation import LiveIdentity
 from pswire.transport.connecting import open_channel
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import coordinator_pb2_grpc
-from tests.security.identities import Identities, options_of
+from tests.security.identities import Identities, options_of, overwrite
 from tests.service.serving import PATIENCE, VARIABLES, Cluster, serving, wait_until
 
 ONES = [(spec, np.ones(spec.shape, np.float32)) for spec in VARIABLES]
@@ -81,7 +81,7 @@ def test_new_connections_use_the_new_certificate_and_the_job_goes_on(
             assert (worker.name, worker.incarnation, worker.committed) == ("w0", 0, 2)
             # Files that do not fit together change nothing.
             assert files.cert is not None
-            files.cert.write_bytes(identities.authority.issue(Role.SERVER, "s0").cert)
+            overwrite(files.cert, identities.authority.issue(Role.SERVER, "s0").cert)
             assert shown(cluster, identities) == renewed.fingerprint
             step(session)
 

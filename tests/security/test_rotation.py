@@ -9,6 +9,7 @@ from pswire.security.files import TlsFiles
 from pswire.security.names import IdentityError
 from pswire.security.rotation import LiveIdentity
 from tests.security.authorities import worker
+from tests.security.identities import overwrite
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def test_half_of_an_exchange_changes_nothing(files: TlsFiles, caplog: pytest.Log
     live = LiveIdentity(files)
     first, new = live.now(), worker()
     assert files.cert is not None
-    files.cert.write_bytes(new.cert)
+    overwrite(files.cert, new.cert)
     for _ in range(3):
         assert live.now() is first
     files.write(new, replace=True)

@@ -11,6 +11,7 @@ from pswire.security.names import Role
 from tests.forking import fixtures
 from tests.security.identities import Identities
 from tests.security.processes import ProtectedCluster
+from tests.service.serving import PATIENCE
 
 pytestmark = pytest.mark.cluster
 forks = fixtures.forks
@@ -29,7 +30,7 @@ def test_failed_handshakes_leave_no_line_in_the_log(tmp_path: Path, identities: 
 
         def knock() -> None:
             for number in range(STRANGERS // 4):
-                with socket.create_connection((place.host, place.port), 10) as plain:
+                with socket.create_connection((place.host, place.port), PATIENCE) as plain:
                     if number % 2:
                         plain.sendall(b"GET / HTTP/1.1\r\n\r\n")
                         plain.recv(100)

@@ -17,7 +17,7 @@ from pswire.security.rotation import LiveIdentity
 from pswire.security.settings import SecurityOptions
 from pswire.security.tokens import Tokens, parse_tokens
 from tests.security.identities import Identities
-from tests.service.serving import VARIABLES, Cluster, serving
+from tests.service.serving import PATIENCE, VARIABLES, Cluster, serving
 
 ONES = [(spec, np.ones(spec.shape, np.float32)) for spec in VARIABLES]
 W0, W1 = Peer(Role.WORKER, "w0", "ps://c/worker/w0"), Peer(Role.WORKER, "w1", "ps://c/worker/w1")
@@ -25,7 +25,7 @@ ANY, OTHER = Peer(Role.WORKER, "", "ps://c/worker"), Peer(Role.WORKER, "", "the 
 
 
 def join(cluster: Cluster, credentials: Credentials, name: str | None = None) -> psworker.Session:
-    return psworker.connect(cluster.hosts, ONES, name=name, credentials=credentials, server_timeout=10.0)
+    return psworker.connect(cluster.hosts, ONES, name=name, credentials=credentials, server_timeout=PATIENCE)
 
 
 def test_a_named_credential_is_good_for_its_name_only() -> None:

@@ -18,6 +18,7 @@ from psserver.service.job.job import Job
 from psserver.service.rpc import registration
 from psserver.service.rpc.registration import Call, Registration
 from psserver.service.server import Server
+from psserver.service.serving import results
 from psserver.service.shard.host import ShardHost
 from psserver.shard import Shard
 from pswire.v1 import shard_pb2
@@ -189,6 +190,18 @@ def late_status(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(registration, "abort", refused)
     monkeypatch.setattr(Registration, "_served", served)
+
+
+def hold_final_weights(monkeypatch: pytest.MonkeyPatch, goes_on: threading.Event) -> None:
+    """A schedule: that a server's final weights are waited for is known, and they are asked for when the event is
+    set."""
+    read = results._read
+
+    async def held(*arguments: Any) -> Any:
+        await asyncio.to_thread(goes_on.wait, PATIENCE)
+        return await read(*arguments)
+
+    monkeypatch.setattr(results, "_read", held)
 
 
 async def _turns() -> None:

@@ -5,7 +5,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -17,6 +17,17 @@ from psserver.service.transport.connection import Connection
 from pswire.transport.framed_socket import FRAME_BYTES, HEAD, SocketError
 from pswire.transport.frames import Message
 from tests import patience
+from tests.comparing import same
+
+# Seconds; more than a test takes.
+LONG = patience.PATIENCE
+TURN = bulk.TURN
+
+
+@pytest.fixture(autouse=True)
+def one_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No turn ends because this process is kept from running."""
+    monkeypatch.setattr(bulk, "TURN", LONG)
 
 
 @pytest.fixture
@@ -125,7 +136,7 @@ def test_messages_are_sent_whole_and_the_rest_of_one_that_is_not_taken_is_given_
             rest = rest[here.send(rest) :]
             stream += read()
     assert stopped
-    assert stream == b"".join(framed(head + payload) for head, payload in messages)
+    assert same(stream, b"".join(framed(head + payload) for head, payload in messages))
 
 
 def test_a_peer_that_is_gone_is_an_error(ends: tuple[socket.socket, socket.socket]) -> None:
@@ -182,10 +193,7 @@ def test_a_thread_goes_on_with_what_the_loop_began(ends: tuple[socket.socket, so
     assert taken == [(SMALL, "payload")]
 
 
-# Peers that never rest, and are slow
-
-# The peers go on for so long; a thread is free long before, though a frame is in the middle.
-LONG = patience.PATIENCE
+# Peers that never rest, and are slow: they go on for LONG. A thread is free long before, in the middle of a frame.
 
 
 @pytest.fixture
@@ -210,13 +218,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A thread is free after two turns: one, and another for the end of a frame."""
     clock = Clock()
     monkeypatch.setattr(bulk, "time", clock)
+    monkeypatch.setattr(bulk, "TURN", TURN)
     yield
-    assert bulk.TURN < clock.now <= 2.5 * bulk.TURN <= 0.125
+    assert TURN < clock.now <= 2.5 * TURN <= 0.125
 
 
 @contextmanager
 def trickle(step: Callable[[], object]) -> Iterator[None]:
-    """`step` again and again."""
+    """`step` again and again, on a socket that does not block: nobody is at its other end when the thread is free."""
     over, end, whole = threading.Event(), time.monotonic() + LONG, threading.Event()
 
     def run() -> None:
@@ -224,13 +233,16 @@ def trickle(step: Callable[[], object]) -> Iterator[None]:
             if time.monotonic() > end:
                 whole.set()
                 return
-            step()
+            with suppress(BlockingIOError):
+                step()
 
     thread = threading.Thread(target=run)
     thread.start()
-    yield
-    over.set()
-    thread.join()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
     assert not whole.is_set(), "the peer has a thread for itself"
 
 
@@ -238,6 +250,7 @@ def trickle(step: Callable[[], object]) -> Iterator[None]:
 def test_a_peer_that_sends_byte_by_byte_holds_no_thread(ends: tuple[socket.socket, socket.socket]) -> None:
     here, there = ends
     there.sendall(HEAD.pack(FRAME_BYTES, 0))
+    there.setblocking(False)
     with trickle(lambda: there.send(b"x")):
         frames, begun = received(here)
     assert frames == [] and begun[: HEAD.size] == HEAD.pack(FRAME_BYTES, 0)
@@ -247,6 +260,7 @@ def test_a_peer_that_sends_byte_by_byte_holds_no_thread(ends: tuple[socket.socke
 def test_nor_with_one_large_frame(ends: tuple[socket.socket, socket.socket]) -> None:
     here, there = ends
     there.sendall(b"x")
+    there.setblocking(False)
     with trickle(lambda: there.send(b"x")):
         filled = bulk.fill(here, memoryview(bytearray(FRAME_BYTES)), 0)
     assert 0 < filled < FRAME_BYTES
@@ -259,6 +273,7 @@ def test_a_peer_that_reads_little_by_little_holds_no_thread(
     here, there = ends
     here.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2**14)
     payload = bytes(FRAME_BYTES - 100)
+    there.setblocking(False)
     with trickle(lambda: there.recv(256)):
         rest = bulk.send(here, iter([(b"head", payload)]))
     assert 0 < len(rest) <= len(payload)

@@ -337,8 +337,10 @@ def test_a_shard_alone_ends_at_a_signal_too(start: Start) -> None:
 
 def test_a_server_that_is_not_there_is_named_again_and_again(start: Start) -> None:
     """With growing pauses, until it comes; the job then begins."""
-    # Bound and not listening: nobody answers there, and nobody else gets the port.
+    # Bound and not listening: nobody answers there, and the port is given to nobody else, before or after server 1 has
+    # it.
     with socket.socket() as place:
+        place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         place.bind(("127.0.0.1", 0))
         second = f"127.0.0.1:{place.getsockname()[1]}"
         hosts = ("--ps-hosts", f"127.0.0.1:0,{second}", "--task-index", "0", "--json")
@@ -349,14 +351,13 @@ def test_a_server_that_is_not_there_is_named_again_and_again(start: Start) -> No
         tried = re.findall(rf"{re.escape(sentence)} \(tried for ([\d.]+) s, still trying\)", first.errors)
         # Pauses of half a second and of one; a busy machine adds to them.
         assert float(tried[0]) >= 0.5 and float(tried[1]) >= float(tried[0]) + 1.0
-    other = start(
-        "second", "-m", "psserver", "--ps-hosts", f"{address},{second}", "--task-index", "1", "--json"
-    )
-    other.wait_event("ready")
-    with psworker.connect(f"{address},{second}", {"w": np.zeros((4, 4))}) as session:
-        assert session.ready() is not None
-        session.done()
-    assert (first.wait_exit(), other.wait_exit()) == (0, 0)
+        hosts = ("--ps-hosts", f"{address},{second}", "--task-index", "1", "--json")
+        other = start("second", "-m", "psserver", *hosts)
+        other.wait_event("ready")
+        with psworker.connect(f"{address},{second}", {"w": np.zeros((4, 4))}) as session:
+            assert session.ready() is not None
+            session.done()
+        assert (first.wait_exit(), other.wait_exit()) == (0, 0)
 
 
 def test_a_killed_coordinator_takes_its_shards_along(cluster: Cluster) -> None:

@@ -106,12 +106,12 @@ def test_many_joins_and_leaves_leave_nothing_behind(tmp_path: Path) -> None:
         for thread in threads:
             thread.start()
         steps = 1
-        while any(thread.is_alive() for thread in threads):
+        while steps <= 2 or any(thread.is_alive() for thread in threads):
             steps += 1
             assert stays.step().version == steps
         for thread in threads:
             thread.join()
-        assert not failures and steps > 2
+        assert not failures
 
         def left() -> list[Any]:
             assert server.job is not None
@@ -177,12 +177,19 @@ def test_half_of_the_workers_are_killed_at_once_and_the_barrier_goes_on_without_
 
 # What the server below may open; it has some sixty of its own.
 DESCRIPTORS = 240
+# It cuts nobody for his silence: a descriptor that comes back and goes again would be a second time without one.
+POOR = """
+from pswire.transport import framed_socket
+framed_socket.HANDSHAKE_TIMEOUT = 3600.0
+from psserver.__main__ import run
+run()
+"""
 
 
 @contextmanager
 def poor_server(folder: Path) -> Iterator[str]:
     """Its address."""
-    command = [sys.executable, "-m", "psserver", "--ps-hosts", "127.0.0.1:0", "--json", "--no-out"]
+    command = [sys.executable, "-c", POOR, "--ps-hosts", "127.0.0.1:0", "--json", "--no-out"]
     with (folder / "server.log").open("wb") as errors:
         process = subprocess.Popen(
             ["sh", "-c", f'ulimit -n {DESCRIPTORS}; exec "$@"', "sh", *command, "--policy", "async"],

@@ -17,10 +17,11 @@ from psserver.weights_file import load
 from pswire.exits import ExitCode
 from pswire.v1 import coordinator_pb2 as pb
 from tests.service.peer import Peer
+from tests.service.probe import hold_final_weights
 from tests.service.serving import PATIENCE, Cluster, serving, wait_until
 
 # That the test below waits for; seconds.
-NO_ANSWER = 5.0
+NO_ANSWER = 0.5
 
 
 def finished(cluster: Cluster, *peers: Peer) -> None:
@@ -64,7 +65,8 @@ def test_a_server_that_gives_no_weights_keeps_nobody(
 ) -> None:
     """It takes the call and never answers: the job ends, without final weights, and says why. That is no success."""
     out = tmp_path / "run"
-    asked = threading.Event()
+    asked, looked = threading.Event(), threading.Event()
+    hold_final_weights(monkeypatch, looked)
 
     async def silent(*_: object) -> Outgoing:
         asked.set()
@@ -80,6 +82,7 @@ def test_a_server_that_gives_no_weights_keeps_nobody(
             named = "waiting for the final weights of server 1 (since"
             wait_until(lambda: named in cluster.status().note, "the wait to be named")
             assert f"at most {NO_ANSWER:g} s" in cluster.status().note
+            looked.set()
         assert cluster.servers[0].ended() == ExitCode.UNREACHABLE
         assert asked.is_set()
     assert json.loads((out / "summary.json").read_text())["weights_sha256"] is None

@@ -19,6 +19,7 @@ from pswire.sizes import parse_size
 from pswire.transport import segments
 from pswire.transport.framed_socket import FRAME_BYTES
 from pswire.v1 import shard_pb2
+from tests.comparing import same
 from tests.probes import received_bytes
 from tests.service.peer import Peer, join_request, messages
 from tests.service.serving import PATIENCE, Cluster, refused, serving, wait_until
@@ -220,7 +221,7 @@ def test_a_large_frame_arrives_whole() -> None:
             sending.start()
             frame = connection.receive()
             sending.join(PATIENCE)
-            assert frame is not None and bytes(frame[0]) == payload
+            assert frame is not None and same(frame[0], payload)
 
 
 # The account

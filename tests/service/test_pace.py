@@ -14,6 +14,9 @@ from pswire.v1 import coordinator_pb2 as pb
 from tests.service.peer import Peer, Stream, join_request
 from tests.service.serving import PATIENCE, refused, serving
 
+# Per second: not one comes back while a test runs, however long that takes.
+NEVER = 1e-6
+
 
 @dataclass
 class Clock:
@@ -100,7 +103,7 @@ def test_a_pace_that_is_full_again_is_forgotten() -> None:
 def test_a_loop_of_ready_and_abandon_is_slowed_down(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its session is read no faster; the others' are."""
     monkeypatch.setattr(sessions, "IDLE_MESSAGES", 20)
-    monkeypatch.setattr(sessions, "IDLE_MESSAGES_PER_SECOND", 0.01)
+    monkeypatch.setattr(sessions, "IDLE_MESSAGES_PER_SECOND", NEVER)
     kinds: Counter[str] = Counter()
     with serving() as cluster, Peer(cluster, "steady") as steady:
         cluster.servers[0].probe.on_record(monkeypatch, lambda record: kinds.update([record.entry.kind]))
@@ -121,7 +124,7 @@ def test_a_loop_of_ready_and_abandon_is_slowed_down(monkeypatch: pytest.MonkeyPa
 
 def test_joins_beyond_the_pace_are_told_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rates, "FEWEST_NEW", 4)
-    monkeypatch.setattr(rates, "NEW_PER_SECOND", 0.01)
+    monkeypatch.setattr(rates, "NEW_PER_SECOND", NEVER)
     with serving() as cluster, Peer(cluster, "a") as peer:
         assert peer.step().version == 1
         for name in ("b", "c", "d"):

@@ -15,6 +15,7 @@ import pytest
 import psworker
 from psworker import loop
 from psworker.session import Session
+from tests.comparing import same
 from tests.probes import SessionProbe
 from tests.service.serving import PATIENCE, Cluster, serving, wait_until
 
@@ -55,7 +56,7 @@ class Trainer:
     def step(self, flats: list[np.ndarray], batch: int) -> Result:
         before = [flat.tobytes() for flat in flats]
         self.during(batch)
-        assert [flat.tobytes() for flat in flats] == before, "what is read has changed"
+        assert same([flat.tobytes() for flat in flats], before), "what is read has changed"
         self.seen += before
         return Result([flat * np.float32(0.1) + np.float32(batch) for flat in flats])
 
@@ -101,7 +102,7 @@ def test_where_the_policy_grants_nothing_ahead_it_is_as_without(policy: str, tra
             assert cluster.servers[0].probe.applied("w0") == 5
             return trainer.seen
 
-    assert seen(True) == seen(False)
+    assert same(seen(True), seen(False))
 
 
 @pytest.mark.parametrize("servers", [1, 2])

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import psworker
+from psworker.engine import ClientEngine, Request
 from psworker.errors import PayloadRefused, Refused, SessionError
 from tests.service.serving import PATIENCE, serving, wait_until
 
@@ -16,6 +17,28 @@ def test_a_session_that_closes_at_once_sends_leave() -> None:
         for round in range(5):
             psworker.connect(cluster.hosts, {"w": np.zeros(3)}, name=f"brief{round}").close()
         wait_until(lambda: {w.state for w in cluster.status().workers} == {"left"}, "all to have left")
+
+
+def test_a_session_that_is_closed_before_its_thread_begins_sends_leave_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    closing = threading.Event()
+    run, leave = threading.Thread.run, ClientEngine.leave
+
+    def late(thread: threading.Thread) -> None:
+        if thread.name == "session":
+            assert closing.wait(PATIENCE)
+        run(thread)
+
+    def leaving(engine: ClientEngine, reason: str) -> list[Request]:
+        closing.set()
+        return leave(engine, reason)
+
+    monkeypatch.setattr(threading.Thread, "run", late)
+    monkeypatch.setattr(ClientEngine, "leave", leaving)
+    with serving(overrides=["cluster.worker_timeout=600.0"]) as cluster:
+        psworker.connect(cluster.hosts, {"w": np.zeros(3)}).close()
+        wait_until(lambda: [w.state for w in cluster.status().workers] == ["left"], "it to have left")
 
 
 def test_another_model_is_refused_in_words() -> None:

@@ -16,6 +16,7 @@ from psserver.service.limits.watch import Caller, Watch
 from psserver.service.loop.owner import Owner
 from psserver.service.loop.turns import Turns
 from psserver.service.transport import sockets as served
+from pswire.transport import framed_socket
 from tests.service.serving import PATIENCE, serving, wait_until
 from tests.shm.test_sockets import listening, socket_to
 
@@ -147,6 +148,8 @@ def test_silent_connections_of_one_address_cut_none_of_another(
 ) -> None:
     monkeypatch.setattr(served, "UNAUTHENTICATED", Limit(6, "test"))
     monkeypatch.setattr(served, "UNAUTHENTICATED_OF_ONE", Limit(4, "test"))
+    # None is cut for its silence.
+    monkeypatch.setattr(framed_socket, "HANDSHAKE_TIMEOUT", 10 * PATIENCE)
     opened = stack.enter_context(listening())
     first = connected(stack, opened.port, QUIET)
     wait_until(lambda: opened.unauthenticated == 1, "the quiet one")

@@ -13,7 +13,7 @@ import pytest
 import psworker
 from psserver.service.errors import Refused, precondition
 from psserver.service.transport import connection as connection_module
-from psserver.service.transport import in_place
+from psserver.service.transport import in_place, sockets
 from psserver.service.transport.streams import Stream
 from pswire.model.plan import VariableSpec
 from pswire.transport import framed_socket
@@ -34,8 +34,10 @@ BIG = VariableSpec("big", (6 << 20,))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_refusal_reaches_a_peer_that_is_still_sending(kind: str) -> None:
+def test_a_refusal_reaches_a_peer_that_is_still_sending(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A socket that is closed with something unread takes back what was sent on it last."""
+    # However long it takes to send the rest.
+    monkeypatch.setattr(sockets, "REFUSED_CLOSES", PATIENCE)
 
     async def picky(stream: Stream) -> None:
         await stream.receive()

@@ -23,6 +23,7 @@ from pswire.transport import socket_handshake as handshake
 from pswire.transport.framed_socket import FRAME_BYTES, FramedSocket, SocketError
 from pswire.transport.frames import Message
 from psworker.data.streams import SocketBroken, SocketStream
+from tests.comparing import same
 from tests.probes import SessionProbe, forget_socket, send_raw
 from tests.service.loops import Opened
 from tests.service.loops import opened as opened_by
@@ -77,7 +78,7 @@ def test_messages_of_any_size_come_whole(size: int, kind: str) -> None:
         for _ in range(2):
             # Far more than a socket holds: the other end reads meanwhile.
             stream.send([message[: size // 3], message[size // 3 :]])
-            assert stream.receive() == message
+            assert same(stream.receive(), message)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -407,6 +408,4 @@ def test_a_frame_that_comes_while_nobody_waits_for_it_is_kept(
         send_raw(stream.connection, whole[20_000:])
         sent.set()
         assert stream.receive() == b"taken"
-        # Not compared by pytest, which would look for the difference for minutes.
-        same = got == [second]
-        assert same and taken == [len(first)]
+        assert same(got, [second]) and taken == [len(first)]
