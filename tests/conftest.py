@@ -3,6 +3,7 @@
 Layout: tests/<area>/test_<what>.py; verbs that tests share live in the area's own modules.
 """
 
+import gc
 import json
 import os
 import re
@@ -76,6 +77,13 @@ class DurationRecorder:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files that take long run first: two processes then end at about the same time. Within a file nothing moves."""
     items.sort(key=lambda item: -KNOWN.get(item.nodeid.partition("::")[0], UNKNOWN))
+
+
+def pytest_collection_finish() -> None:
+    """What thousands of tests, TensorFlow and Keras have made by now stays to the end: a collection of garbage, which
+    `keras.utils.clear_session` asks for at each call, need not look through it again."""
+    gc.collect()
+    gc.freeze()
 
 
 # A file whose tests all start processes or need TensorFlow, or that loads it.

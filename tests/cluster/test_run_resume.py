@@ -6,17 +6,15 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from pslab.check.checker import check_run
 from pslab.runs.folder import Run
 from psserver.checkpoint import Store
 from tests.cluster.cluster import PATIENCE, ROOT, entries_of, wait_until
-from tests.forking.popen import executing
+from tests.cluster.launched import servers
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
@@ -76,25 +74,6 @@ def files(run: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in (*run.glob("*.jsonl"), run / "experiment.toml")}
 
 
-def kill_coordinator(launcher: int) -> None:
-    children = psutil.Process(launcher).children()
-    # Server 0 is started last of the servers; all have --task-index.
-    (first,) = [child for child in children if "psserver" in child.cmdline() and _index(child) == "0"]
-    first.send_signal(signal.SIGKILL)
-
-
-def _index(process: psutil.Process) -> str:
-    words = process.cmdline()
-    return words[words.index("--task-index") + 1]
-
-
-@pytest.fixture(autouse=True)
-def commands() -> Iterator[None]:
-    """Server 0 is found by its command line, which a fork has not."""
-    with executing():
-        yield
-
-
 def test_a_run_goes_on_by_the_command_that_began_it(tmp_path: Path) -> None:
     """Also on another number of servers: every batch is committed once. As another job it is refused, and unchanged."""
     out = tmp_path / "run"
@@ -107,7 +86,7 @@ def test_a_run_goes_on_by_the_command_that_began_it(tmp_path: Path) -> None:
         text=True,
     ) as launcher:
         wait_until(lambda: complete(out) >= 2, "two checkpoints are complete")
-        kill_coordinator(launcher.pid)
+        servers(launcher.pid, out / "decisions.jsonl")[0].send_signal(signal.SIGKILL)
         (tmp_path / "gate").touch()
         said, _ = launcher.communicate(timeout=2 * PATIENCE)
     assert launcher.returncode == 3, said

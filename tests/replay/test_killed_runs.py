@@ -5,17 +5,15 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from pslab.check.checker import check_run
 from pslab.runs import log as entries
 from pslab.runs.folder import Run
 from tests.cluster.cluster import PATIENCE, ROOT, wait_until
-from tests.forking.popen import executing
+from tests.cluster.launched import servers
 from tests.repetitions import usually
 
 pytestmark = [pytest.mark.cluster, pytest.mark.tensorflow, pytest.mark.timeout(600)]
@@ -39,13 +37,6 @@ options = { gate = "GATE" }
 """
 
 
-@pytest.fixture(autouse=True)
-def commands() -> Iterator[None]:
-    """Servers are found by their command lines, which a fork has not."""
-    with executing():
-        yield
-
-
 def lab(*arguments: object) -> "subprocess.Popen[str]":
     return subprocess.Popen(
         [sys.executable, "-m", "pslab", *map(str, arguments)],
@@ -65,12 +56,6 @@ def ended(process: "subprocess.Popen[str]") -> str:
     return said
 
 
-def servers(launcher: int) -> list[psutil.Process]:
-    """The last one started, server 0, first."""
-    found = [child for child in psutil.Process(launcher).children() if "psserver" in child.cmdline()]
-    return sorted(found, key=lambda child: child.pid, reverse=True)
-
-
 @pytest.mark.parametrize(
     "all_of_them", usually([False], soak=[True]), ids={False: "recovered", True: "resumed"}.get
 )
@@ -81,7 +66,7 @@ def test_it_is_executed_again_to_the_same_bits(tmp_path: Path, all_of_them: bool
     run = ("run", file, "--out", out, "--quiet", "--restarts", 0 if all_of_them else 3)
     launcher = lab(*run)
     wait_until(lambda: len(list(out.glob("checkpoints/*/manifest.json"))) >= 2, "two checkpoints")
-    for server in servers(launcher.pid)[: 2 if all_of_them else 1]:
+    for server in servers(launcher.pid, out / "decisions.jsonl")[: 2 if all_of_them else 1]:
         server.send_signal(signal.SIGKILL)
     gate.touch()
     if all_of_them:
