@@ -30,6 +30,8 @@ from tests.security.identities import Identities, options_of, overwrite
 from tests.service.serving import PATIENCE, VARIABLES, Cluster, serving, wait_until
 
 ONES = [(spec, np.ones(spec.shape, np.float32)) for spec in VARIABLES]
+# A worker that is kept from running is not lost.
+PATIENT = [f"cluster.worker_timeout={10 * PATIENCE}"]
 
 
 @pytest.fixture
@@ -66,7 +68,7 @@ def test_new_connections_use_the_new_certificate_and_the_job_goes_on(
 ) -> None:
     """Acceptance 6."""
     observer = identities.credentials(Role.OBSERVER)
-    with serving(security=lambda _: options_of(files), credentials=observer) as cluster:
+    with serving(security=lambda _: options_of(files), credentials=observer, overrides=PATIENT) as cluster:
         first = files.read().fingerprint
         assert shown(cluster, identities) == first
         with psworker.connect(
@@ -123,7 +125,7 @@ def test_a_worker_whose_session_breaks_comes_back_with_the_new_certificate(
     own = TlsFiles.in_folder(tmp_path, "worker")
     own.write(identities.authority.issue(Role.WORKER, "w0"))
     observer = identities.credentials(Role.OBSERVER)
-    with serving(security=lambda _: options_of(files), credentials=observer) as cluster:
+    with serving(security=lambda _: options_of(files), credentials=observer, overrides=PATIENT) as cluster:
         credentials = Credentials(LiveIdentity(own), None, Role.WORKER)
         with psworker.connect(cluster.hosts, ONES, credentials=credentials, transport="grpc") as session:
             step(session)

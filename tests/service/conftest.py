@@ -8,7 +8,7 @@ import pytest
 
 import psworker
 from tests.service.peer import Peer
-from tests.service.serving import VARIABLES, Cluster, serving, wait_until
+from tests.service.serving import PATIENCE, VARIABLES, Cluster, serving, wait_until
 
 
 class Steady:
@@ -38,8 +38,8 @@ class Steady:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    """Two servers, async."""
-    with serving(servers=2) as cluster:
+    """Two servers, async. A worker that is kept from running is not lost."""
+    with serving(servers=2, overrides=[f"cluster.worker_timeout={10 * PATIENCE}"]) as cluster:
         yield cluster
 
 

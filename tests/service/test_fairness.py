@@ -107,7 +107,9 @@ def test_others_are_granted_and_committed_in_the_middle_of_a_large_payload(way: 
     """Whoever pushes it rests half-way; the other's steps need nothing of it."""
     resting, go_on = threading.Event(), threading.Event()
     variables = (VariableSpec("w", (2**20,)),)
-    with serving() as cluster, Peer(cluster, "slow", variables) as slow:
+    # Whoever rests is not cut for it, however long the other's steps take.
+    patient = [f"cluster.worker_timeout={10 * PATIENCE}"]
+    with serving(overrides=patient) as cluster, Peer(cluster, "slow", variables) as slow:
         first = slow.ready()
         other = Peer(cluster, "other", variables)
         data = np.ones(2**20, "<f4").tobytes()

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from psserver.service.limits import watch
+from psserver.service.limits.table import Limit
 from tests.service.conftest import Steady
 from tests.service.http2 import (
     CANCEL,
@@ -115,8 +117,12 @@ def test_metadata_without_end(one: Cluster, honest: Steady) -> None:
     assert memory() - before < ROOM
 
 
-def test_messages_that_never_come_whole(one: Cluster, honest: Steady) -> None:
+def test_messages_that_never_come_whole(
+    one: Cluster, honest: Steady, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Calls that announce a message of 4 MiB and send a byte of it: as many as may be silent, in no memory."""
+    # However long it takes until they are there.
+    monkeypatch.setattr(watch, "FIRST_MESSAGE", Limit(10 * PATIENCE, "test"))
     server, before = one.servers[0].server, memory()
     connections = [Connection(one.servers[0].address, PATIENCE) for _ in range(8)]
     for connection in connections:

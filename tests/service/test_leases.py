@@ -54,7 +54,12 @@ def test_a_read_within_its_lease_holds_its_version() -> None:
 def test_a_reader_that_stops_in_the_middle_holds_nobody_up(granted: bool) -> None:
     """What it gets is its version's, whole if it was granted; else it is told, instead of getting another one's."""
     variables = [VariableSpec("w", (4_000_000,))]
-    with serving(lease=0.2, arena_versions=2) as cluster, Peer(cluster, "w0", variables) as writer:
+    # It is not cut for reading nothing, however long the writer's steps take.
+    patient = [f"cluster.worker_timeout={10 * PATIENCE}"]
+    with (
+        serving(lease=0.2, arena_versions=2, overrides=patient) as cluster,
+        Peer(cluster, "w0", variables) as writer,
+    ):
         request = writer.request(writer.ready(), **({} if granted else {"ticket": 0}))
         # Without probing, at most 64 KiB are on their way to a reader that does not read.
         with grpc.insecure_channel(cluster.servers[0].address, [("grpc.http2.bdp_probe", 0)]) as channel:

@@ -191,7 +191,13 @@ def step_once(session: psworker.Session) -> None:
 
 def test_a_worker_that_never_reads_holds_up_no_other() -> None:
     """The server is stuck in sending a version. Updates go on, and the end of its gRPC stream frees it."""
-    with serving() as cluster, connected(cluster, "good") as good, connected(cluster, "deaf") as deaf:
+    # It is not cut for that, however long the other's steps take.
+    patient = [f"cluster.worker_timeout={10 * PATIENCE}"]
+    with (
+        serving(overrides=patient) as cluster,
+        connected(cluster, "good") as good,
+        connected(cluster, "deaf") as deaf,
+    ):
         step_once(good)
         grant = granted(deaf)
         deaf.pull_flat(grant)
